@@ -1,0 +1,44 @@
+"""What FedAvg and FedProx share: agents start from the server's model, and the server averages theirs."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tree_math import Vector
+
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work
+
+
+class Agent(NamedTuple):
+    x: Vector  # x^r on arrival, x_i^{r,Q} after the local steps
+    memory: Any  # what the oracle keeps between rounds
+
+
+def local_averaging(
+    description: str, oracle: Oracle, subproblem: Callable[[LocalObjective, Vector], Subproblem]
+) -> Algorithm:
+    """x_i = oracle(subproblem(f_i, x^r)) started at x^r; x^{r+1} = (1/N) sum_i x_i. One model up, one down."""
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, oracle.init(f, x))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, memory, work = oracle.solve(subproblem(f, agent.x), agent.x, agent.memory, r, key)
+        return Agent(x, memory), work
+
+    def send(agent: Agent) -> Vector:
+        return agent.x
+
+    def aggregate(server: Vector, mean: Vector) -> tuple[Vector, Vector]:
+        return mean, mean
+
+    def receive(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    return Algorithm(
+        description=description,
+        init=init,
+        server=lambda x: x,
+        exchanges=(Exchange(local, send, aggregate, receive),),
+        model=lambda agent: agent.x,
+        batch=oracle.batch,
+    )

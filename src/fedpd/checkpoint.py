@@ -1,0 +1,116 @@
+"""Checkpoints: one safetensors file a moment, atomic, checksummed, without pickle; the newest whole one is used."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedpd.atomic import replace_file
+from fedpd.checks import FedpdError
+
+log = logging.getLogger(__name__)
+
+KEPT = 2  # the newest, and the one before it should the newest be torn
+Arrays = dict[str, np.ndarray]
+
+
+class CheckpointError(FedpdError):
+    """A checkpoint that cannot be used, and why."""
+
+
+def flatten(prefix: str, tree: Any) -> Arrays:
+    """A pytree as named arrays: "agents.x.tree['w']"."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {prefix + jax.tree_util.keystr(path): np.ascontiguousarray(leaf) for path, leaf in leaves}
+
+
+def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
+    """The pytree with the structure, shapes and types of `like` whose arrays `flatten` has named."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    leaves = []
+    for path, leaf in paths:
+        name = prefix + jax.tree_util.keystr(path)
+        found = arrays.get(name)
+        if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+            has = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            raise CheckpointError(f"it has {has} where {name} of {leaf.dtype}{list(leaf.shape)} belongs")
+        leaves.append(found)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def fingerprint(*trees: Any) -> str:
+    """A hash of arrays: names, types, shapes and bytes."""
+    return _digest({name: leaf for i, tree in enumerate(trees) for name, leaf in flatten(str(i), tree).items()})
+
+
+def _digest(arrays: Arrays, text: str = "") -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+    """One file, whole or not at all, that carries its own checksum."""
+    text = json.dumps(meta, sort_keys=True)
+    with replace_file(path) as file:
+        file.write(save(arrays, {"fedpd": text, "sha256": _digest(arrays, text)}))
+
+
+def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """What `write` wrote; a torn, altered or foreign file is refused with a sentence that says which."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}). Delete it, or resume without it."
+        ) from None
+    if "fedpd" not in metadata:
+        raise CheckpointError(f"{path}: not written by fedpd. Point to a run's own folder.")
+    if metadata.get("sha256") != _digest(arrays, metadata["fedpd"]):
+        raise CheckpointError(f"{path}: its checksum does not match: it was torn or altered. Delete it.")
+    return arrays, json.loads(metadata["fedpd"])
+
+
+def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+    """Write the checkpoint of a round, and drop all but the newest two."""
+    write(folder / f"round-{done:09d}.safetensors", arrays, meta)
+    for old in _files(folder)[KEPT:]:
+        old.unlink()
+
+
+def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]] | None:
+    """The newest checkpoint that is whole; what is refused is said. None: there is nothing to go on from.
+
+    A whole checkpoint of another run (its `identity` differs) is an error: nothing may be mixed or overwritten.
+    """
+    for path in _files(folder):
+        try:
+            arrays, meta = read(path)
+        except CheckpointError as error:
+            log.warning("%s The one before it is used.", error)
+            continue
+        for name, expected in identity.items():
+            if meta.get(name) != expected:
+                raise CheckpointError(
+                    f"{path}: it belongs to another run: its {name} is {meta.get(name)!r}, not {expected!r}. "
+                    "Choose another folder, or remove this one."
+                )
+        return arrays, meta
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)

@@ -1,0 +1,214 @@
+"""The three small abstractions: Problem, Oracle, Algorithm.
+
+Everything here is a NamedTuple of arrays and pure functions (Problem, which validates its data, is built by
+`fedpd.problems.from_losses`). Models stay the user's pytrees; inside they are wrapped in `tree_math.Vector`, so that
+algorithms read as vector algebra.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tree_math import Vector
+
+Array = jax.Array
+Tree = Any  # a pytree of arrays
+Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
+Penalty = Callable[[Tree], Array]  # what does not depend on a sample
+Key = Array
+
+
+class Answer(NamedTuple):
+    """What is known of a problem, for tests and theory: a minimiser of f, the smoothness L, the heterogeneity delta."""
+
+    minimiser: Tree | None = None
+    smoothness: float | None = None
+    heterogeneity: float | None = None
+
+
+UNKNOWN = Answer()
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
+
+    data:   pytree of NumPy arrays (N, n, ...), n the largest |D_i|; smaller agents are padded with their own samples.
+    sizes:  (N,) the |D_i|.
+    scale:  (N,) w_i |D_i|: 1 for the default w_i = 1/|D_i|, which makes f_i a mean and f their plain average.
+    start:  the model x^0.
+    double: whether it is computed in float64.
+    """
+
+    losses: Losses
+    penalty: Penalty | None
+    data: Tree
+    sizes: np.ndarray
+    scale: np.ndarray
+    start: Tree
+    double: bool
+    answer: Answer = UNKNOWN
+    name: str = "problem"
+
+    @property
+    def agents(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def samples(self) -> int:
+        """M, the number of all samples."""
+        return int(self.sizes.sum())
+
+    @property
+    def dimension(self) -> int:
+        return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
+
+
+class LocalObjective(NamedTuple):
+    """f_i as its agent sees it: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x))."""
+
+    losses: Losses
+    penalty: Penalty | None
+    data: Tree  # (n, ...)
+    size: Array  # |D_i|
+    scale: Array | None  # w_i |D_i|, None where it is 1
+    mask: Array | None  # (n,) 1/|D_i| on samples, 0 on padding; None where nothing is padded
+    agent: Array  # i
+
+    def _mean(self, x: Vector, batch: Tree, mask: Array | None) -> Array:
+        losses = self.losses(x.tree, batch)
+        mean = jnp.mean(losses) if mask is None else jnp.sum(losses * mask)
+        if self.penalty is not None:
+            mean = mean + self.penalty(x.tree)
+        return mean if self.scale is None else self.scale * mean
+
+    def value(self, x: Vector) -> Array:
+        return self._mean(x, self.data, self.mask)
+
+    def gradient(self, x: Vector) -> Vector:
+        """grad f_i(x), over all of the agent's samples."""
+        return jax.grad(self._mean)(x, self.data, self.mask)
+
+    def value_and_gradient(self, x: Vector) -> tuple[Array, Vector]:
+        return jax.value_and_grad(self._mean)(x, self.data, self.mask)
+
+    def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
+        """h_i(x; xi), averaged over a batch of samples (eq. sample)."""
+        return jax.grad(self._mean)(x, batch, None)
+
+    def rows(self, indices: Array) -> Tree:
+        """The samples of these indices, of any shape: leaves (*indices.shape, ...)."""
+        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
+
+
+class Subproblem(NamedTuple):
+    """What a local oracle minimises: phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2.
+
+    Every method here differs only in these two terms (None: absent). Written this way, what does not depend on x is
+    computed once and stays out of the oracle's loop.
+    """
+
+    f: LocalObjective
+    linear: Vector | None = None
+    curvature: Any = None
+
+    def complete(self, gradient: Vector, x: Vector) -> Vector:
+        """grad phi_i(x), given (an estimate of) grad f_i(x)."""
+        if self.linear is not None:
+            gradient = gradient + self.linear
+        return gradient if self.curvature is None else gradient + self.curvature * x
+
+    def gradient(self, x: Vector) -> Vector:
+        return self.complete(self.f.gradient(x), x)
+
+
+def augmented_lagrangian(f: LocalObjective, x0: Vector, dual: Vector, eta: Any) -> Subproblem:
+    """L_i(x) = f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta), up to a constant.
+
+    Its gradient grad f_i(x) + lambda_i + (x - x_0)/eta is grad f_i(x) + (lambda_i - x_0/eta) + x/eta.
+    """
+    return Subproblem(f, dual - x0 / eta, 1 / eta)
+
+
+def proximal(f: LocalObjective, centre: Vector, rho: Any) -> Subproblem:
+    """f_i(x) + (rho/2) ||x - centre||^2, up to a constant."""
+    return Subproblem(f, -rho * centre, rho)
+
+
+class Work(NamedTuple):
+    """What a local solve cost one agent: local updates Q_i, and samples whose gradient was taken."""
+
+    updates: Array
+    samples: Array
+
+
+class Oracle(NamedTuple):
+    """A local solver: approximately minimises a Subproblem from where the agent stands.
+
+    init(f, x) -> memory: what it keeps between rounds.
+    solve(phi, x, memory, r, key) -> (x, memory, Work).
+    batch: samples a step takes (None: all of the agent's), by which the execution over agents is chosen.
+    """
+
+    description: str
+    init: Callable[[LocalObjective, Vector], Any]
+    solve: Callable[[Subproblem, Vector, Any, Array, Key], tuple[Vector, Any, Work]]
+    batch: int | None
+
+
+class Exchange(NamedTuple):
+    """Agents compute and send, the server averages, agents receive.
+
+    local(f, agent, r, key) -> (agent, Work)
+    send(agent) -> message: the only thing that leaves an agent.
+    aggregate(server, mean of the messages) -> (server, broadcast)
+    receive(agent, broadcast) -> agent
+    """
+
+    local: Callable[[LocalObjective, Any, Array, Key], tuple[Any, Work]]
+    send: Callable[[Any], Tree]
+    aggregate: Callable[[Any, Tree], tuple[Any, Tree]]
+    receive: Callable[[Any, Tree], Any]
+
+
+class Algorithm(NamedTuple):
+    """A federated method: pure functions on the state of one agent and of the server.
+
+    init(f, x) -> agent; server(x) -> server: the state at the start x^0.
+    model(agent) -> the agent's copy of the global model (FedPD: x_{0,i}); f is measured at their mean.
+    skip(r) -> p_r: the probability that round r communicates nothing; None: every round communicates.
+    """
+
+    description: str
+    init: Callable[[LocalObjective, Vector], Any]
+    server: Callable[[Vector], Any]
+    exchanges: tuple[Exchange, ...]
+    model: Callable[[Any], Vector]
+    skip: Callable[[Array], Any] | None = None
+    batch: int | None = None
+
+
+class State(NamedTuple):
+    """Everything a run carries from round to round."""
+
+    agents: Any  # leaves (N, ...)
+    server: Any
+    round: Array
+
+
+def describe(name: str, **settings: Any) -> str:
+    """ "fedpd(eta=0.08, p=0.5)": what a method or an oracle was made with, for labels, histories and checkpoints."""
+    return f"{name}({', '.join(f'{key}={_word(value)}' for key, value in settings.items())})"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Oracle):
+        return value.description
+    if isinstance(value, jax.core.Tracer):
+        return "traced"
+    if callable(value):
+        return getattr(value, "description", getattr(value, "__name__", type(value).__name__))
+    return f"{value:g}" if isinstance(value, float | np.floating) else str(value)

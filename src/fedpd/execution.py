@@ -1,0 +1,41 @@
+"""How the loop over agents is executed, chosen by backend and work."""
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fedpd.checks import choice, count, refuse
+from fedpd.core import Algorithm, Problem
+from fedpd.rounds import AXIS, Layout
+
+SMALL_STEP = 2**14  # numbers that a local step reads; up to it, agents are executed at once
+SMALL_PROBLEM = 2**17  # numbers that one full gradient of all agents reads; below it, one device is faster
+
+
+def choose_layout(
+    algorithm: Algorithm, problem: Problem, execution: str = "auto", devices: int | None = None
+) -> Layout:
+    """Agents one after another or all at once, on one device or sharded over several.
+
+    In sequence on a CPU where a step is large (full gradients, networks): an agent's data stays in the cache. At once
+    where steps are small, which shares their overhead, and on accelerators. Measured on 2 cores, float32, N=100, n=400,
+    D=100, Q=8 full gradients: 3.5 ms a round in sequence against 7.5 ms at once.
+    """
+    choice("execution", execution, ("auto", "sequential", "parallel"))
+    largest = int(problem.sizes.max())
+    step = (algorithm.batch or largest) * problem.dimension
+    at_once = jax.default_backend() != "cpu" or step <= SMALL_STEP
+    available = jax.devices()
+    if devices is None:
+        worth_it = problem.agents * largest * problem.dimension >= SMALL_PROBLEM
+        devices = _largest_divisor(problem.agents, len(available)) if worth_it else 1
+    remedy = "Leave it out to let it be chosen"
+    if count("devices", devices, remedy) > len(available) or problem.agents % devices:
+        rule = f"must be at most the {len(available)} devices there are, and divide the {problem.agents} agents"
+        refuse("devices", devices, rule, remedy)
+    mesh = Mesh(np.array(available[:devices]), (AXIS,)) if devices > 1 else None
+    return Layout(problem.agents, execution == "parallel" or (execution == "auto" and at_once), mesh)
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(d for d in range(min(number, limit), 0, -1) if number % d == 0)

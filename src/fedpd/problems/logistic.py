@@ -1,0 +1,77 @@
+"""Penalised logistic regression, the paper's first experiment.
+
+F(x; (a, b)) = log(1 + exp(-b x^T a)) + beta sum_d alpha x_d^2 / (1 + alpha x_d^2),  b in {-1, +1}: smooth, not convex.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.checks import FedpdError, at_least, positive, refuse
+from fedpd.core import Answer, Array, Problem
+from fedpd.problems.build import from_losses
+
+
+def penalized_logistic(
+    features: np.ndarray | Sequence[np.ndarray],
+    labels: np.ndarray | Sequence[np.ndarray],
+    alpha: float = 1.0,
+    beta: float = 0.1,
+    *,
+    start: np.ndarray | None = None,
+) -> Problem:
+    """features (N, n, D) and labels (N, n) in {-1, +1}; or lists of N arrays (n_i, D) and (n_i,). x^0 = 0."""
+    positive("alpha", alpha, "alpha scales x inside the penalty")
+    at_least("beta", beta, 0, "beta weighs the penalty; 0 is plain logistic regression")
+    if len(features) != len(labels):
+        refuse("labels", len(labels), f"must be of as many agents as features, {len(features)}", "One entry per agent")
+    signed = [_signed(a, b, i) for i, (a, b) in enumerate(zip(features, labels, strict=True))]
+    dimension, dtype = signed[0].shape[1], signed[0].dtype
+
+    def penalty(x: Array) -> Array:
+        square = alpha * x * x
+        return beta * jnp.sum(square / (1 + square))
+
+    return from_losses(
+        _losses,
+        signed,
+        np.zeros(dimension, dtype) if start is None else start,
+        penalty=penalty if beta else None,
+        answer=Answer(smoothness=max(map(_largest_eigenvalue, signed)) / 4 + 2 * alpha * beta),
+        name="penalized_logistic",
+    )
+
+
+@jax.custom_jvp
+def softplus(z: Array) -> Array:
+    """log(1 + exp(z)) without overflow. Its derivative costs one exponential, and not a logarithm besides."""
+    return jnp.logaddexp(z, 0)
+
+
+softplus.defjvps(lambda tangent, _, z: tangent * jax.lax.logistic(z))
+
+
+def _losses(x: Array, signed_features: Array) -> Array:
+    return softplus(-(signed_features @ x))
+
+
+def _signed(features: Any, labels: Any, agent: int) -> np.ndarray:
+    """b a: the loss sees features and labels only through b x^T a, so they are multiplied once."""
+    features, labels = np.asarray(features), np.asarray(labels)
+    if features.ndim != 2 or labels.shape != features.shape[:1]:
+        shapes = (features.shape, labels.shape)
+        refuse(f"features, labels of agent {agent}", shapes, "must have shapes (n, D), (n,)", "One row per sample")
+    if not np.isin(labels, (-1, 1)).all():
+        found = np.unique(labels)[:5].tolist()
+        raise FedpdError(f"labels of agent {agent} hold {found}: they must be -1 or +1. From 0/1: 2*labels - 1.")
+    if not np.issubdtype(features.dtype, np.floating):
+        features = features.astype(np.float64)
+    return features * labels[:, None].astype(features.dtype)
+
+
+def _largest_eigenvalue(signed: np.ndarray) -> float:
+    """Of A^T A / n. The logistic part of f_i is a quarter of it smooth; alpha x^2/(1 + alpha x^2) is 2 alpha smooth."""
+    return float(np.linalg.norm(signed.astype(np.float64), 2) ** 2 / max(len(signed), 1))

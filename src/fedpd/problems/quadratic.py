@@ -1,0 +1,82 @@
+"""Quadratics, whose answers are known: f_i(x) = x^T H_i x / 2 - c_i^T x."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.checks import at_least, count, positive, refuse
+from fedpd.core import Answer, Array, Problem, Tree
+from fedpd.problems.build import from_losses
+
+
+def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | None = None) -> Problem:
+    """f_i(x) = x^T H_i x / 2 - c_i^T x, from symmetric `hessians` (N, d, d) and `linear` (N, d); one sample an agent.
+
+    The answer: x* solves mean(H) x* = mean(c) where mean(H) is positive definite; L is the largest |eigenvalue| of any
+    H_i; delta is max_i ||c_i - mean(c)|| where all H_i are equal, and infinite elsewhere.
+    """
+    hessians, linear = np.asarray(hessians), np.asarray(linear)
+    if hessians.ndim != 3 or hessians.shape != (*linear.shape, linear.shape[-1]):
+        shapes = (hessians.shape, linear.shape)
+        refuse("hessians, linear", shapes, "must have shapes (N, d, d), (N, d)", "One H_i and one c_i per agent")
+    if not np.allclose(hessians, hessians.swapaxes(1, 2)):
+        refuse("hessians", "array", "must be symmetric", "Use (H + H^T)/2, which is the same function")
+    mean_hessian, mean_linear = hessians.mean(0), linear.mean(0)
+    convex = np.linalg.eigvalsh(mean_hessian).min() > 0
+    equal = bool((hessians == hessians[0]).all())
+    answer = Answer(
+        minimiser=np.linalg.solve(mean_hessian, mean_linear) if convex else None,
+        smoothness=float(np.abs(np.linalg.eigvalsh(hessians)).max()),
+        heterogeneity=float(np.linalg.norm(linear - mean_linear, axis=1).max()) if equal else np.inf,
+    )
+    data = {"hessian": hessians[:, None], "linear": linear[:, None]}
+    return from_losses(
+        _losses, data, np.zeros_like(linear[0]) if start is None else start, answer=answer, name="quadratic"
+    )
+
+
+def random_quadratic(
+    agents: int,
+    dimension: int,
+    *,
+    smoothness: float = 1.0,
+    convexity: float = 0.1,
+    heterogeneity: float = 1.0,
+    seed: int = 0,
+) -> Problem:
+    """Quadratics with eigenvalues in [convexity, smoothness], their own axes an agent, and minimisers that differ.
+
+    heterogeneity scales the differences: 0 makes all agents alike.
+    """
+    count("agents", agents, "Give N")
+    count("dimension", dimension, "Give d")
+    positive("convexity", convexity, "mu, the smallest eigenvalue")
+    at_least("smoothness", smoothness, convexity, "L, the largest eigenvalue, is at least mu")
+    at_least("heterogeneity", heterogeneity, 0, "0 makes all agents alike")
+    rng = np.random.default_rng(seed)
+    common, own = _spd(rng, dimension, convexity, smoothness), []
+    for _ in range(agents):
+        own.append(_spd(rng, dimension, convexity, smoothness))
+    share = min(heterogeneity, 1.0)
+    hessians = (1 - share) * common + share * np.array(own)
+    centres = rng.standard_normal(dimension) + heterogeneity * rng.standard_normal((agents, dimension))
+    return quadratic(hessians, np.einsum("nij,nj->ni", hessians, centres))
+
+
+def opposing_quadratics(start: float = 1.0) -> Problem:
+    """Claim 2.2: f_1 = x^2/2, f_2 = -x^2/2, so f = 0, and FedAvg with Q > 1 diverges from any start but 0.
+
+    A round multiplies FedAvg's x by ((1+eta)^Q + (1-eta)^Q)/2 > 1.
+    """
+    return quadratic(np.array([[[1.0]], [[-1.0]]]), np.zeros((2, 1)), start=np.array([float(start)]))
+
+
+def _losses(x: Array, sample: Tree) -> Array:
+    return jnp.einsum("bij,i,j->b", sample["hessian"], x, x) / 2 - sample["linear"] @ x
+
+
+def _spd(rng: np.random.Generator, dimension: int, low: float, high: float) -> np.ndarray:
+    basis, _ = np.linalg.qr(rng.standard_normal((dimension, dimension)))
+    eigenvalues = rng.uniform(low, high, dimension)
+    eigenvalues[0], eigenvalues[-1] = low, high
+    hessian = (basis * eigenvalues) @ basis.T
+    return (hessian + hessian.T) / 2

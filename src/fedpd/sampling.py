@@ -1,0 +1,43 @@
+"""Which samples a stochastic oracle draws. A draw is a function, so that a test can replay recorded ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedpd.core import Array, Key
+
+Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]  # (key, r, agent, size, shape) -> indices
+
+
+def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...]) -> Array:
+    """Indices uniform in {0, ..., size-1}, with replacement and without modulo bias.
+
+    Lemire's method: the high word of (32 random bits) * size, drawn again where the low word falls into the
+    2^32 mod size values that would make some indices likelier. That happens with probability below size/2^32.
+    """
+    size = jnp.asarray(size, jnp.uint32)
+    threshold = (jnp.uint32(0) - size) % size  # 2^32 mod size
+
+    def attempt(number: Any) -> tuple[Array, Array]:
+        high, low = _multiply(jax.random.bits(jax.random.fold_in(key, number), shape, jnp.uint32), size)
+        return high, low < threshold
+
+    def again(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        number, indices, rejected = carry
+        fresh, rejected_again = attempt(number)
+        return number + 1, jnp.where(rejected, fresh, indices), rejected & rejected_again
+
+    indices, rejected = attempt(0)
+    _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
+    return indices.astype(jnp.int32)
+
+
+def _multiply(a: Array, b: Array) -> tuple[Array, Array]:
+    """The high and the low 32 bits of the 64-bit product of two uint32 (JAX has no 64-bit integers beside float32)."""
+    half, low_bits = jnp.uint32(16), jnp.uint32(0xFFFF)
+    a_high, a_low, b_high, b_low = a >> half, a & low_bits, b >> half, b & low_bits
+    middle = a_high * b_low + ((a_low * b_low) >> half)
+    carry = a_low * b_high + (middle & low_bits)
+    return a_high * b_high + (middle >> half) + (carry >> half), a * b

@@ -1,0 +1,31 @@
+"""Numbers that change along a run: skip probabilities p_r and step sizes step(r, q), as plain functions with a name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedpd.checks import count, positive
+
+
+def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
+    """p_r = 1 - r/T: hardly any communication at first, all of it at the end, and no error floor."""
+    count("rounds", rounds, "Give T, the number of rounds of the run")
+
+    def p(r: Any) -> Any:
+        return 1 - r / rounds
+
+    p.description = f"1-r/{rounds}"  # type: ignore[attr-defined]
+    return p
+
+
+def inverse_sqrt(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
+    """step(r, q) = initial / sqrt(Q r + q + 1): the paper's diminishing step, Q = `iterations` a round."""
+    positive("initial", initial, "Give the first step, e.g. 0.04")
+    count("iterations", iterations, "Give Q, the local steps of a round")
+
+    def step(r: Any, q: Any) -> Any:
+        return initial / jnp.sqrt(iterations * r + q + 1.0)
+
+    step.description = f"{initial:g}/sqrt({iterations}r+q+1)"  # type: ignore[attr-defined]
+    return step

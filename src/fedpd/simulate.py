@@ -1,0 +1,125 @@
+"""Simulate a federation on one machine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.checks import count, refuse
+from fedpd.core import Algorithm, Problem, Tree
+from fedpd.engine import Divergence, Engine
+from fedpd.execution import choose_layout
+from fedpd.history import History, mean_and_spread
+from fedpd.precision import scope
+from fedpd.progress import Report, reporter
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one problem with one seed."""
+
+    algorithm: str
+    seed: int
+    model: Tree  # x_0 = mean_i x_{0,i}, the user's own pytree, NumPy leaves
+    history: History
+    agents: Any  # the agents' final state, leaves (N, ...)
+    updates: np.ndarray  # (N,) local steps of each agent in all rounds together: sum_r Q_i^r
+    seconds: float  # wall time, compilation and earlier sessions of a resumed run included
+    diverged: Divergence | None = None
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """One method on one problem with several seeds, run as one program."""
+
+    runs: tuple[Run, ...]
+    mean: History
+    spread: History  # standard deviation over the seeds
+
+
+@overload
+def simulate(
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    rounds: int,
+    seed: int = ...,
+    metrics_every: int = ...,
+    checkpoints: str | Path | None = ...,
+    checkpoint_every: int = ...,
+    progress: bool | Report | None = ...,
+    execution: str = ...,
+    devices: int | None = ...,
+) -> Run: ...
+@overload
+def simulate(
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    rounds: int,
+    seed: Sequence[int],
+    metrics_every: int = ...,
+    checkpoints: str | Path | None = ...,
+    checkpoint_every: int = ...,
+    progress: bool | Report | None = ...,
+    execution: str = ...,
+    devices: int | None = ...,
+) -> Ensemble: ...
+def simulate(
+    algorithm: Algorithm,
+    problem: Problem,
+    *,
+    rounds: int,
+    seed: int | Sequence[int] = 0,
+    metrics_every: int = 1,
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int = 50,
+    progress: bool | Report | None = None,
+    execution: str = "auto",
+    devices: int | None = None,
+) -> Run | Ensemble:
+    """Run `rounds` rounds of a method on a problem.
+
+    seed:          one seed gives a Run; several give an Ensemble, run at once as one program.
+    metrics_every: measure (and keep a history row) every k rounds, and at the last; costs are counted in all.
+    checkpoints:   a folder. Every `checkpoint_every` rounds the run is saved there; if it already holds this run, it is
+                   continued, and gives bit for bit what an uninterrupted run gives.
+    progress:      a bar (None: where a person looks on and it takes over two seconds), or a function that is told.
+    execution:     how agents are executed: "sequential", "parallel", or "auto" by backend and work.
+    devices:       over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
+    """
+    count("rounds", rounds, "Give T, the number of rounds")
+    count("metrics_every", metrics_every, "1 measures every round")
+    count("checkpoint_every", checkpoint_every, "Give the rounds between two checkpoints, e.g. 50")
+    several = np.ndim(seed) > 0
+    seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]
+    if not seeds:
+        refuse("seed", seed, "must hold at least one seed", "Give e.g. [0, 1, 2]")
+    for number in seeds:
+        if count("seed", number, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
+            refuse("seed", number, "must be below 2^31", "Give an integer from 0 to 2147483647")
+    layout = choose_layout(algorithm, problem, execution, devices)
+    with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:
+        engine = Engine(algorithm, problem, layout, seeds, several, rounds, metrics_every)
+        engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, report)
+        runs = tuple(_result(engine, i) for i in range(len(seeds)))
+    return Ensemble(runs, *mean_and_spread([run.history for run in runs])) if several else runs[0]
+
+
+def _result(engine: Engine, i: int) -> Run:
+    agents = engine.agents(i)
+    copies = jax.vmap(engine.algorithm.model)(agents).tree
+    return Run(
+        algorithm=engine.algorithm.description,
+        seed=engine.seeds[i],
+        model=jax.tree.map(lambda leaf: np.asarray(jnp.mean(leaf, axis=0)), copies),
+        history=engine.histories[i],
+        agents=agents,
+        updates=engine.updates[i],
+        seconds=engine.seconds,
+        diverged=engine.diverged[i],
+    )
