@@ -17,6 +17,7 @@ from fedpd.checks import FedpdError
 
 log = logging.getLogger(__name__)
 
+FORMAT = "fedpd-1"
 KEPT = 2  # the newest, and the one before it should the newest be torn
 Arrays = dict[str, np.ndarray]
 
@@ -62,8 +63,8 @@ def _digest(arrays: Arrays, text: str = "") -> str:
 def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     """One file, whole or not at all, that carries its own checksum."""
     text = json.dumps(meta, sort_keys=True)
-    with replace_file(path) as file:
-        file.write(save(arrays, {"fedpd": text, "sha256": _digest(arrays, text)}))
+    with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
+        file.write(save(arrays, {FORMAT: json.dumps({"meta": text, "sha256": _digest(arrays, text)})}))
 
 
 def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -76,11 +77,12 @@ def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}). Delete it, or resume without it."
         ) from None
-    if "fedpd" not in metadata:
+    if FORMAT not in metadata:
         raise CheckpointError(f"{path}: not written by fedpd. Point to a run's own folder.")
-    if metadata.get("sha256") != _digest(arrays, metadata["fedpd"]):
+    envelope = json.loads(metadata[FORMAT])
+    if envelope["sha256"] != _digest(arrays, envelope["meta"]):
         raise CheckpointError(f"{path}: its checksum does not match: it was torn or altered. Delete it.")
-    return arrays, json.loads(metadata["fedpd"])
+    return arrays, json.loads(envelope["meta"])
 
 
 def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from fedpd import checkpoint, theory
 from fedpd.checks import refuse
 from fedpd.core import Algorithm, Array, Key, Problem, State, Tree
 from fedpd.costs import Costs, message_costs
-from fedpd.history import extend, start_row
+from fedpd.history import Totals, extend, start_row
 from fedpd.progress import Report
 from fedpd.rounds import (
     AGENTS,
@@ -38,7 +38,7 @@ from fedpd.rounds import (
 
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
 CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
-EXPLOSION = 1e12  # times the larger of 1 and the start's stationarity
+EXPLOSION = 1e12  # growth of loss or stationarity beyond the larger of 1 and the start's that counts as divergence
 
 
 class Divergence(NamedTuple):
@@ -105,6 +105,7 @@ class Engine:
         self.costs = self._message_costs(state)
         first = start_row(float(metrics.loss), float(metrics.stationarity))
         self.histories = [first for _ in seeds]
+        self.totals: list[Totals] = [{} for _ in seeds]
         self.updates = np.zeros((len(seeds), problem.agents), np.int64)
         self.diverged: list[Divergence | None] = [None] * len(seeds)
         self.done, self.seconds = 0, 0.0
@@ -156,15 +157,21 @@ class Engine:
         }
         numbers = self.done + 1 + np.arange(len(rows.communicated))
         measured = (numbers % self.every == 0) | (numbers == self.rounds)
-        limit = EXPLOSION * max(1.0, self.histories[i]["stationarity"][0])
-        healthy = np.isfinite(sum(rows.metrics)) & (rows.metrics.stationarity < limit)
-        bad = np.flatnonzero(measured & ~healthy)
+        bad = np.flatnonzero(measured & ~self._healthy(i, rows.metrics))
         if len(bad):
             end = bad[0] + 1
             rounds, measured = {name: column[:end] for name, column in rounds.items()}, measured[:end]
             self.diverged[i] = Divergence(int(numbers[bad[0]]), self._advice(numbers[bad[0]], rows.metrics, bad[0]))
-        self.histories[i] = extend(self.histories[i], self.costs, rounds, measured)
+        books = (self.histories[i], self.totals[i])
+        self.histories[i], self.totals[i] = extend(*books, self.costs, rounds, measured)
         self.updates[i] += rounds["updates"].sum(axis=0, dtype=np.int64)
+
+    def _healthy(self, i: int, metrics: Metrics) -> np.ndarray:
+        """Finite, and neither loss nor stationarity beyond EXPLOSION times the start's (or 1)."""
+        start = self.histories[i]
+        loss, stationarity = (max(1.0, abs(start[name][0])) for name in ("loss", "stationarity"))
+        bounded = (np.abs(metrics.loss) < EXPLOSION * loss) & (metrics.stationarity < EXPLOSION * stationarity)
+        return bounded & np.isfinite(metrics.consensus)
 
     def _advice(self, number: int, metrics: Metrics, row: int) -> str:
         known, estimate = self.problem.answer.smoothness, "known"
@@ -196,8 +203,8 @@ class Engine:
         for i, history in enumerate(self.histories):
             arrays |= {f"history.{i}.{name}": column for name, column in history.items()}
         diverged = [None if d is None else list(d) for d in self.diverged]
-        meta = self._identity() | {"round": self.done, "seconds": self.seconds, "diverged": diverged}
-        checkpoint.save_round(folder, self.done, arrays, meta)
+        books = {"round": self.done, "seconds": self.seconds, "totals": self.totals, "diverged": diverged}
+        checkpoint.save_round(folder, self.done, arrays, self._identity() | books)
 
     def _restore(self, folder: Path) -> None:
         found = checkpoint.load_newest(folder, self._identity())
@@ -215,6 +222,7 @@ class Engine:
             jnp.int32(meta["round"]),
         )
         self.done, self.seconds, self.updates = meta["round"], meta["seconds"], arrays["updates"]
+        self.totals = meta["totals"]
         self.diverged = [None if d is None else Divergence(*d) for d in meta["diverged"]]
         columns = self.histories[0]
         self.histories = [{name: arrays[f"history.{i}.{name}"] for name in columns} for i in range(len(self.seeds))]

@@ -12,6 +12,7 @@ from fedpd.atomic import replace_file
 from fedpd.costs import Costs
 
 History = dict[str, np.ndarray]
+Totals = dict[str, int]  # the costs so far, {} at the start
 
 COLUMNS: dict[str, Any] = {
     "round": np.int64,  # r: rounds done
@@ -33,11 +34,13 @@ def start_row(loss: float, stationarity: float) -> History:
     return {name: np.array([zeros[name]], dtype) for name, dtype in COLUMNS.items()}
 
 
-def extend(history: History, costs: Costs, rounds: Mapping[str, np.ndarray], keep: np.ndarray) -> History:
-    """`history`, continued by what each of some rounds did, of which the rows `keep` are kept.
+def extend(
+    history: History, totals: Totals, costs: Costs, rounds: Mapping[str, np.ndarray], keep: np.ndarray
+) -> tuple[History, Totals]:
+    """`history` and `totals` after some more rounds, of which the rows `keep` are kept; all of them are counted.
 
     This is the one place that counts costs: `rounds` has, per round, communicated, updates (K, N), samples (K, N) and
-    the metrics.
+    the metrics; `totals` are the sums up to the last round, whether it kept a row or not.
     """
     communicated = rounds["communicated"].astype(np.int64)
     grown = {
@@ -48,17 +51,20 @@ def extend(history: History, costs: Costs, rounds: Mapping[str, np.ndarray], kee
         "bytes_up": communicated * costs.bytes_up,
         "bytes_down": communicated * costs.bytes_down,
     }
-    new = {name: history[name][-1] + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
+    new = {name: totals.get(name, 0) + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
+    totals = {name: int(column[-1]) for name, column in new.items()}
     new |= {name: rounds[name] for name in COLUMNS if name not in grown}
-    return {name: np.concatenate([history[name], new[name][keep].astype(COLUMNS[name])]) for name in COLUMNS}
+    rows = {name: np.concatenate([history[name], new[name][keep].astype(COLUMNS[name])]) for name in COLUMNS}
+    return rows, totals
 
 
 def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
     """Mean and standard deviation, column by column, over the rows that all the histories have."""
     rows = min(len(history["round"]) for history in histories)
     stacks = {name: np.stack([history[name][:rows] for history in histories]) for name in COLUMNS}
-    mean = {name: stack.mean(axis=0) for name, stack in stacks.items()}
-    return mean, {name: stack.std(axis=0) for name, stack in stacks.items()}
+    with np.errstate(over="ignore", invalid="ignore"):  # a run may have diverged
+        mean = {name: stack.mean(axis=0) for name, stack in stacks.items()}
+        return mean, {name: stack.std(axis=0) for name, stack in stacks.items()}
 
 
 def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> None:

@@ -23,7 +23,7 @@ class RateColumn(ProgressColumn):
 def bars(console: Console | None = None) -> Progress:
     """A display of one bar a method."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.completed:>5.0f}/{task.total:.0f} rounds"),
         RateColumn(),
@@ -47,7 +47,7 @@ def reporter(progress: bool | Report | None, name: str, rounds: int) -> Iterator
         yield lambda done, total, stationarity: None
         return
     display = bars(Console(stderr=True))
-    task = display.add_task(name, total=rounds, note="")
+    task = display.add_task(name.partition("(")[0], total=rounds, note="")
     began, wait = time.monotonic(), 0.0 if progress else PATIENCE
 
     def report(done: int, total: int, stationarity: float) -> None:

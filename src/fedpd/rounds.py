@@ -99,7 +99,7 @@ def local_objective(functions: Functions, one: Shard) -> LocalObjective:
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:
     """The randomness of an agent in a round, from (seed, round, agent) alone: the same in any layout or place."""
-    for word in (AGENT, r, agent, exchange):
+    for word in (AGENT, r, agent, exchange)[: 4 if exchange else 3]:
         key = jax.random.fold_in(key, word)
     return key
 

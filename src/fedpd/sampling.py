@@ -1,7 +1,6 @@
 """Which samples a stochastic oracle draws. A draw is a function, so that a test can replay recorded ones."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +19,16 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
     size = jnp.asarray(size, jnp.uint32)
     threshold = (jnp.uint32(0) - size) % size  # 2^32 mod size
 
-    def attempt(number: Any) -> tuple[Array, Array]:
-        high, low = _multiply(jax.random.bits(jax.random.fold_in(key, number), shape, jnp.uint32), size)
+    def attempt(key: Key) -> tuple[Array, Array]:
+        high, low = _multiply(jax.random.bits(key, shape, jnp.uint32), size)
         return high, low < threshold
 
     def again(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         number, indices, rejected = carry
-        fresh, rejected_again = attempt(number)
+        fresh, rejected_again = attempt(jax.random.fold_in(key, number))
         return number + 1, jnp.where(rejected, fresh, indices), rejected & rejected_again
 
-    indices, rejected = attempt(0)
+    indices, rejected = attempt(key)
     _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
     return indices.astype(jnp.int32)
 

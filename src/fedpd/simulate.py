@@ -37,8 +37,8 @@ class Ensemble:
     """One method on one problem with several seeds, run as one program."""
 
     runs: tuple[Run, ...]
-    mean: History
-    spread: History  # standard deviation over the seeds
+    mean: History  # over the seeds that did not diverge
+    spread: History  # their standard deviation
 
 
 @overload
@@ -107,7 +107,10 @@ def simulate(
         engine = Engine(algorithm, problem, layout, seeds, several, rounds, metrics_every)
         engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, report)
         runs = tuple(_result(engine, i) for i in range(len(seeds)))
-    return Ensemble(runs, *mean_and_spread([run.history for run in runs])) if several else runs[0]
+    if not several:
+        return runs[0]
+    finished = [run.history for run in runs if run.diverged is None]
+    return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
 
 
 def _result(engine: Engine, i: int) -> Run:

@@ -1,0 +1,141 @@
+"""The command line."""
+
+import logging
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.text import Text
+
+from fedpd import __version__, experiment, runner
+from fedpd.checks import FedpdError, choice, count
+from fedpd.experiment import Experiment
+from fedpd.progress import bars, stationarity_note
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated optimisation for data that is not alike: FedPD and the methods it is compared with.",
+)
+console = Console()
+
+Out = Annotated[Path | None, typer.Option(help="The run's folder; by default a new one under runs/.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start afresh if the folder holds a run already.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"fedpd {__version__}", highlight=False)
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)]
+
+
+@app.callback()
+def options(version: Version = False) -> None: ...
+
+
+@app.command()
+def compare(
+    rounds: Annotated[int, typer.Option(help="T, the rounds of each method.")] = 600,
+    data: Annotated[str, typer.Option(help="strong, weak, or strong_program (the authors' program's).")] = "strong",
+    seeds: Annotated[int, typer.Option(help="How many seeds, run at once; the table then shows mean and spread.")] = 1,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Compare FedPD, FedAvg and FedProx on the paper's first experiment: table, figure and histories."""
+    count("--rounds", rounds, "Give the rounds of each method, e.g. 600")
+    count("--seeds", seeds, "Give how many seeds, e.g. 5")
+    choice("--data", data, experiment.DATA)
+    template = Template(files("fedpd").joinpath("compare.toml").read_text(encoding="utf-8"))
+    text = template.substitute(data=data, rounds=rounds, seeds=list(range(seeds)))
+    _start(experiment.parse(text), out or _new_folder("compare"), overwrite)
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="An experiment file (TOML).")],
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Run an experiment file; it is checked whole before anything runs."""
+    _start(experiment.load(file), out or _new_folder(file.stem), overwrite)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")]) -> None:
+    """Go on with an interrupted run; the result is the same, bit for bit, as without the interruption."""
+    _execute(runner.open_folder(folder), folder)
+
+
+def _new_folder(name: str) -> Path:
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _start(plan: Experiment, folder: Path, overwrite: bool) -> None:
+    runner.create(folder, plan.text, overwrite=overwrite)
+    _execute(plan, folder)
+
+
+def _execute(plan: Experiment, folder: Path) -> None:
+    problem = plan.problem
+    summary = (
+        f"{problem.name}: {problem.agents} agents, {problem.samples:,} samples, {problem.dimension:,} parameters, "
+        f"{'float64' if problem.double else 'float32'}; {len(plan.methods)} methods, {plan.settings.rounds} rounds"
+    )
+    console.print(Text(summary), soft_wrap=True)
+    try:
+        results = _with_bars(plan, folder)
+    except KeyboardInterrupt:
+        console.print(Text(f"Interrupted. Go on where it stopped with: fedpd resume {folder}"), soft_wrap=True)
+        raise typer.Exit(130) from None
+    for result in results:
+        for outcome in result.runs:
+            if outcome.diverged is not None:
+                console.print(Text.assemble((result.label, "yellow"), ": ", outcome.diverged.message), soft_wrap=True)
+    _show(results, plan, folder)
+
+
+def _show(results: list[runner.Result], plan: Experiment, folder: Path) -> None:
+    from fedpd.report import comparison_figure, comparison_table, save_figure  # a second to import: only when needed
+
+    console.print(comparison_table(results))
+    problem = plan.problem
+    figure = comparison_figure(results, f"{problem.name.replace('_', ' ')}, {problem.agents} agents")
+    paths = save_figure(figure, folder, "comparison")
+    console.print(Text(f"Figure: {paths[0]}\nHistories: {folder / 'history.parquet'}"), soft_wrap=True)
+
+
+def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
+    with bars(console) as display:
+        tasks = {
+            method.label: display.add_task(method.label, total=plan.settings.rounds, start=False, note="")
+            for method in plan.methods
+        }
+
+        def report(label: str, done: int, stationarity: float) -> None:
+            task = tasks[label]
+            display.start_task(task)
+            display.update(task, completed=done, note=stationarity_note(stationarity))
+
+        return runner.run(plan, folder, report)
+
+
+def main(function: Callable[[], None] = app) -> None:
+    """The entry point: a mistake in what was asked for is a sentence and exit code 2, not a traceback."""
+    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    try:
+        function()
+    except FedpdError as error:
+        Console(stderr=True).print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(2)

@@ -1,0 +1,87 @@
+"""Run an experiment into a folder, method by method; a folder that was interrupted is gone on with.
+
+DIR/experiment.toml                     what is run, word for word
+DIR/checkpoints/METHOD/round-*.safetensors
+DIR/history.parquet                     all histories, by label and seed
+DIR/models/METHOD-seed-S.safetensors
+"""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from fedpd import checkpoint, experiment
+from fedpd.atomic import replace_file
+from fedpd.checks import FedpdError
+from fedpd.experiment import Experiment, Method
+from fedpd.history import write_parquet
+from fedpd.simulate import Ensemble, Run, simulate
+
+EXPERIMENT = "experiment.toml"
+
+Report = Callable[[str, int, float], None]  # (label, rounds done, stationarity now)
+
+
+class Result(NamedTuple):
+    """A method's runs, one a seed."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+
+def create(folder: Path, text: str, *, overwrite: bool = False) -> None:
+    """A run's folder with its experiment file; refuses to mix with what is there already."""
+    if folder.exists() and any(folder.iterdir()):
+        ours = (folder / EXPERIMENT).exists()
+        if not (overwrite and ours):
+            remedy = f"Go on with it: fedpd resume {folder}; or start afresh: --overwrite" if ours else "Choose another"
+            raise FedpdError(f"--out {folder}: the folder is not empty, and runs are never mixed. {remedy}.")
+        shutil.rmtree(folder)
+    with replace_file(folder / EXPERIMENT) as file:
+        file.write(text.encode())
+
+
+def open_folder(folder: Path) -> Experiment:
+    """The experiment of a run's folder."""
+    if not (folder / EXPERIMENT).exists():
+        raise FedpdError(
+            f"{folder}: there is no {EXPERIMENT}, so this is not a run's folder. Start one: fedpd run FILE."
+        )
+    return experiment.load(folder / EXPERIMENT)
+
+
+def run(plan: Experiment, folder: Path, report: Report) -> list[Result]:
+    """Run every method that is not finished yet, saving as it goes."""
+    results: list[Result] = []
+    for number, method in enumerate(plan.methods, 1):
+        results.append(_run_method(plan, method, folder, f"{number:02d}-{file_name(method.label)}", report))
+        histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
+        write_parquet(folder / "history.parquet", histories)
+    return results
+
+
+def _run_method(plan: Experiment, method: Method, folder: Path, name: str, report: Report) -> Result:
+    seeds = plan.settings.seeds
+    outcome = simulate(
+        method.algorithm,
+        plan.problem,
+        rounds=plan.settings.rounds,
+        seed=seeds if len(seeds) > 1 else seeds[0],
+        metrics_every=plan.settings.metrics_every,
+        checkpoints=folder / "checkpoints" / name,
+        checkpoint_every=plan.settings.checkpoint_every,
+        progress=lambda done, total, stationarity: report(method.label, done, stationarity),
+    )
+    runs = outcome.runs if isinstance(outcome, Ensemble) else (outcome,)
+    for run in runs:
+        meta = {"label": method.label, "algorithm": run.algorithm, "seed": run.seed, "rounds": plan.settings.rounds}
+        path = folder / "models" / f"{name}-seed-{run.seed}.safetensors"
+        checkpoint.write(path, checkpoint.flatten("model", run.model), meta)
+    return Result(method.label, runs)
+
+
+def file_name(label: str) -> str:
+    """A label as a file name: "FedPD-GD p=0.5" -> "fedpd-gd-p-0.5"."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "method"

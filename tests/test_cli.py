@@ -1,0 +1,134 @@
+"""The command line as a person meets it: in a process of its own, killed and resumed, and given wrong input."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpd import checkpoint
+from fedpd.history import COLUMNS, read_parquet
+
+EXPERIMENT = """
+[problem]
+name = "random_quadratic"
+agents = 4
+dimension = 3
+
+[run]
+rounds = {rounds}
+checkpoint_every = 20
+
+[[algorithm]]
+label = "FedPD-VR"
+name = "fedpd"
+eta = 0.5
+p = 0.5
+oracle = {{ name = "vr", gamma = 0.5, iterations = 2, refresh = 7 }}
+
+[[algorithm]]
+label = "Explodes"
+name = "fedavg"
+oracle = {{ name = "gd", step = 1e6, iterations = 8 }}
+
+[[algorithm]]
+label = "FedAvg"
+name = "fedavg"
+oracle = {{ name = "gd", step = 0.1, iterations = 2 }}
+"""
+
+
+def fedpd(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedpd.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def write(folder: Path, rounds: int) -> None:
+    (folder / "small.toml").write_text(EXPERIMENT.format(rounds=rounds))
+
+
+def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path) -> None:
+    write(tmp_path, 3_000)
+    whole = fedpd("run", "small.toml", "--out", "whole", folder=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, "-c", "from fedpd.cli import main; main()", "run", "small.toml", "--out", "killed"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = tmp_path / "killed" / "checkpoints" / "01-fedpd-vr"
+    deadline = time.monotonic() + 120
+    while not list(first.glob("round-*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "history.parquet").exists(), "it was killed in its first method"
+    resumed = fedpd("resume", "killed", folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    a, b = (read_parquet(tmp_path / name / "history.parquet") for name in ("whole", "killed"))
+    assert list(a) == list(b) == [("FedPD-VR", 0), ("Explodes", 0), ("FedAvg", 0)]
+    for key in a:
+        assert all(
+            np.array_equal(a[key][name], b[key][name], equal_nan=a[key][name].dtype.kind == "f") for name in COLUMNS
+        )
+    for path in (tmp_path / "whole" / "models").iterdir():
+        assert path.read_bytes() == (tmp_path / "killed" / "models" / path.name).read_bytes()
+
+
+def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    done = fedpd("run", "small.toml", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "FedPD-VR" in done.stdout
+    assert "communications" in done.stdout
+    assert re.search(r"Explodes: .*diverged at round \d+.*1/L", done.stdout)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "experiment.toml", "history.parquet", "checkpoints", "models", "comparison.png", "comparison.svg",
+    }  # fmt: skip
+    histories = read_parquet(tmp_path / "out" / "history.parquet")
+    assert len(histories["FedAvg", 0]["round"]) == 41
+    arrays, meta = checkpoint.read(tmp_path / "out" / "models" / "03-fedavg-seed-0.safetensors")
+    assert arrays["model"].shape == (3,)
+    assert meta["label"] == "FedAvg"
+    again = fedpd("run", "small.toml", "--out", "out", folder=tmp_path)
+    assert again.returncode == 2
+    assert "fedpd resume out" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("compare", "--rounds", "0"), "--rounds = 0: must be an integer of at least 1"),
+        (("compare", "--data", "stong"), "Did you mean 'strong'?"),
+        (("run", "nothing.toml"), "nothing.toml cannot be read"),
+        (("run", "wrong.toml"), "error: wrong.toml: [run] rounds = 0: must be an integer of at least 1"),
+        (("resume", "."), "this is not a run's folder"),
+        (("compare", "--out", "full"), "the folder is not empty"),
+    ],
+)
+def test_wrong_input_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "wrong.toml").write_text(EXPERIMENT.format(rounds=0))
+    (tmp_path / "full" / "thesis.tex").touch()
+    done = fedpd(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "full" / "thesis.tex").exists()
+
+
+def test_compare_runs_the_papers_methods(tmp_path: Path) -> None:
+    done = fedpd("compare", "--rounds", "2", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for label in ("FedPD-GD p=0 ", "FedPD-GD p=0.5", "FedPD-GD p=1-r/T", "FedPD-SGD", "FedPD-VR", "FedAvg-GD"):
+        assert label in done.stdout
+    assert len(read_parquet(tmp_path / "out" / "history.parquet")) == 8
+
+
+def test_an_unknown_command_is_answered(tmp_path: Path) -> None:
+    done = fedpd("compair", folder=tmp_path)
+    assert done.returncode == 2
+    assert "No such command" in done.stderr
