@@ -71,6 +71,22 @@ def test_layouts_agree_to_rounding(algorithm: fedpd.Algorithm) -> None:
         assert np.array_equal(run.history["communicated"], runs[0].history["communicated"])
 
 
+@pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices")
+@pytest.mark.parametrize("seed", [0, [0, 1]])
+def test_agents_that_do_not_divide_among_devices(tmp_path: Path, seed: Any) -> None:
+    problem = problems.penalized_logistic(*data.strongly_noniid(agents=5, samples=9, dimension=3))
+    one = simulate(SGD, problem, rounds=12, seed=seed, devices=1)
+    two = simulate(SGD, problem, rounds=12, seed=seed, devices=2, checkpoints=tmp_path, checkpoint_every=5)
+    back = simulate(SGD, problem, rounds=12, seed=seed, devices=1, checkpoints=tmp_path, checkpoint_every=5)
+    for a, b, c in zip(*(getattr(runs, "runs", (runs,)) for runs in (one, two, back)), strict=True):
+        np.testing.assert_allclose(a.model, b.model, atol=1e-14)
+        np.testing.assert_allclose(a.history["consensus"], b.history["consensus"], atol=1e-14)
+        np.testing.assert_allclose(a.history["loss"], b.history["loss"], rtol=1e-14)
+        assert np.array_equal(a.history["samples"], b.history["samples"])
+        assert a.updates.tolist() == b.updates.tolist() == [60] * 5
+        assert same(b, c)
+
+
 def test_one_seed_is_one_result_and_another_is_another() -> None:
     assert same(simulate(SGD, PROBLEM, rounds=9, seed=5), simulate(SGD, PROBLEM, rounds=9, seed=5))
     assert not same(simulate(SGD, PROBLEM, rounds=9, seed=5), simulate(SGD, PROBLEM, rounds=9, seed=6))
@@ -144,9 +160,11 @@ def test_another_run_is_not_continued(tmp_path: Path) -> None:
         simulate(FEDPD, PROBLEM, rounds=4, checkpoints=tmp_path)
 
 
-def test_more_rounds_continue_a_finished_run(tmp_path: Path) -> None:
-    simulate(FEDPD, PROBLEM, rounds=5, checkpoints=tmp_path)
-    assert same(simulate(FEDPD, PROBLEM, rounds=9, checkpoints=tmp_path), simulate(FEDPD, PROBLEM, rounds=9))
+@pytest.mark.parametrize("every", [1, 4])
+def test_more_rounds_continue_a_finished_run(tmp_path: Path, every: int) -> None:
+    simulate(FEDPD, PROBLEM, rounds=5, checkpoints=tmp_path, metrics_every=every)
+    more = simulate(FEDPD, PROBLEM, rounds=9, checkpoints=tmp_path, metrics_every=every)
+    assert same(more, simulate(FEDPD, PROBLEM, rounds=9, metrics_every=every))
 
 
 def test_divergence_is_an_answer() -> None:
@@ -157,6 +175,13 @@ def test_divergence_is_an_answer() -> None:
     assert run.diverged.round == last < 400
     assert f"diverged at round {last}" in run.diverged.message
     assert "L = 2 (known), below 1/L = 0.5" in run.diverged.message
+
+
+def test_divergence_where_the_smoothness_is_zero_at_the_start() -> None:
+    problem = problems.from_losses(lambda x, rows: rows * (abs(x) ** 3 + x), np.ones((1, 1)), np.float64(0))
+    run = simulate(algorithms.fedavg(oracle=oracles.gd(step=1.0, iterations=5)), problem, rounds=20)
+    assert run.diverged is not None
+    assert "Try a smaller local step, and" in run.diverged.message
 
 
 def test_a_diverging_seed_does_not_stop_the_others() -> None:
@@ -182,7 +207,7 @@ def test_a_diverging_seed_does_not_stop_the_others() -> None:
         ({"rounds": 3, "seed": []}, "must hold at least one seed"),
         ({"rounds": 3, "metrics_every": 0}, "metrics_every = 0"),
         ({"rounds": 3, "execution": "paralel"}, "Did you mean 'parallel'?"),
-        ({"rounds": 3, "devices": 5}, "devices = 5: must be at most"),
+        ({"rounds": 3, "devices": 5}, "devices = 5: must be at most the"),
     ],
 )
 def test_wrong_arguments_are_answered_with_a_sentence(arguments: dict[str, Any], sentence: str) -> None:

@@ -29,7 +29,7 @@ class CheckpointError(FedpdError):
 def flatten(prefix: str, tree: Any) -> Arrays:
     """A pytree as named arrays: "agents.x.tree['w']"."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {prefix + jax.tree_util.keystr(path): np.ascontiguousarray(leaf) for path, leaf in leaves}
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
 def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
@@ -41,7 +41,10 @@ def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
         found = arrays.get(name)
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
             has = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
-            raise CheckpointError(f"it has {has} where {name} of {leaf.dtype}{list(leaf.shape)} belongs")
+            wanted = f"{leaf.dtype}{list(leaf.shape)}"
+            raise CheckpointError(
+                f"the checkpoint has {has} where {name} of {wanted} belongs. Start in another folder."
+            )
         leaves.append(found)
     return jax.tree.unflatten(structure, leaves)
 
@@ -63,6 +66,7 @@ def _digest(arrays: Arrays, text: str = "") -> str:
 def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     """One file, whole or not at all, that carries its own checksum."""
     text = json.dumps(meta, sort_keys=True)
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # safetensors writes memory order
     with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
         file.write(save(arrays, {FORMAT: json.dumps({"meta": text, "sha256": _digest(arrays, text)})}))
 
@@ -74,14 +78,16 @@ def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path}: not a whole safetensors file ({error}). Delete it, or resume without it."
-        ) from None
+        raise CheckpointError(f"{path}: cannot be read as a whole safetensors file ({error}).") from None
     if FORMAT not in metadata:
         raise CheckpointError(f"{path}: not written by fedpd. Point to a run's own folder.")
-    envelope = json.loads(metadata[FORMAT])
-    if envelope["sha256"] != _digest(arrays, envelope["meta"]):
-        raise CheckpointError(f"{path}: its checksum does not match: it was torn or altered. Delete it.")
+    try:
+        envelope = json.loads(metadata[FORMAT])
+        intact = envelope["sha256"] == _digest(arrays, envelope["meta"])
+    except (ValueError, LookupError, TypeError):  # the envelope itself was altered
+        intact = False
+    if not intact:
+        raise CheckpointError(f"{path}: its checksum does not match: it was torn or altered.")
     return arrays, json.loads(envelope["meta"])
 
 
@@ -97,12 +103,15 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
 
     A whole checkpoint of another run (its `identity` differs) is an error: nothing may be mixed or overwritten.
     """
+    refused = ""
     for path in _files(folder):
         try:
             arrays, meta = read(path)
         except CheckpointError as error:
-            log.warning("%s The one before it is used.", error)
+            refused += f"{error} "
             continue
+        if refused:
+            log.warning("%sThe one before it is used: %s", refused, path.name)
         for name, expected in identity.items():
             if meta.get(name) != expected:
                 raise CheckpointError(
@@ -110,6 +119,8 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
                     "Choose another folder, or remove this one."
                 )
         return arrays, meta
+    if refused:
+        log.warning("%sThere is no other: the run starts afresh.", refused)
     return None
 
 

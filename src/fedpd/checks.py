@@ -18,7 +18,7 @@ class FedpdError(ValueError):
 
 
 def refuse(name: str, value: Any, rule: str, remedy: str) -> NoReturn:
-    raise FedpdError(f"{name} = {value!r}: {rule}. {remedy}")
+    raise FedpdError(f"{name} = {value!r}: {rule}. {remedy}{'' if remedy.endswith(('.', '?')) else '.'}")
 
 
 def is_traced(value: Any) -> bool:
@@ -84,7 +84,7 @@ def skip_probability(p: Any) -> Callable[[Any], Any] | None:
 def choice(name: str, value: Any, options: Iterable[str]) -> str:
     options = tuple(options)
     if value not in options:
-        refuse(name, value, f"must be one of {', '.join(map(repr, options))}", nearest(value, options))
+        refuse(name, value, "there is no such choice", nearest(value, options))
     return value
 
 
@@ -92,4 +92,4 @@ def nearest(value: Any, options: Iterable[str]) -> str:
     """ "Did you mean ...?", or the whole list where nothing is near."""
     options = list(options)
     match = get_close_matches(str(value), options, n=1)
-    return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}"
+    return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}."

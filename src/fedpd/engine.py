@@ -34,6 +34,7 @@ from fedpd.rounds import (
     local_objective,
     measure,
     sharded,
+    with_ghosts,
 )
 
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
@@ -98,7 +99,7 @@ class Engine:
         self.algorithm, self.problem, self.layout = algorithm, problem, layout
         self.seeds, self.many, self.rounds, self.every = list(seeds), many, rounds, every
         self.functions = Functions(problem.losses, problem.penalty)
-        self.shard = self._place(arrays(problem), AGENTS)
+        self.shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
         keys = [jax.random.key(number, impl="threefry2x32") for number in seeds]
         self.key = jnp.stack(keys) if many else keys[0]
         state, metrics = _begin(algorithm, self.functions, layout, self.shard, Vector(problem.start))
@@ -140,6 +141,7 @@ class Engine:
         state, rows = _advance(self.algorithm, self.functions, self.layout, length, self.every, self.many, *arguments)
         self.state = state
         rows = jax.tree.map(np.asarray, rows)
+        rows = rows._replace(work=jax.tree.map(lambda leaf: leaf[..., : self.problem.agents], rows.work))
         if not self.many:
             rows = jax.tree.map(lambda leaf: leaf[None], rows)
         for i in range(len(self.seeds)):
@@ -174,18 +176,20 @@ class Engine:
         return bounded & np.isfinite(metrics.consensus)
 
     def _advice(self, number: int, metrics: Metrics, row: int) -> str:
-        known, estimate = self.problem.answer.smoothness, "known"
-        if known is None:
-            known, estimate = theory.smoothness(self.problem), "estimated at the start"
+        """What to try: the step against 1/L."""
+        known = self.problem.answer.smoothness
+        L, source = (known, "known") if known else (theory.smoothness(self.problem), "estimated at the start")
+        bound = f"; with L = {L:.3g} ({source}), below 1/L = {1 / L:.3g}" if L > 0 else ""
         return (
             f"{self.algorithm.description} diverged at round {number} (stationarity {metrics.stationarity[row]:.3g}). "
-            f"Try a smaller local step: with L = {known:.3g} ({estimate}), below 1/L = {1 / known:.3g}, and where the "
-            "method adds a penalty 1/eta (FedProx: rho), below 1/(L + 1/eta)."
+            f"Try a smaller local step{bound}, and where the method adds a penalty 1/eta (FedProx: rho), below "
+            "1/(L + 1/eta)."
         )
 
-    def agents(self, i: int) -> Any:
-        """The state of the agents of seed i."""
-        return jax.tree.map(lambda leaf: np.asarray(leaf[i] if self.many else leaf), self.state.agents)
+    def agents(self) -> Any:
+        """The state of the agents, ghosts left out: leaves (N, ...), or (seeds, N, ...) where there are several."""
+        axis, number = int(self.many), self.problem.agents
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[(slice(None),) * axis + (slice(number),)], self.state.agents)
 
     def _identity(self) -> dict[str, Any]:
         """What makes two runs the same run, so that one may go on from the other's checkpoint."""
@@ -199,7 +203,7 @@ class Engine:
         }
 
     def _save(self, folder: Path) -> None:
-        arrays = checkpoint.flatten("state", (self.state.agents, self.state.server)) | {"updates": self.updates}
+        arrays = checkpoint.flatten("state", (self.agents(), self.state.server)) | {"updates": self.updates}
         for i, history in enumerate(self.histories):
             arrays |= {f"history.{i}.{name}": column for name, column in history.items()}
         diverged = [None if d is None else list(d) for d in self.diverged]
@@ -214,18 +218,24 @@ class Engine:
         if meta["round"] > self.rounds:
             rule = f"{folder} already holds {meta['round']} rounds, and a run does not go back"
             refuse("rounds", self.rounds, rule, "Ask for more rounds, or choose another folder")
-        agents, server = checkpoint.unflatten("state", (self.state.agents, self.state.server), arrays)
+        self._take_up(arrays, meta)
+
+    def _take_up(self, arrays: checkpoint.Arrays, meta: dict[str, Any]) -> None:
+        agents, server = checkpoint.unflatten("state", (self.agents(), self.state.server), arrays)
         axes = [None, *AGENTS] if self.many else AGENTS
         self.state = State(
-            self._place(agents, PartitionSpec(*axes)),
+            self._place(with_ghosts(agents, self.layout, int(self.many)), PartitionSpec(*axes)),
             self._place(server, SHARED),
             jnp.int32(meta["round"]),
         )
         self.done, self.seconds, self.updates = meta["round"], meta["seconds"], arrays["updates"]
         self.totals = meta["totals"]
         self.diverged = [None if d is None else Divergence(*d) for d in meta["diverged"]]
-        columns = self.histories[0]
-        self.histories = [{name: arrays[f"history.{i}.{name}"] for name in columns} for i in range(len(self.seeds))]
+        for i, history in enumerate(self.histories):
+            rounds = arrays[f"history.{i}.round"]
+            # A run that was to end here measured its last round; one that goes on keeps only its own rows.
+            keep = (rounds % self.every == 0) | (rounds == self.rounds) | (self.diverged[i] is not None)
+            self.histories[i] = {name: arrays[f"history.{i}.{name}"][keep] for name in history}
 
     def _place(self, tree: Tree, spec: PartitionSpec) -> Tree:
         where = None if self.layout.mesh is None else NamedSharding(self.layout.mesh, spec)

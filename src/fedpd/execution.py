@@ -28,14 +28,10 @@ def choose_layout(
     available = jax.devices()
     if devices is None:
         worth_it = problem.agents * largest * problem.dimension >= SMALL_PROBLEM
-        devices = _largest_divisor(problem.agents, len(available)) if worth_it else 1
+        devices = min(problem.agents, len(available)) if worth_it else 1
     remedy = "Leave it out to let it be chosen"
-    if count("devices", devices, remedy) > len(available) or problem.agents % devices:
-        rule = f"must be at most the {len(available)} devices there are, and divide the {problem.agents} agents"
+    if count("devices", devices, remedy) > min(problem.agents, len(available)):
+        rule = f"must be at most the {len(available)} devices there are, and the {problem.agents} agents"
         refuse("devices", devices, rule, remedy)
     mesh = Mesh(np.array(available[:devices]), (AXIS,)) if devices > 1 else None
     return Layout(problem.agents, execution == "parallel" or (execution == "auto" and at_once), mesh)
-
-
-def _largest_divisor(number: int, limit: int) -> int:
-    return next(d for d in range(min(number, limit), 0, -1) if number % d == 0)

@@ -223,8 +223,11 @@ def _estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
 
 
 def _schedule(step: float | Step) -> Step:
+    """`step` as a function of (r, q). Counts are widened first: of an int32, r/3 would be a float32 beside float64."""
     positive_or_schedule("step", step, STEP)
-    return step if callable(step) else lambda r, q: step
+    if not callable(step):
+        return lambda r, q: step
+    return lambda r, q: step(jnp.asarray(r, int), jnp.asarray(q, int))
 
 
 def _check_tolerance(tolerance: float | None) -> None:

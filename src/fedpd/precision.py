@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedpd.checks import FedpdError
@@ -26,16 +27,16 @@ def scope(double: bool) -> AbstractContextManager[Any]:
 def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
     """`leaf` as a NumPy array that JAX will take over unchanged: float32 is widened where anything else is float64."""
     array = np.asarray(leaf)
-    if double and array.dtype == np.float32:
+    if array.dtype != np.bool_ and not jnp.issubdtype(array.dtype, np.number):
+        raise FedpdError(f"{name} is not a rectangular array of numbers. Give one array per agent in a list.")
+    if double and jnp.issubdtype(array.dtype, np.floating):
         return array.astype(np.float64)
     if array.dtype in (np.int64, np.uint64) and not double:
         info = np.iinfo(np.int32)
         if array.size and (array.min() < info.min or array.max() > info.max):
             raise FedpdError(
-                f"{name} holds integers up to {array.max()}: in float32 computations integers have 32 bits. "
+                f"{name} holds integers from {array.min()} to {array.max()}: beside float32 they have 32 bits. "
                 "Give the floating-point data as float64, or number the integers from 0."
             )
         return array.astype(np.int32)
-    if array.dtype == object:
-        raise FedpdError(f"{name} is not a rectangular array of numbers. Give one array per agent in a list.")
     return array

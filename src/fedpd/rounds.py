@@ -44,6 +44,7 @@ class Shard(NamedTuple):
     scale: Array | None  # (N,)
     mask: Array | None  # (N, n)
     agent: Array  # (N,) the i
+    real: Array | None = None  # (N,) False on ghosts, which fill up the last device; None where there are none
 
 
 class Metrics(NamedTuple):
@@ -93,6 +94,30 @@ def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: 
     return total, kept
 
 
+def with_ghosts(tree: Tree, layout: Layout, axis: int = 0) -> Tree:
+    """Arrays of all agents, filled up with copies of the first one until every device has as many.
+
+    A ghost has the data, the randomness and so the state of the agent it copies; it is left out of every sum.
+    """
+    extra = -layout.agents % (1 if layout.mesh is None else layout.mesh.size)
+    if not extra:
+        return tree
+
+    def fill(leaf: Any) -> Any:
+        return np.concatenate([leaf, np.take(leaf, [0] * extra, axis)], axis)
+
+    filled = jax.tree.map(fill, tree)
+    if isinstance(filled, Shard):
+        filled = filled._replace(real=np.arange(layout.agents + extra) < layout.agents)  # type: ignore[arg-type]
+    return filled
+
+
+def counted(one: Shard, part: Tree) -> Tree:
+    """What an agent adds to a sum over agents: nothing where it is a ghost."""
+    real = one.real
+    return part if real is None else jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), part)
+
+
 def local_objective(functions: Functions, one: Shard) -> LocalObjective:
     return LocalObjective(*functions, one.data, one.sizes, one.scale, one.mask, one.agent)
 
@@ -108,7 +133,8 @@ def coin(algorithm: Algorithm, key: Key, r: Any) -> Array:
     """Whether round r skips its communication: one coin, shared by all agents."""
     if algorithm.skip is None:
         return jnp.bool_(False)
-    return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, COIN), r)) < algorithm.skip(r)
+    toss = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, COIN), r), dtype=float)
+    return toss < algorithm.skip(jnp.asarray(r, int))
 
 
 def init_agents(algorithm: Algorithm, functions: Functions, layout: Layout, shard: Shard, start: Vector) -> Any:
@@ -143,7 +169,7 @@ def _take_part(
 ) -> tuple[Tree, Any]:
     shard, agent = one
     agent, work = exchange.local(local_objective(functions, shard), agent, r, agent_key(key, r, shard.agent, number))
-    return exchange.send(agent), (agent, work)
+    return counted(shard, exchange.send(agent)), (agent, work)
 
 
 def _meet(exchange: Exchange, mean: Tree, agents: Any, server: Any) -> tuple[Any, Any]:
@@ -151,21 +177,23 @@ def _meet(exchange: Exchange, mean: Tree, agents: Any, server: Any) -> tuple[Any
     return jax.vmap(exchange.receive, in_axes=(0, None))(agents, broadcast), server
 
 
-def mean_model(algorithm: Algorithm, layout: Layout, agents: Any) -> Vector:
+def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) -> Vector:
     """mean_i x_{0,i}: where f is measured, and what a run returns."""
-    total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), jax.vmap(algorithm.model)(agents))
-    if layout.mesh is not None:
-        total = lax.psum(total, AXIS)
-    return total / layout.agents
+
+    def copy(one: tuple[Shard, Any]) -> tuple[Vector, None]:
+        shard, agent = one
+        return counted(shard, algorithm.model(agent)), None
+
+    return each_agent(copy, (shard, agents), layout)[0] / layout.agents
 
 
 def measure(
     algorithm: Algorithm, functions: Functions, layout: Layout, shard: Shard, agents: Any, skipped: Any
 ) -> Metrics:
-    x = mean_model(algorithm, layout, agents)
+    x = mean_model(algorithm, layout, shard, agents)
 
     def value_and_gradient(one: Shard) -> tuple[tuple[Array, Vector], None]:
-        return local_objective(functions, one).value_and_gradient(x), None
+        return counted(one, local_objective(functions, one).value_and_gradient(x)), None
 
     (value, gradient), _ = each_agent(value_and_gradient, shard, layout)
     gradient = gradient / layout.agents

@@ -28,7 +28,7 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
         fresh, rejected_again = attempt(jax.random.fold_in(key, number))
         return number + 1, jnp.where(rejected, fresh, indices), rejected & rejected_again
 
-    indices, rejected = attempt(key)
+    indices, rejected = attempt(key)  # the key itself, and later folds of it: one generator less to compile
     _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
     return indices.astype(jnp.int32)
 

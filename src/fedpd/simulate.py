@@ -114,7 +114,9 @@ def simulate(
 
 
 def _result(engine: Engine, i: int) -> Run:
-    agents = engine.agents(i)
+    agents = engine.agents()
+    if engine.many:
+        agents = jax.tree.map(lambda leaf: leaf[i], agents)
     copies = jax.vmap(engine.algorithm.model)(agents).tree
     return Run(
         algorithm=engine.algorithm.description,

@@ -38,9 +38,13 @@ def from_losses(
     stacked = jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), stacked)
     _check_finite(stacked)
     start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)
+    if not jax.tree.leaves(start):
+        refuse("start", start, "must hold at least one array", "Give the model to start from")
     for leaf in jax.tree.leaves(start):
         if not jnp.issubdtype(leaf.dtype, np.floating):
             raise FedpdError(f"start has a leaf of {leaf.dtype}: models are floating-point. Give float32 or float64.")
+        if not np.isfinite(leaf).all():
+            raise FedpdError("start holds NaN or infinity. Start from finite numbers.")
     problem = Problem(losses, penalty, stacked, sizes, _scale(weights, sizes), start, double, answer, name)
     _try(problem)
     return problem
@@ -60,7 +64,9 @@ def _sizes(data: list[Tree] | Tree) -> np.ndarray:
 def _size(agent: Tree, i: int) -> int:
     lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(agent)}
     if len(lengths) != 1 or None in lengths:
-        refuse(f"data of agent {i}", lengths, "its arrays must have the same first axis", "One row per sample")
+        shapes = [leaf.shape for leaf in jax.tree.leaves(agent)]
+        rule = "must be arrays with the same first axis, one row per sample"
+        refuse(f"data of agent {i}", shapes, rule, "Give NumPy arrays, or a dict of them")
     (size,) = lengths
     if not size:
         raise FedpdError(f"agent {i} has no samples: its f_i is not defined. Leave the agent out.")
@@ -69,15 +75,17 @@ def _size(agent: Tree, i: int) -> int:
 
 def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
     """(N, n, ...): an agent with fewer samples repeats its own, so that padding is always valid data."""
-    structures = {jax.tree.structure(agent) for agent in agents}
-    if len(structures) > 1:
-        refuse("data", structures, "all agents must have the same structure", "The same keys and arrays for each")
+    structure: Any = jax.tree.structure(agents[0])
+    for i, agent in enumerate(agents):
+        if jax.tree.structure(agent) != structure:
+            raise FedpdError(f"data of agent {i} has other keys or arrays than that of agent 0. Give all the same.")
     every = np.arange(sizes.max())
 
     def stack(*leaves: np.ndarray) -> np.ndarray:
-        shapes = {leaf.shape[1:] for leaf in leaves}
-        if len(shapes) > 1:
-            refuse("data", sorted(shapes), "samples must have one shape over all agents", "Bring them to one shape")
+        for i, leaf in enumerate(leaves):
+            if leaf.shape[1:] != leaves[0].shape[1:]:
+                rule = f"must be those of agent 0, {leaves[0].shape[1:]}"
+                refuse(f"shape of the samples of agent {i}", leaf.shape[1:], rule, "Bring all samples to one shape")
         return np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves])
 
     return jax.tree.map(stack, *agents)
@@ -85,7 +93,7 @@ def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
 
 def _check_finite(stacked: Tree) -> None:
     for leaf in jax.tree.leaves(stacked):
-        if np.issubdtype(leaf.dtype, np.floating) and not np.isfinite(leaf).all():
+        if jnp.issubdtype(leaf.dtype, np.inexact) and not np.isfinite(leaf).all():
             agent = int(np.argwhere(~np.isfinite(leaf))[0][0])
             raise FedpdError(f"data of agent {agent} holds NaN or infinity. Clean or drop those samples.")
 
@@ -93,7 +101,10 @@ def _check_finite(stacked: Tree) -> None:
 def _scale(weights: Any, sizes: np.ndarray) -> np.ndarray:
     if weights is None:
         return np.ones(len(sizes))
-    weights = np.asarray(weights, float)
+    try:
+        weights = np.asarray(weights, float)
+    except (TypeError, ValueError):
+        refuse("weights", weights, "must be numbers", "Leave them out for w_i = 1/|D_i|")
     if weights.shape != sizes.shape or not (weights > 0).all() or not np.isfinite(weights).all():
         refuse("weights", weights, f"must be {len(sizes)} positive numbers", "Leave them out for w_i = 1/|D_i|")
     return weights * sizes
@@ -101,13 +112,23 @@ def _scale(weights: Any, sizes: np.ndarray) -> np.ndarray:
 
 def _try(problem: Problem) -> None:
     """Trace the user's functions once, so that a wrong shape is answered here and not inside a compiled round."""
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), problem.data)
+    rows = int(problem.sizes.max())
+    _check_result("losses", problem, (problem.start, batch), (rows,), "Return one loss per sample, not their mean")
+    if problem.penalty is not None:
+        _check_result("penalty", problem, (problem.start,), (), "Return a scalar: sum over the model's entries")
+
+
+def _check_result(
+    name: str, problem: Problem, arguments: tuple[Tree, ...], shape: tuple[int, ...], remedy: str
+) -> None:
+    shapes = jax.tree.map(np.shape, arguments)
     with scope(problem.double):
-        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), problem.data)
-        losses = jax.eval_shape(problem.losses, problem.start, batch)
-        expected = (int(problem.sizes.max()),)
-        if getattr(losses, "shape", None) != expected:
-            refuse("losses", losses, f"must return one loss per sample, shape {expected}", "Do not sum or average")
-        if problem.penalty is not None:
-            penalty = jax.eval_shape(problem.penalty, problem.start)
-            if getattr(penalty, "shape", None) != ():
-                refuse("penalty", penalty, "must return a scalar", "Sum over the model's entries")
+        try:
+            result = jax.eval_shape(getattr(problem, name), *arguments)
+        except Exception as error:
+            sentence = f"{name} cannot be called with arrays of the shapes {shapes} (model, batch): {error}"
+            raise FedpdError(f"{sentence} Check it against start and data.") from error
+    if getattr(result, "shape", None) != shape or not jnp.issubdtype(result.dtype, np.floating):
+        returned = f"{result.dtype}{list(result.shape)}" if hasattr(result, "shape") else type(result).__name__
+        raise FedpdError(f"{name} returns {returned}: must be floating-point of shape {shape}. {remedy}.")

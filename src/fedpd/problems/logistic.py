@@ -4,6 +4,7 @@ F(x; (a, b)) = log(1 + exp(-b x^T a)) + beta sum_d alpha x_d^2 / (1 + alpha x_d^
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -29,20 +30,17 @@ def penalized_logistic(
     if len(features) != len(labels):
         refuse("labels", len(labels), f"must be of as many agents as features, {len(features)}", "One entry per agent")
     signed = [_signed(a, b, i) for i, (a, b) in enumerate(zip(features, labels, strict=True))]
-    dimension, dtype = signed[0].shape[1], signed[0].dtype
+    if start is None and signed:
+        start = np.zeros(signed[0].shape[1], signed[0].dtype)
 
     def penalty(x: Array) -> Array:
         square = alpha * x * x
         return beta * jnp.sum(square / (1 + square))
 
-    return from_losses(
-        _losses,
-        signed,
-        np.zeros(dimension, dtype) if start is None else start,
-        penalty=penalty if beta else None,
-        answer=Answer(smoothness=max(map(_largest_eigenvalue, signed)) / 4 + 2 * alpha * beta),
-        name="penalized_logistic",
-    )
+    name = "penalized_logistic"
+    problem = from_losses(_losses, signed, start, penalty=penalty if beta else None, name=name)
+    smoothness = max(map(_largest_eigenvalue, signed)) / 4 + 2 * alpha * beta  # of data that is known to be sound
+    return replace(problem, answer=Answer(smoothness=smoothness))
 
 
 @jax.custom_jvp

@@ -1,5 +1,7 @@
 """Quadratics, whose answers are known: f_i(x) = x^T H_i x / 2 - c_i^T x."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,11 +17,19 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | N
     H_i; delta is max_i ||c_i - mean(c)|| where all H_i are equal, and infinite elsewhere.
     """
     hessians, linear = np.asarray(hessians), np.asarray(linear)
-    if hessians.ndim != 3 or hessians.shape != (*linear.shape, linear.shape[-1]):
+    if not (hessians.ndim == 3 and linear.ndim == 2 and hessians.shape == (*linear.shape, linear.shape[-1])):
         shapes = (hessians.shape, linear.shape)
         refuse("hessians, linear", shapes, "must have shapes (N, d, d), (N, d)", "One H_i and one c_i per agent")
+    if not np.issubdtype(np.result_type(hessians, linear), np.floating):
+        hessians, linear = hessians.astype(np.float64), linear.astype(np.float64)
+    start = np.zeros(linear.shape[1], np.result_type(hessians, linear)) if start is None else start
+    data = {"hessian": hessians[:, None], "linear": linear[:, None]}
+    problem = from_losses(_losses, data, start, name="quadratic")
+    skew = np.abs(hessians - hessians.swapaxes(1, 2)).max((1, 2))
     if not np.allclose(hessians, hessians.swapaxes(1, 2)):
-        refuse("hessians", "array", "must be symmetric", "Use (H + H^T)/2, which is the same function")
+        agent = int(skew.argmax())
+        rule = f"is off by {skew[agent]:g} from its transpose, and must be symmetric"
+        refuse(f"hessians[{agent}]", hessians[agent].tolist(), rule, "Use (H + H^T)/2, which is the same function")
     mean_hessian, mean_linear = hessians.mean(0), linear.mean(0)
     convex = np.linalg.eigvalsh(mean_hessian).min() > 0
     equal = bool((hessians == hessians[0]).all())
@@ -28,10 +38,7 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | N
         smoothness=float(np.abs(np.linalg.eigvalsh(hessians)).max()),
         heterogeneity=float(np.linalg.norm(linear - mean_linear, axis=1).max()) if equal else np.inf,
     )
-    data = {"hessian": hessians[:, None], "linear": linear[:, None]}
-    return from_losses(
-        _losses, data, np.zeros_like(linear[0]) if start is None else start, answer=answer, name="quadratic"
-    )
+    return replace(problem, answer=answer)
 
 
 def random_quadratic(

@@ -24,7 +24,8 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     def largest(f: LocalObjective, x: Vector, v: Vector) -> Array:
         def multiply(_: int, v: Vector) -> Vector:
             product = jax.jvp(f.gradient, (x,), (v,))[1]
-            return product / jnp.sqrt(jnp.maximum(product @ product, jnp.finfo(float).tiny))
+            norm = jnp.sqrt(product @ product)
+            return product / jnp.where(norm > 0, norm, 1)
 
         v = jax.lax.fori_loop(0, iterations, multiply, v)
         return jnp.abs(v @ jax.jvp(f.gradient, (x,), (v,))[1])
@@ -39,7 +40,7 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
 
 
 def heterogeneity(problem: Problem) -> float:
-    """delta of Assumption 5: exact where the problem knows a finite one, else measured at the start.
+    """delta of Assumption 5: exact (it may be infinite) where the problem knows it, else measured at the start.
 
     Measured: max_i ||grad f_i(x^0) - grad f(x^0)||, a lower bound of delta, which is a supremum over all x.
     """

@@ -1,6 +1,7 @@
 """Theorem 1: how large eta may be, and how often a communication may be skipped."""
 
 import math
+from numbers import Real
 
 from fedpd.checks import at_least, positive, refuse
 
@@ -17,7 +18,7 @@ def communication_factor(p: float, L: float, eta: float) -> float:
     C_3 = (p (1 + L eta) + L eta)/(1 - L eta), and the denominator is ((1 - L eta)(1 - C_3))^2: at C_3 = 1 the quotient
     is 0/0, a removable singularity with value 1/((1-p)(1-L eta)) for its root.
     """
-    if not 0 <= p < 1:
+    if not isinstance(p, Real) or not 0 <= p < 1:
         refuse("p", p, "must lie in [0, 1)", "p is the probability of skipping a communication")
     positive("eta", eta, "Theorem 1 asks for eta < max_eta(L)")
     product = at_least("L", L, 0, "L is the smoothness of the f_i") * eta
@@ -31,8 +32,9 @@ def communication_factor(p: float, L: float, eta: float) -> float:
         ratio = 1.0
     else:
         exponent = u / (1 - p)
-        ratio = math.expm1(exponent) / math.expm1(u) if exponent < 350 else math.inf
-    return eta * (ratio / (1 - product)) ** 2 * p * (p**2 * (3 + product) ** 2 + 4)
+        ratio = math.expm1(exponent) / math.expm1(u) if exponent < 700 else math.inf
+    root = ratio / (1 - product)
+    return eta * root * root * p * (p**2 * (3 + product) ** 2 + 4)  # a product goes to infinity where a power raises
 
 
 def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> float:
@@ -41,9 +43,9 @@ def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> floa
     delta = 0 (all agents alike) allows any p below 1; delta = infinity allows none.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
-    if not delta >= 0:
+    if not isinstance(delta, Real) or not delta >= 0:
         refuse("delta", delta, "must be at least 0", "theory.heterogeneity(problem) estimates it")
-    allowed = math.inf if delta == 0 else epsilon / (3 * delta**2)
+    allowed = math.inf if delta == 0 else epsilon / 3 / delta / delta
     low, high = 0.0, math.nextafter(1.0, 0.0)
     if communication_factor(high, L, eta) <= allowed:
         return high

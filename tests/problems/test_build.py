@@ -1,0 +1,220 @@
+"""Any loss, any pytree, any sizes: padding changes no number, precision is kept, and mistakes are answered."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpd import FedpdError, Problem, algorithms, oracles, simulate
+from fedpd.problems import from_losses
+from tests.problems import local_values
+
+Sample = tuple[np.ndarray, np.ndarray]
+
+
+def squares(model: Any, batch: Any) -> Any:
+    features, targets = batch
+    return (features @ model["w"] + model["c"] - targets) ** 2 / 2
+
+
+def ridge(model: Any) -> Any:
+    return 0.05 * jnp.sum(model["w"] ** 2)
+
+
+def ragged(dtype: Any = np.float64) -> list[Sample]:
+    rng = np.random.default_rng(0)
+    return [(rng.standard_normal((n, 2)).astype(dtype), rng.standard_normal(n).astype(dtype)) for n in (4, 1, 7)]
+
+
+def start(dtype: Any = np.float64) -> dict[str, np.ndarray]:
+    return {"w": np.array([0.5, -0.25], dtype), "c": np.array(0.125, dtype)}
+
+
+def by_formula(agent: Sample, w: np.ndarray, c: float) -> tuple[float, np.ndarray, float]:
+    """f_i with its gradient in w and c, directly on the agent's own samples."""
+    features, targets = agent
+    errors = features @ w + c - targets
+    return (errors**2).mean() / 2 + 0.05 * (w**2).sum(), features.T @ errors / len(errors) + 0.1 * w, errors.mean()
+
+
+def test_padding_changes_no_gradient() -> None:
+    agents, x = ragged(), start()
+    values, gradients = local_values(from_losses(squares, agents, x, penalty=ridge), x)
+    for i, agent in enumerate(agents):
+        value, in_w, in_c = by_formula(agent, x["w"], float(x["c"]))
+        np.testing.assert_allclose(values[i], value, rtol=1e-14)
+        np.testing.assert_allclose(gradients["w"][i], in_w, rtol=1e-13)
+        np.testing.assert_allclose(gradients["c"][i], in_c, rtol=1e-13)
+
+
+def test_padding_changes_no_trajectory() -> None:
+    agents, x = ragged(), start()
+    problem = from_losses(squares, agents, x, penalty=ridge)
+    run = simulate(algorithms.fedavg(oracle=oracles.gd(step=0.2, iterations=3)), problem, rounds=4)
+    w, c = x["w"], float(x["c"])
+    losses = [np.mean([by_formula(agent, w, c)[0] for agent in agents])]
+    for _ in range(4):
+        ends = []
+        for agent in agents:
+            local_w, local_c = w, c
+            for _ in range(3):
+                _, in_w, in_c = by_formula(agent, local_w, local_c)
+                local_w, local_c = local_w - 0.2 * in_w, local_c - 0.2 * in_c
+            ends.append(np.array([*local_w, local_c]))
+        *w, c = np.mean(ends, axis=0)
+        w = np.array(w)
+        losses.append(np.mean([by_formula(agent, w, c)[0] for agent in agents]))
+    np.testing.assert_allclose(run.model["w"], w, rtol=1e-13)
+    np.testing.assert_allclose(run.model["c"], c, rtol=1e-13)
+    np.testing.assert_allclose(run.history["loss"], losses, rtol=1e-13)
+    assert run.history["samples"].tolist() == [0, 36, 72, 108, 144]  # 12 samples, 3 steps a round
+
+
+def test_padding_is_an_agent_s_own_samples() -> None:
+    problem = from_losses(lambda x, batch: batch * x, [np.array([1.0, 2.0]), np.arange(5.0)], np.float64(0))
+    assert problem.data.tolist() == [[1, 2, 1, 2, 1], [0, 1, 2, 3, 4]]
+    assert problem.sizes.tolist() == [2, 5]
+    assert (problem.agents, problem.samples, problem.dimension) == (2, 7, 1)
+
+
+def test_a_list_of_equal_agents_is_the_stacked_arrays() -> None:
+    rng = np.random.default_rng(1)
+    features, targets = rng.standard_normal((3, 4, 2)), rng.standard_normal((3, 4))
+    stacked = from_losses(squares, (features, targets), start())
+    listed = from_losses(squares, list(zip(features, targets, strict=True)), start())
+    for one, other in zip(stacked.data, listed.data, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(local_values(stacked, start())[0], local_values(listed, start())[0])
+    assert stacked.dimension == 3
+
+
+def test_weights_multiply_the_sum_of_losses_and_penalty() -> None:
+    agents, x, weights = ragged(), start(), [0.5, 2.0, 1 / 7]
+    problem = from_losses(squares, agents, x, penalty=ridge, weights=weights)
+    np.testing.assert_allclose(problem.scale, [2, 2, 1])
+    values, gradients = local_values(problem, x)
+    for i, agent in enumerate(agents):
+        value, in_w, _ = by_formula(agent, x["w"], float(x["c"]))
+        np.testing.assert_allclose(values[i], weights[i] * len(agent[1]) * value, rtol=1e-14)
+        np.testing.assert_allclose(gradients["w"][i], weights[i] * len(agent[1]) * in_w, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_integer_labels_select_classes(dtype: Any) -> None:
+    def losses(model: Any, batch: Any) -> Any:
+        features, labels = batch["features"], batch["label"]
+        chances = jax.nn.log_softmax(features @ model[0] + model[1])
+        return -jnp.take_along_axis(chances, labels[:, None], axis=1)[:, 0]
+
+    rng = np.random.default_rng(2)
+    features, labels = rng.standard_normal((2, 5, 3)).astype(dtype), rng.integers(0, 4, (2, 5))
+    model = (rng.standard_normal((3, 4)).astype(dtype), np.zeros(4, dtype))
+    problem = from_losses(losses, {"features": features, "label": labels}, model)
+    np.testing.assert_array_equal(problem.data["label"], labels)
+    values, gradients = local_values(problem, model)
+    chances = np.exp(features.astype(float) @ model[0].astype(float))
+    chances /= chances.sum(axis=2, keepdims=True)
+    errors = chances - np.eye(4)[labels]
+    tolerance = 1e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(values, -np.log((chances * np.eye(4)[labels]).sum(2)).mean(1), rtol=tolerance)
+    np.testing.assert_allclose(gradients[0], np.einsum("nbd,nbk->ndk", features, errors) / 5, atol=tolerance)
+    np.testing.assert_allclose(gradients[1], errors.mean(1), atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_precision_is_kept_through_a_run(dtype: Any) -> None:
+    problem = from_losses(squares, ragged(dtype), start(dtype), penalty=ridge)
+    oracle = oracles.gd(step=0.05, iterations=4)
+    run = simulate(algorithms.fedpd(eta=0.2, oracle=oracle, p=0.5), problem, rounds=5)
+    assert problem.double is (dtype == np.float64)
+    assert {leaf.dtype for leaf in jax.tree.leaves((run.model, run.agents))} == {np.dtype(dtype)}
+    assert all(np.isfinite(column).all() for column in run.history.values())
+    assert run.history["loss"].dtype == np.float64
+    assert run.history["loss"][-1] < run.history["loss"][0]
+
+
+@pytest.mark.parametrize(("data", "model"), [(np.float32, np.float64), (np.float64, np.float32)])
+def test_where_anything_is_float64_nothing_is_rounded_to_float32(data: Any, model: Any) -> None:
+    seen = set()
+
+    def losses(x: Any, batch: Any) -> Any:
+        seen.update({batch.dtype, x.dtype})
+        return (batch - x) ** 2 / 2
+
+    problem = from_losses(losses, np.array([[0.1]], data), np.array(0.1, model))
+    assert problem.double
+    assert problem.data.item() == float(data(0.1))
+    assert problem.start.item() == float(model(0.1))
+    assert seen == {np.dtype(np.float64)}
+    gap = float(model(0.1)) - float(data(0.1))
+    assert local_values(problem, problem.start)[1].tolist() == [gap]
+
+
+def with_data(data: Any) -> Problem:
+    return from_losses(lambda x, batch: batch @ x, data, np.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ([], r"data holds no agents: .*Give one data set per agent"),
+        (np.zeros((0, 3, 2)), r"data = \[\(0, 3, 2\)\]: .*\(N, n\)"),
+        ([np.ones((1, 2)), np.ones((0, 2))], r"agent 1 has no samples: .*Leave the agent out"),
+        (np.zeros((3, 0, 2)), r"data = \[\(3, 0, 2\)\]: .*\(N, n\)"),
+        (np.ones(3), r"data = \[\(3,\)\]: .*two first axes \(N, n\)\. .*list by agent"),
+        ((np.ones((2, 3, 2)), np.ones((2, 4))), r"data = \[\(2, 3, 2\), \(2, 4\)\]: .*share two first axes \(N, n\)"),
+        ([(np.ones((2, 2)), np.ones(3))], r"data of agent 0 = \[\(2, 2\), \(3,\)\]: .*same first axis"),
+        ([np.ones((1, 2)), np.float64(1)], r"data of agent 1 = \[\(\)\]: .*same first axis, one row per sample"),
+        ([np.ones((1, 2)), (np.ones((1, 2)),)], r"data of agent 1 has other keys or arrays than that of agent 0"),
+        ([np.ones((1, 2)), np.ones((1, 3))], r"samples of agent 1 = \(3,\): must be those of agent 0, \(2,\)"),
+        ([np.ones((1, 2)), np.array([[0, np.nan]])], r"data of agent 1 holds NaN or infinity\. Clean or drop"),
+        ([np.ones((3, 2)), np.array([[0, -np.inf]])], r"data of agent 1 holds NaN or infinity\. Clean or drop"),
+        ([np.array([[{}, None]], object)], r"data .*not a rectangular array of numbers\. Give"),
+        ([np.array([["a", "b"]])], r"data .*numbers"),
+    ],
+)
+def test_data_that_makes_no_problem_is_refused(data: Any, sentence: str) -> None:
+    with pytest.raises(FedpdError, match=sentence):
+        with_data(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"losses": lambda x, batch: jnp.mean(batch @ x)},
+            r"losses returns float64\[\]: .* shape \(3,\)\. Return one loss per",
+        ),
+        ({"losses": lambda x, batch: batch * x}, r"losses returns float64\[3, 2\]: .* of shape \(3,\)"),
+        ({"losses": lambda x, batch: (batch @ x,)}, r"losses returns tuple: .* of shape \(3,\)"),
+        ({"losses": lambda x, batch: jnp.argmax(batch, 1)}, r"losses returns int64\[3\]: must be floating-point"),
+        ({"losses": lambda x, batch: batch @ x[:1]}, r"losses cannot be called with arrays of the shapes"),
+        ({"penalty": lambda x: x**2}, r"penalty returns float64\[2\]: .* shape \(\)\. Return a scalar"),
+        (
+            {"start": np.zeros(2, int)},
+            r"start has a leaf of int64: models are floating-point\. Give float32 or float64",
+        ),
+        ({"start": {"w": np.zeros(2), "n": np.array(True)}}, r"start has a leaf of bool: models are floating-point"),
+        ({"start": np.array([0, np.nan])}, r"start .*NaN or infinity"),
+        ({"weights": [1.0]}, r"weights = .*1.*: must be 2 positive numbers\. Leave them out for w_i = 1/\|D_i\|"),
+        ({"weights": [1.0, 0.0]}, r"weights = .*0.*: must be 2 positive numbers\. Leave them out"),
+        ({"weights": [1.0, -2.0]}, r"weights = .*-2.*: must be 2 positive numbers\. Leave them out"),
+        ({"weights": [1.0, np.inf]}, r"weights = .*inf.*: must be 2 positive numbers\. Leave them out"),
+        ({"weights": [np.nan, 1.0]}, r"weights = .*nan.*: must be 2 positive numbers\. Leave them out"),
+    ],
+)
+def test_functions_and_numbers_that_do_not_fit_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {
+        "losses": lambda x, batch: batch @ x,
+        "data": np.ones((2, 3, 2)),
+        "start": np.zeros(2),
+    }
+    with pytest.raises(FedpdError, match=sentence):
+        from_losses(**(arguments | changes))
+
+
+def test_integers_too_large_for_float32_computations_are_refused() -> None:
+    with pytest.raises(FedpdError, match=r"data holds integers .*1099511627776: .*32 bits\. Give .*float64"):
+        from_losses(lambda x, batch: batch * x, np.array([[2**40]]), np.float32(0))

@@ -1,0 +1,61 @@
+"""L and delta: exact where the problem knows them, measured where it does not."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpd import FedpdError, Problem
+from fedpd.problems import from_losses, penalized_logistic, quadratic
+from fedpd.theory import heterogeneity, smoothness
+
+
+def parabolas(eigenvalues: Any, linear: Any, dtype: Any = np.float64) -> Problem:
+    """f_i(x) = sum_k h_ik x_k^2/2 - c_ik x_k with a model in two parts, through a loss that brings no answer."""
+    data = {"h": np.asarray(eigenvalues, dtype)[:, None], "c": np.asarray(linear, dtype)[:, None]}
+
+    def losses(model: Any, batch: Any) -> Any:
+        x = jnp.concatenate([model["first"][None], model["rest"]])
+        return batch["h"] @ x**2 / 2 - batch["c"] @ x
+
+    return from_losses(losses, data, {"first": np.zeros((), dtype), "rest": np.zeros(2, dtype)})
+
+
+def test_known_constants_are_handed_back() -> None:
+    problem = quadratic(np.array([[[2.0]], [[2.0]]]), np.array([[1.0], [4.0]]))
+    assert smoothness(problem) == 2
+    assert heterogeneity(problem) == 1.5
+    logistic = penalized_logistic(np.ones((1, 1, 2)), np.ones((1, 1)), alpha=3.0, beta=0.5)
+    assert smoothness(logistic) == pytest.approx(2 / 4 + 2 * 3 * 0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_smoothness_is_found_by_power_iteration(dtype: Any) -> None:
+    problem = parabolas([[1, 2, 3], [0.5, -5, 4], [0, 0, 0]], np.ones((3, 3)), dtype)
+    assert smoothness(problem, iterations=100) == pytest.approx(5, rel=1e-5)  # |-5|: f need not be convex
+
+
+def test_smoothness_of_an_unequal_problem_is_of_its_worst_agent() -> None:
+    samples = [np.array([1.0]), np.array([2.0, 4.0])]  # f_i = mean(a^2) x^2/2: curvatures 1 and 10
+    problem = from_losses(lambda x, a: (a * x) ** 2 / 2, samples, np.float64(1))
+    assert smoothness(problem) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_linear_problem_has_smoothness_0(dtype: Any) -> None:
+    assert smoothness(parabolas(np.zeros((2, 3)), np.ones((2, 3)), dtype)) == 0
+
+
+def test_heterogeneity_is_measured_at_the_start() -> None:
+    problem = parabolas(np.ones((3, 3)), [[0, 3, 4], [0, -3, -4], [1.5, 0, 0]])
+    # grad f_i(0) = -c_i, their mean is (0.5, 0, 0)
+    assert heterogeneity(problem) == pytest.approx(25.25**0.5, rel=1e-14)
+    alike = parabolas(np.ones((2, 3)), np.ones((2, 3)))
+    assert heterogeneity(alike) == 0
+
+
+def test_power_iterations_are_a_count() -> None:
+    problem = parabolas(np.ones((1, 3)), np.ones((1, 3)))
+    with pytest.raises(FedpdError, match=r"iterations = 0: must be an integer of at least 1\. Give the power"):
+        smoothness(problem, iterations=0)
