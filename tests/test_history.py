@@ -18,13 +18,15 @@ from fedpd.history import (
     write_parquet,
 )
 
-COSTS = Costs(exchanges=2, bytes_up=100, bytes_down=30)
+COSTS = Costs(bytes_up=(40, 10), bytes_down=(5, 10))  # of two exchanges, which both agents take part in
 
 
 def rounds(first: int) -> dict[str, np.ndarray]:
     """Three rounds of two agents, of which the second communicates nothing."""
     return {
         "communicated": np.array([True, False, True]),
+        "senders": np.array([[2, 2], [0, 0], [2, 2]], np.int32),
+        "receivers": np.array([[2, 2], [0, 0], [2, 2]], np.int32),
         "updates": np.array([[8, 3], [1, 2], [5, 5]], np.int32),
         "samples": np.array([[80, 30], [10, 20], [50, 50]], np.int32),
         "loss": first + np.array([0.5, 0.25, 0.125]),

@@ -5,6 +5,7 @@ All on F(x; (w, a)) = w (x - a)^2/2 with d = 1, whose numbers below are exact in
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,9 +16,8 @@ import pytest
 from tree_math import Vector
 
 from fedpd import FedpdError, Oracle, algorithms, oracles, problems, simulate
-from fedpd.core import augmented_lagrangian
+from fedpd.core import LocalObjective, augmented_lagrangian
 from fedpd.precision import scope
-from fedpd.rounds import Functions, arrays, local_objective
 from fedpd.sampling import Draw
 
 
@@ -32,6 +32,11 @@ SAMPLES = [
     {"w": np.array([1.0, 1.0, 4.0]), "a": np.array([0.0, 3.0, 0.0])},
 ]
 PROBLEM = problems.from_losses(losses, SAMPLES, np.array([1.0]))
+PADDED = {name: np.append(column, 1000.0) for name, column in SAMPLES[0].items()}
+AGENTS = [  # samples, size, scale, weights of the samples where some are padding, index
+    (PADDED, np.int32(2), None, np.array([0.5, 0.5, 0.0]), np.int32(0)),
+    (SAMPLES[1], np.int32(3), None, None, np.int32(1)),
+]
 
 
 class Solved(NamedTuple):
@@ -44,8 +49,7 @@ class Solved(NamedTuple):
 def solve(oracle: Oracle, x: float = 1.0, *, agent: int = 0, r: int = 0, memory: Any = "fresh") -> Solved:
     """The oracle on L_i with x_0 = 1, lambda = 0.5, eta = 0.5, of gradient grad f_i + 2x - 1.5; for i = 0, 4x - 0.5."""
     with scope(True):
-        one = jax.tree.map(lambda leaf: jnp.asarray(leaf)[agent], arrays(PROBLEM))
-        f = local_objective(Functions(PROBLEM.losses, PROBLEM.penalty), one)
+        f = LocalObjective(losses, None, *map(partial(jax.tree.map, jnp.asarray), AGENTS[agent]))
         lagrangian = augmented_lagrangian(f, Vector(jnp.array([1.0])), Vector(jnp.array([0.5])), 0.5)
         start = Vector(jnp.array([x]))
         memory = oracle.init(f, start) if isinstance(memory, str) else memory
@@ -82,7 +86,7 @@ def test_sgd_averages_over_its_batch() -> None:
 
 
 def test_sgd_on_all_samples_is_gd() -> None:
-    for agent in (0, 1):  # agent 0 is padded to three samples
+    for agent in (0, 1):  # agent 0 has padding
         gd, sgd = oracles.gd(0.125, 3), oracles.sgd(0.125, 3, batch=None)
         assert solve(sgd, agent=agent) == solve(gd, agent=agent)
 

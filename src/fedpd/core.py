@@ -77,6 +77,13 @@ class LocalObjective(NamedTuple):
     scale: Array | None  # w_i |D_i|, None where it is 1
     mask: Array | None  # (n,) 1/|D_i| on samples, 0 on padding; None where nothing is padded
     agent: Array  # i
+    effort: Array | None = None  # the part of its local steps that a straggler does, in (0, 1]; None: all of them
+
+    def steps(self, iterations: Any) -> Any:
+        """How many of Q local steps this agent does this round: Q, or less (but one at least) if it is a straggler."""
+        if self.effort is None:
+            return iterations
+        return jnp.maximum(1, jnp.ceil(self.effort * iterations)).astype(jnp.int32)
 
     def _mean(self, x: Vector, batch: Tree, mask: Array | None) -> Array:
         losses = self.losses(x.tree, batch)
@@ -164,14 +171,21 @@ class Exchange(NamedTuple):
 
     local(f, agent, r, key) -> (agent, Work)
     send(agent) -> message: the only thing that leaves an agent.
-    aggregate(server, mean of the messages) -> (server, broadcast)
-    receive(agent, broadcast) -> agent
+    aggregate(server, mean, share) -> (server, broadcast): the mean of the messages that were sent, and the senders'
+        share of all agents (1 where everyone sends).
+    receive(agent, broadcast) -> agent. Only the newest broadcast may matter: an agent that was away hears it later.
+    absent(agent, broadcast) -> agent: what it means to an agent that was away in this round; None: as `receive`.
+    speaks(agent) -> bool: whether the agent has something to send this time; None: always.
+    mixing(i) -> (N,) weights: instead of the server's mean, agent i receives this weighted sum of all messages.
     """
 
     local: Callable[[LocalObjective, Any, Array, Key], tuple[Any, Work]]
     send: Callable[[Any], Tree]
-    aggregate: Callable[[Any, Tree], tuple[Any, Tree]]
+    aggregate: Callable[[Any, Tree, Any], tuple[Any, Tree]]
     receive: Callable[[Any, Tree], Any]
+    absent: Callable[[Any, Tree], Any] | None = None
+    speaks: Callable[[Any], Array] | None = None
+    mixing: Callable[[Array], Array] | None = None
 
 
 class Algorithm(NamedTuple):
@@ -180,6 +194,9 @@ class Algorithm(NamedTuple):
     init(f, x) -> agent; server(x) -> server: the state at the start x^0.
     model(agent) -> the agent's copy of the global model (FedPD: x_{0,i}); f is measured at their mean.
     skip(r) -> p_r: the probability that round r communicates nothing; None: every round communicates.
+    batch: samples a local step takes (None: all of the agent's), by which the execution over agents is chosen.
+    partial: the form of the method for agents that come and go, where it differs.
+    drifts: whether copies of the model differ even after a communication.
     """
 
     description: str
@@ -189,6 +206,8 @@ class Algorithm(NamedTuple):
     model: Callable[[Any], Vector]
     skip: Callable[[Array], Any] | None = None
     batch: int | None = None
+    partial: "Algorithm | None" = None
+    drifts: bool = False
 
 
 class State(NamedTuple):

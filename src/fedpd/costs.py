@@ -5,31 +5,31 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.core import Algorithm, LocalObjective, Tree
+from fedpd.core import Algorithm, Exchange, LocalObjective, Tree
 
 
 class Costs(NamedTuple):
-    """Of one round in which everybody communicates."""
+    """Bytes of one agent's message, and of one broadcast as an agent fetches it, for each exchange of a round."""
 
-    exchanges: int
-    bytes_up: int
-    bytes_down: int
+    bytes_up: tuple[int, ...]
+    bytes_down: tuple[int, ...]
 
 
-def message_costs(algorithm: Algorithm, f: LocalObjective, agent: Any, server: Any, agents: int) -> Costs:
-    """The bytes that `agents` agents send and receive: what `send` and `aggregate` return, shapes only."""
-    up = down = 0
+def message_costs(algorithm: Algorithm, f: LocalObjective, agent: Any, server: Any) -> Costs:
+    """What `send` and `aggregate` return, shapes only."""
+    up, down = [], []
     for exchange in algorithm.exchanges:
 
-        def talk(agent: Any, server: Any, exchange: Any = exchange) -> tuple[Any, Any, Tree, Tree]:
+        def talk(agent: Any, server: Any, exchange: Exchange = exchange) -> tuple[Any, Any, Tree, Tree]:
             agent, _ = exchange.local(f, agent, jnp.int32(0), jax.random.key(0, impl="threefry2x32"))
             message = exchange.send(agent)
-            server, broadcast = exchange.aggregate(server, message)
+            server, broadcast = exchange.aggregate(server, message, 1.0)
             return exchange.receive(agent, broadcast), server, message, broadcast
 
         agent, server, message, broadcast = jax.eval_shape(talk, agent, server)
-        up, down = up + _bytes(message), down + _bytes(broadcast)
-    return Costs(len(algorithm.exchanges), agents * up, agents * down)
+        up.append(_bytes(message))
+        down.append(_bytes(broadcast))
+    return Costs(tuple(up), tuple(down))
 
 
 def _bytes(message: Tree) -> int:

@@ -13,29 +13,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
 from fedpd import checkpoint, theory
+from fedpd.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, local_objective, sharded, with_ghosts
 from fedpd.checks import refuse
-from fedpd.core import Algorithm, Array, Key, Problem, State, Tree
-from fedpd.costs import Costs, message_costs
+from fedpd.core import Algorithm, Array, Problem, State, Tree
+from fedpd.costs import message_costs
 from fedpd.history import Totals, extend, start_row
+from fedpd.metrics import Metrics, measure
+from fedpd.participation import Participation
 from fedpd.progress import Report
-from fedpd.rounds import (
-    AGENTS,
-    ROWS,
-    SHARED,
-    STATE,
-    Functions,
-    Layout,
-    Metrics,
-    Rows,
-    Shard,
-    arrays,
-    chunk,
-    init_agents,
-    local_objective,
-    measure,
-    sharded,
-    with_ghosts,
-)
+from fedpd.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, chunk, init_agents
 
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
 CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
@@ -49,116 +35,104 @@ class Divergence(NamedTuple):
     message: str
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _begin(
-    algorithm: Algorithm, functions: Functions, layout: Layout, shard: Shard, start: Vector
-) -> tuple[State, Metrics]:
+class Plan(NamedTuple):
+    """What is to be run."""
+
+    rounds: int
+    every: int  # rounds between two rows
+    seeds: Sequence[int]
+    many: bool  # several seeds at once, as opposed to one by itself
+    participation: Participation | None = None
+    stragglers: np.float32 | None = None
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(program: Program, shard: Shard, start: Vector) -> tuple[State, Metrics]:
     def begin(shard: Shard, start: Vector) -> tuple[State, Metrics]:
-        agents = init_agents(algorithm, functions, layout, shard, start)
-        metrics = measure(algorithm, functions, layout, shard, agents, False)
-        return State(agents, algorithm.server(start), jnp.int32(0)), metrics
+        agents = init_agents(program, shard, start)
+        metrics = measure(*program[:3], shard, agents, False)
+        return State(agents, program.algorithm.server(start), jnp.int32(0)), metrics
 
-    return sharded(begin, layout, (AGENTS, SHARED), (STATE, SHARED))(shard, start)
+    return sharded(begin, program.layout, (AGENTS, SHARED), (STATE, SHARED))(shard, start)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5), donate_argnums=(8,))
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=5)
 def _advance(
-    algorithm: Algorithm,
-    functions: Functions,
-    layout: Layout,
-    length: int,
-    every: int,
-    many: bool,
-    shard: Shard,
-    key: Key,
-    state: State,
-    count: Array,
-    last: Array,
+    program: Program, length: int, every: int, many: bool, inputs: Inputs, state: State, count: Array, last: Array
 ) -> tuple[State, Rows]:
-    rounds = partial(chunk, algorithm, functions, layout, length, every, not many)
-    program = sharded(rounds, layout, (AGENTS, SHARED, STATE, SHARED, SHARED), (STATE, ROWS))
+    rounds = partial(chunk, program, length, every, not many)
+    run = sharded(rounds, program.layout, (INPUTS, STATE, SHARED, SHARED), (STATE, ROWS))
     if many:
-        each = State(0, 0, None)  # type: ignore[arg-type]
-        program = jax.vmap(program, in_axes=(None, 0, each, None, None), out_axes=(each, 0))
-    return program(shard, key, state, count, last)
+        each, seeds = State(0, 0, None), Inputs(None, 0, None, None)  # type: ignore[arg-type]
+        run = jax.vmap(run, in_axes=(seeds, each, None, None), out_axes=(each, 0))
+    return run(inputs, state, count, last)
 
 
 class Engine:
     """Feeds chunks of rounds to the compiled program and keeps the books, for one seed or for several at once."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        problem: Problem,
-        layout: Layout,
-        seeds: Sequence[int],
-        many: bool,
-        rounds: int,
-        every: int,
-    ) -> None:
-        self.algorithm, self.problem, self.layout = algorithm, problem, layout
-        self.seeds, self.many, self.rounds, self.every = list(seeds), many, rounds, every
-        self.functions = Functions(problem.losses, problem.penalty)
-        self.shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
-        keys = [jax.random.key(number, impl="threefry2x32") for number in seeds]
-        self.key = jnp.stack(keys) if many else keys[0]
-        state, metrics = _begin(algorithm, self.functions, layout, self.shard, Vector(problem.start))
-        self.costs = self._message_costs(state)
-        first = start_row(float(metrics.loss), float(metrics.stationarity))
-        self.histories = [first for _ in seeds]
-        self.totals: list[Totals] = [{} for _ in seeds]
-        self.updates = np.zeros((len(seeds), problem.agents), np.int64)
-        self.diverged: list[Divergence | None] = [None] * len(seeds)
+    def __init__(self, algorithm: Algorithm, problem: Problem, layout: Layout, plan: Plan) -> None:
+        self.began = time.perf_counter()
+        self.algorithm, self.problem, self.layout, self.plan = algorithm, problem, layout, plan
+        who = plan.participation
+        functions = Functions(problem.losses, problem.penalty)
+        self.program = Program(algorithm, functions, layout, None if who is None else who.kind)
+        shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
+        keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
+        key = jnp.stack(keys) if plan.many else keys[0]
+        self.inputs = Inputs(shard, key, None if who is None else who.numbers, plan.stragglers)  # type: ignore[arg-type]
+        state, metrics = _begin(self.program, shard, Vector(problem.start))
+        one, agent = jax.tree.map(lambda leaf: leaf[0], (shard, state.agents))
+        self.costs = message_costs(algorithm, local_objective(functions, one), agent, state.server)
+        number = len(plan.seeds)
+        self.histories = [start_row(*map(float, metrics))] * number
+        self.totals: list[Totals] = [{} for _ in plan.seeds]
+        self.updates = np.zeros((number, problem.agents), np.int64)
+        self.diverged: list[Divergence | None] = [None] * number
         self.done, self.seconds = 0, 0.0
-        if many:
-            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(seeds)))
+        if plan.many:
+            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * number))
             state = State(repeat(state.agents), repeat(state.server), state.round)
         self.state = state
 
-    def _message_costs(self, state: State) -> Costs:
-        one, agent = jax.tree.map(lambda leaf: leaf[0], (self.shard, state.agents))
-        f = local_objective(self.functions, one)
-        return message_costs(self.algorithm, f, agent, state.server, self.problem.agents)
-
     def run(self, folder: Path | None, checkpoint_every: int, report: Report) -> None:
-        began = time.perf_counter()
         if folder is not None:
             self._restore(folder)
-        before, step = self.seconds, 1
-        while self.done < self.rounds and not all(self.diverged):
-            until = self.rounds if folder is None else min(self.rounds, _next_multiple(self.done, checkpoint_every))
+        rounds, before, step = self.plan.rounds, self.seconds, 1
+        while self.done < rounds and not all(self.diverged):
+            until = rounds if folder is None else min(rounds, _next_multiple(self.done, checkpoint_every))
             started = time.perf_counter()
             self._play(min(step, until - self.done))
             step = _pace(step, time.perf_counter() - started)
-            report(self.done, self.rounds, float(np.mean([h["stationarity"][-1] for h in self.histories])))
-            self.seconds = before + time.perf_counter() - began
+            report(self.done, rounds, float(np.mean([h["stationarity"][-1] for h in self.histories])))
+            self.seconds = before + time.perf_counter() - self.began
             if folder is not None and (self.done == until or all(self.diverged)):
                 self._save(folder)
 
     def _play(self, number: int) -> None:
-        arguments = (self.shard, self.key, self.state, jnp.int32(number), jnp.int32(self.rounds))
-        length = min(LONGEST_CHUNK, self.rounds)
-        state, rows = _advance(self.algorithm, self.functions, self.layout, length, self.every, self.many, *arguments)
+        plan = self.plan
+        length, numbers = min(LONGEST_CHUNK, plan.rounds), (jnp.int32(number), jnp.int32(plan.rounds))
+        state, rows = _advance(self.program, length, plan.every, plan.many, self.inputs, self.state, *numbers)
         self.state = state
         rows = jax.tree.map(np.asarray, rows)
-        rows = rows._replace(work=jax.tree.map(lambda leaf: leaf[..., : self.problem.agents], rows.work))
-        if not self.many:
-            rows = jax.tree.map(lambda leaf: leaf[None], rows)
-        for i in range(len(self.seeds)):
+        for i in range(len(plan.seeds)):
             if self.diverged[i] is None:
-                self._book(i, jax.tree.map(lambda leaf, i=i: leaf[i, :number], rows))
+                self._book(i, jax.tree.map(lambda leaf, i=i: (leaf[i] if plan.many else leaf)[:number], rows))
         self.done = int(state.round)
 
     def _book(self, i: int, rows: Rows) -> None:
         """Enter the rounds of a chunk into the history of seed i, up to where it diverged if it did."""
+        communicated, senders, receivers, work = rows.rounds
         rounds = {
-            "communicated": rows.communicated,
-            "updates": rows.work.updates,
-            "samples": rows.work.samples,
+            "communicated": communicated,
+            "senders": senders,
+            "receivers": receivers,
+            "updates": work.updates[:, : self.problem.agents],
+            "samples": work.samples[:, : self.problem.agents],
             **rows.metrics._asdict(),
         }
-        numbers = self.done + 1 + np.arange(len(rows.communicated))
-        measured = (numbers % self.every == 0) | (numbers == self.rounds)
+        numbers = self.done + 1 + np.arange(len(communicated))
+        measured = (numbers % self.plan.every == 0) | (numbers == self.plan.rounds)
         bad = np.flatnonzero(measured & ~self._healthy(i, rows.metrics))
         if len(bad):
             end = bad[0] + 1
@@ -188,7 +162,7 @@ class Engine:
 
     def agents(self) -> Any:
         """The state of the agents, ghosts left out: leaves (N, ...), or (seeds, N, ...) where there are several."""
-        axis, number = int(self.many), self.problem.agents
+        axis, number = int(self.plan.many), self.problem.agents
         return jax.tree.map(lambda leaf: np.asarray(leaf)[(slice(None),) * axis + (slice(number),)], self.state.agents)
 
     def _identity(self) -> dict[str, Any]:
@@ -198,8 +172,10 @@ class Engine:
             "algorithm": self.algorithm.description,
             "problem": self.problem.name,
             "data": checkpoint.fingerprint(*arrays),
-            "seeds": self.seeds,
-            "metrics_every": self.every,
+            "seeds": list(self.plan.seeds),
+            "metrics_every": self.plan.every,
+            "participation": _words(self.plan.participation),
+            "stragglers": _words(self.plan.stragglers),
         }
 
     def _save(self, folder: Path) -> None:
@@ -215,16 +191,16 @@ class Engine:
         if found is None:
             return
         arrays, meta = found
-        if meta["round"] > self.rounds:
+        if meta["round"] > self.plan.rounds:
             rule = f"{folder} already holds {meta['round']} rounds, and a run does not go back"
-            refuse("rounds", self.rounds, rule, "Ask for more rounds, or choose another folder")
+            refuse("rounds", self.plan.rounds, rule, "Ask for more rounds, or choose another folder")
         self._take_up(arrays, meta)
 
     def _take_up(self, arrays: checkpoint.Arrays, meta: dict[str, Any]) -> None:
         agents, server = checkpoint.unflatten("state", (self.agents(), self.state.server), arrays)
-        axes = [None, *AGENTS] if self.many else AGENTS
+        axes = [None, *AGENTS] if self.plan.many else AGENTS
         self.state = State(
-            self._place(with_ghosts(agents, self.layout, int(self.many)), PartitionSpec(*axes)),
+            self._place(with_ghosts(agents, self.layout, int(self.plan.many)), PartitionSpec(*axes)),
             self._place(server, SHARED),
             jnp.int32(meta["round"]),
         )
@@ -234,12 +210,21 @@ class Engine:
         for i, history in enumerate(self.histories):
             rounds = arrays[f"history.{i}.round"]
             # A run that was to end here measured its last round; one that goes on keeps only its own rows.
-            keep = (rounds % self.every == 0) | (rounds == self.rounds) | (self.diverged[i] is not None)
+            keep = (rounds % self.plan.every == 0) | (rounds == self.plan.rounds) | (self.diverged[i] is not None)
             self.histories[i] = {name: arrays[f"history.{i}.{name}"][keep] for name in history}
 
     def _place(self, tree: Tree, spec: PartitionSpec) -> Tree:
         where = None if self.layout.mesh is None else NamedSharding(self.layout.mesh, spec)
         return jax.device_put(tree, where)
+
+
+def _words(rule: Any) -> str | None:
+    """A rule for attendance as text, for the identity of a run; a schedule by its hash."""
+    if rule is None:
+        return None
+    if isinstance(rule, Participation) and np.ndim(rule.numbers):
+        return f"{rule.kind} {checkpoint.fingerprint(rule.numbers)}"
+    return str(rule)
 
 
 def _next_multiple(done: int, every: int) -> int:

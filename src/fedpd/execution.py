@@ -4,9 +4,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from fedpd.agents import AXIS, Layout
 from fedpd.checks import choice, count, refuse
 from fedpd.core import Algorithm, Problem
-from fedpd.rounds import AXIS, Layout
 
 SMALL_STEP = 2**14  # numbers that a local step reads; up to it, agents are executed at once
 SMALL_PROBLEM = 2**17  # numbers that one full gradient of all agents reads; below it, one device is faster

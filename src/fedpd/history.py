@@ -28,9 +28,9 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def start_row(loss: float, stationarity: float) -> History:
+def start_row(loss: float, stationarity: float, consensus: float = 0.0) -> History:
     """Row 0: the start, before any cost."""
-    zeros = dict.fromkeys(COLUMNS, 0) | {"loss": loss, "stationarity": stationarity}
+    zeros = dict.fromkeys(COLUMNS, 0) | {"loss": loss, "stationarity": stationarity, "consensus": consensus}
     return {name: np.array([zeros[name]], dtype) for name, dtype in COLUMNS.items()}
 
 
@@ -39,17 +39,17 @@ def extend(
 ) -> tuple[History, Totals]:
     """`history` and `totals` after some more rounds, of which the rows `keep` are kept; all of them are counted.
 
-    This is the one place that counts costs: `rounds` has, per round, communicated, updates (K, N), samples (K, N) and
-    the metrics; `totals` are the sums up to the last round, whether it kept a row or not.
+    This is the one place that counts costs. `rounds` has, per round, communicated, senders and receivers (by exchange),
+    updates and samples (by agent) and the metrics; `totals` are the sums up to the last round, kept or not.
     """
-    communicated = rounds["communicated"].astype(np.int64)
+    senders, receivers = rounds["senders"].astype(np.int64), rounds["receivers"].astype(np.int64)
     grown = {
-        "round": np.ones_like(communicated),
-        "communications": communicated * costs.exchanges,
+        "round": np.ones(len(senders), np.int64),
+        "communications": (senders > 0).sum(axis=1),
         "local_updates": rounds["updates"].max(axis=1),
         "samples": rounds["samples"].sum(axis=1, dtype=np.int64),
-        "bytes_up": communicated * costs.bytes_up,
-        "bytes_down": communicated * costs.bytes_down,
+        "bytes_up": senders @ np.array(costs.bytes_up, np.int64),
+        "bytes_down": receivers @ np.array(costs.bytes_down, np.int64),
     }
     new = {name: totals.get(name, 0) + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
     totals = {name: int(column[-1]) for name, column in new.items()}

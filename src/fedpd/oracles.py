@@ -11,6 +11,7 @@ free: they look every `check` steps, and what looking costs (|D_i| samples) is c
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -36,13 +37,16 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
     _check_tolerance(tolerance)
 
     def fixed(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
-        x = lax.fori_loop(0, iterations, lambda q, x: x - step_at(r, q) * phi.gradient(x), x)
-        return x, None, Work(jnp.int32(iterations), iterations * phi.f.size)
+        steps = phi.f.steps(iterations)
+        x = lax.fori_loop(0, steps, lambda q, x: x - step_at(r, q) * phi.gradient(x), x)
+        return x, None, Work(jnp.int32(steps), steps * phi.f.size)
 
     def until(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+        steps = phi.f.steps(iterations)
+
         def onward(carry: tuple[Array, Vector, Vector]) -> Array:
             q, _, gradient = carry
-            return (q < iterations) & (gradient @ gradient > tolerance)
+            return (q < steps) & (gradient @ gradient > tolerance)
 
         def descend(carry: tuple[Array, Vector, Vector]) -> tuple[Array, Vector, Vector]:
             q, x, gradient = carry
@@ -187,27 +191,33 @@ class _Loop(NamedTuple):
         per_step: int,
     ) -> tuple[Any, Work]:
         """The carry after the steps, and their work; a step takes `per_step` gradients of each of its samples."""
-        size = phi.f.size
+        size, steps = phi.f.size, phi.f.steps(self.iterations)
         cost = per_step * (size if self.batch is None else jnp.int32(self.batch))
+
+        def step(carry: Any, one: tuple[Array, Tree]) -> tuple[Any, None]:
+            q, rows = one
+            new = advance(phi, carry, rows, r, q)
+            if phi.f.effort is not None:  # a straggler stops early
+                new = jax.tree.map(partial(jnp.where, q < steps), new, carry)
+            return new, None
 
         def block(carry: Any, key: Key, first: Any, length: int) -> Any:
             # All indices of a block are drawn at once and their rows gathered once: measured on batch 1, Q = 600,
             # N = 100, a gather inside the loop costs 3 times as much.
-            q = first + jnp.arange(length)
-            if self.batch is None:
-                return lax.scan(lambda c, q: (advance(phi, c, None, r, q), None), carry, q)[0]
-            rows = phi.f.rows(self.draw(key, r, phi.f.agent, size, (length, self.batch)))
-            return lax.scan(lambda c, one: (advance(phi, c, one[1], r, one[0]), None), carry, (q, rows))[0]
+            rows = None
+            if self.batch is not None:
+                rows = phi.f.rows(self.draw(key, r, phi.f.agent, size, (length, self.batch)))
+            return lax.scan(step, carry, (first + jnp.arange(length), rows))[0]
 
         if self.tolerance is None:
-            return block(carry, key, 0, self.iterations), Work(jnp.int32(self.iterations), self.iterations * cost)
+            return block(carry, key, 0, self.iterations), Work(jnp.int32(steps), steps * cost)
 
         def excess(carry: Any) -> Array:
             gradient = phi.gradient(position(carry))
             return gradient @ gradient > self.tolerance
 
         def onward(loop: tuple[Array, Any, Array]) -> Array:
-            return (loop[0] < self.iterations) & loop[2]
+            return (loop[0] < steps) & loop[2]
 
         def proceed(loop: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
             q, carry, _ = loop
@@ -215,7 +225,8 @@ class _Loop(NamedTuple):
             return q + self.check, carry, excess(carry)
 
         q, carry, _ = lax.while_loop(onward, proceed, (jnp.int32(0), carry, excess(carry)))
-        return carry, Work(q, q * cost + (q // self.check + 1) * size)
+        taken = jnp.minimum(q, steps)
+        return carry, Work(taken, taken * cost + (q // self.check + 1) * size)
 
 
 def _estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:

@@ -11,11 +11,14 @@ import numpy as np
 
 from fedpd.checks import count, refuse
 from fedpd.core import Algorithm, Problem, Tree
-from fedpd.engine import Divergence, Engine
+from fedpd.engine import Divergence, Engine, Plan
 from fedpd.execution import choose_layout
 from fedpd.history import History, mean_and_spread
+from fedpd.participation import participation_rule, straggler_rule
 from fedpd.precision import scope
 from fedpd.progress import Report, reporter
+
+Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ def simulate(
     *,
     rounds: int,
     seed: int = ...,
+    participation: Participating = ...,
+    stragglers: float = ...,
     metrics_every: int = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
@@ -62,6 +67,8 @@ def simulate(
     *,
     rounds: int,
     seed: Sequence[int],
+    participation: Participating = ...,
+    stragglers: float = ...,
     metrics_every: int = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
@@ -75,6 +82,8 @@ def simulate(
     *,
     rounds: int,
     seed: int | Sequence[int] = 0,
+    participation: Participating = 1.0,
+    stragglers: float = 0.0,
     metrics_every: int = 1,
     checkpoints: str | Path | None = None,
     checkpoint_every: int = 50,
@@ -85,6 +94,9 @@ def simulate(
     """Run `rounds` rounds of a method on a problem.
 
     seed:          one seed gives a Run; several give an Ensemble, run at once as one program.
+    participation: who is present: a share of the agents, drawn anew every round; a probability per agent, (N,); or an
+                   array (rounds, N) of who is present in which round.
+    stragglers:    the probability that an agent does only some of its local steps in a round, uniformly many.
     metrics_every: measure (and keep a history row) every k rounds, and at the last; costs are counted in all.
     checkpoints:   a folder. Every `checkpoint_every` rounds the run is saved there; if it already holds this run, it is
                    continued, and gives bit for bit what an uninterrupted run gives.
@@ -102,9 +114,13 @@ def simulate(
     for number in seeds:
         if count("seed", number, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
             refuse("seed", number, "must be below 2^31", "Give an integer from 0 to 2147483647")
+    who = participation_rule(participation, problem.agents, rounds)
+    if who is not None and algorithm.partial is not None:
+        algorithm = algorithm.partial
+    plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers))
     layout = choose_layout(algorithm, problem, execution, devices)
     with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:
-        engine = Engine(algorithm, problem, layout, seeds, several, rounds, metrics_every)
+        engine = Engine(algorithm, problem, layout, plan)
         engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, report)
         runs = tuple(_result(engine, i) for i in range(len(seeds)))
     if not several:
@@ -115,12 +131,12 @@ def simulate(
 
 def _result(engine: Engine, i: int) -> Run:
     agents = engine.agents()
-    if engine.many:
+    if engine.plan.many:
         agents = jax.tree.map(lambda leaf: leaf[i], agents)
     copies = jax.vmap(engine.algorithm.model)(agents).tree
     return Run(
         algorithm=engine.algorithm.description,
-        seed=engine.seeds[i],
+        seed=engine.plan.seeds[i],
         model=jax.tree.map(lambda leaf: np.asarray(jnp.mean(leaf, axis=0)), copies),
         history=engine.histories[i],
         agents=agents,

@@ -28,7 +28,7 @@ def local_averaging(
     def send(agent: Agent) -> Vector:
         return agent.x
 
-    def aggregate(server: Vector, mean: Vector) -> tuple[Vector, Vector]:
+    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
         return mean, mean
 
     def receive(agent: Agent, x: Vector) -> Agent:

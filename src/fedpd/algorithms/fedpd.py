@@ -58,7 +58,7 @@ def fedpd(*, eta: float, oracle: Oracle, p: float | Callable[[Any], Any] = 0.0, 
     def send(agent: Agent) -> Vector:
         return agent.x0
 
-    def aggregate(server: Vector, mean: Vector) -> tuple[Vector, Vector]:  # Global Communicate
+    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:  # Global Communicate
         return mean, mean
 
     def receive(agent: Agent, x0: Vector) -> Agent:

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
+from fedpd.agents import Functions, arrays, local_objective
 from fedpd.checks import count
 from fedpd.core import Array, LocalObjective, Problem
 from fedpd.precision import scope
-from fedpd.rounds import Functions, arrays, local_objective
 
 
 def smoothness(problem: Problem, *, iterations: int = 50) -> float:

@@ -1,0 +1,119 @@
+"""Agents and the one loop over them, whatever executes it: in sequence, at once, sharded over devices."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Tree
+
+AXIS = "agents"
+AGENTS, SHARED = PartitionSpec(AXIS), PartitionSpec()  # sharded by agent; the same on all devices
+AGENT = 1  # the first fold into a run's key, for what agents draw
+
+
+class Layout(NamedTuple):
+    """How the loop over agents is executed; hashable, it selects a compiled program.
+
+    parallel: all agents at once (vmap), or one after another (scan), which keeps one agent's data in the cache.
+    mesh:     devices over which the agents are sharded; None: one device.
+    """
+
+    agents: int
+    parallel: bool
+    mesh: Mesh | None
+
+
+class Functions(NamedTuple):
+    """The problem's functions; hashable, apart from its arrays."""
+
+    losses: Losses
+    penalty: Penalty | None
+
+
+class Shard(NamedTuple):
+    """The problem's arrays (on one device: of its agents)."""
+
+    data: Tree  # (N, n, ...)
+    sizes: Array  # (N,)
+    scale: Array | None  # (N,)
+    mask: Array | None  # (N, n)
+    agent: Array  # (N,) the i
+    real: Array | None = None  # (N,) False on ghosts, which fill up the last device; None where there are none
+
+
+def arrays(problem: Problem) -> Shard:
+    """The arrays of a problem; mask and scale only where agents differ in size or weight."""
+    largest = problem.sizes.max()
+    dtype = np.float64 if problem.double else np.float32
+    mask = scale = None
+    if (problem.sizes != largest).any():
+        mask = ((np.arange(largest) < problem.sizes[:, None]) / problem.sizes[:, None]).astype(dtype)
+    if (problem.scale != 1).any():
+        scale = problem.scale.astype(dtype)
+    return Shard(problem.data, problem.sizes, scale, mask, np.arange(problem.agents, dtype=np.int32))  # type: ignore[arg-type]
+
+
+def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
+    """The one loop over agents. body(one agent's part) -> (to sum, to keep); returns (sum over agents, stacked)."""
+    if layout.parallel:
+        parts, kept = jax.vmap(body)(stacked)
+        total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), parts)
+    else:
+        first = jax.tree.map(lambda leaf: leaf[0], stacked)
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(body, first)[0])
+
+        def step(total: Tree, one: Tree) -> tuple[Tree, Tree]:
+            part, kept = body(one)
+            return jax.tree.map(jnp.add, total, part), kept
+
+        total, kept = lax.scan(step, zero, stacked)
+    if layout.mesh is not None:
+        total = lax.psum(total, AXIS)
+    return total, kept
+
+
+def with_ghosts(tree: Tree, layout: Layout, axis: int = 0) -> Tree:
+    """Arrays of all agents, filled up with copies of the first one until every device has as many.
+
+    A ghost has the data, the randomness and so the state of the agent it copies; it is left out of every sum.
+    """
+    extra = -layout.agents % (1 if layout.mesh is None else layout.mesh.size)
+    if not extra:
+        return tree
+
+    def fill(leaf: Any) -> Any:
+        return np.concatenate([leaf, np.take(leaf, [0] * extra, axis)], axis)
+
+    filled = jax.tree.map(fill, tree)
+    if isinstance(filled, Shard):
+        filled = filled._replace(real=np.arange(layout.agents + extra) < layout.agents)  # type: ignore[arg-type]
+    return filled
+
+
+def counted(one: Shard, part: Tree) -> Tree:
+    """What an agent adds to a sum over agents: nothing where it is a ghost."""
+    real = one.real
+    return part if real is None else jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), part)
+
+
+def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
+    return LocalObjective(*functions, one.data, one.sizes, one.scale, one.mask, one.agent, effort)
+
+
+def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:
+    """The randomness of an agent in a round, from (seed, round, agent) alone: the same in any layout or place."""
+    for word in (AGENT, r, agent, exchange)[: 4 if exchange else 3]:
+        key = jax.random.fold_in(key, word)
+    return key
+
+
+def sharded(function: Callable[..., Any], layout: Layout, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """`function` on every device's own agents; itself where there is one device."""
+    if layout.mesh is None:
+        return function
+    return jax.shard_map(function, mesh=layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
