@@ -55,6 +55,20 @@ def at_least(name: str, value: Any, bound: float, remedy: str) -> Any:
     return value
 
 
+def below(name: str, value: Any, bound: float, remedy: str) -> Any:
+    """`value`, if it is a number < `bound` or traced."""
+    if not is_traced(value) and not _number(name, value, remedy) < bound:
+        refuse(name, value, f"must be below {bound:g}", remedy)
+    return value
+
+
+def at_most(name: str, value: Any, bound: float, remedy: str) -> Any:
+    """`value`, if it is a number <= `bound` or traced."""
+    if not is_traced(value) and not _number(name, value, remedy) <= bound:
+        refuse(name, value, f"must be at most {bound:g}", remedy)
+    return value
+
+
 def count(name: str, value: Any, remedy: str, *, least: int = 1) -> Any:
     """`value`, if it is an integer >= `least` or traced."""
     if is_traced(value):

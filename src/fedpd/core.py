@@ -175,7 +175,9 @@ class Exchange(NamedTuple):
         share of all agents (1 where everyone sends).
     receive(agent, broadcast) -> agent. Only the newest broadcast may matter: an agent that was away hears it later.
     absent(agent, broadcast) -> agent: what it means to an agent that was away in this round; None: as `receive`.
-    speaks(agent) -> bool: whether the agent has something to send this time; None: always.
+    speaks(agent) -> bool: whether the agent has something to send this time; None: always. The server goes on even if
+        nobody does (a mean of 0, a share of 0).
+    when(r) -> bool: whether the exchange takes place in round r; None: always.
     mixing(i) -> (N,) weights: instead of the server's mean, agent i receives this weighted sum of all messages.
     """
 
@@ -185,6 +187,7 @@ class Exchange(NamedTuple):
     receive: Callable[[Any, Tree], Any]
     absent: Callable[[Any, Tree], Any] | None = None
     speaks: Callable[[Any], Array] | None = None
+    when: Callable[[Array], Array] | None = None
     mixing: Callable[[Array], Array] | None = None
 
 

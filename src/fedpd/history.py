@@ -45,7 +45,7 @@ def extend(
     senders, receivers = rounds["senders"].astype(np.int64), rounds["receivers"].astype(np.int64)
     grown = {
         "round": np.ones(len(senders), np.int64),
-        "communications": (senders > 0).sum(axis=1),
+        "communications": (receivers > 0).sum(axis=1),
         "local_updates": rounds["updates"].max(axis=1),
         "samples": rounds["samples"].sum(axis=1, dtype=np.int64),
         "bytes_up": senders @ np.array(costs.bytes_up, np.int64),

@@ -32,7 +32,7 @@ Step = Callable[[Any, Any], Any]
 
 def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> Oracle:
     """Gradient descent: Q full local gradients a round, or until ||grad phi_i||^2 <= tolerance."""
-    step_at = _schedule(step)
+    step_at = schedule(step)
     count("iterations", iterations, ITERATIONS)
     _check_tolerance(tolerance)
 
@@ -70,11 +70,11 @@ def sgd(
     draw: Draw = uniform,
 ) -> Oracle:
     """Stochastic gradient descent: Q steps a round, each on `batch` samples drawn anew (None: on all of them)."""
-    step_at = _schedule(step)
-    loop = _Loop.of(iterations, batch, tolerance, check, draw)
+    step_at = schedule(step)
+    loop = Loop.of(iterations, batch, tolerance, check, draw)
 
     def advance(phi: Subproblem, x: Vector, rows: Tree, r: Array, q: Array) -> Vector:
-        return x - step_at(r, q) * phi.complete(_estimate(phi, x, rows), x)
+        return x - step_at(r, q) * phi.complete(estimate(phi, x, rows), x)
 
     def solve(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         x, work = loop.run(advance, lambda x: x, phi, x, r, key, per_step=1)
@@ -103,13 +103,13 @@ def vr(
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
-    loop = _Loop.of(iterations, batch, tolerance, check, draw)
+    loop = Loop.of(iterations, batch, tolerance, check, draw)
 
     def advance(phi: Subproblem, carry: tuple[Vector, Vector], rows: Tree, r: Array, q: Array) -> tuple[Vector, Vector]:
         x, g = carry
         pull = x / gamma - (g if phi.linear is None else g + phi.linear)
         new = pull / (1 / gamma + (0 if phi.curvature is None else phi.curvature))
-        return new, g + _estimate(phi, new, rows) - _estimate(phi, x, rows)
+        return new, g + estimate(phi, new, rows) - estimate(phi, x, rows)
 
     def solve(phi: Subproblem, x: Vector, g: Vector, r: Array, key: Key) -> tuple[Vector, Vector, Work]:
         if phi.curvature is None and gamma == float("inf"):
@@ -140,11 +140,11 @@ def optax(
     """
     if not isinstance(optimizer, optax_library.GradientTransformation):
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")
-    loop = _Loop.of(iterations, batch, tolerance, check, draw)
+    loop = Loop.of(iterations, batch, tolerance, check, draw)
 
     def advance(phi: Subproblem, carry: tuple[Vector, Any], rows: Tree, r: Array, q: Array) -> tuple[Vector, Any]:
         x, state = carry
-        updates, state = optimizer.update(phi.complete(_estimate(phi, x, rows), x), state, x)
+        updates, state = optimizer.update(phi.complete(estimate(phi, x, rows), x), state, x)
         return x + updates, state
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
@@ -156,7 +156,7 @@ def optax(
     return Oracle(description, lambda f, x: optimizer.init(x) if keep_state else None, solve, batch)
 
 
-class _Loop(NamedTuple):
+class Loop(NamedTuple):
     """The steps of a stochastic oracle: Q of them, or in blocks of `check` until the full gradient is small enough."""
 
     iterations: int
@@ -166,7 +166,13 @@ class _Loop(NamedTuple):
     draw: Draw
 
     @staticmethod
-    def of(iterations: int, batch: int | None, tolerance: float | None, check: int | None, draw: Draw) -> "_Loop":
+    def of(
+        iterations: int,
+        batch: int | None,
+        tolerance: float | None = None,
+        check: int | None = None,
+        draw: Draw = uniform,
+    ) -> "Loop":
         iterations = count("iterations", iterations, ITERATIONS)
         if batch is not None:
             batch = count("batch", batch, "Give the samples of a step, or None for all of the agent's")
@@ -174,7 +180,7 @@ class _Loop(NamedTuple):
         check = iterations if check is None else count("check", check, "Give the steps between two looks at grad phi_i")
         if tolerance is not None and iterations % check:
             refuse("check", check, f"must divide iterations = {iterations}", "Choose a divisor")
-        return _Loop(iterations, batch, tolerance, check, draw)
+        return Loop(iterations, batch, tolerance, check, draw)
 
     def settings(self) -> dict[str, Any]:
         optional = {} if self.tolerance is None else {"tolerance": self.tolerance, "check": self.check}
@@ -229,11 +235,12 @@ class _Loop(NamedTuple):
         return carry, Work(taken, taken * cost + (q // self.check + 1) * size)
 
 
-def _estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
+def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
+    """h_i at x on some rows, or grad f_i on all of the agent's (None)."""
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
 
 
-def _schedule(step: float | Step) -> Step:
+def schedule(step: float | Step) -> Step:
     """`step` as a function of (r, q). Counts are widened first: of an int32, r/3 would be a float32 beside float64."""
     positive_or_schedule("step", step, STEP)
     if not callable(step):

@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
 class Round(NamedTuple):
     """What a round did."""
 
-    communicated: Array  # whether anything was sent
+    communicated: Array  # whether anybody heard from the server
     senders: Array  # (exchanges,) how many agents sent a message
     receivers: Array  # (exchanges,) how many agents fetched a broadcast
     work: Work  # (N,)
@@ -90,15 +90,17 @@ def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Ro
         (total, sending), (agents, messages, more) = each_agent(body, (shard, agents, here, efforts), layout)
         work = jax.tree.map(jnp.add, work, more)
         meet = partial(_meet, program, exchange, shard, total, sending, messages, here)
-        silent = skipped if sending is None else skipped | (sending == 0)
-        if program.algorithm.skip is None and sending is None:
+        listening = jnp.int32(layout.agents) if here is None else _count(layout, shard, here)
+        silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
+        if here is not None:
+            silent = silent | (listening == 0)
+        if program.algorithm.skip is None and exchange.when is None and here is None:
             agents, server = meet(agents, server)
         else:
             agents, server = lax.cond(silent, lambda agents, server: (agents, server), meet, agents, server)
-        listening = layout.agents if here is None else _count(layout, shard, here)
-        senders.append(jnp.where(silent, 0, layout.agents if sending is None else sending))
-        receivers.append(jnp.where(silent, 0, listening))
-    done = Round(senders[-1] > 0, jnp.stack(senders), jnp.stack(receivers), work)
+        senders.append(jnp.where(silent, 0, layout.agents if sending is None else sending).astype(jnp.int32))
+        receivers.append(jnp.where(silent, 0, listening).astype(jnp.int32))
+    done = Round(receivers[-1] > 0, jnp.stack(senders), jnp.stack(receivers), work)
     return State(agents, server, r + 1), done
 
 
@@ -159,7 +161,7 @@ def _meet(
         mixed = _mix(exchange.mixing, layout, shard, messages)
         return jax.vmap(exchange.receive)(agents, mixed), server
     number = layout.agents if sending is None else jnp.asarray(sending, float)
-    mean = jax.tree.map(lambda leaf: leaf / jnp.asarray(number, leaf.dtype), total)
+    mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), total)
     server, broadcast = exchange.aggregate(server, mean, number / layout.agents)
     received = jax.vmap(exchange.receive, in_axes=(0, None))(agents, broadcast)
     if here is None or exchange.absent is None:

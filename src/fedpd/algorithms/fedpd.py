@@ -1,7 +1,7 @@
 """FedPD, Algorithm 2 of the paper.
 
-X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity
-to Non-IID Data. min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, by the augmented Lagrangians
+X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to
+Non-IID Data. min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, by the augmented Lagrangians
 
     L_i(x_i, x_0, lambda_i) = f_i(x_i) + <lambda_i, x_i - x_0> + ||x_i - x_0||^2 / (2 eta)
 
@@ -16,8 +16,19 @@ to Non-IID Data. min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, by the augmented Lagra
 
 One coin a round, shared by all agents. Sent: x_{0,i}^{r+} up, x_0^{r+1} down: one model each way, which keeps to the
 computation-then-aggregation protocol. State: three models an agent, plus the oracle's memory.
+
+When agents come and go, the published form averages x_{0,i}^{r+} = x_i + eta lambda_i over those present (the set S),
+which weighs the duals of whoever happens to be there: it stalls. Instead the server here keeps the mean of ALL agents'
+duals, as at full participation,
+
+    mean dual += (|S|/N) mean_S (lambda_i now - lambda_i as last sent)
+    x_0        = mean_S x_i + eta (mean dual)
+
+which equals Algorithm 2 when S is everyone. At p = 0 the change of lambda_i is (x_i - x_0)/eta, so x_i alone is sent;
+at p > 0 an agent sends two models, x_i and the change of its dual. absent="naive" is the published form.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +36,11 @@ from tree_math import Vector
 
 from fedpd.checks import choice, positive, skip_probability
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, augmented_lagrangian, describe
+
+NAIVE = (
+    "absent='naive' averages x_i + eta lambda_i over the agents that are present: with partial participation it weighs "
+    "their duals anew every round and stalls away from the solution. The default, 'mean_of_duals', converges."
+)
 
 
 class Agent(NamedTuple):
@@ -34,15 +50,42 @@ class Agent(NamedTuple):
     memory: Any  # what the oracle keeps between rounds (Oracle II: g_i)
 
 
-def fedpd(*, eta: float, oracle: Oracle, p: float | Callable[[Any], Any] = 0.0, x0_rule: str = "paper") -> Algorithm:
+class ServerOfDuals(NamedTuple):
+    x0: Vector
+    dual: Vector  # the mean of all agents' duals, as far as they have been sent
+
+
+class AgentOfMany(NamedTuple):
+    """An agent that may be away."""
+
+    x: Vector
+    x0: Vector
+    dual: Vector
+    sent: Vector  # lambda_i as the server knows it
+    memory: Any
+
+
+def fedpd(
+    *,
+    eta: float,
+    oracle: Oracle,
+    p: float | Callable[[Any], Any] = 0.0,
+    x0_rule: str = "paper",
+    absent: str = "mean_of_duals",
+) -> Algorithm:
     """FedPD with penalty 1/eta, a local oracle, and probability p (a number in [0, 1) or r -> p_r) of skipping.
 
     x0_rule="matlab" is the server step of the authors' MATLAB program, x_{0,i}^{r+} = x_{0,i}^r + eta lambda_i^{r+1},
     which equals x_i^{r+1} + eta lambda_i^r: the old dual where the paper has the new one. Both converge; only the
     paper's is Algorithm 2, and it is the default.
+
+    absent: what the server does when agents come and go: keep the "mean_of_duals", or the "naive" average.
     """
     positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
     choice("x0_rule", x0_rule, ("paper", "matlab"))
+    choice("absent", absent, ("mean_of_duals", "naive"))
+    if absent == "naive":
+        warnings.warn(NAIVE, stacklevel=2)
     skip = skip_probability(p)
 
     def init(f: LocalObjective, x: Vector) -> Agent:
@@ -53,7 +96,7 @@ def fedpd(*, eta: float, oracle: Oracle, p: float | Callable[[Any], Any] = 0.0, 
         x, memory, work = oracle.solve(lagrangian, agent.x, agent.memory, r, key)
         dual = agent.dual + (x - agent.x0) / eta
         x0 = x + eta * (dual if x0_rule == "paper" else agent.dual)  # x_{0,i}^{r+}
-        return Agent(x, x0, dual, memory), work
+        return agent._replace(x=x, x0=x0, dual=dual, memory=memory), work
 
     def send(agent: Agent) -> Vector:
         return agent.x0
@@ -64,8 +107,10 @@ def fedpd(*, eta: float, oracle: Oracle, p: float | Callable[[Any], Any] = 0.0, 
     def receive(agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
-    settings = {"eta": eta, "p": p, "oracle": oracle} | ({} if x0_rule == "paper" else {"x0_rule": x0_rule})
-    return Algorithm(
+    settings: dict[str, Any] = {"eta": eta, "p": p, "oracle": oracle}
+    settings |= {} if x0_rule == "paper" else {"x0_rule": x0_rule}
+    settings |= {} if absent == "mean_of_duals" else {"absent": absent}
+    whole = Algorithm(
         description=describe("fedpd", **settings),
         init=init,
         server=lambda x: x,
@@ -74,3 +119,30 @@ def fedpd(*, eta: float, oracle: Oracle, p: float | Callable[[Any], Any] = 0.0, 
         skip=skip,
         batch=oracle.batch,
     )
+    return whole if absent == "naive" or x0_rule == "matlab" else whole._replace(partial=_of_many(whole, eta, oracle))
+
+
+def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
+    """FedPD with a server that keeps the mean of all agents' duals; local updates are Algorithm 2's."""
+
+    def init(f: LocalObjective, x: Vector) -> AgentOfMany:
+        return AgentOfMany(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
+
+    def send(agent: AgentOfMany) -> Any:
+        return agent.x if whole.skip is None else (agent.x, agent.dual - agent.sent)
+
+    def aggregate(server: ServerOfDuals, mean: Any, share: Any) -> tuple[ServerOfDuals, Vector]:
+        x, change = (mean, (mean - server.x0) / eta) if whole.skip is None else mean
+        dual = server.dual + share * change
+        x0 = x + eta * dual
+        return ServerOfDuals(x0, dual), x0
+
+    def receive(agent: AgentOfMany, x0: Vector) -> AgentOfMany:
+        return agent._replace(x0=x0, sent=agent.dual)
+
+    def missed(agent: AgentOfMany, x0: Vector) -> AgentOfMany:
+        return agent._replace(x0=x0)
+
+    local = whole.exchanges[0].local
+    exchange = Exchange(local, send, aggregate, receive, absent=missed)
+    return whole._replace(init=init, server=lambda x: ServerOfDuals(x, 0 * x), exchanges=(exchange,))

@@ -4,4 +4,12 @@ from fedpd.problems.build import from_losses
 from fedpd.problems.logistic import penalized_logistic
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 
-__all__ = ["from_losses", "opposing_quadratics", "penalized_logistic", "quadratic", "random_quadratic"]
+__all__ = [
+    "from_losses",
+    "opposing_quadratics",
+    "penalized_logistic",
+    "quadratic",
+    "random_quadratic",
+    "share_blocks",
+]
+from fedpd.problems.redundancy import share_blocks

@@ -1,0 +1,71 @@
+"""A-FedPD (Sun, Shen, Wang, Tao, 2024): federated primal-dual with the duals of absent agents aligned.
+
+    x_i      = argmin f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta)     (by the oracle, from x_0)
+    lambda_i = lambda_i + (x_i - x_0) / eta           for those present, S
+    lambda_i = lambda_i + (mean_S x_j - x_0) / eta    for those absent: as if they had done what the others did
+    x_0      = mean_S x_i + eta mean lambda           the mean over all agents' (aligned) duals
+
+Sent: x_i up; mean_S x_j and x_0 down (CTA). With full participation and an exact oracle it is FedPD at p = 0. An absent
+agent needs every mean that it missed (or their sum): the broadcast carries their running sum, so the newest is enough.
+Difference from the paper: its local solver is K SGD steps.
+"""
+
+from typing import Any, NamedTuple
+
+from tree_math import Vector
+
+from fedpd.checks import positive
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, augmented_lagrangian, describe
+
+
+class Agent(NamedTuple):
+    x: Vector
+    x0: Vector
+    dual: Vector
+    heard: Vector  # the running sum of mean_S x_j - x_0 up to which the dual is aligned
+    memory: Any
+
+
+class Server(NamedTuple):
+    x0: Vector
+    dual: Vector  # the mean of all agents' duals
+    moved: Vector  # the running sum of mean_S x_j - x_0
+
+
+def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
+    """A-FedPD with penalty 1/eta and a local oracle, started at the server's model."""
+    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=x, dual=0 * x, heard=0 * x, memory=oracle.init(f, x))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, eta)
+        x, memory, work = oracle.solve(lagrangian, agent.x0, agent.memory, r, key)
+        return agent._replace(x=x, dual=agent.dual + (x - agent.x0) / eta, memory=memory), work
+
+    def send(agent: Agent) -> Vector:
+        return agent.x
+
+    def aggregate(server: Server, mean: Vector, share: Any) -> tuple[Server, tuple[Vector, Vector]]:
+        step = mean - server.x0  # what the duals of all agents move by on average, the absent ones by alignment
+        dual = server.dual + step / eta
+        x0, moved = mean + eta * dual, server.moved + step
+        return Server(x0, dual, moved), (x0, moved)
+
+    def receive(agent: Agent, broadcast: tuple[Vector, Vector]) -> Agent:
+        x0, moved = broadcast
+        return agent._replace(x0=x0, heard=moved)
+
+    def missed(agent: Agent, broadcast: tuple[Vector, Vector]) -> Agent:
+        x0, moved = broadcast
+        return agent._replace(x0=x0, dual=agent.dual + (moved - agent.heard) / eta, heard=moved)
+
+    return Algorithm(
+        description=describe("a_fedpd", eta=eta, oracle=oracle),
+        init=init,
+        server=lambda x: Server(x, 0 * x, 0 * x),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        model=lambda agent: agent.x0,
+        batch=oracle.batch,
+    )

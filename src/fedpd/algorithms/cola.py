@@ -1,0 +1,73 @@
+"""COLA, censored linearised ADMM (Li, Liu, Tian, Ling, 2019), on a star: small changes are not sent.
+
+    x_i = x_i - (grad f_i(x_i) + lambda_i + (xh_i - x_0)/eta) / (smoothness + 1/eta)
+    if ||x_i - xh_i|| >= threshold decay^r:  xh_i = x_i, and x_i - xh_i is sent
+    x_0 = mean xh_i,   lambda_i = lambda_i + (xh_i - x_0)/eta
+
+xh_i is what the server knows of x_i. Sent: differences of models, now and then, up; x_0 down (CTA). The censoring
+sequence must vanish for it to converge. Agents that are away are censored. Difference from the paper: its network has
+no server; this is its iteration where every agent's only neighbour is the server, whose own function is zero.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.checks import at_least, below, positive
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, describe
+
+DECAY = "decay is the factor by which the threshold shrinks every round; below 1, or nothing small is ever sent"
+
+
+class Agent(NamedTuple):
+    x: Vector
+    x0: Vector
+    dual: Vector
+    known: Vector  # xh_i
+    speaks: Array
+
+
+def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float = 0.95) -> Algorithm:
+    """COLA with penalty 1/eta, the L of the f_i, and the censoring sequence threshold * decay^r (0: never censor)."""
+    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+    positive("smoothness", smoothness, "Give L; theory.smoothness(problem) finds it")
+    at_least("threshold", threshold, 0, "0 never censors")
+    below("decay", positive("decay", decay, DECAY), 1, DECAY)
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, x, jnp.bool_(False))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        slope = f.gradient(agent.x) + agent.dual + (agent.known - agent.x0) / eta
+        x = agent.x - slope / (smoothness + 1 / eta)
+        change = x - agent.known
+        speaks = change @ change >= (threshold * decay ** jnp.asarray(r, float)) ** 2
+        return agent._replace(x=x, speaks=speaks), Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
+
+    def send(agent: Agent) -> Vector:
+        return agent.x - agent.known
+
+    def aggregate(server: Vector, change: Vector, share: Any) -> tuple[Vector, Vector]:
+        x0 = server + share * change
+        return x0, x0
+
+    def listen(agent: Agent, x0: Vector, heard: Any) -> Agent:
+        known = jax.tree.map(lambda new, old: jnp.where(heard, new, old), agent.x, agent.known)
+        return agent._replace(x0=x0, known=known, dual=agent.dual + (known - x0) / eta)
+
+    def receive(agent: Agent, x0: Vector) -> Agent:
+        return listen(agent, x0, agent.speaks)
+
+    def missed(agent: Agent, x0: Vector) -> Agent:
+        return listen(agent, x0, False)
+
+    settings = {"eta": eta, "smoothness": smoothness, "threshold": threshold, "decay": decay}
+    return Algorithm(
+        description=describe("cola", **settings),
+        init=init,
+        server=lambda x: x,
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, speaks=lambda agent: agent.speaks),),
+        model=lambda agent: agent.x0,
+    )

@@ -1,0 +1,73 @@
+"""FedDR (Tran-Dinh et al., 2021): randomised Douglas-Rachford splitting for f + g.
+
+    y_i   = y_i + alpha (x_0 - x_i)
+    x_i   = prox_{eta f_i}(y_i) = argmin f_i(x) + ||x - y_i||^2 / (2 eta)     (by the oracle, from x_i)
+    xh_i  = 2 x_i - y_i
+    mean  = mean + (|S|/N) mean_S (xh_i - xh_i as last sent)
+    x_0   = prox_{eta g}(mean)
+
+Agents that are away keep y_i, x_i and xh_i: the server's mean stays one over all agents. Sent: the change of xh_i up,
+x_0 down (CTA). With alpha = 1, g = 0 and an exact oracle its iterates are FedPD's at p = 0. Difference from the paper:
+it starts at y_i = x_i = xh_i = x^0, without the initial round of proxes.
+"""
+
+from typing import Any, NamedTuple
+
+from tree_math import Vector
+
+from fedpd.checks import below, positive
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, describe, proximal
+from fedpd.regularizers import Regularizer, proximal_step
+
+RELAXATION = "alpha is the relaxation; 1 is none"
+
+
+class Agent(NamedTuple):
+    x: Vector
+    x0: Vector
+    y: Vector
+    sent: Vector  # xh_i as the server knows it
+    memory: Any
+
+
+class Server(NamedTuple):
+    x0: Vector
+    mean: Vector  # of all agents' xh_i
+
+
+def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Algorithm:
+    """FedDR with prox parameter eta, relaxation alpha in (0, 2), a local oracle and a regulariser g at the server."""
+    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+    below("alpha", positive("alpha", alpha, RELAXATION), 2, RELAXATION)
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=proximal_step(g, x, eta), y=x, sent=x, memory=oracle.init(f, x))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        y = agent.y + alpha * (agent.x0 - agent.x)
+        x, memory, work = oracle.solve(proximal(f, y, 1 / eta), agent.x, agent.memory, r, key)
+        return agent._replace(x=x, y=y, memory=memory), work
+
+    def send(agent: Agent) -> Vector:
+        return 2 * agent.x - agent.y - agent.sent
+
+    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
+        mean = server.mean + share * change
+        x0 = proximal_step(g, mean, eta)
+        return Server(x0, mean), x0
+
+    def receive(agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0, sent=2 * agent.x - agent.y)
+
+    def missed(agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0)
+
+    settings: dict[str, Any] = {"eta": eta, "alpha": alpha, "oracle": oracle} | ({} if g is None else {"g": g})
+    return Algorithm(
+        description=describe("feddr", **settings),
+        init=init,
+        server=lambda x: Server(proximal_step(g, x, eta), x),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        model=lambda agent: agent.x0,
+        batch=oracle.batch,
+    )

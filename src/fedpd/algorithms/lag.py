@@ -1,0 +1,95 @@
+"""LAG, lazily aggregated gradients (Chen, Giannakis, Sun, Yin, 2018): gradient descent in which agents may stay silent.
+
+    g = g + (1/N) sum_{i in S} (grad f_i(x) - g_i),   x = x - step g,   g_i what agent i sent last
+
+S are the agents whose change is worth a message, measured by the last D = `memory` movements of the model:
+
+    worker side:  ||grad f_i(x) - g_i||^2          > threshold/(step^2 D) sum_{d=1..D} ||x^{r+1-d} - x^{r-d}||^2
+    server side:  L_i^2 ||x - (x when i last sent)||^2 > the same
+
+threshold = 0 is gradient descent. Sent: gradient differences, now and then, up (not CTA); x down. Agents that are away
+are silent. Differences from the paper: equal weights for the D movements; its 1/N^2 is absorbed in the threshold, since
+f is a mean here and a sum there; one L for all agents.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.checks import at_least, choice, count, positive
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, describe
+from fedpd.oracles import STEP
+
+
+class Agent(NamedTuple):
+    x: Vector
+    heard: Vector  # x when this agent last sent
+    sent: Vector  # g_i, the gradient it sent
+    gradient: Vector  # grad f_i(x)
+    moved: Array  # (D,) the last ||x^{r+1} - x^r||^2
+    speaks: Array
+
+
+class Server(NamedTuple):
+    x: Vector
+    g: Vector
+
+
+def lag(
+    *,
+    step: float,
+    threshold: float = 0.1,
+    memory: int = 10,
+    trigger: str = "worker",
+    smoothness: float | None = None,
+) -> Algorithm:
+    """LAG with the worker-side or the server-side trigger (which needs L_i: `smoothness`)."""
+    positive("step", step, STEP)
+    at_least("threshold", threshold, 0, "0 is gradient descent, 0.1 a usual choice")
+    count("memory", memory, "Give D, the movements that are remembered, e.g. 10")
+    choice("trigger", trigger, ("worker", "server"))
+    if trigger == "worker":
+        smoothness = None
+    else:
+        positive("smoothness", smoothness, "The server-side trigger needs L; theory.smoothness(problem) finds it")
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, 0 * x, jnp.zeros(memory), jnp.bool_(False))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        gradient = f.gradient(agent.x)
+        change, distance = gradient - agent.sent, agent.x - agent.heard
+        size = change @ change if smoothness is None else smoothness**2 * (distance @ distance)
+        speaks = (size > threshold / (step**2 * memory) * jnp.sum(agent.moved)) | (r == 0)
+        agent = agent._replace(gradient=gradient, speaks=speaks)
+        return agent, Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
+
+    def send(agent: Agent) -> Vector:
+        return agent.gradient - agent.sent
+
+    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
+        g = server.g + share * change
+        x = server.x - step * g
+        return Server(x, g), x
+
+    def hear(agent: Agent, x: Vector) -> Agent:
+        moved = jnp.roll(agent.moved, 1).at[0].set(((x - agent.x) @ (x - agent.x)).astype(agent.moved.dtype))
+        return agent._replace(x=x, moved=moved)
+
+    def receive(agent: Agent, x: Vector) -> Agent:
+        def keep(new: Vector, old: Vector) -> Vector:
+            return jax.tree.map(lambda a, b: jnp.where(agent.speaks, a, b), new, old)
+
+        spoken = agent._replace(sent=keep(agent.gradient, agent.sent), heard=keep(agent.x, agent.heard))
+        return hear(spoken, x)
+
+    settings = {"step": step, "threshold": threshold, "memory": memory, "trigger": trigger}
+    return Algorithm(
+        description=describe("lag", **settings),
+        init=init,
+        server=lambda x: Server(x, 0 * x),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=hear, speaks=lambda agent: agent.speaks),),
+        model=lambda agent: agent.x,
+    )

@@ -1,0 +1,62 @@
+"""VRL-SGD (Liang et al., 2019): variance reduced local SGD.
+
+    x_i = x;  Q times  x_i = x_i - step (h_i(x_i) - Delta_i)
+    x   = (1/N) sum_i x_i
+    Delta_i = Delta_i + (x - x_i)/(Q step)
+
+so that Delta_i tends to grad f_i - grad f and the local steps to steps on f. Sent: one model each way (CTA). Equal to
+SCAFFOLD (option 2) with full participation. Agents that are away keep Delta_i: the changes of those present sum to
+zero, so the sum of all Delta_i stays zero. Difference from the paper: full gradients (batch=None) as an option.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.checks import positive
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, describe
+from fedpd.oracles import STEP, sgd
+
+
+class Agent(NamedTuple):
+    x: Vector
+    delta: Vector
+    length: Array  # Q step: how far the last local steps could go
+
+
+def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Algorithm:
+    """VRL-SGD with Q = iterations local steps on `batch` samples (None: all of them)."""
+    positive("step", step, STEP)
+    oracle = sgd(step, iterations, batch)
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, length(iterations))
+
+    def length(steps: Any) -> Array:
+        return jnp.asarray(step * jnp.asarray(steps, float), float)
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, _, work = oracle.solve(Subproblem(f, -agent.delta), agent.x, None, r, key)
+        return Agent(x, agent.delta, length(work.updates)), work
+
+    def send(agent: Agent) -> Vector:
+        return agent.x
+
+    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        return mean, mean
+
+    def receive(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x, delta=agent.delta + (x - agent.x) / agent.length)
+
+    def missed(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    return Algorithm(
+        description=describe("vrl_sgd", step=step, iterations=iterations, batch=batch),
+        init=init,
+        server=lambda x: x,
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        model=lambda agent: agent.x,
+        batch=batch,
+    )

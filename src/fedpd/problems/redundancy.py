@@ -1,0 +1,27 @@
+"""Data of which blocks are shared between agents, for RI-SGD."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from fedpd.checks import count, refuse
+from fedpd.core import Answer, Problem
+from fedpd.problems.build import from_losses
+
+
+def share_blocks(problem: Problem, copies: int) -> Problem:
+    """`problem`, with agent i holding the data of agents i, i+1, ..., i+copies (cyclically) besides its own.
+
+    f changes with it where agents differ in size: each f_i is the mean over what agent i holds.
+    """
+    count("copies", copies, "Give how many other agents' data each agent holds, e.g. 1", least=0)
+    if copies >= problem.agents:
+        refuse("copies", copies, f"must be below the {problem.agents} agents", "N - 1 shares everything")
+    own = [jax.tree.map(lambda leaf, i=i: leaf[i, : problem.sizes[i]], problem.data) for i in range(problem.agents)]
+    held = [
+        jax.tree.map(lambda *blocks: np.concatenate(blocks), *(own[(i + k) % len(own)] for k in range(copies + 1)))
+        for i in range(len(own))
+    ]
+    shared = from_losses(problem.losses, held, problem.start, penalty=problem.penalty, name=problem.name)
+    return replace(shared, answer=Answer(smoothness=problem.answer.smoothness))

@@ -1,0 +1,74 @@
+"""Regularisers g of the composite problem f + g, given by their prox: prox(x, t) = argmin_u g(u) + ||u - x||^2/(2t)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.checks import at_least, refuse
+from fedpd.core import Array, describe
+
+
+class Regularizer(NamedTuple):
+    description: str
+    value: Callable[[Vector], Array]
+    prox: Callable[[Vector, Any], Vector]
+
+
+def l1(weight: float) -> Regularizer:
+    """g(x) = weight ||x||_1: soft thresholding."""
+    at_least("weight", weight, 0, "0 is no regulariser")
+
+    def prox(x: Vector, t: Any) -> Vector:
+        return jax.tree.map(lambda leaf: jnp.sign(leaf) * jnp.maximum(jnp.abs(leaf) - weight * t, 0), x)
+
+    return Regularizer(describe("l1", weight=weight), lambda x: weight * _sum(x, jnp.abs), prox)
+
+
+def l2(weight: float) -> Regularizer:
+    """g(x) = (weight/2) ||x||^2: shrinking."""
+    at_least("weight", weight, 0, "0 is no regulariser")
+    return Regularizer(describe("l2", weight=weight), lambda x: weight / 2 * (x @ x), lambda x, t: x / (1 + weight * t))
+
+
+def box(low: float, high: float) -> Regularizer:
+    """g(x) = 0 where every entry lies in [low, high], infinity elsewhere: clipping."""
+    if not low <= high:
+        refuse("low, high", (low, high), "low must be at most high", "Give the bounds of every entry")
+
+    def outside(leaf: Array) -> Array:
+        return jnp.where((leaf < low) | (leaf > high), jnp.inf, 0.0)
+
+    def prox(x: Vector, t: Any) -> Vector:
+        return jax.tree.map(lambda leaf: jnp.clip(leaf, low, high), x)
+
+    return Regularizer(describe("box", low=low, high=high), lambda x: _sum(x, outside), prox)
+
+
+def group_l1(weight: float) -> Regularizer:
+    """g(x) = weight sum ||row||: each leaf's rows (its last axis) are groups that vanish together."""
+    at_least("weight", weight, 0, "0 is no regulariser")
+
+    def norms(leaf: Array) -> Array:
+        return jnp.sqrt(jnp.sum(leaf * leaf, axis=-1, keepdims=True))
+
+    def shrink(leaf: Array, t: Any) -> Array:
+        norm = norms(leaf)
+        return leaf * jnp.maximum(1 - weight * t / jnp.where(norm > 0, norm, 1), 0)
+
+    return Regularizer(
+        describe("group_l1", weight=weight),
+        lambda x: weight * _sum(x, norms),
+        lambda x, t: jax.tree.map(lambda leaf: shrink(jnp.atleast_1d(leaf), t).reshape(leaf.shape), x),
+    )
+
+
+def proximal_step(regularizer: Regularizer | None, x: Vector, t: Any) -> Vector:
+    """prox_{t g}(x); x itself where there is no regulariser."""
+    return x if regularizer is None else regularizer.prox(x, t)
+
+
+def _sum(x: Vector, function: Callable[[Array], Array]) -> Array:
+    return sum((jnp.sum(function(leaf)) for leaf in jax.tree.leaves(x)), jnp.zeros(()))

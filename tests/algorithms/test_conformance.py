@@ -1,0 +1,234 @@
+"""What holds for every method, by one row each."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+from tree_math import Vector
+
+from fedpd import Algorithm, FedpdError, Problem, Run, algorithms, oracles, problems, simulate
+from fedpd.agents import Functions, agent_key, arrays, local_objective
+from fedpd.checkpoint import flatten, unflatten
+from fedpd.core import Exchange
+from fedpd.history import COLUMNS
+from fedpd.precision import scope
+from fedpd.rounds import coin
+
+GD = oracles.gd(step=0.2, iterations=3)
+ROUNDS, AGENTS, DIMENSION = 6, 3, 4
+MIXING = np.full((AGENTS, AGENTS), 0.2) + 0.4 * np.eye(AGENTS)
+
+
+class Row(NamedTuple):
+    make: Callable[[], Algorithm]
+    up: int = 1  # models sent by an agent in a round that communicates
+    down: int = 1
+    bad: dict[str, Any] = {}  # a hyper-parameter that must be refused  # noqa: RUF012
+    counts_messages: bool = True  # every agent sends the same in every round that communicates
+
+
+def row(name: str, settings: dict[str, Any], bad: dict[str, Any], up: int = 1, down: int = 1, steady: bool = True) -> Row:
+    factory = getattr(algorithms, name)
+    return Row(partial(factory, **settings), up, down, settings | bad, steady)
+
+
+STEPS = {"step": 0.2, "iterations": 3, "batch": 2}
+ROWS = {
+    "fedpd": row("fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4}, {"eta": 0}),
+    "fedpd-vr": row("fedpd", {"eta": 0.5, "oracle": oracles.vr(gamma=0.5, iterations=3, refresh=4)}, {"p": 1}),
+    "fedpd-sgd": row("fedpd", {"eta": 0.5, "oracle": oracles.sgd(0.1, 3, batch=2)}, {"eta": float("nan")}),
+    "fedavg": row("fedavg", {"oracle": GD}, {"oracle": None}),
+    "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),
+    "local_gd": row("local_gd", {"step": 0.2, "iterations": 3}, {"step": -1}),
+    "ri_sgd": row("ri_sgd", STEPS, {"batch": 0}),
+    "mpr_sgd": row("mpr_sgd", STEPS | {"momentum": 0.5}, {"momentum": 1}, 2, 2),
+    "coop_sgd-elastic": row("coop_sgd", {"oracle": GD, "alpha": 0.1, "beta": 0.3}, {"beta": 1.5}),
+    "coop_sgd-mixing": row("coop_sgd", {"oracle": GD, "mixing": MIXING}, {"mixing": np.ones((3, 3))}),
+    "vrl_sgd": row("vrl_sgd", STEPS, {"step": 0}),
+    "f_svrg": row("f_svrg", STEPS, {"iterations": 0}, 2, 2),
+    "pr_spider": row("pr_spider", STEPS | {"refresh": 4}, {"refresh": 0}, 3, 3, steady=False),
+    "feddane": row("feddane", {"mu": 1.0, "oracle": GD}, {"mu": -1}, 2, 2),
+    "lag": row("lag", {"step": 0.5}, {"memory": 0}, steady=False),
+    "lag-server": row(
+        "lag", {"step": 0.5, "trigger": "server", "smoothness": 1.0}, {"smoothness": None}, steady=False
+    ),
+    "cola": row("cola", {"eta": 1.0, "smoothness": 1.0}, {"decay": 1}, steady=False),
+    "admm": row("admm", {"eta": 0.5, "oracle": GD}, {"eta": -1}),
+    "feddyn": row("feddyn", {"alpha": 2.0, "oracle": GD}, {"alpha": 0}),
+    "feddr": row("feddr", {"eta": 0.5, "oracle": GD}, {"alpha": 2}),
+    "fedadmm": row("fedadmm", {"rho": 2.0, "oracle": GD}, {"server_step": 0}),
+    "a_fedpd": row("a_fedpd", {"eta": 0.5, "oracle": GD}, {"eta": "1"}, 1, 2),
+    "scaffold": row("scaffold", STEPS, {"option": 3}, 2, 2),
+    "scaffold-1": row("scaffold", STEPS | {"option": 1}, {"server_step": -1}, 2, 2),
+    "proxskip": row("proxskip", {"step": 0.3, "p": 0.5}, {"p": 1.0}),
+    "fedlin": row("fedlin", {"step": 0.2, "iterations": 3}, {"step": float("inf")}, 2, 2),
+    "stem": row("stem", STEPS | {"a": 0.1}, {"a": 1.5}, 2, 2),
+}
+every_method = pytest.mark.parametrize("name", ROWS)
+
+
+def _losses(x: Any, rows: Any) -> Any:
+    """Softened squares: smooth, heterogeneous and not quadratic."""
+    return jnp.log1p(((rows["a"] @ x - rows["b"]) ** 2) / 2)
+
+
+def _data() -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(3)
+    return [{"a": rng.standard_normal((5, DIMENSION)), "b": rng.standard_normal(5) + i} for i in range(AGENTS)]
+
+
+PROBLEM = problems.from_losses(_losses, _data(), np.linspace(-1, 1, DIMENSION))
+
+
+@pytest.fixture(scope="module")
+def runs() -> Callable[[str], tuple[Algorithm, Run]]:
+    """Each method's plain run, made once."""
+    made: dict[str, tuple[Algorithm, Run]] = {}
+
+    def run(name: str) -> tuple[Algorithm, Run]:
+        if name not in made:
+            algorithm = ROWS[name].make()
+            made[name] = algorithm, simulate(algorithm, PROBLEM, rounds=ROUNDS)
+        return made[name]
+
+    return run
+
+
+Runs = Callable[[str], tuple[Algorithm, Run]]
+
+
+def test_every_method_has_a_row() -> None:
+    assert {name.partition("-")[0] for name in ROWS} == set(algorithms.__all__)
+
+
+@every_method
+def test_bad_hyper_parameters_are_refused_with_a_sentence(name: str) -> None:
+    factory = ROWS[name].make.func  # type: ignore[attr-defined]
+    if name == "fedavg":
+        with pytest.raises(AttributeError):
+            factory(**ROWS[name].bad)
+        return
+    with pytest.raises(FedpdError, match=r"^.+ = .+: .+\. .+[.?]$"):
+        factory(**ROWS[name].bad)
+
+
+@every_method
+def test_resume_equals_uninterrupted(name: str, runs: Runs, tmp_path: Path) -> None:
+    algorithm, whole = runs(name)
+
+    def interrupt(done: int, rounds: int, stationarity: float) -> None:
+        if done >= 3:
+            raise InterruptedError
+
+    options: dict[str, Any] = {"rounds": ROUNDS, "checkpoints": tmp_path, "checkpoint_every": 2}
+    with pytest.raises(InterruptedError):
+        simulate(algorithm, PROBLEM, progress=interrupt, **options)
+    resumed = simulate(algorithm, PROBLEM, **options)
+    assert all(np.array_equal(whole.history[column], resumed.history[column]) for column in COLUMNS)
+    assert np.array_equal(whole.model, resumed.model)
+
+
+@every_method
+def test_agent_by_agent_with_serialised_messages_is_the_simulation(name: str, runs: Runs) -> None:
+    algorithm, run = runs(name)
+    with scope(True):
+        models, up, down = by_hand(algorithm)
+    np.testing.assert_allclose(run.model, np.mean(models, axis=0), atol=1e-13)
+    assert run.history["bytes_up"][-1] == up
+    assert run.history["bytes_down"][-1] == down
+    if ROWS[name].counts_messages:
+        model = 8 * DIMENSION * AGENTS * np.count_nonzero(run.history["communicated"])
+        assert (up, down) == (ROWS[name].up * model, ROWS[name].down * model)
+
+
+def by_hand(algorithm: Algorithm) -> tuple[list[np.ndarray], int, int]:
+    """The rounds as a deployment would do them: no vmap, no sharing, messages as bytes."""
+    functions, everything = Functions(PROBLEM.losses, PROBLEM.penalty), arrays(PROBLEM)
+    ones = [jax.tree.map(lambda leaf, i=i: leaf[i], everything) for i in range(AGENTS)]
+    start, key = Vector(PROBLEM.start), jax.random.key(0)
+    agents = [algorithm.init(local_objective(functions, one), start) for one in ones]
+    server, up, down = algorithm.server(start), 0, 0
+    for r in range(ROUNDS):
+        skipped = bool(coin(algorithm, key, r))
+        for number, exchange in enumerate(algorithm.exchanges):
+            local = jax.jit(lambda one, agent, r, key, e=exchange: e.local(local_objective(functions, one), agent, r, key))
+            for i, one in enumerate(ones):
+                agents[i], _ = local(one, agents[i], jnp.int32(r), agent_key(key, r, i, number))
+            if skipped or (exchange.when is not None and not exchange.when(jnp.int32(r))):
+                continue
+            agents, server, sent, fetched = meet(exchange, agents, server)
+            up, down = up + sent, down + fetched
+    return [np.asarray(algorithm.model(agent).tree) for agent in agents], up, down
+
+
+def meet(exchange: Exchange, agents: list[Any], server: Any) -> tuple[list[Any], Any, int, int]:
+    speakers = [agent for agent in agents if exchange.speaks is None or exchange.speaks(agent)]
+    like = exchange.send(agents[0])
+    envelopes = [wire(exchange.send(agent)) for agent in speakers]
+    messages = [unwire(envelope, like) for envelope in envelopes]
+    sent = sum(payload(envelope) for envelope in envelopes)
+    if exchange.mixing is not None:
+        weights = [np.asarray(exchange.mixing(jnp.int32(i))) for i in range(AGENTS)]
+        mixed = [jax.tree.map(lambda *m, w=w: sum(a * b for a, b in zip(w, m, strict=True)), *messages) for w in weights]
+        return [exchange.receive(a, m) for a, m in zip(agents, mixed, strict=True)], server, sent, sent
+    nothing = jax.tree.map(jnp.zeros_like, like)
+    mean = jax.tree.map(lambda *m: sum(m) / len(m), *messages) if messages else nothing
+    server, broadcast = exchange.aggregate(server, mean, len(messages) / AGENTS)
+    envelope = wire(broadcast)
+    answers = [exchange.receive(agent, unwire(envelope, broadcast)) for agent in agents]
+    return answers, server, sent, AGENTS * payload(envelope)
+
+
+def wire(message: Any) -> bytes:
+    return save(flatten("message", message))
+
+
+def unwire(envelope: bytes, like: Any) -> Any:
+    return unflatten("message", like, load(envelope))
+
+
+def payload(envelope: bytes) -> int:
+    return sum(array.nbytes for array in load(envelope).values())
+
+
+@every_method
+def test_padding_and_pytrees_change_nothing(name: str, runs: Runs) -> None:
+    _, flat = runs(name)
+
+    def losses(x: Any, rows: Any) -> Any:
+        return _losses(jnp.concatenate([x["head"], x["tail"].reshape(-1)]), rows)
+
+    start = {"head": PROBLEM.start[:1], "tail": PROBLEM.start[1:].reshape(3, 1)}
+    tree = problems.from_losses(losses, _data(), start)
+    padded = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[:, :2] + 9.0], axis=1), tree.data)
+    run = simulate(ROWS[name].make(), _with_data(tree, padded), rounds=ROUNDS)
+    model = np.concatenate([run.model["head"], run.model["tail"].reshape(-1)])
+    np.testing.assert_allclose(model, flat.model, atol=1e-13)
+    np.testing.assert_allclose(run.history["loss"], flat.history["loss"], atol=1e-13)
+    for column in ("samples", "local_updates", "bytes_up", "bytes_down", "communications"):
+        assert np.array_equal(run.history[column], flat.history[column])
+
+
+def _with_data(problem: Problem, padded: Any) -> Problem:
+    """The problem with more padding: a fourth agent's size decides how long the arrays are, and it is left out."""
+    return replace(problem, data=padded, padded=True)
+
+
+@every_method
+def test_everyone_present_is_full_participation(name: str, runs: Runs) -> None:
+    if name == "coop_sgd-mixing":
+        pytest.skip("mixing needs every agent in every round, and says so")
+    algorithm, full = runs(name)
+    present = np.ones((ROUNDS, AGENTS), bool)
+    present[-1, 0] = False  # the program for partial participation, with everybody there until the last round
+    run = simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)
+    np.testing.assert_allclose(run.history["loss"][:-1], full.history["loss"][:-1], atol=1e-13)
+    assert np.array_equal(run.history["samples"][:-1], full.history["samples"][:-1])
+    assert run.history["samples"][-1] <= full.history["samples"][-1]
