@@ -51,7 +51,7 @@ def test_a_file_is_a_problem_a_run_and_methods() -> None:
         "fedpd(eta=0.08, p=0.5, oracle=gd(step=0.08, iterations=8))",
         "schedules",
         "fedprox(rho=1, oracle=vr(gamma=inf, iterations=8, batch=1, refresh=1))",
-        "fedavg(oracle=optax(optimizer=custom, iterations=3, batch=None))",
+        "fedavg(oracle=optax(optimizer=adam(learning_rate=0.01), keep_state=False, iterations=3, batch=None))",
     ]
 
 

@@ -48,11 +48,11 @@ class Shard(NamedTuple):
 
 def arrays(problem: Problem) -> Shard:
     """The arrays of a problem; mask and scale only where agents differ in size or weight."""
-    largest = problem.sizes.max()
+    length = jax.tree.leaves(problem.data)[0].shape[1]
     dtype = np.float64 if problem.double else np.float32
     mask = scale = None
-    if (problem.sizes != largest).any():
-        mask = ((np.arange(largest) < problem.sizes[:, None]) / problem.sizes[:, None]).astype(dtype)
+    if (problem.sizes != length).any():
+        mask = ((np.arange(length) < problem.sizes[:, None]) / problem.sizes[:, None]).astype(dtype)
     if (problem.scale != 1).any():
         scale = problem.scale.astype(dtype)
     return Shard(problem.data, problem.sizes, scale, mask, np.arange(problem.agents, dtype=np.int32))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import tomllib
 from collections.abc import Callable
 from datetime import datetime
 from importlib.resources import files
@@ -14,8 +15,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from fedpd import __version__, experiment, runner
-from fedpd.checks import FedpdError, choice, count
+from fedpd import __version__, experiment, runner, theory
+from fedpd.checks import FedpdError, choice, count, positive
+from fedpd.defaults import method_tables, toml
 from fedpd.experiment import Experiment
 from fedpd.progress import bars, stationarity_note
 
@@ -49,16 +51,26 @@ def compare(
     rounds: Annotated[int, typer.Option(help="T, the rounds of each method.")] = 600,
     data: Annotated[str, typer.Option(help="strong, weak, or strong_program (the authors' program's).")] = "strong",
     seeds: Annotated[int, typer.Option(help="How many seeds, run at once; the table then shows mean and spread.")] = 1,
+    methods: Annotated[str, typer.Option(help="paper: its eight; all: every method, steps by its own rule.")] = "paper",
+    target: Annotated[float, typer.Option(help="Show what it costs to bring the stationarity down to this.")] = 1e-10,
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Compare FedPD, FedAvg and FedProx on the paper's first experiment: table, figure and histories."""
+    """Compare FedPD, FedAvg and FedProx (or all methods) on the paper's first experiment: table, figure, histories."""
     count("--rounds", rounds, "Give the rounds of each method, e.g. 600")
     count("--seeds", seeds, "Give how many seeds, e.g. 5")
     choice("--data", data, experiment.DATA)
+    choice("--methods", methods, ("paper", "all"))
+    positive("--target", target, "Give a stationarity, e.g. 1e-10")
     template = Template(files("fedpd").joinpath("compare.toml").read_text(encoding="utf-8"))
     text = template.substitute(data=data, rounds=rounds, seeds=list(range(seeds)))
-    _start(experiment.parse(text), out or _new_folder("compare"), overwrite)
+    if methods == "all":
+        problem = experiment.build_problem(tomllib.loads(text)["problem"])
+        tables = method_tables(theory.smoothness(problem), problem.agents)
+        text = (
+            text.partition("[[algorithm]]")[0] + "\n\n".join(f"[[algorithm]]\n{toml(table)}" for table in tables) + "\n"
+        )
+    _start(experiment.parse(text), out or _new_folder("compare"), overwrite, target)
 
 
 @app.command()
@@ -77,16 +89,24 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that
     _execute(runner.open_folder(folder), folder)
 
 
+@app.command(name="methods")
+def show_methods() -> None:
+    """The methods there are: what they send and keep, what they assume, and their complexity."""
+    from fedpd.report.methods import methods_table
+
+    console.print(methods_table())
+
+
 def _new_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _start(plan: Experiment, folder: Path, overwrite: bool) -> None:
+def _start(plan: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
     runner.create(folder, plan.text, overwrite=overwrite)
-    _execute(plan, folder)
+    _execute(plan, folder, target)
 
 
-def _execute(plan: Experiment, folder: Path) -> None:
+def _execute(plan: Experiment, folder: Path, target: float | None = None) -> None:
     problem = plan.problem
     summary = (
         f"{problem.name}: {problem.agents} agents, {problem.samples:,} samples, {problem.dimension:,} parameters, "
@@ -102,13 +122,15 @@ def _execute(plan: Experiment, folder: Path) -> None:
         for outcome in result.runs:
             if outcome.diverged is not None:
                 console.print(Text.assemble((result.label, "yellow"), ": ", outcome.diverged.message), soft_wrap=True)
-    _show(results, plan, folder)
+    _show(results, plan, folder, target)
 
 
-def _show(results: list[runner.Result], plan: Experiment, folder: Path) -> None:
-    from fedpd.report import comparison_figure, comparison_table, save_figure  # a second to import: only when needed
+def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: float | None) -> None:
+    from fedpd.report import comparison_figure, comparison_table, save_figure, target_table  # takes a second to import
 
     console.print(comparison_table(results))
+    if target is not None:
+        console.print(target_table(results, target))
     problem = plan.problem
     figure = comparison_figure(results, f"{problem.name.replace('_', ' ')}, {problem.agents} agents")
     paths = save_figure(figure, folder, "comparison")

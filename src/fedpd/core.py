@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
+from fedpd.checks import refuse
+
 Array = jax.Array
 Tree = Any  # a pytree of arrays
 Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
@@ -164,6 +166,11 @@ class Oracle(NamedTuple):
     init: Callable[[LocalObjective, Vector], Any]
     solve: Callable[[Subproblem, Vector, Any, Array, Key], tuple[Vector, Any, Work]]
     batch: int | None
+
+
+def check_oracle(oracle: Any) -> None:
+    if not isinstance(oracle, Oracle):
+        refuse("oracle", oracle, "must be a local solver", "Give e.g. oracles.gd(step=0.1, iterations=8)")
 
 
 class Exchange(NamedTuple):

@@ -30,7 +30,7 @@ import optax
 
 from fedpd import algorithms, data, oracles, problems, schedules
 from fedpd.checks import FedpdError, choice, count, nearest
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Algorithm, Problem, describe
 
 Table = Mapping[str, Any]
 Functions = Mapping[str, Callable[..., Any]]
@@ -100,6 +100,11 @@ def load(path: Path) -> Experiment:
         raise FedpdError(f"{path}: {error}") from None
 
 
+def build_problem(table: Table) -> Problem:
+    """The problem that a table describes."""
+    return _call("[problem]", table, PROBLEMS, {})
+
+
 def parse(text: str) -> Experiment:
     """The experiment that a TOML text describes; a mistake is answered with its place, value, rule and remedy."""
     try:
@@ -111,7 +116,7 @@ def parse(text: str) -> Experiment:
         if not isinstance(tables[name], dict):
             raise FedpdError(f"{name} = {tables[name]!r}: must be a table. Write [{name}] on a line of its own.")
     settings = _settings(tables["run"])
-    problem = _call("[problem]", tables["problem"], PROBLEMS, {})
+    problem = build_problem(tables["problem"])
     return Experiment(text, problem, settings, _methods(tables["algorithm"], settings))
 
 
@@ -137,7 +142,7 @@ def _methods(tables: Any, settings: Settings) -> tuple[Method, ...]:
     for number, table in enumerate(tables, 1):
         place = f"[[algorithm]] {number}" + (f" ({table['label']})" if "label" in table else "")
         arguments = {key: value for key, value in table.items() if key != "label"}
-        algorithm = _call(place, arguments, ALGORITHMS, {"rounds": settings.rounds}, also=("label",))
+        algorithm = build_algorithm(arguments, settings.rounds, place)
         label = table.get("label", algorithm.description)
         if not isinstance(label, str) or not label.strip():
             raise FedpdError(f"{place} label = {label!r}: must be a text. Leave it out for {algorithm.description!r}.")
@@ -147,6 +152,11 @@ def _methods(tables: Any, settings: Settings) -> tuple[Method, ...]:
         if labels.count(label) > 1:
             raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each a label of its own.")
     return tuple(methods)
+
+
+def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]") -> Algorithm:
+    """The method that a table describes."""
+    return _call(place, table, ALGORITHMS, {"rounds": rounds}, also=("label",))
 
 
 def _call(place: str, table: Table, functions: Functions, context: Table, also: tuple[str, ...] = ()) -> Any:
@@ -162,6 +172,9 @@ def _call(place: str, table: Table, functions: Functions, context: Table, also: 
     required = [key for key, p in parameters.items() if p.default is p.empty and key not in context]
     _known_keys(f"{place} {name}", given, (*parameters, *also), required=required)
     context = {key: value for key, value in (dict(context) | given).items() if not isinstance(value, dict)}
+    if isinstance(given.get("optimizer"), dict):
+        optimizer = {key: value for key, value in given["optimizer"].items() if key != "name"}
+        context["label"] = describe(str(given["optimizer"].get("name")), **optimizer)
     inherited = {key: value for key, value in context.items() if key in parameters}
     arguments = {key: _argument(f"{place} {key}", key, value, context) for key, value in given.items()}
     return _at(place, function, **(inherited | arguments))

@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, augmented_lagrangian, describe
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Work,
+    augmented_lagrangian,
+    check_oracle,
+    describe,
+)
 
 
 class Agent(NamedTuple):
@@ -34,6 +45,7 @@ class Server(NamedTuple):
 
 def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
     """A-FedPD with penalty 1/eta and a local oracle, started at the server's model."""
+    check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
 
     def init(f: LocalObjective, x: Vector) -> Agent:

@@ -16,7 +16,18 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, augmented_lagrangian, describe
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Work,
+    augmented_lagrangian,
+    check_oracle,
+    describe,
+)
 from fedpd.regularizers import Regularizer, proximal_step
 
 
@@ -35,6 +46,7 @@ class Server(NamedTuple):
 
 def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorithm:
     """Consensus ADMM with penalty 1/eta, a local oracle and a regulariser g at the server."""
+    check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
 
     def init(f: LocalObjective, x: Vector) -> Agent:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle
 
 
 class Agent(NamedTuple):
@@ -17,6 +17,7 @@ def local_averaging(
     description: str, oracle: Oracle, subproblem: Callable[[LocalObjective, Vector], Subproblem]
 ) -> Algorithm:
     """x_i = oracle(subproblem(f_i, x^r)) started at x^r; x^{r+1} = (1/N) sum_i x_i. One model up, one down."""
+    check_oracle(oracle)
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, oracle.init(f, x))

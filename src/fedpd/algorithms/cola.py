@@ -5,8 +5,9 @@
     x_0 = mean xh_i,   lambda_i = lambda_i + (xh_i - x_0)/eta
 
 xh_i is what the server knows of x_i. Sent: differences of models, now and then, up; x_0 down (CTA). The censoring
-sequence must vanish for it to converge. Agents that are away are censored. Difference from the paper: its network has
-no server; this is its iteration where every agent's only neighbour is the server, whose own function is zero.
+sequence must vanish for it to converge. Agents that are away are censored, but their duals go on without their x_i:
+with half of the agents present it still converges, with few it diverges. Difference from the paper: its network has no
+server; this is its iteration where every agent's only neighbour is the server, whose own function is zero.
 """
 
 from typing import Any, NamedTuple

@@ -19,7 +19,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.checks import at_most, positive, refuse
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, describe
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
 
 ELASTIC = (
     "alpha is how far an agent moves towards the auxiliary variable, beta how far that moves: at most 1, e.g. N alpha"
@@ -34,6 +34,7 @@ class Agent(NamedTuple):
 
 def coop_sgd(*, oracle: Oracle, alpha: float | None = None, beta: float | None = None, mixing: Any = None) -> Algorithm:
     """Cooperative SGD with a local oracle, and either elastic averaging (alpha, beta) or a mixing matrix (N, N)."""
+    check_oracle(oracle)
     if {alpha is None, beta is None, mixing is not None} != {mixing is not None}:
         refuse("alpha, beta, mixing", (alpha, beta, mixing), "must be the one kind or the other", EITHER)
 

@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, augmented_lagrangian, describe
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Work,
+    augmented_lagrangian,
+    check_oracle,
+    describe,
+)
 
 
 class Agent(NamedTuple):
@@ -28,6 +39,7 @@ class Agent(NamedTuple):
 
 def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> Algorithm:
     """FedADMM with penalty rho, a local oracle and a server step (None: the share of agents that are present)."""
+    check_oracle(oracle)
     positive("rho", rho, "rho = L is a good start, L the smoothness of the f_i")
     if server_step is not None:
         positive("server_step", server_step, "Leave it out for |S|/N")

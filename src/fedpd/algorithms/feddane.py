@@ -13,11 +13,12 @@ from tree_math import Vector
 
 from fedpd.algorithms.gradients_first import Agent, gradients_first
 from fedpd.checks import at_least
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, describe
+from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
 
 
 def feddane(*, mu: float, oracle: Oracle) -> Algorithm:
     """FedDANE with proximal weight mu and a local oracle."""
+    check_oracle(oracle)
     at_least("mu", mu, 0, "mu = L is a good start, L the smoothness of the f_i")
 
     def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:

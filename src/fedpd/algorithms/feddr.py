@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import below, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, describe, proximal
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, check_oracle, describe, proximal
 from fedpd.regularizers import Regularizer, proximal_step
 
 RELAXATION = "alpha is the relaxation; 1 is none"
@@ -37,6 +37,7 @@ class Server(NamedTuple):
 
 def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Algorithm:
     """FedDR with prox parameter eta, relaxation alpha in (0, 2), a local oracle and a regulariser g at the server."""
+    check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
     below("alpha", positive("alpha", alpha, RELAXATION), 2, RELAXATION)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, describe
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
 
 
 class Agent(NamedTuple):
@@ -32,6 +32,7 @@ class Server(NamedTuple):
 
 def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
     """FedDyn with regulariser weight alpha and a local oracle."""
+    check_oracle(oracle)
     positive("alpha", alpha, "alpha = L is a good start, L the smoothness of the f_i; FedPD's eta is 1/alpha")
 
     def init(f: LocalObjective, x: Vector) -> Agent:

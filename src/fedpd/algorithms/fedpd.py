@@ -35,7 +35,18 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import choice, positive, skip_probability
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, augmented_lagrangian, describe
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Work,
+    augmented_lagrangian,
+    check_oracle,
+    describe,
+)
 
 NAIVE = (
     "absent='naive' averages x_i + eta lambda_i over the agents that are present: with partial participation it weighs "
@@ -81,6 +92,7 @@ def fedpd(
 
     absent: what the server does when agents come and go: keep the "mean_of_duals", or the "naive" average.
     """
+    check_oracle(oracle)
     positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))

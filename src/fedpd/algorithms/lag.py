@@ -8,8 +8,9 @@ S are the agents whose change is worth a message, measured by the last D = `memo
     server side:  L_i^2 ||x - (x when i last sent)||^2 > the same
 
 threshold = 0 is gradient descent. Sent: gradient differences, now and then, up (not CTA); x down. Agents that are away
-are silent. Differences from the paper: equal weights for the D movements; its 1/N^2 is absorbed in the threshold, since
-f is a mean here and a sum there; one L for all agents.
+are silent. Differences from the paper: equal weights xi_d = threshold/D for the D movements; one L for all agents. Its
+1/N^2 is not missing: its f is a sum, so its gradients are 1/N of these, and N cancels. Its xi_d = 0.1 with D = 10 is
+threshold = 1.
 """
 
 from typing import Any, NamedTuple
@@ -40,14 +41,14 @@ class Server(NamedTuple):
 def lag(
     *,
     step: float,
-    threshold: float = 0.1,
+    threshold: float = 1.0,
     memory: int = 10,
     trigger: str = "worker",
     smoothness: float | None = None,
 ) -> Algorithm:
     """LAG with the worker-side or the server-side trigger (which needs L_i: `smoothness`)."""
     positive("step", step, STEP)
-    at_least("threshold", threshold, 0, "0 is gradient descent, 0.1 a usual choice")
+    at_least("threshold", threshold, 0, "0 is gradient descent, 1 the paper's choice")
     count("memory", memory, "Give D, the movements that are remembered, e.g. 10")
     choice("trigger", trigger, ("worker", "server"))
     if trigger == "worker":

@@ -6,7 +6,8 @@
 
 so that Delta_i tends to grad f_i - grad f and the local steps to steps on f. Sent: one model each way (CTA). Equal to
 SCAFFOLD (option 2) with full participation. Agents that are away keep Delta_i: the changes of those present sum to
-zero, so the sum of all Delta_i stays zero. Difference from the paper: full gradients (batch=None) as an option.
+zero, so the sum of all Delta_i stays zero; a single agent at a time, however, learns nothing of the others. Difference
+from the paper: full gradients (batch=None) as an option.
 """
 
 from typing import Any, NamedTuple

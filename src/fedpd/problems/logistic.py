@@ -34,8 +34,7 @@ def penalized_logistic(
         start = np.zeros(signed[0].shape[1], signed[0].dtype)
 
     def penalty(x: Array) -> Array:
-        square = alpha * x * x
-        return beta * jnp.sum(square / (1 + square))
+        return beta * jnp.sum(saturation(alpha * x * x))
 
     name = "penalized_logistic"
     problem = from_losses(_losses, signed, start, penalty=penalty if beta else None, name=name)
@@ -50,6 +49,15 @@ def softplus(z: Array) -> Array:
 
 
 softplus.defjvps(lambda tangent, _, z: tangent * jax.lax.logistic(z))
+
+
+@jax.custom_jvp
+def saturation(z: Array) -> Array:
+    """z/(1 + z), with its derivative 1/(1 + z)^2 in one division."""
+    return z / (1 + z)
+
+
+saturation.defjvps(lambda tangent, _, z: tangent / ((1 + z) * (1 + z)))
 
 
 def _losses(x: Array, signed_features: Array) -> Array:

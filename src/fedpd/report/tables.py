@@ -13,7 +13,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """One row a method: final stationarity and costs; means over the seeds, with the spread of the stationarity."""
     table = Table(title="Final stationarity ‖∇f‖² and what it cost", title_justify="left")
     table.add_column("method", no_wrap=True)
-    for name in ("stationarity", "communications", "samples", "bytes", "seconds"):
+    for name in ("stationarity", "communications", "samples", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         final = {name: np.array([run.history[name][-1] for run in result.runs]) for name in result.runs[0].history}
@@ -23,9 +23,43 @@ def comparison_table(results: Sequence[Result]) -> Table:
             f"{final['communications'].mean():,.0f}",
             quantity(final["samples"].mean()),
             quantity((final["bytes_up"] + final["bytes_down"]).mean(), "B"),
-            f"{result.runs[0].seconds:.1f}",
+            f"{result.runs[0].seconds:.1f} s",
         )
     return table
+
+
+def target_table(results: Sequence[Result], target: float) -> Table:
+    """What each method spent until its stationarity was at most `target`, fewest communications first."""
+    table = Table(title=f"Cost to reach ‖∇f‖² ≤ {target:g}", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for name in ("communications", "samples", "bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    reached, missed = [], []
+    for result in results:
+        rows = [first_at_most(run.history["stationarity"], target) for run in result.runs]
+        if None in rows:
+            missed.append(result)
+        else:
+            reached.append((result, _spent(result, rows)))
+    for result, spent in sorted(reached, key=lambda pair: pair[1]["communications"]):
+        moved = quantity(spent["bytes_up"] + spent["bytes_down"], "B")
+        table.add_row(Text(result.label), f"{spent['communications']:,.0f}", quantity(spent["samples"]), moved)
+    for result in missed:
+        best = np.nanmin([np.nanmin(run.history["stationarity"]) for run in result.runs])
+        table.add_row(Text(result.label), f"no: best {best:.1e}", "", "")
+    return table
+
+
+def first_at_most(stationarity: np.ndarray, target: float) -> int | None:
+    """The first row whose stationarity is at most the target, or None."""
+    rows = np.flatnonzero(stationarity <= target)
+    return int(rows[0]) if len(rows) else None
+
+
+def _spent(result: Result, rows: Sequence[int | None]) -> dict[str, float]:
+    names = ("communications", "samples", "bytes_up", "bytes_down")
+    pairs = list(zip(result.runs, rows, strict=True))
+    return {name: float(np.mean([run.history[name][row] for run, row in pairs])) for name in names}
 
 
 def _reached(result: Result, stationarity: np.ndarray) -> str:

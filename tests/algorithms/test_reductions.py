@@ -1,0 +1,182 @@
+"""Methods that are one another in special cases, to rounding; minimisers that are reached, and floors that are not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpd import Algorithm, algorithms, oracles, problems, regularizers, simulate
+
+L, MU, AGENTS = 1.0, 0.2, 8
+PROBLEM = problems.random_quadratic(AGENTS, 5, smoothness=L, convexity=MU, seed=1)
+MINIMISER = np.asarray(PROBLEM.answer.minimiser)
+MANY = problems.from_losses(
+    lambda x, rows: (rows["a"] @ x - rows["b"]) ** 2 / 2,
+    {"a": np.random.default_rng(0).standard_normal((4, 6, 3)), "b": np.random.default_rng(1).standard_normal((4, 6))},
+    np.zeros(3),
+)
+
+
+def exact(penalty: float) -> Any:
+    """A local solve to rounding: a step leaves (L - MU)/(L + penalty) of the error."""
+    return oracles.gd(step=1 / (L + penalty), iterations=40)
+
+
+def stationarities(algorithm: Algorithm, rounds: int = 12, problem: Any = PROBLEM, **options: Any) -> np.ndarray:
+    run = simulate(algorithm, problem, rounds=rounds, **options)
+    return np.append(run.history["stationarity"], run.model)
+
+
+def assert_same(a: Algorithm, b: Algorithm, **options: Any) -> None:
+    np.testing.assert_allclose(stationarities(a, **options), stationarities(b, **options), rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        algorithms.admm(eta=0.5, oracle=exact(2)),
+        algorithms.feddyn(alpha=2.0, oracle=exact(2)),
+        algorithms.feddr(eta=0.5, alpha=1.0, oracle=exact(2)),
+        algorithms.fedadmm(rho=2.0, oracle=exact(2)),
+        algorithms.a_fedpd(eta=0.5, oracle=exact(2)),
+    ],
+    ids=lambda algorithm: algorithm.description.partition("(")[0],
+)
+def test_fedpd_is_admm_is_feddyn_is_feddr_where_local_problems_are_solved(other: Algorithm) -> None:
+    assert_same(algorithms.fedpd(eta=0.5, oracle=exact(2)), other)
+
+
+def test_scaffold_is_vrl_sgd_when_everyone_takes_part() -> None:
+    settings: dict[str, Any] = {"step": 0.1, "iterations": 4, "batch": 2}
+    assert_same(algorithms.scaffold(**settings), algorithms.vrl_sgd(**settings), problem=MANY)
+
+
+def test_one_local_step_is_gradient_descent_is_lag_that_always_sends() -> None:
+    fedavg = algorithms.fedavg(oracle=oracles.gd(step=0.5, iterations=1))
+    assert_same(fedavg, algorithms.lag(step=0.5, threshold=0.0))
+    hessian = PROBLEM.data["hessian"][:, 0].mean(0)
+    linear, x = PROBLEM.data["linear"][:, 0].mean(0), np.zeros(5)
+    for _ in range(12):
+        x = x - 0.5 * (hessian @ x - linear)
+    np.testing.assert_allclose(stationarities(fedavg)[-5:], x, atol=1e-14)
+
+
+def test_no_momentum_no_penalty_and_full_mixing_are_fedavg() -> None:
+    step: dict[str, Any] = {"step": 0.1, "iterations": 3, "batch": 2}
+    fedavg = algorithms.fedavg(oracle=oracles.sgd(**step))
+    assert_same(fedavg, algorithms.mpr_sgd(momentum=0.0, **step), problem=MANY)
+    assert_same(fedavg, algorithms.fedprox(rho=0.0, oracle=oracles.sgd(**step)), problem=MANY)
+    mixing = np.full((4, 4), 0.25)
+    assert_same(fedavg, algorithms.coop_sgd(oracle=oracles.sgd(**step), mixing=mixing), problem=MANY)
+    assert_same(fedavg, algorithms.ri_sgd(**step), problem=MANY)
+
+
+def test_all_samples_make_f_svrg_fedlin() -> None:
+    settings: dict[str, Any] = {"step": 0.1, "iterations": 3, "batch": None}
+    assert_same(algorithms.f_svrg(**settings), algorithms.fedlin(**settings), problem=MANY)
+
+
+def test_proxskip_without_control_is_local_gradient_descent() -> None:
+    """Every round a gradient step, and with the shared coins an average: FedPD's coins, FedAvg's steps."""
+    run = simulate(algorithms.proxskip(step=0.5, p=0.6, control="frozen"), PROBLEM, rounds=15, seed=3)
+    hessian, linear = PROBLEM.data["hessian"][:, 0], PROBLEM.data["linear"][:, 0]
+    x = np.zeros((AGENTS, 5))
+    for communicated in run.history["communicated"][1:]:
+        x = x - 0.5 * (np.einsum("nij,nj->ni", hessian, x) - linear)
+        x = np.broadcast_to(x.mean(0), x.shape) if communicated else x
+    assert 0 < run.history["communications"][-1] < 15
+    np.testing.assert_allclose(run.agents.x.tree, x, atol=1e-13)
+
+
+REACH: dict[str, Callable[[], Algorithm]] = {
+    "fedpd": lambda: algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 8)),
+    "fedpd-vr": lambda: algorithms.fedpd(eta=0.1, oracle=oracles.vr(gamma=0.3, iterations=4, refresh=5)),
+    "admm": lambda: algorithms.admm(eta=0.5, oracle=exact(2)),
+    "feddyn": lambda: algorithms.feddyn(alpha=2.0, oracle=exact(2)),
+    "feddr": lambda: algorithms.feddr(eta=0.5, alpha=1.3, oracle=exact(2)),
+    "fedadmm": lambda: algorithms.fedadmm(rho=2.0, oracle=exact(2)),
+    "a_fedpd": lambda: algorithms.a_fedpd(eta=0.5, oracle=exact(2)),
+    "scaffold": lambda: algorithms.scaffold(step=0.2, iterations=3),
+    "scaffold-1": lambda: algorithms.scaffold(step=0.2, iterations=3, option=1),
+    "vrl_sgd": lambda: algorithms.vrl_sgd(step=0.2, iterations=3),
+    "fedlin": lambda: algorithms.fedlin(step=0.2, iterations=3),
+    "feddane": lambda: algorithms.feddane(mu=2.0, oracle=exact(2)),
+    "f_svrg": lambda: algorithms.f_svrg(step=0.2, iterations=3),
+    "pr_spider": lambda: algorithms.pr_spider(step=0.2, iterations=3, refresh=5),
+    "lag": lambda: algorithms.lag(step=1.0),
+    "lag-server": lambda: algorithms.lag(step=1.0, trigger="server", smoothness=L),
+    "cola": lambda: algorithms.cola(eta=1.0, smoothness=L, threshold=0.1, decay=0.9),
+    "proxskip": lambda: algorithms.proxskip(step=1.0, p=0.5),
+}
+
+
+@pytest.mark.parametrize("name", REACH)
+def test_the_minimiser_is_reached(name: str) -> None:
+    run = simulate(REACH[name](), PROBLEM, rounds=500, metrics_every=500)
+    np.testing.assert_allclose(run.model, MINIMISER, atol=1e-12)
+
+
+FLOORS: dict[str, Callable[[], Algorithm]] = {
+    "fedavg": lambda: algorithms.fedavg(oracle=oracles.gd(0.2, 3)),
+    "local_gd": lambda: algorithms.local_gd(step=0.2, iterations=3),
+    "fedprox": lambda: algorithms.fedprox(rho=1.0, oracle=oracles.gd(0.2, 3)),
+    "mpr_sgd": lambda: algorithms.mpr_sgd(step=0.1, momentum=0.5, iterations=3),
+    "coop_sgd": lambda: algorithms.coop_sgd(oracle=oracles.gd(0.2, 3), alpha=0.1, beta=0.8),
+    "ri_sgd": lambda: algorithms.ri_sgd(step=0.2, iterations=3),
+    "fedpd p=0.5": lambda: algorithms.fedpd(eta=0.5, oracle=exact(2), p=0.5),
+    "proxskip frozen": lambda: algorithms.proxskip(step=0.5, p=0.6, control="frozen"),
+}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_floor_is_a_floor(name: str) -> None:
+    """Neither does the error vanish with more rounds, nor does the method run away."""
+    history = simulate(FLOORS[name](), PROBLEM, rounds=600, metrics_every=10).history
+    start, late = history["stationarity"][0], history["stationarity"][30:]
+    assert start > late.max()
+    assert late.min() > 1e-9
+    assert np.median(late[:15]) < 30 * np.median(late[15:]) < 900 * np.median(late[:15])
+
+
+ALWAYS, HALF = (0.5, 1 / AGENTS), (0.5,)
+COME_AND_GO = {
+    "fedpd": ALWAYS,
+    "admm": ALWAYS,
+    "feddyn": ALWAYS,
+    "feddr": ALWAYS,
+    "fedadmm": ALWAYS,
+    "scaffold": ALWAYS,
+}
+COME_AND_GO |= {"a_fedpd": HALF, "lag": ALWAYS, "vrl_sgd": HALF, "cola": HALF}
+
+
+@pytest.mark.parametrize(("name", "share"), [(name, share) for name, shares in COME_AND_GO.items() for share in shares])
+def test_the_minimiser_is_reached_though_agents_come_and_go(name: str, share: float) -> None:
+    run = simulate(REACH[name](), PROBLEM, rounds=1500, metrics_every=1500, participation=share)
+    np.testing.assert_allclose(run.model, MINIMISER, atol=1e-10)
+    assert run.updates.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("g", "solution"),
+    [
+        (regularizers.l1(0.3), lambda c: np.sign(c) * np.maximum(np.abs(c) - 0.3, 0)),
+        (regularizers.l2(1.0), lambda c: c / 2),
+        (regularizers.box(-0.2, 0.5), lambda c: np.clip(c, -0.2, 0.5)),
+        (regularizers.group_l1(0.5), lambda c: c * max(0, 1 - 0.5 / np.linalg.norm(c))),
+    ],
+    ids=["l1", "l2", "box", "group_l1"],
+)
+def test_composite_problems_are_solved(g: Any, solution: Callable[[np.ndarray], np.ndarray]) -> None:
+    """f_i = ||x - c_i||^2/2, so the minimiser of f + g is prox_g(mean c_i)."""
+    centres = np.random.default_rng(5).standard_normal((4, 3)) + np.array([1.0, -0.5, 0.1])
+    problem = problems.quadratic(np.broadcast_to(np.eye(3), (4, 3, 3)), centres)
+    solve = oracles.gd(step=0.5, iterations=60)
+    for algorithm in (
+        algorithms.admm(eta=1.0, oracle=solve, g=g),
+        algorithms.feddr(eta=1.0, oracle=solve, g=g),
+        algorithms.proxskip(step=0.5, p=0.5, g=g),
+    ):
+        run = simulate(algorithm, problem, rounds=150, metrics_every=150)
+        np.testing.assert_allclose(run.model, solution(centres.mean(0)), atol=1e-12)
