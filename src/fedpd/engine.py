@@ -56,8 +56,7 @@ def _begin(program: Program, shard: Shard, start: Vector) -> tuple[State, Metric
     return sharded(begin, program.layout, (AGENTS, SHARED), (STATE, SHARED))(shard, start)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=5)
-def _advance(
+def _rounds(
     program: Program, length: int, every: int, many: bool, inputs: Inputs, state: State, count: Array, last: Array
 ) -> tuple[State, Rows]:
     rounds = partial(chunk, program, length, every, not many)
@@ -66,6 +65,12 @@ def _advance(
         each, seeds = State(0, 0, None), Inputs(None, 0, None, None)  # type: ignore[arg-type]
         run = jax.vmap(run, in_axes=(seeds, each, None, None), out_axes=(each, 0))
     return run(inputs, state, count, last)
+
+
+_compile = partial(jax.jit, _rounds, static_argnums=(0, 1, 2, 3), donate_argnums=5)
+_advance = _compile()
+# Where every core has its own agents, splitting small loops over the same cores once more only makes them wait.
+_advance_on_cores = _compile(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})
 
 
 class Engine:
@@ -112,7 +117,9 @@ class Engine:
     def _play(self, number: int) -> None:
         plan = self.plan
         length, numbers = min(LONGEST_CHUNK, plan.rounds), (jnp.int32(number), jnp.int32(plan.rounds))
-        state, rows = _advance(self.program, length, plan.every, plan.many, self.inputs, self.state, *numbers)
+        cores = self.layout.mesh is not None and jax.default_backend() == "cpu"
+        advance = _advance_on_cores if cores else _advance
+        state, rows = advance(self.program, length, plan.every, plan.many, self.inputs, self.state, *numbers)
         self.state = state
         rows = jax.tree.map(np.asarray, rows)
         for i in range(len(plan.seeds)):

@@ -1,0 +1,1 @@
+"""How fast the engine is, beside what one would write in plain NumPy: `python -m benchmarks`."""

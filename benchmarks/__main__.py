@@ -1,0 +1,107 @@
+"""Times the engine beside plain NumPy, interleaved, and prints the medians and the ratios with their goals."""
+
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.workloads import Contender, Workload, full_gradients, largest_difference, stochastic_gradients
+
+REPETITIONS = 9
+SLOW = 0.3  # seconds: contenders whose repetition takes longer are repeated a third as often
+ROUNDING = 1e-4  # relative difference of float32 iterates after a few rounds that rounding explains
+
+Times = dict[Contender, list[float]]
+
+
+def main() -> None:
+    console = Console()
+    console.print(
+        f"Seconds a round, median of {REPETITIONS} interleaved repetitions, float32, on {os.cpu_count()} cores "
+        f"(fedpd {version('fedpd')}, jax {version('jax')}, numpy {np.__version__})"
+    )
+    agree = [run(workload, console) for workload in (full_gradients(), stochastic_gradients())]
+    if not all(agree):
+        raise SystemExit("The contenders do not compute the same iterates: the times above compare different things.")
+
+
+def run(workload: Workload, console: Console) -> bool:
+    """Check, time and print one workload; whether all contenders computed the same."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=1 + REPETITIONS)
+
+        def tell(text: str) -> None:
+            progress.update(task, description=f"{workload.name}: {text}")
+
+        tell("comparing iterates")
+        difference = largest_difference(workload.contenders)
+        progress.advance(task)
+        times = measure(workload.contenders, tell, lambda: progress.advance(task))
+    console.print(table(workload, times, difference))
+    return difference < ROUNDING
+
+
+def measure(contenders: tuple[Contender, ...], tell: Callable[[str], None], advance: Callable[[], None]) -> Times:
+    """Times of each contender, in turns, so that whatever else the machine does falls on all of them alike."""
+    slow = {}
+    for contender in contenders:  # warm up: compiles the engine, wakes NumPy's threads
+        tell(f"warming up {contender.name}")
+        contender.play(contender.rounds)
+        slow[contender] = contender.play(1) * contender.rounds > SLOW and contender.kind == "loop"
+    times: Times = {contender: [] for contender in contenders}
+    for repetition in range(REPETITIONS):
+        for contender in contenders:
+            if not slow[contender] or repetition % 3 == 0:
+                tell(contender.name)
+                times[contender].append(contender.play(contender.rounds))
+        advance()
+    return times
+
+
+def table(workload: Workload, times: Times, difference: float) -> Table:
+    medians = {contender: float(np.median(values)) for contender, values in times.items()}
+    ours = next(medians[contender] for contender in medians if contender.kind == "engine")
+    best = min((c for c in medians if c.kind == "vectorised"), key=medians.__getitem__)
+    verdict = "same iterates" if difference < ROUNDING else "DIFFERENT ITERATES"
+    result = Table(
+        title=f"{workload.name}: {workload.about}",
+        caption=f"{verdict}: largest relative difference {difference:.1e}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    result.add_column("implementation")
+    for heading in ("ms a round", "quickest", "fedpd is", "goal"):
+        result.add_column(heading, justify="right")
+    for contender, median in medians.items():
+        ratio = median / ours
+        goal = f"{workload.goal:.0f}x: {'met' if ratio >= workload.goal else 'missed'}" if contender is best else ""
+        faster = "" if contender.kind == "engine" else f"{ratio:.1f}x"
+        style = "bold" if contender.kind == "engine" or contender is best else None
+        cells = (label(contender), f"{1e3 * median:.2f}", f"{1e3 * min(times[contender]):.2f}", faster, goal)
+        result.add_row(*cells, style=style)
+    return result
+
+
+def label(contender: Contender) -> str:
+    kinds = {
+        "engine": "this engine",
+        "vectorised": "vectorised NumPy",
+        "tuned": "vectorised NumPy",
+        "loop": "Python loop",
+    }
+    return f"{kinds[contender.kind]}: {contender.name}"
+
+
+if __name__ == "__main__":
+    main()
