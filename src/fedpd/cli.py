@@ -90,11 +90,16 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that
 
 
 @app.command(name="methods")
-def show_methods() -> None:
+def show_methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table, for documentation.")] = False,
+) -> None:
     """The methods there are: what they send and keep, what they assume, and their complexity."""
-    from fedpd.report.methods import methods_table
+    from fedpd.report.methods import methods_markdown, methods_table
 
-    console.print(methods_table())
+    if markdown:
+        typer.echo(methods_markdown(), nl=False)
+    else:
+        console.print(methods_table())
 
 
 def _new_folder(name: str) -> Path:

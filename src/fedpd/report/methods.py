@@ -66,19 +66,37 @@ class Sizes(NamedTuple):
     server: float
 
 
+HEADINGS = ("method", "up", "down", "agent", "server", "CTA", "assumes", "rounds", "local updates", "samples")
+LEGEND = (
+    "up, down: what an agent sends and fetches in a round; agent, server: what they keep; in multiples of the model "
+    "(PR-SPIDER: in a round with full gradients). CTA: only models are sent. assumes: NC non-convex, C convex, SC "
+    "strongly convex, BG bounded gradients. rounds, local updates, samples: O(.) until ||grad f||^2 <= e, M samples."
+)
+
+
 def methods_table() -> Table:
     """One row a method."""
-    table = Table(title="Methods. Sizes are multiples of the model; complexities are O(.), e the target ||grad f||^2")
-    table.add_column("method", no_wrap=True)
-    for name in ("up", "down", "agent", "server"):
-        table.add_column(name, justify="right")
-    for name in ("CTA", "assumes", "rounds", "local updates", "samples"):
-        table.add_column(name)
-    for label, algorithm in example_methods():
-        sizes, claim = measure_sizes(algorithm), CLAIMS[label]
-        numbers = (f"{size:g}" for size in sizes)
-        table.add_row(label, *numbers, "yes" if claim.cta else "no", *claim[1:])
+    table = Table(title="Methods", caption=LEGEND, title_justify="left", caption_justify="left")
+    for number, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if 1 <= number <= 4 else "left", no_wrap=number == 0)
+    for row in rows():
+        table.add_row(*row)
     return table
+
+
+def methods_markdown() -> str:
+    """The same for documentation."""
+    lines = [" | ".join(HEADINGS), " | ".join("---" for _ in HEADINGS), *(" | ".join(row) for row in rows())]
+    return "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def rows() -> list[tuple[str, ...]]:
+    found = []
+    for label, algorithm in example_methods():
+        claim = CLAIMS[label]
+        sizes = (f"{size:g}" for size in measure_sizes(algorithm))
+        found.append((label, *sizes, "yes" if claim.cta else "no", *claim[1:]))
+    return found
 
 
 def example_methods() -> list[tuple[str, Algorithm]]:

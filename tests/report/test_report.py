@@ -1,0 +1,74 @@
+"""Tables and figures of a comparison, and the table of methods."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from fedpd import algorithms, oracles, problems, simulate
+from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
+from fedpd.report.methods import CLAIMS, example_methods, measure_sizes, methods_markdown
+from fedpd.report.tables import first_at_most, quantity
+from fedpd.runner import Result
+
+PROBLEM = problems.random_quadratic(4, 3)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    good = simulate(algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 8)), PROBLEM, rounds=60, seed=[0, 1])
+    bad = simulate(algorithms.fedavg(oracle=oracles.gd(9.0, 8)), PROBLEM, rounds=60)
+    return [Result("FedPD [exact]", good.runs), Result("FedAvg", (bad,))]
+
+
+def text(table: Table) -> str:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_the_table_names_costs_spread_and_divergence(results: list[Result]) -> None:
+    shown = text(comparison_table(results))
+    assert "FedPD [exact]" in shown
+    assert "±" in shown
+    assert "diverged at" in shown
+    assert "1.92 k" in shown  # samples: 60 rounds x 8 steps x 4 agents of one sample each
+    assert "11.5 kB" in shown  # 60 rounds x 4 agents x 24 bytes, up and down
+
+
+def test_the_target_table_counts_until_the_target(results: list[Result]) -> None:
+    shown = text(target_table(results, 1e-6))
+    row = next(line for line in shown.splitlines() if "FedPD" in line)
+    stationarity = results[0].runs[0].history["stationarity"]
+    assert f" {first_at_most(stationarity, 1e-6)} " in row
+    assert "no: best" in shown
+
+
+def test_large_numbers_are_readable() -> None:
+    assert [quantity(n) for n in (0, 5, 999, 1000, 192e6)] == ["0", "5", "999", "1 k", "192 M"]
+    assert quantity(9.6e6, "B") == "9.6 MB"
+
+
+def test_figures_are_drawn_with_seeds_and_without_what_is_not_finite(results: list[Result], tmp_path: Path) -> None:
+    figure = comparison_figure(results, "a title")
+    left, right = figure.axes
+    assert [line.get_label() for line in left.lines] == ["FedPD [exact]", "FedAvg"]
+    assert all(np.isfinite(line.get_ydata()).all() for line in (*left.lines, *right.lines))
+    assert len(left.collections) == 1  # the band over the seeds
+    assert left.get_yscale() == right.get_yscale() == right.get_xscale() == "log"
+    assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path, "comparison"))
+
+
+def test_every_method_has_a_claim_and_sizes() -> None:
+    methods = dict(example_methods())
+    assert set(methods) == set(CLAIMS)
+    assert measure_sizes(methods["FedPD-GD"]) == (1, 1, 3, 1)
+    assert measure_sizes(methods["SCAFFOLD"]) == (2, 2, 5, 2)
+
+
+def test_the_documentation_shows_the_table_of_methods() -> None:
+    page = Path(__file__).parents[2] / "docs" / "methods.md"
+    assert methods_markdown() in page.read_text(encoding="utf-8"), "fedpd methods --markdown has the new table"
