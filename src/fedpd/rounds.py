@@ -202,18 +202,18 @@ def chunk(
 
     def play(carry: tuple[Array, Array, State, Rows]) -> tuple[Array, Array, State, Rows]:
         done, healthy, state, rows = carry
-        state, done_now = one_round(program, inputs, state)
+        state, happened = one_round(program, inputs, state)
         measured = (state.round % every == 0) | (state.round == last)
 
         def metrics() -> Metrics:
-            return measure(*program[:3], inputs.shard, state.agents, ~done_now.communicated)
+            return measure(*program[:3], inputs.shard, state.agents, ~happened.communicated)
 
         metrics_now = lax.cond(
             measured, metrics, lambda: jax.tree.map(lambda column: column[0] + jnp.nan, rows.metrics)
         )
         if stop_early:
             healthy = ~measured | jnp.isfinite(sum(metrics_now))
-        rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(done_now, metrics_now))
+        rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
         return done + 1, healthy, state, rows
 
     _, _, state, rows = lax.while_loop(onward, play, (jnp.int32(0), jnp.bool_(True), state, empty))

@@ -117,6 +117,7 @@ def simulate(
     who = participation_rule(participation, problem.agents, rounds)
     if who is not None and algorithm.partial is not None:
         algorithm = algorithm.partial
+    _check_mixing(algorithm, problem.agents, who is not None)
     plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers))
     layout = choose_layout(algorithm, problem, execution, devices)
     with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:
@@ -127,6 +128,20 @@ def simulate(
         return runs[0]
     finished = [run.history for run in runs if run.diverged is None]
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
+
+
+def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
+    """A mixing matrix is made for so many agents, all of them present."""
+    for exchange in algorithm.exchanges:
+        if exchange.mixing is None:
+            continue
+        if partial:
+            rule = "mixes the models of all agents, so all must be present"
+            refuse("algorithm", algorithm.description, rule, "Leave participation at 1")
+        (columns,) = jax.eval_shape(exchange.mixing, jnp.int32(0)).shape
+        if columns != agents:
+            rule = f"mixes {columns} agents, and the problem has {agents}"
+            refuse("algorithm", algorithm.description, rule, f"Give a mixing matrix ({agents}, {agents})")
 
 
 def _result(engine: Engine, i: int) -> Run:

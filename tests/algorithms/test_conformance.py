@@ -115,6 +115,12 @@ def test_bad_hyper_parameters_are_refused_with_a_sentence(name: str) -> None:
         factory(**ROWS[name].bad)
 
 
+def test_a_mixing_matrix_is_for_so_many_agents() -> None:
+    algorithm = algorithms.coop_sgd(oracle=GD, mixing=np.eye(5))
+    with pytest.raises(FedpdError, match="mixes 5 agents, and the problem has 3"):
+        simulate(algorithm, PROBLEM, rounds=1)
+
+
 @every_method
 def test_resume_equals_uninterrupted(name: str, runs: Runs, tmp_path: Path) -> None:
     algorithm, whole = runs(name)
@@ -218,11 +224,13 @@ def test_padding_and_pytrees_change_nothing(name: str, runs: Runs) -> None:
 
 @every_method
 def test_everyone_present_is_full_participation(name: str, runs: Runs) -> None:
-    if name == "coop_sgd-mixing":
-        pytest.skip("mixing needs every agent in every round, and says so")
     algorithm, full = runs(name)
     present = np.ones((ROUNDS, AGENTS), bool)
     present[-1, 0] = False  # the program for partial participation, with everybody there until the last round
+    if name == "coop_sgd-mixing":
+        with pytest.raises(FedpdError, match="so all must be present"):
+            simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)
+        return
     run = simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)
     np.testing.assert_allclose(run.history["loss"][:-1], full.history["loss"][:-1], atol=1e-13)
     assert np.array_equal(run.history["samples"][:-1], full.history["samples"][:-1])
