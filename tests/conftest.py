@@ -1,5 +1,24 @@
-"""Compilation is most of what these tests do: let XLA optimise less, here and in the processes that tests start."""
+"""Compilation is most of what these tests do: let XLA optimise less, and compile the same program once for all of them.
+
+Both hold for the test workers and for the processes that tests start.
+"""
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Workers inherit the folder that the first process has made, and only that one removes it.
+OWNER = "JAX_COMPILATION_CACHE_DIR" not in os.environ
+if OWNER:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedpd-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if OWNER:
+        shutil.rmtree(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]), ignore_errors=True)
