@@ -1,6 +1,6 @@
 """Times the engine beside plain NumPy, interleaved, and prints the medians and the ratios with their goals.
 
-A goal is judged by the quickest of the vectorised NumPy variants, the one tuned by hand included.
+A goal is judged by the quickest of the plain vectorised NumPy variants; one tuned by hand is shown beside them.
 """
 
 import os

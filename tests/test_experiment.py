@@ -46,7 +46,7 @@ oracle = { name = "optax", optimizer = { name = "adam", learning_rate = 0.01 }, 
 def test_a_file_is_a_problem_a_run_and_methods() -> None:
     plan = experiment.parse(GOOD)
     assert (plan.problem.agents, plan.problem.samples, plan.problem.dimension) == (4, 40, 3)
-    assert plan.settings == experiment.Settings(20, (0, 3), 50, 1)
+    assert plan.settings == experiment.Settings(20, (0, 3), 50, 1, 1.0, 0.0)
     assert [method.label for method in plan.methods] == [
         "fedpd(eta=0.08, p=0.5, oracle=gd(step=0.08, iterations=8))",
         "schedules",
@@ -79,6 +79,8 @@ MISTAKES = [
     ('"adam"', '"adamm"', r"optimizer name = 'adamm': .* Did you mean 'adam'"),
     ("rounds = 20", "rounds = 0", r"\[run\] rounds = 0: must be an integer of at least 1"),
     ("rounds = 20", "round = 20", r"\[run\]: round = 20: .* Did you mean 'rounds'\?"),
+    ("rounds = 20", "rounds = 20\nparticipation = 2", r"\[run\] participation = 2: must be at most 1"),
+    ("rounds = 20", "rounds = 20\nstragglers = -1", r"\[run\] stragglers = -1: must be finite and at least 0"),
     ("seeds = [0, 3]", "seeds = [0, 0]", r"\[run\] seeds = \[0, 0\]: must be a list of different integers"),
     ("seeds = [0, 3]", "seeds = 3", r"\[run\] seeds = 3: must be a list"),
     ('data = "strong"', 'data = "stong"', r"\[problem\] data = 'stong': .* Did you mean 'strong'\?"),

@@ -8,7 +8,7 @@ from fedpd.agents import AXIS, Layout
 from fedpd.checks import choice, count, refuse
 from fedpd.core import Algorithm, Problem
 
-SMALL_STEP = 2**14  # numbers that a local step reads; up to it, agents are executed at once
+SMALL_STEP = 2**13  # numbers that a local step reads; up to it, agents are executed at once
 SMALL_PROBLEM = 2**17  # numbers that one full gradient of all agents reads; below it, one device is faster
 
 
@@ -23,11 +23,12 @@ def choose_layout(
     """
     choice("execution", execution, ("auto", "sequential", "parallel"))
     largest = int(problem.sizes.max())
-    step = (algorithm.batch or largest) * problem.dimension
+    reads = max(problem.dimension, _sample_size(problem))
+    step = (algorithm.batch or largest) * reads
     at_once = jax.default_backend() != "cpu" or step <= SMALL_STEP
     available = jax.devices()
     if devices is None:
-        worth_it = problem.agents * largest * problem.dimension >= SMALL_PROBLEM
+        worth_it = problem.agents * largest * reads >= SMALL_PROBLEM
         devices = min(problem.agents, len(available)) if worth_it else 1
     remedy = "Leave it out to let it be chosen"
     if count("devices", devices, remedy) > min(problem.agents, len(available)):
@@ -35,3 +36,8 @@ def choose_layout(
         refuse("devices", devices, rule, remedy)
     mesh = Mesh(np.array(available[:devices]), (AXIS,)) if devices > 1 else None
     return Layout(problem.agents, execution == "parallel" or (execution == "auto" and at_once), mesh)
+
+
+def _sample_size(problem: Problem) -> int:
+    """Numbers that a sample holds."""
+    return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(problem.data))

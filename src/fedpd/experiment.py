@@ -8,6 +8,7 @@
     rounds = 600
     seeds = [0]
     checkpoint_every = 50
+    participation = 0.5              # a share of the agents in every round; all of them if left out
 
     [[algorithm]]
     label = "FedPD-GD, half the communications"
@@ -31,6 +32,7 @@ import optax
 from fedpd import algorithms, data, oracles, problems, schedules
 from fedpd.checks import FedpdError, choice, count, nearest
 from fedpd.core import Algorithm, Problem, describe
+from fedpd.participation import participation_rule, straggler_rule
 
 Table = Mapping[str, Any]
 Functions = Mapping[str, Callable[..., Any]]
@@ -80,6 +82,8 @@ class Settings(NamedTuple):
     seeds: tuple[int, ...] = (0,)
     checkpoint_every: int = 50
     metrics_every: int = 1
+    participation: float = 1.0
+    stragglers: float = 0.0
 
 
 class Experiment(NamedTuple):
@@ -125,6 +129,8 @@ def _settings(table: Table) -> Settings:
     settings = Settings(**table)
     for name in ("rounds", "checkpoint_every", "metrics_every"):
         _at("[run]", count, name, getattr(settings, name), "Give a positive integer")
+    _at("[run]", participation_rule, settings.participation, 1, settings.rounds)
+    _at("[run]", straggler_rule, settings.stragglers)
     seeds = settings.seeds
     if not isinstance(seeds, list | tuple) or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise FedpdError(

@@ -69,6 +69,8 @@ def _run_method(plan: Experiment, method: Method, folder: Path, name: str, repor
         plan.problem,
         rounds=plan.settings.rounds,
         seed=seeds if len(seeds) > 1 else seeds[0],
+        participation=plan.settings.participation,
+        stragglers=plan.settings.stragglers,
         metrics_every=plan.settings.metrics_every,
         checkpoints=folder / "checkpoints" / name,
         checkpoint_every=plan.settings.checkpoint_every,
