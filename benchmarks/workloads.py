@@ -70,7 +70,7 @@ def stochastic_gradients() -> Workload:
     contenders = (
         engine(problem, algorithm(), algorithm(draw=recorded), rounds=64),
         *(numpy(setup, name, "vectorised", way, rounds=4, draws=draws) for name, way in ways.items()),
-        numpy(setup, "in place, tuned by hand", "vectorised", plain.in_place, rounds=4, draws=draws),
+        numpy(setup, "in place, tuned by hand", "tuned", plain.in_place, rounds=4, draws=draws),
         numpy(setup, "one agent after another", "loop", plain.one_by_one, rounds=1, draws=draws),
     )
     return Workload("W2", "FedPD-SGD: 600 steps of one sample a round", 8.0, contenders)

@@ -23,7 +23,7 @@ class RateColumn(ProgressColumn):
 def bars(console: Console | None = None) -> Progress:
     """A display of one bar a method."""
     return Progress(
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description:.28}", markup=False),
         BarColumn(bar_width=24),
         TextColumn("{task.completed:>5.0f}/{task.total:.0f} rounds"),
         RateColumn(),

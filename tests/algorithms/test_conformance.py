@@ -74,8 +74,13 @@ ROWS = {
 every_method = pytest.mark.parametrize("name", ROWS)
 
 
+TRACES: list[int] = []  # one entry every time the losses are traced
+FIRST: dict[str, int] = {}  # how often, in the first run of a method
+
+
 def _losses(x: Any, rows: Any) -> Any:
     """Softened squares: smooth, heterogeneous and not quadratic."""
+    TRACES.append(1)
     return jnp.log1p(((rows["a"] @ x - rows["b"]) ** 2) / 2)
 
 
@@ -94,8 +99,9 @@ def runs() -> Callable[[str], tuple[Algorithm, Run]]:
 
     def run(name: str) -> tuple[Algorithm, Run]:
         if name not in made:
-            algorithm = ROWS[name].make()
+            algorithm, before = ROWS[name].make(), len(TRACES)
             made[name] = algorithm, simulate(algorithm, PROBLEM, rounds=ROUNDS)
+            FIRST[name] = len(TRACES) - before
         return made[name]
 
     return run
@@ -119,6 +125,18 @@ def test_a_mixing_matrix_is_for_so_many_agents() -> None:
     algorithm = algorithms.coop_sgd(oracle=GD, mixing=np.eye(5))
     with pytest.raises(FedpdError, match="mixes 5 agents, and the problem has 3"):
         simulate(algorithm, PROBLEM, rounds=1)
+
+
+@every_method
+def test_it_compiles_once(name: str, runs: Runs) -> None:
+    """Later runs trace only the shapes of the messages; rounds, chunks and seeds do not compile again."""
+    algorithm, _ = runs(name)
+    counts = []
+    for seed in (1, 2):
+        before = len(TRACES)
+        simulate(algorithm, PROBLEM, rounds=ROUNDS, seed=seed)
+        counts.append(len(TRACES) - before)
+    assert counts[0] == counts[1] < FIRST[name]
 
 
 @every_method

@@ -62,6 +62,12 @@ def test_figures_are_drawn_with_seeds_and_without_what_is_not_finite(results: li
     assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path, "comparison"))
 
 
+def test_forty_curves_look_different(results: list[Result]) -> None:
+    many = [Result(str(number), results[1].runs) for number in range(40)]
+    lines = comparison_figure(many).axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle(), str(line._dash_pattern)) for line in lines}) == 40  # type: ignore[attr-defined]
+
+
 def test_every_method_has_a_claim_and_sizes() -> None:
     methods = dict(example_methods())
     assert set(methods) == set(CLAIMS)

@@ -14,13 +14,17 @@ from matplotlib.ticker import EngFormatter
 
 from fedpd.runner import Result
 
+Dash = str | tuple[int, tuple[int, ...]]
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")  # Okabe and Ito
-DASHES = ("-", "--", "-.")  # a cycle of another length, so that curves that coincide can both be seen
+# A cycle whose length is coprime to the colours': 40 styles, and curves that coincide can both be seen.
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 
 
 def comparison_figure(results: Sequence[Result], title: str = "") -> Figure:
     """Stationarity against communications and against samples, on log scales; a band spans the seeds."""
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
+    legend_rows = -(-len(results) // 4)
+    figure = Figure(figsize=(11, 4.3 + 0.24 * legend_rows), layout="constrained")
     by_communications, by_samples = figure.subplots(1, 2, sharey=True)
     for number, result in enumerate(results):
         colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
@@ -42,14 +46,14 @@ def comparison_figure(results: Sequence[Result], title: str = "") -> Figure:
     return figure
 
 
-def _curve(axes: Axes, result: Result, cost: str, colour: str, dash: str) -> None:
+def _curve(axes: Axes, result: Result, cost: str, colour: str, dash: Dash) -> None:
     rows = min(len(run.history["round"]) for run in result.runs)
     x = np.mean([run.history[cost][:rows] for run in result.runs], axis=0)
     y = np.array([run.history["stationarity"][:rows] for run in result.runs])
     shown = np.isfinite(y).all(axis=0) & (y > 0).all(axis=0) & ((x > 0) | (cost == "communications"))
     x, y = x[shown], y[:, shown]
     middle = np.exp(np.log(y).mean(axis=0))
-    axes.plot(x, middle, dash, color=colour, linewidth=1.6, label=result.label)
+    axes.plot(x, middle, linestyle=dash, color=colour, linewidth=1.6, label=result.label)
     if len(y) > 1:
         axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.15, linewidth=0)
 
