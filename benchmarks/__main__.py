@@ -94,7 +94,7 @@ def table(workload: Workload, times: Times, difference: float) -> Table:
 
 
 def label(contender: Contender) -> str:
-    kinds = {"engine": "this engine", "vectorised": "vectorised NumPy", "loop": "Python loop"}
+    kinds = {"engine": "this engine", "vectorised": "vectorised NumPy", "tuned": "NumPy", "loop": "Python loop"}
     return f"{kinds[contender.kind]}: {contender.name}"
 
 
