@@ -66,6 +66,7 @@ PROBLEMS: Functions = {
     "penalized_logistic": _logistic,
     "random_quadratic": problems.random_quadratic,
     "opposing_quadratics": problems.opposing_quadratics,
+    "hard_instance": problems.hard_instance,
 }
 ALGORITHMS: Functions = {name: getattr(algorithms, name) for name in algorithms.__all__}
 

@@ -1,11 +1,13 @@
 """Problems: N local objectives, their data, and where it is known their answer."""
 
 from fedpd.problems.build import from_losses
+from fedpd.problems.hard_instance import hard_instance
 from fedpd.problems.logistic import penalized_logistic
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 
 __all__ = [
     "from_losses",
+    "hard_instance",
     "opposing_quadratics",
     "penalized_logistic",
     "quadratic",

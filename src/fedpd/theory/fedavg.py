@@ -1,0 +1,62 @@
+"""Claim D.1: what bounded gradients give FedAvg with local GD and steps eta^{r,q}, after a corrected proof.
+
+With f_i L-smooth, ||grad f_i|| <= G, eta^{r,0} < 1/L and eta^{r,q} <= 1/(2(Q-1)L) for q >= 1, a round changes f by
+
+    f(x^{r+1}) - f(x^r) <= -(eta^{r,0} (1 - L eta^{r,0}) + sum_{q>=1} eta^{r,q}/2) ||grad f(x^r)||^2
+                           + (L^2 G^2/2) sum_{q>=1} eta^{r,q} (sum_{tau<q} eta^{r,tau})^2
+
+The paper prints its last term without L^2 (docs/theory/fedavg.md has the proof and the other corrections).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.checks import at_least, count, positive, refuse
+from fedpd.oracles import schedule
+from fedpd.precision import scope
+
+
+def fedavg_bound(
+    step: float | Callable[[Any, Any], Any], *, rounds: int, iterations: int, L: float, G: float, gap: float
+) -> float:
+    """A bound of (1/T) sum_{r<T} ||grad f(x^r)||^2 for FedAvg with `oracles.gd(step, iterations)` over T = `rounds`.
+
+        ( gap + (L^2 G^2/2) sum_{r<T} sum_{1<=q<Q} eta^{r,q} (sum_{tau<q} eta^{r,tau})^2 ) / (C_1 T)
+
+    with gap >= f(x^0) - inf f and C_1 = min_r eta^{r,0} (1 - L eta^{r,0}). It tends to 0 as T grows if eta^{r,0} is a
+    constant and every other eta^{r,q} tends to 0.
+    """
+    count("rounds", rounds, "Give T, the number of rounds")
+    count("iterations", iterations, "Give Q, the local steps of a round")
+    positive("L", L, "L is the smoothness of the f_i; theory.smoothness(problem) finds it")
+    positive("G", G, "G bounds ||grad f_i|| everywhere")
+    at_least("gap", gap, 0, "gap is f(x^0) - inf f, or more")
+    steps = _steps(step, rounds, iterations)
+    _check_steps(steps, L)
+    first, later = steps[:, 0], steps[:, 1:]
+    moved = np.cumsum(steps, axis=1)[
+        :, :-1
+    ]  # sum_{tau<q} eta^{r,tau} for q = 1..Q-1: ||x^r - x_i^{r,q}|| is G times it
+    drift = L**2 * G**2 / 2 * np.sum(later * moved**2)
+    return float((gap + drift) / (np.min(first * (1 - L * first)) * rounds))
+
+
+def _steps(step: float | Callable[[Any, Any], Any], rounds: int, iterations: int) -> np.ndarray:
+    """(T, Q): eta^{r,q}."""
+    with scope(True):
+        r, q = jnp.arange(rounds)[:, None], jnp.arange(iterations)
+        return np.broadcast_to(np.asarray(schedule(step)(r, q), np.float64), (rounds, iterations))
+
+
+def _check_steps(steps: np.ndarray, L: float) -> None:
+    first, later = steps[:, 0], steps[:, 1:]
+    if not (steps > 0).all():
+        refuse("step", float(steps.min()), "must be positive in every round", "Give a step or a function of (r, q)")
+    if first.max() >= 1 / L:
+        refuse("step(r, 0)", float(first.max()), f"must be below 1/L = {1 / L:g}", "Shorten the first local step")
+    if later.size and later.max() > (limit := 1 / (2 * later.shape[1] * L)) * (1 + 1e-12):  # a rounding is no mistake
+        rule = f"must be at most 1/(2(Q-1)L) = {limit:g} for q >= 1"
+        refuse("step(r, q)", float(later.max()), rule, "Shorten the local steps after the first")
