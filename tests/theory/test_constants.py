@@ -47,6 +47,15 @@ def test_a_linear_problem_has_smoothness_0(dtype: Any) -> None:
     assert smoothness(parabolas(np.zeros((2, 3)), np.ones((2, 3)), dtype)) == 0
 
 
+def test_where_a_hessian_is_not_a_number_neither_is_the_estimate() -> None:
+    problem = from_losses(lambda x, c: c * jnp.sqrt(jnp.abs(x)), np.ones((2, 1)), np.float64(0))
+    assert np.isnan(smoothness(problem))
+
+
+def test_the_estimate_finds_an_eigenvalue_whose_negative_is_one_too() -> None:
+    assert smoothness(parabolas([[3, -3, 1]], np.ones((1, 3)))) == pytest.approx(3, rel=1e-6)
+
+
 def test_heterogeneity_is_measured_at_the_start() -> None:
     problem = parabolas(np.ones((3, 3)), [[0, 3, 4], [0, -3, -4], [1.5, 0, 0]])
     # grad f_i(0) = -c_i, their mean is (0.5, 0, 0)

@@ -1,0 +1,270 @@
+"""The smoothness L of Assumption 1: exact for the problems that are known in closed form, estimated for any other."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from tree_math import Vector
+
+from fedpd.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
+from fedpd.checks import at_least, count
+from fedpd.core import Array, Problem, Tree
+from fedpd.precision import scope
+from fedpd.theory.points import Progress, check_finite, places
+
+TOLERANCE = 1e-6  # relative growth of the estimate below which power iteration has converged
+LEAST = 8  # iterations before that is believed: a start that hardly sees the largest eigenvalue grows slowly at first
+TOGETHER = 16  # samples whose Hessians are multiplied at once
+
+Part = Callable[..., tuple[Array, Array]]  # (functions, shard, x, iterations, tolerance) -> (values, iterations taken)
+
+
+class Smoothness(NamedTuple):
+    """The L of the f_i, of f and of the samples; estimates have the safety factor in them."""
+
+    value: float  # L of all f_i, the largest of per_agent
+    per_agent: np.ndarray  # (N,) L_i of f_i
+    average: float | None  # L of f = mean_i f_i; None: not asked for
+    per_sample: float | None  # the largest L of any w_i |D_i| F(.; xi), by default of any F(.; xi); None: not asked for
+    exact: bool
+    points: int  # at which Hessians were taken; 0 where it is exact
+    iterations: int  # the most that any power iteration took; 0 where it is exact
+    safety: float  # 1 where it is exact
+    how: str  # what the numbers are, in a sentence
+
+
+def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
+    """`exact_smoothness` where the problem is known in closed form, else `estimate_smoothness` with these settings."""
+    return exact_smoothness(problem) or estimate_smoothness(problem, **settings)
+
+
+def exact_smoothness(problem: Problem) -> Smoothness | None:
+    """The suprema over all x, for `problems.quadratic` and `problems.penalized_logistic`; None for other problems.
+
+    Quadratic: the largest |eigenvalue| of H_i, of mean_i H_i, of any sample's H. Logistic: the largest eigenvalue of
+    A_i^T A_i/(4 n_i), of its mean over i, and of a a^T/4, each plus the penalty's 2 alpha beta; reached at x = 0, where
+    every sigmoid has its largest slope 1/4 and the penalty its largest curvature.
+    """
+    if problem.answer.smoothness is None:  # a problem of the user's own, whatever its name
+        return None
+    if problem.name == "quadratic":
+        return _exact_quadratic(problem)
+    if problem.name == "penalized_logistic":
+        return _exact_logistic(problem)
+    return None
+
+
+def _exact_quadratic(problem: Problem) -> Smoothness:
+    hessians = problem.scale[:, None, None, None] * problem.data["hessian"].astype(np.float64)  # (N, n, d, d)
+    valid = np.arange(hessians.shape[1]) < problem.sizes[:, None]
+    each = np.einsum("ns,nsij->nij", valid / problem.sizes[:, None], hessians)
+
+    def largest(matrices: np.ndarray) -> np.ndarray:
+        return np.abs(np.linalg.eigvalsh(matrices)).max(-1)
+
+    # One sample an agent is the rule, and then f_i is its sample.
+    of_agents = largest(each)
+    of_samples = of_agents if hessians.shape[1] == 1 else largest(hessians)
+    how = "exact, for all x: the largest |eigenvalue| of the Hessians, which are constant"
+    return _exact(of_agents, float(largest(each.mean(0))), float(of_samples.max()), how)
+
+
+def _exact_logistic(problem: Problem) -> Smoothness:
+    penalty = problem.scale * _penalty_curvature(problem)  # (N,) 2 alpha beta
+    rows = signed_features(problem)
+    weights = problem.scale / (4 * problem.sizes)
+    of_agents = np.array([w * gram_eigenvalue(a) for w, a in zip(weights, rows, strict=True)])
+    stacked = np.concatenate([np.sqrt(w) * a for w, a in zip(weights, rows, strict=True)])
+    of_f = gram_eigenvalue(stacked) / problem.agents
+    of_samples = problem.scale / 4 * np.array([np.sum(a * a, axis=1).max() for a in rows])
+    how = "exact, for all x: the largest eigenvalue of A_i^T A_i/(4 n_i) plus 2 alpha beta, reached at x = 0"
+    return _exact(of_agents + penalty, of_f + penalty.mean(), float((of_samples + penalty).max()), how)
+
+
+def _exact(of_agents: np.ndarray, of_f: float, of_samples: float, how: str) -> Smoothness:
+    return Smoothness(float(of_agents.max()), of_agents, of_f, of_samples, True, 0, 0, 1.0, how)
+
+
+def signed_features(problem: Problem) -> list[np.ndarray]:
+    """The rows b a of each agent of `problems.penalized_logistic`: N arrays (n_i, D), float64, no padding."""
+    return [rows[:n].astype(np.float64) for rows, n in zip(problem.data, problem.sizes, strict=True)]
+
+
+def gram_eigenvalue(rows: np.ndarray) -> float:
+    """The largest eigenvalue of A^T A, ||A||^2, by the smaller of the two Gram matrices."""
+    return float(np.linalg.eigvalsh(rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T)[-1])
+
+
+def _penalty_curvature(problem: Problem) -> float:
+    """2 alpha beta: the second derivative of beta sum_d alpha x_d^2/(1 + alpha x_d^2) at 0, where |it| is largest."""
+    if problem.penalty is None:
+        return 0.0
+    with scope(True):
+        zero, one = jnp.zeros(problem.dimension), jnp.ones(problem.dimension)
+        return float(jnp.max(jax.jvp(jax.grad(problem.penalty), (zero,), (one,))[1]))
+
+
+def estimate_smoothness(
+    problem: Problem,
+    *,
+    points: Iterable[Tree] | None = None,
+    radius: float = 1.0,
+    samples: int = 4,
+    seed: int = 0,
+    iterations: int = 50,
+    tolerance: float = TOLERANCE,
+    safety: float = 1.1,
+    average: bool = True,
+    per_sample: bool = False,
+    progress: Progress | None = None,
+) -> Smoothness:
+    """The largest |eigenvalue| of the Hessians at some points, times `safety`.
+
+    points:     models, e.g. along a run; None: the start. `samples` random ones within `radius` of them are added.
+    iterations: of the power method, at most; it stops where an iteration adds less than `tolerance`, relatively.
+    safety:     since L is a supremum over all x, and power iteration approaches an eigenvalue from below, the numbers
+                before this factor are lower bounds of L (up to rounding).
+    average:    estimate the L of f too, at the cost of that of all f_i.
+    per_sample: estimate that of every single sample: as many again, but few at a time, which is slower.
+    progress:   is told after each point (and each of these parts of the work) how many are done, of how many.
+    """
+    count("iterations", iterations, "Give the power iterations, e.g. 50")
+    at_least("tolerance", tolerance, 0, "Give a relative growth, e.g. 1e-6")
+    at_least("safety", safety, 1, "1 leaves the lower bound as it is, 1.1 adds a tenth")
+    where = places(problem, points, radius, samples, seed)
+    parts = [agent_curvature, *[_of_f] * average, *[_of_samples] * per_sample]
+    found, most = _over_points(problem, where.models, parts, (iterations, tolerance), progress)
+    each = safety * found[agent_curvature]
+    of_f, of_samples = (safety * float(np.max(found[part])) if part in found else None for part in (_of_f, _of_samples))
+    how = _sentence(problem, where.words, most, safety)
+    return Smoothness(float(each.max()), each, of_f, of_samples, False, len(where.models), most, safety, how)
+
+
+def _over_points(
+    problem: Problem, models: list[Tree], parts: Sequence[Part], limits: tuple[int, float], progress: Progress | None
+) -> tuple[dict[Part, np.ndarray], int]:
+    """The largest values that each part finds at any of the models, and the most iterations that took."""
+    functions, most = Functions(problem.losses, problem.penalty), 0
+    found: dict[Part, list[np.ndarray]] = {part: [] for part in parts}
+    with scope(problem.double):
+        shard = jax.device_put(arrays(problem))
+        for i, model in enumerate(models):
+            x = Vector(jax.device_put(model))
+            for k, part in enumerate(parts):
+                values, used = jax.device_get(part(functions, shard, x, *limits))
+                check_finite(values, "a Hessian", i)
+                found[part].append(np.asarray(values, np.float64))
+                most = max(most, int(used.max()))
+                if progress is not None:
+                    progress(i * len(parts) + k + 1, len(models) * len(parts))
+    return {part: np.max(values, axis=0) for part, values in found.items()}, most
+
+
+def _sentence(problem: Problem, where: str, iterations: int, safety: float) -> str:
+    what = f"largest |eigenvalue| of the Hessians of the {problem.agents} f_i {where}"
+    what = f"{what}, by up to {iterations} power iterations"
+    if safety == 1:
+        return f"{what}: a lower bound"
+    return f"{what}, times a safety factor {safety:g}: a lower bound before the factor"
+
+
+def power_iteration(
+    multiply: Callable[[Vector], Vector], start: Vector, iterations: Any, tolerance: Any = TOLERANCE
+) -> tuple[Array, Array]:
+    """The largest |eigenvalue| of a symmetric H, given v -> H v; and the iterations it took.
+
+    v = Hv/||Hv||, and ||Hv|| estimates. It never exceeds the largest |eigenvalue|, never falls from one iteration to
+    the next (by Cauchy-Schwarz), and converges also where lambda and -lambda are both eigenvalues: there the Rayleigh
+    quotient v^T H v may be anything in between.
+    """
+
+    def unfinished(state: tuple[Vector, Array, Array, Array]) -> Array:
+        _, _, growing, k = state
+        return growing & (k < iterations)
+
+    def step(state: tuple[Vector, Array, Array, Array]) -> tuple[Vector, Array, Array, Array]:
+        v, largest, _, k = state
+        product = multiply(v)
+        norm = jnp.sqrt(product @ product)
+        growing = (norm > (1 + tolerance) * largest) | ((k + 1 < LEAST) & (norm > 0))
+        return product / jnp.where(norm > 0, norm, 1), jnp.maximum(largest, norm), growing, k + 1
+
+    square = start @ start
+    state = (start / jnp.sqrt(square), jnp.zeros_like(square), jnp.array(True), jnp.array(0))
+    _, largest, _, k = lax.while_loop(unfinished, step, state)
+    return largest, k
+
+
+def direction(x: Vector) -> Vector:
+    """Where power iterations start: random, always the same for models of the same shape."""
+    leaves, structure = jax.tree.flatten(x)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    drawn = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, drawn)
+
+
+@partial(jax.jit, static_argnames="functions")
+def agent_curvature(
+    functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any
+) -> tuple[Array, Array]:
+    """(N,) of the Hessians of the f_i at x; one agent after another, each linearised once for all its iterations."""
+    v = direction(x)
+
+    def agent(one: Shard) -> tuple[Array, Array]:
+        multiply = jax.linearize(local_objective(functions, one).gradient, x)[1]
+        return power_iteration(multiply, v, iterations, tolerance)
+
+    return lax.map(agent, shard)
+
+
+@partial(jax.jit, static_argnames="functions")
+def _of_f(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any) -> tuple[Array, Array]:
+    """Of the Hessian of f = mean_i f_i at x. Not linearised: that would keep what every agent's gradient computes."""
+    layout = Layout(len(shard.agent), parallel=False, mesh=None)
+
+    def multiply(v: Vector) -> Vector:
+        def agent(one: Shard) -> tuple[Vector, None]:
+            return jax.jvp(local_objective(functions, one).gradient, (x,), (v,))[1], None
+
+        return each_agent(agent, shard, layout)[0] / layout.agents
+
+    return power_iteration(multiply, direction(x), iterations, tolerance)
+
+
+@partial(jax.jit, static_argnames="functions")
+def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any) -> tuple[Array, Array]:
+    """(N,) the largest of any of an agent's samples at x; padding repeats samples, which changes no maximum."""
+    v = direction(x)
+
+    def agent(one: Shard) -> tuple[Array, Array]:
+        f = local_objective(functions, one)
+
+        def sample(row: Tree) -> tuple[Array, Array]:
+            batch = jax.tree.map(lambda leaf: leaf[None], row)
+            multiply = jax.linearize(lambda x: f.stochastic_gradient(x, batch), x)[1]
+            return power_iteration(multiply, v, iterations, tolerance)
+
+        values, used = lax.map(sample, f.data, batch_size=TOGETHER)
+        return jnp.max(values), jnp.max(used)
+
+    return lax.map(agent, shard)
+
+
+def local_smoothness(functions: Functions, layout: Layout, shard: Shard, x: Vector, iterations: int = 10) -> Array:
+    """max_i of the largest |eigenvalue| of the Hessian of f_i at x, from below, by a few power iterations.
+
+    Under any layout, so that a run can record it: it says how the curvature changes along the way. A ghost has
+    its original's Hessian, which changes no maximum.
+    """
+    v = direction(x)
+
+    def agent(one: Shard) -> tuple[tuple[()], Array]:
+        multiply = jax.linearize(local_objective(functions, one).gradient, x)[1]
+        return (), power_iteration(multiply, v, iterations)[0]
+
+    largest = jnp.max(each_agent(agent, shard, layout)[1])
+    return largest if layout.mesh is None else lax.pmax(largest, AXIS)

@@ -1,0 +1,151 @@
+"""How unlike the agents' gradients are: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from tree_math import Vector
+
+from fedpd.agents import AXIS, Functions, Layout, Shard, arrays, counted, each_agent, local_objective
+from fedpd.checks import at_least
+from fedpd.core import Array, Problem, Tree
+from fedpd.precision import scope
+from fedpd.theory.points import Places, Progress, check_finite, places
+
+TOGETHER = 64  # rows of the distance matrix that are computed at once
+
+
+class Profile(NamedTuple):
+    """What the gradients are like at P points, each column (P,)."""
+
+    pairwise: np.ndarray  # max_ij ||grad f_i - grad f_j||
+    centred: np.ndarray  # max_i ||grad f_i - grad f||
+    largest: np.ndarray  # max_i ||grad f_i||
+    squares: np.ndarray  # sum_i ||grad f_i||^2
+    stationarity: np.ndarray  # ||grad f||^2
+
+
+class Similarity(NamedTuple):
+    """The largest values over the points measured: lower bounds of the paper's constants, which hold for all x.
+
+    pairwise, centred: the two delta of Assumption 5. They are not the same number:
+                       pairwise <= 2 centred, and centred <= (N-1)/N pairwise.
+    B: of (eq. iid:2), sum_i ||grad f_i||^2 <= B^2 ||grad f||^2 where ||grad f||^2 > epsilon; at least sqrt(N), and that
+       only where all gradients are equal; None where no point has ||grad f||^2 > epsilon.
+    G: of Assumption 3, ||grad f_i|| <= G.
+    """
+
+    pairwise: float
+    centred: float
+    B: float | None
+    G: float
+    points: int
+    how: str
+
+
+def similarity(
+    problem: Problem,
+    points: Iterable[Tree] | None = None,
+    *,
+    radius: float = 1.0,
+    samples: int = 4,
+    seed: int = 0,
+    epsilon: float = 1e-6,
+    progress: Progress | None = None,
+) -> Similarity:
+    """delta, B and G at the given models (None: the start) and at `samples` random ones within `radius` of them."""
+    at_least("epsilon", epsilon, 0, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
+    where = places(problem, points, radius, samples, seed)
+    at = _profile(problem, where, progress)
+    counts = at.stationarity > epsilon
+    B = float(np.sqrt(np.max(at.squares[counts] / at.stationarity[counts]))) if counts.any() else None
+    beyond = f"with ||grad f||^2 > {epsilon:g}"
+    of_B = f"no B, as there is none {beyond}" if B is None else f"B over the {counts.sum()} {beyond}"
+    how = f"largest values of the gradients of the {problem.agents} f_i {where.words}: lower bounds; {of_B}"
+    pairwise, centred, G = (float(np.max(column)) for column in (at.pairwise, at.centred, at.largest))
+    return Similarity(pairwise, centred, B, G, len(where.models), how)
+
+
+def profile(problem: Problem, points: Iterable[Tree], *, progress: Progress | None = None) -> Profile:
+    """The columns of `Profile` at each of the given models, e.g. along a run."""
+    return _profile(problem, places(problem, points, 1.0, 0, 0), progress)
+
+
+def _profile(problem: Problem, where: Places, progress: Progress | None) -> Profile:
+    functions, rows = Functions(problem.losses, problem.penalty), []
+    with scope(problem.double):
+        shard = jax.device_put(arrays(problem))
+        for i, model in enumerate(where.models):
+            row = jax.device_get(_at(functions, shard, Vector(jax.device_put(model))))
+            check_finite(row, "a gradient", i)
+            rows.append(row)
+            if progress is not None:
+                progress(i + 1, len(where.models))
+    return Profile(*np.asarray(rows, np.float64).T)
+
+
+@partial(jax.jit, static_argnames="functions")
+def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
+    """A row of `Profile`, from all gradients at x: N d numbers.
+
+    They are compared by their differences c_i to the first one: where all are equal, the distances are exactly 0.
+    """
+    layout = Layout(len(shard.agent), parallel=False, mesh=None)
+    total, gradients = _gradients(functions, layout, shard, x)
+    mean = total / layout.agents
+    flat = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(gradients)]
+    offsets = [leaf - leaf[:1] for leaf in flat]
+    squares = _squares(flat)
+    centred = jnp.sqrt(jnp.max(_squares([leaf - leaf.mean(0) for leaf in offsets])))
+    return farthest(offsets), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
+
+
+def farthest(offsets: list[Array]) -> Array:
+    """max_ij ||c_i - c_j|| of the rows of [(N, d_1), (N, d_2), ...], where one of the c_i is 0; memory O(N d).
+
+    ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>: since ||c_i|| = ||c_i - 0|| is itself at most the maximum, the cancellation
+    costs no more than a rounding of it.
+    """
+    norms = _squares(offsets)
+
+    def row(one: tuple[list[Array], Array]) -> Array:
+        parts, norm = one
+        inner = sum(leaf @ part for leaf, part in zip(offsets, parts, strict=True))
+        return jnp.max(norms + norm - 2 * inner)
+
+    return jnp.sqrt(jnp.maximum(jnp.max(lax.map(row, (offsets, norms), batch_size=TOGETHER)), 0))
+
+
+def _squares(leaves: list[Array]) -> Array:
+    """(N,) squared norms of the rows."""
+    return sum((jnp.sum(leaf * leaf, axis=1) for leaf in leaves[1:]), jnp.sum(leaves[0] * leaves[0], axis=1))
+
+
+def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Vector, Vector]:
+    """(sum_i grad f_i(x), the grad f_i(x) stacked)."""
+
+    def gradient(one: Shard) -> tuple[Vector, Vector]:
+        own = local_objective(functions, one).gradient(x)
+        return counted(one, own), own
+
+    return each_agent(gradient, shard, layout)
+
+
+def gradient_dissimilarity(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> Array:
+    """max_i ||grad f_i(x) - grad f(x)||, the centred delta at x; up to a rounding of the largest ||grad f_i(x)||.
+
+    Under any layout, so that a run can record it. A ghost has its original's gradient, which changes no maximum.
+    """
+    total, gradients = _gradients(functions, layout, shard, x)
+    mean = total / layout.agents
+
+    def square(gradient: Vector) -> Array:
+        difference = gradient - mean
+        return difference @ difference
+
+    largest = jnp.max(jax.vmap(square)(gradients))
+    return jnp.sqrt(largest if layout.mesh is None else lax.pmax(largest, AXIS))

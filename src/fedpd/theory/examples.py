@@ -1,0 +1,116 @@
+"""Bounds of delta for the cost functions of Appendix A, corrected where the paper errs, and for our logistic loss.
+
+In all but the last, grad f_i(x) = (1/n_i) A_i^T v_i(x) with the rows a of A_i (n_i, D) and slopes v in an interval
+[low, high], whatever x. With r_i = ||A_i||/sqrt(n_i), the norm being the largest singular value:
+
+    plain:  ||grad f_i - grad f_j|| <= max|v| (r_i + r_j), since ||v_i|| <= max|v| sqrt(n_i)
+    tight:  ||grad f_i - grad f_j|| <= |c| ||m_i - m_j|| + h (s_i + s_j)
+
+with v = c + w, c the middle of the interval and h half its length, |w| <= h, m_i the mean of the rows, and s_i the
+smaller of r_i and the mean of ||a||. As ||m_i|| <= s_i <= r_i, tight is at most plain.
+These bound the pairwise delta; (N-1)/N times them bounds max_i ||grad f_i - grad f||.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd.checks import refuse
+from fedpd.core import Problem
+from fedpd.theory.curvature import gram_eigenvalue, signed_features
+
+EQUAL = 1e-12  # relative difference up to which two Gram matrices are the same but for rounding
+
+
+class DeltaBound(NamedTuple):
+    """Two upper bounds of max_ij ||grad f_i(x) - grad f_j(x)|| over all x; see the module."""
+
+    plain: float
+    tight: float
+
+
+def sigmoid_delta(features: Sequence[np.ndarray]) -> DeltaBound:
+    """Appendix A, "logistic regression": f_i = mean of 1/(1 + exp(b - a^T x)), for any b.
+
+    The slope e^z/(1 + e^z)^2 lies in (0, 1/4], not only in (0, 1): plain is a quarter of the printed bound, and is
+    reached by two agents with one sample each, a and -a, at a^T x = b.
+    """
+    return _delta_bound(features, 0.0, 0.25)
+
+
+def tanh_delta(features: Sequence[np.ndarray]) -> DeltaBound:
+    """Appendix A, "hyperbolic tangent": f_i = mean of tanh(b - a^T x), for any b; its slope -1/cosh^2 is in [-1, 0).
+
+    tanh(z) = 1 - 2/(1 + e^{2z}), not its negative as printed. So the gradient is -2 times that of 1/(1 + e^{2z}), not 4
+    times; the doubled argument gives the other 2, and delta is indeed 4 times that of the sigmoid.
+    """
+    return _delta_bound(features, -1.0, 0.0)
+
+
+def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> DeltaBound:
+    """Our f_i = mean of log(1 + exp(-b a^T x)) + penalty(x): the gradient of a sample is -b a times a slope in (0, 1).
+
+    The penalty is the same for all agents, and cancels.
+    """
+    features = [np.asarray(a) for a in features]
+    if [a.shape[:1] for a in features] != [np.shape(b) for b in labels]:
+        shapes = [np.shape(b) for b in labels]
+        refuse("labels", shapes, "must be one per row of the features, agent by agent", "Give N arrays (n_i,)")
+    return _delta_bound([a * np.asarray(b)[:, None] for a, b in zip(features, labels, strict=True)], 0.0, 1.0)
+
+
+def delta_bound(problem: Problem) -> DeltaBound | None:
+    """`logistic_delta` of a `problems.penalized_logistic`; None for other problems, and for weights that differ.
+
+    With different weights w_i |D_i| the penalty would not cancel.
+    """
+    own = problem.name == "penalized_logistic" and problem.answer.smoothness is not None
+    if not own or (problem.scale != 1).any():
+        return None
+    return _delta_bound(signed_features(problem), 0.0, 1.0)
+
+
+def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
+    """Appendix A, "linear regression": f_i = ||A_i x + b_i||^2/2, with A_i (n_i, D) and b_i (n_i,).
+
+    The exact max_ij ||A_i^T b_i - A_j^T b_j||, a norm and not an absolute value as printed, where all A_i^T A_i are
+    equal (up to rounding). Infinite elsewhere: the difference (A_i^T A_i - A_j^T A_j) x grows with x.
+    """
+    matrices = _matrices(features)
+    vectors = [np.asarray(b, np.float64) for b in targets]
+    if [b.shape for b in vectors] != [a.shape[:1] for a in matrices]:
+        shapes = [b.shape for b in vectors]
+        refuse("targets", shapes, "must be one per row of the features, agent by agent", "Give N arrays (n_i,)")
+    first = matrices[0].T @ matrices[0]
+    scale = np.abs(first).max()
+    if any(np.abs(a.T @ a - first).max() > EQUAL * scale for a in matrices):
+        return np.inf
+    linear = np.array([a.T @ b for a, b in zip(matrices, vectors, strict=True)])
+    return float(max(np.linalg.norm(linear - one, axis=1).max() for one in linear))
+
+
+def _delta_bound(features: Sequence[np.ndarray], low: float, high: float) -> DeltaBound:
+    """plain and tight for slopes in [low, high]; N D memory, one row of the matrix of pairs after another."""
+    matrices = _matrices(features)
+    roots = np.array([np.sqrt(gram_eigenvalue(a) / len(a)) for a in matrices])  # r_i
+    if len(matrices) == 1:
+        return DeltaBound(0.0, 0.0)
+    plain = max(abs(low), abs(high)) * float(np.sort(roots)[-2:].sum())
+    lengths = np.minimum(roots, [np.linalg.norm(a, axis=1).mean() for a in matrices])  # s_i
+    means = np.array([a.mean(0) for a in matrices])
+    middle, half = abs(low + high) / 2, (high - low) / 2
+
+    def row(i: int) -> float:
+        bounds = middle * np.linalg.norm(means - means[i], axis=1) + half * (lengths + lengths[i])
+        return float(np.max(np.delete(bounds, i)))
+
+    return DeltaBound(plain, max(map(row, range(len(matrices)))))
+
+
+def _matrices(features: Any) -> list[np.ndarray]:
+    matrices = [np.asarray(a, np.float64) for a in features]
+    shapes = [a.shape for a in matrices]
+    if not shapes or any(len(shape) != 2 or 0 in shape or shape[1] != shapes[0][1] for shape in shapes):
+        refuse("features", shapes, "must be matrices (n_i, D), one per agent, with the same D", "One row per sample")
+    return matrices

@@ -1,0 +1,87 @@
+"""Where a constant that is a supremum over all x is measured: the start, given models, random models around them."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from tree_math import Vector
+
+from fedpd.checks import FedpdError, count, positive, refuse
+from fedpd.core import Problem, Tree
+
+Progress = Callable[[int, int], None]  # (done, in all)
+
+
+class Places(NamedTuple):
+    """Models at which something is measured, and what they are in words."""
+
+    models: list[Tree]
+    words: str
+
+
+def region(
+    problem: Problem, radius: float, samples: int, seed: int = 0, *, centres: Iterable[Tree] | None = None
+) -> list[Tree]:
+    """`samples` random models within `radius` of the start, or of centres drawn from those given.
+
+    The direction is uniform over all of the model's numbers together, and so is the distance, in [0, radius): points
+    uniform in volume would in d dimensions nearly all lie at the distance radius d/(d+1) or more.
+    """
+    positive("radius", radius, "Give the distance from the start up to which models are drawn, e.g. 1.0")
+    count("samples", samples, "Give how many models to draw", least=0)
+    count("seed", seed, "Give the number from which the draws follow", least=0)
+    around = [problem.start] if centres is None else _models(problem, centres)
+    rng = np.random.default_rng(seed)
+
+    def draw() -> Tree:
+        centre = around[int(rng.integers(len(around)))]
+        move = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), centre)
+        length = np.sqrt(sum(float(np.sum(leaf * leaf)) for leaf in jax.tree.leaves(move)))
+        factor = radius * rng.random() / length
+        return jax.tree.map(lambda leaf, part: np.asarray(leaf + factor * part, leaf.dtype), centre, move)
+
+    return [draw() for _ in range(samples)]
+
+
+def places(problem: Problem, points: Iterable[Tree] | None, radius: float, samples: int, seed: int) -> Places:
+    """The given models (None: the start), and `samples` random ones within `radius` of them."""
+    centres = [problem.start] if points is None else _models(problem, points)
+    count("samples", samples, "Give how many random models to add, or 0", least=0)
+    drawn = region(problem, radius, samples, seed, centres=centres) if samples else []
+    given = "the start" if points is None else f"{len(centres)} given"
+    if not drawn:
+        return Places(centres, f"at {given}" if points is None else f"at the {_points(len(centres), 'given ')}")
+    near = "it" if len(centres) == 1 else "them"
+    total = _points(len(centres) + len(drawn))
+    return Places(centres + drawn, f"at {total} ({given} and {len(drawn)} random within {radius:g} of {near})")
+
+
+def check_finite(values: Any, what: str, point: int) -> None:
+    """Refuse a point where something is NaN or infinite: no supremum is learned there."""
+    if not np.isfinite(values).all():
+        raise FedpdError(f"point {point}: {what} is not finite there. Leave diverged models out, or lower the radius.")
+
+
+def _points(number: int, word: str = "") -> str:
+    return f"{number} {word}point{'' if number == 1 else 's'}"
+
+
+def _models(problem: Problem, points: Iterable[Tree]) -> list[Tree]:
+    models = [_model(problem, point, i) for i, point in enumerate(points)]
+    if not models:
+        refuse("points", [], "must hold at least one model", "Leave it out to measure at the start")
+    return models
+
+
+def _model(problem: Problem, point: Tree, i: int) -> Tree:
+    """`point` in the problem's precision, if it is a model of the problem."""
+    tree: Tree = point.tree if isinstance(point, Vector) else point
+    structure: Any = jax.tree.structure(problem.start)
+    if jax.tree.structure(tree) != structure or jax.tree.map(np.shape, tree) != jax.tree.map(np.shape, problem.start):
+        shapes = jax.tree.map(np.shape, problem.start)
+        refuse(f"points[{i}]", jax.tree.map(np.shape, tree), f"must have the start's shapes, {shapes}", "Give models")
+    model = jax.tree.map(lambda leaf, start: np.asarray(leaf, start.dtype), tree, problem.start)
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model)):
+        raise FedpdError(f"points[{i}] holds NaN or infinity. Leave diverged models out.")
+    return model
