@@ -1,6 +1,54 @@
-"""What the paper proves, as functions."""
+"""What the paper proves, worked out and computed for a problem: its constants, its rates, when to communicate.
 
+constants           L and delta as plain numbers
+curvature           L of each f_i, of f and of the samples: exact or estimated, and how
+dissimilarity       delta of Assumption 5, B of (iid:2) and G of Assumption 3, where they can be measured
+examples            delta of the paper's Appendix A
+rates               Theorem 1: FedPD with Oracle I
+variance_reduction  Theorem 3: FedPD with Oracle II
+fedavg              Claim D.1: FedAvg with diminishing steps
+complexity          Table 1
+"""
+
+from fedpd.theory import complexity, rates, variance_reduction
 from fedpd.theory.constants import heterogeneity, smoothness
+from fedpd.theory.curvature import Smoothness, estimate_smoothness, exact_smoothness, smoothness_constants
+from fedpd.theory.dissimilarity import Profile, Similarity, profile, similarity
+from fedpd.theory.examples import (
+    DeltaBound,
+    delta_bound,
+    linear_regression_delta,
+    logistic_delta,
+    sigmoid_delta,
+    tanh_delta,
+)
+from fedpd.theory.fedavg import fedavg_bound
+from fedpd.theory.points import region
 from fedpd.theory.rates import communication_factor, max_eta, skip_probability
 
-__all__ = ["communication_factor", "heterogeneity", "max_eta", "skip_probability", "smoothness"]
+__all__ = [
+    "DeltaBound",
+    "Profile",
+    "Similarity",
+    "Smoothness",
+    "communication_factor",
+    "complexity",
+    "delta_bound",
+    "estimate_smoothness",
+    "exact_smoothness",
+    "fedavg_bound",
+    "heterogeneity",
+    "linear_regression_delta",
+    "logistic_delta",
+    "max_eta",
+    "profile",
+    "rates",
+    "region",
+    "sigmoid_delta",
+    "similarity",
+    "skip_probability",
+    "smoothness",
+    "smoothness_constants",
+    "tanh_delta",
+    "variance_reduction",
+]

@@ -1,0 +1,95 @@
+"""Table 1 (tab:convergence): what methods need until ||grad f||^2 <= epsilon, up to constants, as functions of epsilon.
+
+The rows are the paper's claims; those of other methods are their own papers', and are not checked here. What the table
+leaves out of FedPD's rows is in docs/theory/rates.md: C_9 of FedPD-VR grows as (Q + sqrt(Q I/B)) L, so that with the
+paper's choice of I and B its samples are O(M + Q sqrt(M N)/epsilon), and (1-p) of FedPD-GD and -SGD is proved for
+p < rates.max_skip_probability(L, eta) only.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fedpd.checks import below, count, positive, refuse
+
+
+class Setting(NamedTuple):
+    """What the formulas depend on."""
+
+    epsilon: float
+    samples: int = 1  # M, of all agents together
+    iterations: int = 1  # Q, the local steps of a round
+    p: float = 0.0  # the probability of skipping a communication
+
+
+class Order(NamedTuple):
+    """A formula of Table 1: in words, and as a function."""
+
+    formula: str
+    at: Callable[[Setting], float]
+
+
+class Row(NamedTuple):
+    """What a method assumes beyond smoothness, and needs."""
+
+    method: str
+    reference: str
+    convexity: str  # SC strongly convex, C convex, NC none
+    non_iid: str  # the heterogeneity it allows: 0 none, "any", "delta" bounded
+    bounded_gradients: bool
+    rounds: Order  # RC: rounds of communication
+    updates: Order  # LC: local updates
+    samples: Order  # AS: sample gradients
+
+
+class Complexity(NamedTuple):
+    """A row at one setting."""
+
+    method: str
+    rounds: float
+    updates: float
+    samples: float
+
+
+def _power(exponent: float) -> Order:
+    formula = "1/e" if exponent == 1 else f"1/e^{exponent:g}"
+    return Order(formula, lambda s: s.epsilon**-exponent)
+
+
+ONE_HALF, ONE, THREE_HALVES, TWO = map(_power, (0.5, 1, 1.5, 2))
+Q_STEPS = Order("Q/e", lambda s: s.iterations / s.epsilon)
+NOT_SKIPPED = Order("(1-p)/e", lambda s: (1 - s.p) / s.epsilon)
+GD_STEPS = Order("log(1/e)/e", lambda s: math.log(1 / s.epsilon) / s.epsilon)
+GD_SAMPLES = Order("M log(1/e)/e", lambda s: s.samples * math.log(1 / s.epsilon) / s.epsilon)
+ALL_SAMPLES = Order("M/e^2", lambda s: s.samples / s.epsilon**2)
+SVRG_SAMPLES = Order("M/e + Q/e", lambda s: (s.samples + s.iterations) / s.epsilon)
+VR_SAMPLES = Order("M + sqrt(M)/e", lambda s: s.samples + math.sqrt(s.samples) / s.epsilon)
+
+TABLE = (
+    Row("FedAvg SC iid", "Stich 2018", "SC", "0", False, ONE_HALF, ONE, ONE),
+    Row("FedAvg SC BG", "Li et al. 2019", "SC", "any", True, ONE, ONE, ONE),
+    Row("Coop-SGD", "Wang & Joshi 2018", "NC", "0", False, ONE, TWO, TWO),
+    Row("MPR-SGD", "Yu et al. 2019", "NC", "any", True, THREE_HALVES, TWO, TWO),
+    Row("Local-GD", "Khaled et al. 2019", "C", "any", False, THREE_HALVES, TWO, ALL_SAMPLES),
+    Row("FedProx", "Sahu et al. 2018", "NC", "eq. iid:2", False, ONE, TWO, TWO),
+    Row("F-SVRG", "Cen et al. 2019", "NC", "any", False, ONE, Q_STEPS, SVRG_SAMPLES),
+    Row("VRL-SGD", "Liang et al. 2019", "NC", "any", True, ONE, TWO, TWO),
+    Row("FedPD-GD", "FedPD", "NC", "delta", False, NOT_SKIPPED, GD_STEPS, GD_SAMPLES),
+    Row("FedPD-SGD", "FedPD", "NC", "delta", False, NOT_SKIPPED, TWO, TWO),
+    Row("FedPD-VR", "FedPD", "NC", "any", False, ONE, Q_STEPS, VR_SAMPLES),
+)
+
+
+def table(epsilon: float, *, samples: int = 1, iterations: int = 1, p: float = 0.0) -> tuple[Complexity, ...]:
+    """Table 1 at a target epsilon in (0, 1), for M = `samples` and Q = `iterations`: orders, so only ratios matter."""
+    positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
+    below("epsilon", epsilon, 1, "Orders in 1/epsilon say something of small epsilon only")
+    count("samples", samples, "samples is M, of all agents together")
+    count("iterations", iterations, "iterations is Q, the local steps of a round")
+    if not 0 <= p < 1:
+        refuse("p", p, "must lie in [0, 1)", "p is the probability of skipping a communication")
+    setting = Setting(epsilon, samples, iterations, p)
+    return tuple(
+        Complexity(row.method, row.rounds.at(setting), row.updates.at(setting), row.samples.at(setting))
+        for row in TABLE
+    )

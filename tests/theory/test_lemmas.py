@@ -1,0 +1,539 @@
+"""The lemmas behind Theorems 1 and 3 along runs of Algorithm 2 itself: as corrected they hold, as printed some do not.
+
+Rounds are played with the algorithm's own Exchange functions, with the coins and the drawn samples given.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tree_math import Vector
+
+from fedpd import Algorithm, Oracle, Problem, algorithms, oracles, problems
+from fedpd.agents import Functions, agent_key, arrays, local_objective
+from fedpd.core import Work
+from fedpd.precision import scope
+from fedpd.theory import rates
+
+# --- rounds, one by one -----------------------------------------------------------------------------------------------
+
+
+class Path(NamedTuple):
+    """Rounds 0, ..., T of a run, (..., T+1, N, d); `plus` is x_{0,i}^{r+}, (..., T, N, d)."""
+
+    x: np.ndarray
+    x0: np.ndarray
+    dual: np.ndarray
+    plus: np.ndarray
+
+
+def play(algorithm: Algorithm, problem: Problem, skips: np.ndarray) -> Path:
+    """The path under these coins (..., T), True where the round's communication is skipped."""
+    functions, shard = Functions(problem.losses, problem.penalty), arrays(problem)
+    exchange = algorithm.exchanges[0]
+
+    def one_round(agents: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
+        r, skip = step
+
+        def local(one: Any, agent: Any) -> Any:
+            key = agent_key(jax.random.key(0), r, one.agent)
+            return exchange.local(local_objective(functions, one), agent, r, key)[0]
+
+        plus = jax.vmap(local)(shard, agents)
+        mean = jax.tree.map(lambda leaf: leaf.mean(0), jax.vmap(exchange.send)(plus))
+        received = jax.vmap(exchange.receive, in_axes=(0, None))(plus, exchange.aggregate(None, mean, 1.0)[1])
+        agents = jax.tree.map(partial(jnp.where, skip), plus, received)
+        return agents, (agents, plus.x0)
+
+    def run(skips: Any) -> tuple[Any, Any, Any]:
+        start = Vector(jax.tree.map(jnp.asarray, problem.start))
+        first = jax.vmap(lambda one: algorithm.init(local_objective(functions, one), start))(shard)
+        _, (later, plus) = jax.lax.scan(one_round, first, (jnp.arange(skips.shape[0]), skips))
+        return first, later, plus
+
+    with scope(True):
+        first, later, plus = jax.jit(jax.vmap(run))(skips.reshape(-1, skips.shape[-1]))
+
+    def column(name: str) -> np.ndarray:
+        start, rest = (np.asarray(getattr(part, name).tree) for part in (first, later))
+        return np.concatenate([start[:, None], rest], 1).reshape(
+            *skips.shape[:-1], skips.shape[-1] + 1, *rest.shape[2:]
+        )
+
+    return Path(
+        column("x"), column("x0"), column("dual"), np.asarray(plus.tree).reshape(*skips.shape, *plus.tree.shape[2:])
+    )
+
+
+@lru_cache
+def each(problem: Problem) -> Callable[[Any], tuple[Any, Vector]]:
+    """(f_i(x_i), grad f_i(x_i)) of all agents, at many x (K, N, d); compiled once a problem."""
+    functions, shard = Functions(problem.losses, problem.penalty), arrays(problem)
+
+    def one(shard: Any, x: Any) -> tuple[Any, Vector]:
+        return local_objective(functions, shard).value_and_gradient(Vector(x))
+
+    return jax.jit(jax.vmap(lambda x: jax.vmap(one)(shard, x)))
+
+
+def values(problem: Problem, x: np.ndarray) -> np.ndarray:
+    with scope(True):
+        return np.asarray(each(problem)(x.reshape(-1, *x.shape[-2:]))[0]).reshape(x.shape[:-1])
+
+
+def gradients(problem: Problem, x: np.ndarray) -> np.ndarray:
+    with scope(True):
+        return np.asarray(each(problem)(x.reshape(-1, *x.shape[-2:]))[1].tree).reshape(x.shape)
+
+
+def lagrangians(problem: Problem, eta: float, x: np.ndarray, x0: np.ndarray, dual: np.ndarray) -> np.ndarray:
+    """L_i(x_i, x_{0,i}, lambda_i)."""
+    return values(problem, x) + np.sum(dual * (x - x0), -1) + square(x - x0) / (2 * eta)
+
+
+def square(v: np.ndarray) -> np.ndarray:
+    return np.sum(v**2, -1)
+
+
+def spread(v: np.ndarray) -> np.ndarray:
+    """V(v) = sqrt(mean_i ||v_i - mean_j v_j||^2)."""
+    return np.sqrt(square(v - v.mean(-2, keepdims=True)).mean(-1))
+
+
+def widest(v: np.ndarray) -> np.ndarray:
+    """max_ij ||v_i - v_j||."""
+    return np.sqrt(square(v[..., :, None, :] - v[..., None, :, :])).max((-2, -1))
+
+
+def below(small: np.ndarray, large: np.ndarray) -> bool:
+    """small <= large, up to rounding."""
+    return bool((small <= large + 1e-11 * (1 + np.abs(small) + np.abs(large))).all())
+
+
+# --- problems and oracles ---------------------------------------------------------------------------------------------
+
+
+def adversary(accuracy: float) -> Oracle:
+    """An oracle for one-dimensional quadratics that leaves grad L_i = +-sqrt(eps_1), as far off as it may be."""
+
+    def solve(phi: Any, x: Vector, memory: None, r: Any, key: Any) -> tuple[Vector, None, Work]:
+        hessian = phi.f.data["hessian"][0, 0, 0]
+        error = jnp.sqrt(accuracy) * (-1.0) ** (r + phi.f.agent)
+        right = error + phi.f.data["linear"][0] - phi.linear.tree
+        return Vector(right / (hessian + phi.curvature)), None, Work(jnp.int32(1), jnp.int32(1))
+
+    return Oracle("adversary", lambda f, x: None, solve, None)
+
+
+def same_hessians(hessian: np.ndarray, agents: int = 3, delta: float = 1.0, seed: int = 0) -> Problem:
+    """f_i = x^T H x/2 - c_i^T x, with finite delta."""
+    rng = np.random.default_rng(seed)
+    linear = rng.standard_normal((agents, len(hessian)))
+    linear *= delta / np.linalg.norm(linear - linear.mean(0), axis=1).max()
+    return problems.quadratic(np.broadcast_to(hessian, (agents, *hessian.shape)), linear, start=np.ones(len(hessian)))
+
+
+def line(hessians: list[float], linear: list[float], start: float = 0.0) -> Problem:
+    """f_i = h_i x^2/2 - c_i x."""
+    return problems.quadratic(np.array(hessians)[:, None, None], np.array(linear)[:, None], start=np.array([start]))
+
+
+def logistic() -> Problem:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((3, 8, 4))
+    labels = np.where(rng.standard_normal((3, 8)) + features[..., 0] * np.array([[1], [-1], [3]]) > 0, 1.0, -1.0)
+    return problems.penalized_logistic(features, labels, start=np.full(4, 0.5))
+
+
+SADDLE = same_hessians(np.diag([1.0, -1.0, 0.3]))  # the agents' disagreement grows along the second axis
+CASES = {
+    "unlike": (problems.random_quadratic(4, 3, seed=2), None),
+    "saddle": (SADDLE, None),
+    "opposing": (problems.opposing_quadratics(), None),
+    "logistic": (logistic(), None),
+    "adversary": (line([1.0, -0.5, 1.0], [1.0, -3.0, 0.5], 1.0), adversary),
+    "adversary, alike": (line([-1.0, -1.0], [1.0, -1.0], 0.1), adversary),
+    "adversary, convex": (line([0.5, 0.5], [1.0, -1.0], 0.1), adversary),
+}
+SKIPS = np.array([[0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0, 1], [1, 1, 1, 0, 0, 1, 0]], bool)
+
+
+class Played(NamedTuple):
+    problem: Problem
+    L: float
+    eta: float
+    accuracy: float
+    path: Path  # one run for each row of SKIPS
+
+
+@lru_cache
+def played(name: str, share: float, accuracy: float) -> Played:
+    problem, make = CASES[name]
+    L = problem.answer.smoothness
+    assert L is not None
+    eta = share * rates.max_eta(L)
+    oracle = make(accuracy) if make else oracles.gd(step=1 / (L + 1 / eta), iterations=200, tolerance=accuracy)
+    return Played(problem, L, eta, accuracy, play(algorithms.fedpd(eta=eta, oracle=oracle, p=0.5), problem, SKIPS))
+
+
+SETTINGS = [(name, 0.99, 1e-2) for name in CASES] + [("unlike", 0.3, 1e-6), ("adversary", 0.3, 1e-6)]
+
+
+@pytest.fixture(scope="module", params=SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
+def run(request: pytest.FixtureRequest) -> Played:
+    return played(*request.param)
+
+
+def after_skip(skips: np.ndarray) -> np.ndarray:
+    """Whether the round before was skipped: never at r = 0."""
+    return np.concatenate([np.zeros_like(skips[..., :1]), skips[..., :-1]], -1)
+
+
+# --- Theorem 1: what holds --------------------------------------------------------------------------------------------
+
+
+def test_local_solves_leave_what_they_may(run: Played) -> None:
+    errors = gradients(run.problem, run.path.x) + run.path.dual
+    assert below(square(errors)[:, 1:], np.array(run.accuracy))
+
+
+def test_descent_of_local_lagrangians(run: Played) -> None:
+    """le:FedPD_descent, as printed; also in round 0."""
+    problem, L, eta, accuracy, path = run
+    old = lagrangians(problem, eta, path.x, path.x0, path.dual)[:, :-1]
+    new = lagrangians(problem, eta, path.x[:, 1:], path.plus, path.dual[:, 1:])
+    dx, dual = square(np.diff(path.x, axis=1)), square(np.diff(path.dual, axis=1))
+    change = -(1 - 2 * L * eta) / (2 * eta) * dx - square(path.plus - path.x0[:, :-1]) / (2 * eta) + eta * dual
+    assert below(new - old, change + accuracy / (2 * L))
+
+
+def test_steps_of_the_duals(run: Played) -> None:
+    """eq. th_comm_0, corrected: 8 eps_1, and from round 1 on."""
+    dx, dual = (square(np.diff(part, axis=1))[:, 1:] for part in (run.path.x, run.path.dual))
+    assert below(dual, 2 * run.L**2 * dx + 8 * run.accuracy)
+
+
+def test_mean_lagrangian_falls_but_for_communications_after_skips(run: Played) -> None:
+    """Instead of eq. th_comm_6_1 to th_comm_6_3."""
+    problem, L, eta, accuracy, path = run
+    a = L * eta
+    mean = lagrangians(problem, eta, path.x, path.x0, path.dual).mean(-1)
+    steps = (1 - 2 * a - 4 * a**2) / (2 * eta) * square(np.diff(path.x, axis=1)).mean(-1)
+    steps += square(np.diff(path.x0.mean(2), axis=1)) / (2 * eta)
+    rise = np.where(after_skip(SKIPS) & ~SKIPS, spread(path.plus) ** 2 / (2 * eta), 0)
+    fall = (1 + 16 * a) / (2 * L) * accuracy - steps + rise
+    assert below(np.diff(mean, axis=1)[:, 1:], fall[:, 1:])
+    start = square(gradients(problem, path.x[:, 0])).mean(-1)
+    first = (1 + 2 * a) * eta / (1 - a) ** 2 * (start + accuracy) + accuracy / (2 * L)
+    assert below(mean[:, 1] - mean[:, 0], first)
+
+
+def test_communication_raises_the_lagrangian_by_the_disagreement(run: Played) -> None:
+    """le:FedPD_err, corrected: an identity, of x_{0,i}^{r+} and not of x_{0,i}^{r+1}."""
+    problem, _, eta, _, path = run
+    mean = np.broadcast_to(path.plus.mean(2, keepdims=True), path.plus.shape)
+    x, dual, agents = path.x[:, 1:], path.dual[:, 1:], path.x.shape[2]
+    rise = (lagrangians(problem, eta, x, mean, dual) - lagrangians(problem, eta, x, path.plus, dual)).mean(-1)
+    np.testing.assert_allclose(rise, spread(path.plus) ** 2 / (2 * eta), rtol=1e-9, atol=1e-11)
+    assert below(rise, (agents - 1) / (4 * agents * eta) * widest(path.plus) ** 2)
+
+
+def test_objective_is_below_the_lagrangian(run: Played) -> None:
+    """le:FedPD_gradient, corrected: 1/(2 N eta), and at x_0 = mean_i x_{0,i}."""
+    problem, L, eta, accuracy, path = run
+    mean = np.broadcast_to(path.x0.mean(2, keepdims=True), path.x0.shape)
+    lagrangian = lagrangians(problem, eta, path.x, mean, path.dual).mean(-1)
+    distance = square(path.x - mean).mean(-1)
+    assert below(
+        values(problem, mean).mean(-1), lagrangian - (1 - 2 * L * eta) / (2 * eta) * distance + accuracy / (2 * L)
+    )
+
+
+def test_gradient_of_the_objective(run: Played) -> None:
+    """Instead of eq. th_comm_1 to th_comm_5 and th_comm_11; also in round 0."""
+    problem, L, eta, accuracy, path = run
+    mean = np.broadcast_to(path.x0.mean(2, keepdims=True), path.x0.shape)[:, :-1]
+    gradient = np.sqrt(square(gradients(problem, mean).mean(2)))
+    dual = np.sqrt(square(np.diff(path.dual, axis=1)).mean(-1))
+    step = np.sqrt(square(np.diff(path.x0.mean(2), axis=1)))
+    assert below(gradient, (1 + L * eta) * dual + step / eta + np.sqrt(accuracy) + L * spread(path.x0[:, :-1]))
+
+
+@pytest.mark.parametrize(("name", "m"), [("saddle", 1.0), ("adversary, alike", 1.0), ("adversary, convex", 0.0)])
+@pytest.mark.parametrize(("share", "accuracy"), [(0.99, 1e-2), (0.3, 1e-6)])
+def test_disagreement_in_a_round(name: str, m: float, share: float, accuracy: float) -> None:
+    """le:FedPD_prop, corrected: pathwise, by what happened the round before, with f_i + (m/2) x^2 convex."""
+    problem, L, eta, _, path = played(name, share, accuracy)
+    delta = problem.answer.heterogeneity
+    assert delta is not None
+    a, unit, x = L * eta, eta * (delta + np.sqrt(accuracy)), spread(path.x)
+    after = np.where(after_skip(SKIPS), x[:, :-1] + unit, a * x[:, :-1] + 2 * unit) / (1 - m * eta)
+    assert below(x[:, 1:], after)
+    assert below(spread(path.plus), (1 + a) * x[:, 1:] + unit)
+
+
+@pytest.mark.parametrize(("curvature", "share"), [(-1.0, 0.9), (-1.0, 0.3), (0.0, 0.9), (1.0, 0.9)])
+def test_disagreement_in_expectation(curvature: float, share: float) -> None:
+    """rates.disagreement bounds the root mean squares, here over all 2^9 sequences of coins."""
+    accuracy = 1e-4
+    problem = line([curvature] * 2, [1.0, -1.0], 0.1)
+    eta, nonconvexity = share * rates.max_eta(1.0), max(0.0, -curvature)
+    coins = np.array(list(product([False, True], repeat=9)))
+    path = play(algorithms.fedpd(eta=eta, oracle=adversary(accuracy), p=0.5), problem, coins)
+    for p in (0.05, 0.3, 0.6, 0.95):
+        chance = np.prod(np.where(coins, p, 1 - p), -1)
+        unit = eta * (1 + np.sqrt(accuracy))
+        x, plus, skipped = (unit * bound for bound in rates.disagreement(p, 1.0, eta, nonconvexity))
+        assert np.isfinite(x) == (p < rates.max_skip_probability(1.0, eta, nonconvexity))
+        assert below(np.sqrt(chance @ spread(path.x) ** 2), np.array(x))
+        assert below(np.sqrt(chance @ spread(path.plus) ** 2), np.array(plus))
+        after = after_skip(coins) * spread(path.plus) ** 2
+        assert below(np.sqrt(chance @ after / p), np.array(skipped))
+
+
+# --- Theorem 1: what does not hold as printed -------------------------------------------------------------------------
+
+
+def test_printed_dual_step_fails_with_4_epsilon() -> None:
+    path = played("adversary, alike", 0.3, 1e-2).path
+    dx, dual = (square(np.diff(part, axis=1))[0, 1:] for part in (path.x, path.dual))
+    assert (dual > 2 * dx + 4e-2).any()
+
+
+def test_printed_dual_step_fails_in_the_first_round() -> None:
+    path = played("unlike", 0.3, 1e-6).path  # lambda^0 = 0 is not -grad f_i(x^0)
+    dx, dual = (square(np.diff(part, axis=1))[:, 0] for part in (path.x, path.dual))
+    assert (dual > 2 * dx + 8e-6).any()
+
+
+def test_printed_err_fails_where_everyone_communicates() -> None:
+    """Its right-hand side, max_ij ||x_{0,i}^{r+1} - x_{0,j}^{r+1}||^2, is 0 then; so is that of eq. th_comm_6_1."""
+    problem, _, eta, _, path = played("unlike", 0.3, 1e-6)
+    x, dual = path.x[0, 1:], path.dual[0, 1:]
+    assert (widest(path.x0[0]) == 0).all()
+    after = lagrangians(problem, eta, x, path.x0[0, 1:], dual).mean(-1)
+    before = lagrangians(problem, eta, x, path.plus[0], dual).mean(-1)
+    assert (before < after - 1e-3).any()
+
+
+def test_printed_gradient_lemma_fails() -> None:
+    problem = line([1.0, 1.0], [1.0, -1.0], 1.0)  # convex, of the largest curvature, solved exactly
+    eta = 0.3 * rates.max_eta(1.0)
+    path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0)), problem, SKIPS[:1])
+    lagrangian = lagrangians(problem, eta, path.x, path.x0, path.dual).mean(-1)
+    distance = square(path.x - path.x0).mean(-1)
+    assert (values(problem, path.x0).mean(-1) > lagrangian - (1 - 2 * eta) / eta * distance + 1e-6).any()
+
+
+def test_printed_propagation_fails_for_the_second_form_of_delta() -> None:
+    """||grad f_i - grad f|| <= delta allows agents 2 delta apart: the two forms of Assumption 5 are not equivalent."""
+    problem, eta = line([0.01, 0.01], [1.0, -1.0]), 1.0
+    assert problem.answer.heterogeneity == 1
+    path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0), p=0.5), problem, np.array([True]))
+    product = 0.01 * eta
+    assert widest(path.x0)[1] > (3 + product) / (1 - product) * eta  # the lemma given a skip, from Delta^0 = 0
+    assert widest(path.x0)[1] <= (3 + product) / (1 - product) * eta * 2
+
+
+def test_printed_matrix_is_not_of_rank_1() -> None:
+    p, a = 0.4, 0.2
+    printed = np.array([[p * (1 + a), a * (1 - a)], [1, a]])
+    corrected = np.array([[p * (1 + a), p * a * (1 + a)], [1, a]])
+    assert np.linalg.matrix_rank(printed) == 2
+    assert np.linalg.matrix_rank(corrected) == 1
+    np.testing.assert_allclose(sorted(np.linalg.eigvals(corrected)), [0, a + p * (1 + a)], atol=1e-15)
+
+
+def test_mean_square_is_above_the_squared_mean() -> None:
+    """eq. th_comm_8 squares a bound of E Delta: a coin of probability p contributes sqrt(p), not p."""
+    problem, p, eta = line([0.5, 0.5], [1.0, -1.0]), 0.1, 0.3
+    path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0), p=0.5), problem, np.array([[False], [True]]))
+    gaps, chance, a = widest(path.x0)[:, 1], np.array([1 - p, p]), 0.5 * eta
+    bound = p * eta * (3 + a) / (1 - a) * 2  # le:FedPD_prop from Delta^0 = 0, with delta = 2 between the agents
+    assert chance @ gaps <= bound
+    assert chance @ gaps**2 > bound**2
+
+
+def test_printed_last_step_fails_where_l_is_small() -> None:
+    """eq. th_comm_11 ends in 4 L^2 sum ||grad L_i||^2: it needs max(4 L^2, 2)."""
+    L = 0.1
+    problem, eta = line([L], [0.0], 1.0), 0.5 * rates.max_eta(L)
+    path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0)), problem, SKIPS[:1])
+    slope = gradients(problem, path.x) + path.dual + (path.x - path.x0) / eta
+    lagrangian = (np.sqrt(square(slope)) + np.sqrt(square(path.x - path.x0))) ** 2
+    assert (square(gradients(problem, path.x0)) > 4 * L**2 * lagrangian).all()
+
+
+def test_printed_last_step_fails_after_a_skip() -> None:
+    """eq. th_comm_11 takes ||x_i - x_0|| for ||x_i - x_{0,i}||: here all grad L_i vanish, and grad f does not."""
+    problem, eta = line([1.0, 0.2], [1.0, -1.0], 0.0), 0.3
+    path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0), p=0.5), problem, np.ones(300, bool))
+    slope = gradients(problem, path.x) + path.dual + (path.x - path.x0) / eta
+    assert (square(slope) + square(path.x - path.x0)).max(1)[-1] < 1e-9
+    mean = np.broadcast_to(path.x0.mean(1, keepdims=True), path.x0.shape)
+    assert square(gradients(problem, mean).mean(1))[-1] > 0.1
+
+
+# --- Theorem 3 --------------------------------------------------------------------------------------------------------
+
+ROUNDS, STEPS = 3, 2  # T and Q; with two samples an agent and B = 1, there are 2^(QT) = 64 sequences of draws
+DRAWS = np.array(list(product([0, 1], repeat=ROUNDS * STEPS))).reshape(-1, ROUNDS, STEPS, 1)
+
+
+def samples_of(weights: list[list[float]], centres: list[list[float]], start: float = 1.0) -> Problem:
+    """F(x; (w, a)) = w (x - a)^2/2 in one dimension: the samples' smoothness is max |w|, and f_i's |mean w|."""
+    data = {"w": np.array(weights), "a": np.array(centres)}
+    return problems.from_losses(lambda x, rows: rows["w"] * (x[0] - rows["a"]) ** 2 / 2, data, np.array([start]))
+
+
+NOISY = samples_of([[1.0, -0.5], [0.2, 0.9]], [[1.0, 2.0], [-1.0, 0.5]])
+SAMPLE_L = np.sqrt((1 + 0.25) / 2)  # E_xi |h(x) - h(y)|^2 <= L^2 |x - y|^2 for both agents
+
+
+class Inner(NamedTuple):
+    """Oracle II step by step, under all draws: x^{r,q}, q = 0, ..., Q, and g^{r,q} as used for step q < Q."""
+
+    x: np.ndarray  # (draws, T, Q+1, N, d)
+    g: np.ndarray  # (draws, T, Q, N, d)
+    path: Path
+
+
+def solve_step_by_step(problem: Problem, eta: float, gamma: float, refresh: int) -> Inner:
+    """Q steps are replayed as 1 step, 2 steps, ... from the same state with the same draws."""
+
+    def at(draws: np.ndarray, iterations: int) -> Algorithm:
+        def drawn(key: Any, r: Any, agent: Any, size: Any, shape: Any) -> Any:
+            return jnp.asarray(draws)[r, : shape[0]]
+
+        oracle = oracles.vr(gamma=gamma, iterations=iterations, refresh=refresh, batch=1, draw=drawn)
+        return algorithms.fedpd(eta=eta, oracle=oracle)
+
+    functions, shard = Functions(problem.losses, problem.penalty), arrays(problem)
+
+    def run(draws: Any) -> Any:
+        def one_round(agents: Any, r: Any) -> Any:
+            def local(q: int) -> Any:
+                def one(one: Any, agent: Any) -> Any:
+                    exchange = at(draws, q).exchanges[0]
+                    return exchange.local(local_objective(functions, one), agent, r, jax.random.key(0))[0]
+
+                return jax.vmap(one)(shard, agents)
+
+            inner = [local(q) for q in range(1, STEPS + 1)]
+            full = jax.vmap(lambda one, x: local_objective(functions, one).gradient(x))(shard, agents.x)
+            g = jnp.where(r % refresh == 0, full.tree, agents.memory.tree)
+            after = inner[-1]
+            mean = jnp.broadcast_to(after.x0.tree.mean(0), after.x0.tree.shape)
+            x = jnp.stack([agents.x.tree, *(agent.x.tree for agent in inner)])
+            g = jnp.stack([g, *(agent.memory.tree for agent in inner[:-1])])
+            after = after._replace(x0=Vector(mean))
+            return after, (x, g, after, inner[-1].x0.tree)
+
+        start = Vector(jnp.asarray(problem.start))
+        first = jax.vmap(lambda one: at(draws, 1).init(local_objective(functions, one), start))(shard)
+        return first, jax.lax.scan(one_round, first, jnp.arange(ROUNDS))[1]
+
+    with scope(True):
+        first, (x, g, later, plus) = jax.jit(jax.vmap(run))(DRAWS)
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([getattr(first, name).tree[:, None], getattr(later, name).tree], 1)
+
+    return Inner(np.asarray(x), np.asarray(g), Path(column("x"), column("x0"), column("dual"), np.asarray(plus)))
+
+
+@pytest.fixture(scope="module", params=[(0.9, 13.0, 2), (0.5, 3.0, 3), (0.9, 1.0, 1)], ids=str)
+def noisy(request: pytest.FixtureRequest) -> tuple[float, float, int, Inner]:
+    share, ratio, refresh = request.param
+    eta = share / (3 * (STEPS + np.sqrt(STEPS * refresh)) * SAMPLE_L)
+    return eta, ratio * eta, refresh, solve_step_by_step(NOISY, eta, ratio * eta, refresh)
+
+
+def test_variance_of_the_estimates(noisy: tuple[float, float, int, Inner]) -> None:
+    """le:VR_var, with the samples' L: E||g^{r,q} - grad f_i||^2 <= (L^2/B) (squared steps since the full gradient)."""
+    _, _, refresh, inner = noisy
+    errors = square(inner.g - gradients(NOISY, inner.x[:, :, :-1])).mean(0)  # (T, Q, N)
+    steps = square(np.diff(inner.x, axis=2)).mean(0)
+    assert errors.max() > 1e-4 or refresh == 1
+    for r in range(ROUNDS):
+        since = steps[r - r % refresh : r + 1].reshape(-1, 2)
+        for q in range(STEPS):
+            assert below(errors[r, q], SAMPLE_L**2 * since[: (r % refresh) * STEPS + q].sum(0))
+
+
+def test_printed_variance_fails_with_the_smoothness_of_f() -> None:
+    """le:VR_var cites Assumption 1, of the f_i: here f_i is ten times smoother than its samples."""
+    problem = samples_of([[1.1, -0.9]], [[0.0, 1.0]])
+    inner = solve_step_by_step(problem, 0.2, 2.0, refresh=3)
+    errors = square(inner.g - gradients(problem, inner.x[:, :, :-1])).mean(0)
+    steps = square(np.diff(inner.x, axis=2)).mean(0)
+    assert errors[0, 1, 0] > 0.1**2 * steps[0, 0, 0]
+    assert errors[0, 1, 0] <= (1.1**2 + 0.9**2) / 2 * steps[0, 0, 0]
+
+
+def descent(eta: float, gamma: float, inner: Inner, L: float, sign: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    """le:VR_descent, with Q in place of its Q^2 and a sign for its last term: (left, right side), (draws, T, N)."""
+    path, steps = inner.path, square(np.diff(inner.x, axis=2))  # (draws, T, Q, N)
+    errors = square(inner.g - gradients(NOISY, inner.x[:, :, :-1]))
+    last, error = steps[:, :, -1], errors[:, :, -1]
+    before, error_before = (np.concatenate([0 * part[:, :1], part[:, :-1]], 1) for part in (last, error))
+    base, q = 1 / (2 * eta) + 1 / gamma - L, STEPS
+    move = np.diff(path.x0, axis=1)
+    slope = path.dual[:, 1:] + (path.x - path.x0)[:, 1:] / eta
+    right = (
+        -square(move) / (2 * eta)
+        - (base - 3 * eta / gamma**2) * last
+        - (base - 9 * q * L**2 * eta) * steps[:, :, :-1].sum(2)
+        + (9 * q * L**2 * eta + 3 * eta / gamma**2) * before
+        + errors[:, :, :-1].sum(2) / (2 * L)
+        + (1 / (2 * L) + 9 * eta) * error
+        + 9 * eta * error_before
+        + sign * np.sum(slope * move, -1)
+    )
+    return np.diff(lagrangians(NOISY, eta, path.x, path.x0, path.dual), axis=1), right
+
+
+def test_descent_under_oracle_2(noisy: tuple[float, float, int, Inner]) -> None:
+    """From round 1 on, and with -<lambda + (x - x_0)/eta, .>."""
+    eta, gamma, _, inner = noisy
+    left, right = descent(eta, gamma, inner, SAMPLE_L)
+    assert below(left[:, 1:], right[:, 1:])
+    left, right = descent(eta, gamma, inner, SAMPLE_L, sign=1)  # eq. le_VR_descent_3 as printed
+    assert not below(left[:, 1:], right[:, 1:])
+
+
+def test_printed_descent_under_oracle_2_fails_in_the_first_round() -> None:
+    """There is no round before it, and lambda^0 = 0 is not what the lemma takes it for."""
+    eta = 0.05
+    inner = solve_step_by_step(NOISY, eta, 13 * eta, refresh=2)
+    left, right = descent(eta, 13 * eta, inner, SAMPLE_L)
+    assert below(left[:, 1:], right[:, 1:])
+    assert (left[:, 0] > right[:, 0] + 1e-3).any()
+
+
+def test_steps_of_the_duals_under_oracle_2(noisy: tuple[float, float, int, Inner]) -> None:
+    """Instead of eq. le_VR_descent_4 and _5: in root mean square over rounds, agents and draws, including round 0."""
+    _, gamma, _, inner = noisy
+    k = SAMPLE_L * (np.sqrt(STEPS) + 1) + 2 / gamma
+    steps = np.sqrt(square(np.diff(inner.x, axis=2)).mean((0, 3)).sum())
+    start = np.sqrt(square(gradients(NOISY, inner.path.x[:, 0])).mean())
+    assert np.sqrt(square(np.diff(inner.path.dual, axis=1)).mean((0, 2)).sum()) <= k * steps + start
+
+
+def test_objective_is_below_the_lagrangian_under_oracle_2(noisy: tuple[float, float, int, Inner]) -> None:
+    """le:VR_gradient, corrected: eta/(2 (1 - L eta)) in place of 1/(4L), on every path and in expectation."""
+    eta, gamma, refresh, inner = noisy
+    path, a = inner.path, SAMPLE_L * eta
+    objective = values(NOISY, path.x0).mean(-1)[:, 1:]
+    lagrangian = lagrangians(NOISY, eta, path.x, path.x0, path.dual).mean(-1)[:, 1:]
+    residuals = square(gradients(NOISY, path.x) + path.dual)[:, 1:]
+    assert below(objective, lagrangian + eta / (2 * (1 - a)) * residuals.mean(-1))
+    steps = square(np.diff(inner.x, axis=2)).mean(0)  # (T, Q, N)
+    for r in range(ROUNDS):
+        since = steps[r - r % refresh : r + 1].sum((0, 1))
+        assert below(residuals[:, r].mean(0), ((SAMPLE_L + 1 / gamma) ** 2 + SAMPLE_L**2) * since)
