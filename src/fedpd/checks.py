@@ -89,6 +89,8 @@ def skip_probability(p: Any) -> Callable[[Any], Any] | None:
     if is_traced(p):
         return lambda r: p
     remedy = "p is the probability of SKIPPING a communication: 0 never skips, 0.75 skips three of four"
+    if isinstance(p, str):
+        refuse("p", p, 'must be a number in [0, 1), a schedule or "auto"', remedy)
     number = _number("p", p, remedy)
     if not 0 <= number < 1:
         refuse("p", p, "must lie in [0, 1)", remedy)

@@ -204,9 +204,11 @@ class Algorithm(NamedTuple):
     init(f, x) -> agent; server(x) -> server: the state at the start x^0.
     model(agent) -> the agent's copy of the global model (FedPD: x_{0,i}); f is measured at their mean.
     skip(r) -> p_r: the probability that round r communicates nothing; None: every round communicates.
+    waits(server, r) -> bool: that round r communicates nothing, where the server decides it; None: it does not.
     batch: samples a local step takes (None: all of the agent's), by which the execution over agents is chosen.
     partial: the form of the method for agents that come and go, where it differs.
     drifts: whether copies of the model differ even after a communication.
+    everyone: whether it needs all agents, always.
     """
 
     description: str
@@ -215,9 +217,16 @@ class Algorithm(NamedTuple):
     exchanges: tuple[Exchange, ...]
     model: Callable[[Any], Vector]
     skip: Callable[[Array], Any] | None = None
+    waits: Callable[[Any, Array], Array] | None = None
     batch: int | None = None
     partial: "Algorithm | None" = None
     drifts: bool = False
+    everyone: bool = False
+
+    @property
+    def skips(self) -> bool:
+        """Whether there may be rounds without a communication."""
+        return self.skip is not None or self.waits is not None
 
 
 class State(NamedTuple):

@@ -43,7 +43,7 @@ def measure(
     gap: Any = 0.0  # where nothing is ever skipped, everyone has just received the same model
     if algorithm.drifts:
         gap = consensus_gap(algorithm, layout, agents)
-    elif algorithm.skip is not None:
+    elif algorithm.skips:
         zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
         gap = lax.cond(skipped, partial(consensus_gap, algorithm, layout, agents), lambda: zero)
     return Metrics(*(jnp.asarray(number, float) for number in (value / layout.agents, gradient @ gradient, gap)))

@@ -63,8 +63,10 @@ class Rows(NamedTuple):
     metrics: Metrics  # (K,), NaN where the round was not measured
 
 
-def coin(algorithm: Algorithm, key: Key, r: Any) -> Array:
-    """Whether round r skips its communication: one coin, shared by all agents."""
+def coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
+    """Whether round r skips its communication: one coin shared by all agents, or the server's decision."""
+    if algorithm.waits is not None:
+        return algorithm.waits(server, r)
     if algorithm.skip is None:
         return jnp.bool_(False)
     toss = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, COIN), r), dtype=float)
@@ -82,7 +84,7 @@ def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Ro
     """State r -> state r+1, and what the round did."""
     layout, shard = program.layout, inputs.shard
     agents, server, r = state
-    skipped = coin(program.algorithm, inputs.key, r)
+    skipped = coin(program.algorithm, inputs.key, r, server)
     here, efforts = _attendance(program, inputs, r)
     work, senders, receivers = Work(jnp.int32(0), jnp.int32(0)), [], []
     for number, exchange in enumerate(program.algorithm.exchanges):
@@ -94,7 +96,7 @@ def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Ro
         silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
         if here is not None:
             silent = silent | (listening == 0)
-        if program.algorithm.skip is None and exchange.when is None and here is None:
+        if not program.algorithm.skips and exchange.when is None and here is None:
             agents, server = meet(agents, server)
         else:
             agents, server = lax.cond(silent, lambda agents, server: (agents, server), meet, agents, server)

@@ -117,6 +117,9 @@ def simulate(
     who = participation_rule(participation, problem.agents, rounds)
     if who is not None and algorithm.partial is not None:
         algorithm = algorithm.partial
+    if who is not None and algorithm.everyone:
+        rule = "needs all agents in every communication"
+        refuse("algorithm", algorithm.description, rule, 'Leave participation at 1, or use drift="corrected-exact"')
     _check_mixing(algorithm, problem.agents, who is not None)
     plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers))
     layout = choose_layout(algorithm, problem, execution, devices)

@@ -46,6 +46,11 @@ ROWS = {
     "fedpd": row("fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4}, {"eta": 0}),
     "fedpd-vr": row("fedpd", {"eta": 0.5, "oracle": oracles.vr(gamma=0.5, iterations=3, refresh=4)}, {"p": 1}),
     "fedpd-sgd": row("fedpd", {"eta": 0.5, "oracle": oracles.sgd(0.1, 3, batch=2)}, {"eta": float("nan")}),
+    "fedpd-corrected": row("fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4, "drift": "corrected"}, {"drift": "x"}),
+    "fedpd-exact": row(
+        "fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4, "drift": "corrected-exact"}, {"absent": "naive"}, 2, 2
+    ),
+    "fedpd-auto": row("fedpd", {"eta": 0.5, "oracle": GD, "p": "auto"}, {"drift": "paper"}, 2, 2, steady=False),
     "fedavg": row("fedavg", {"oracle": GD}, {"oracle": None}),
     "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),
     "local_gd": row("local_gd", {"step": 0.2, "iterations": 3}, {"step": -1}),
@@ -176,7 +181,7 @@ def by_hand(algorithm: Algorithm) -> tuple[list[np.ndarray], int, int]:
     agents = [algorithm.init(local_objective(functions, one), start) for one in ones]
     server, up, down = algorithm.server(start), 0, 0
     for r in range(ROUNDS):
-        skipped = bool(coin(algorithm, key, r))
+        skipped = bool(coin(algorithm, key, r, server))
         for number, exchange in enumerate(algorithm.exchanges):
             local = jax.jit(
                 lambda one, agent, r, key, e=exchange: e.local(local_objective(functions, one), agent, r, key)
@@ -245,8 +250,8 @@ def test_everyone_present_is_full_participation(name: str, runs: Runs) -> None:
     algorithm, full = runs(name)
     present = np.ones((ROUNDS, AGENTS), bool)
     present[-1, 0] = False  # the program for partial participation, with everybody there until the last round
-    if name == "coop_sgd-mixing":
-        with pytest.raises(FedpdError, match="so all must be present"):
+    if name == "coop_sgd-mixing" or algorithm.everyone:
+        with pytest.raises(FedpdError, match=r"all must be present|needs all agents"):
             simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)
         return
     run = simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)

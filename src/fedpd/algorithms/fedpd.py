@@ -26,6 +26,9 @@ duals, as at full participation,
 
 which equals Algorithm 2 when S is everyone. At p = 0 the change of lambda_i is (x_i - x_0)/eta, so x_i alone is sent;
 at p > 0 an agent sends two models, x_i and the change of its dual. absent="naive" is the published form.
+
+A constant p > 0 leaves a floor: a skipped round moves away from the solution. `drift` mends it (corrected.py), and
+p="auto" decides during the run when to communicate (automatic.py).
 """
 
 import warnings
@@ -34,7 +37,9 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.checks import choice, positive, skip_probability
+from fedpd.algorithms.automatic import automatic
+from fedpd.algorithms.corrected import ServerOfDuals, corrected, corrected_exact
+from fedpd.checks import choice, positive, refuse, skip_probability
 from fedpd.core import (
     Algorithm,
     Array,
@@ -61,11 +66,6 @@ class Agent(NamedTuple):
     memory: Any  # what the oracle keeps between rounds (Oracle II: g_i)
 
 
-class ServerOfDuals(NamedTuple):
-    x0: Vector
-    dual: Vector  # the mean of all agents' duals, as far as they have been sent
-
-
 class AgentOfMany(NamedTuple):
     """An agent that may be away."""
 
@@ -80,11 +80,16 @@ def fedpd(
     *,
     eta: float,
     oracle: Oracle,
-    p: float | Callable[[Any], Any] = 0.0,
+    p: float | str | Callable[[Any], Any] = 0.0,
+    drift: str | None = None,
     x0_rule: str = "paper",
     absent: str = "mean_of_duals",
 ) -> Algorithm:
-    """FedPD with penalty 1/eta, a local oracle, and probability p (a number in [0, 1) or r -> p_r) of skipping.
+    """FedPD with penalty 1/eta, a local oracle, and probability p of skipping: a number in [0, 1), r -> p_r, or "auto".
+
+    drift: where a skipped round moves: "paper" (the default), as in Algorithm 2, which leaves a floor; "corrected", by
+    what is new in the dual, which does not; "corrected-exact", the same with the exact mean dual, for two models each
+    way. p="auto" lets the run decide when to communicate, on corrected-exact.
 
     x0_rule="matlab" is the server step of the authors' MATLAB program, x_{0,i}^{r+} = x_{0,i}^r + eta lambda_i^{r+1},
     which equals x_i^{r+1} + eta lambda_i^r: the old dual where the paper has the new one. Both converge; only the
@@ -96,9 +101,11 @@ def fedpd(
     positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))
+    auto = isinstance(p, str) and p == "auto"
+    skip = None if auto else skip_probability(p)
+    drift = _drift(auto, drift, x0_rule, absent)
     if absent == "naive":
         warnings.warn(NAIVE, stacklevel=2)
-    skip = skip_probability(p)
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=x, dual=0 * x, memory=oracle.init(f, x))
@@ -120,6 +127,7 @@ def fedpd(
         return agent._replace(x0=x0)
 
     settings: dict[str, Any] = {"eta": eta, "p": p, "oracle": oracle}
+    settings |= {} if drift == "paper" or auto else {"drift": drift}
     settings |= {} if x0_rule == "paper" else {"x0_rule": x0_rule}
     settings |= {} if absent == "mean_of_duals" else {"absent": absent}
     whole = Algorithm(
@@ -131,7 +139,23 @@ def fedpd(
         skip=skip,
         batch=oracle.batch,
     )
+    if auto:
+        return automatic(whole, eta, oracle)
+    if drift != "paper":
+        return (corrected if drift == "corrected" else corrected_exact)(whole, eta, oracle)
     return whole if absent == "naive" or x0_rule == "matlab" else whole._replace(partial=_of_many(whole, eta, oracle))
+
+
+def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
+    """The rule of a skipped round, if it goes together with the other choices."""
+    if auto and drift not in (None, "corrected-exact"):
+        refuse("drift", drift, 'must be "corrected-exact" with p="auto"', "Leave drift out")
+    drift = "corrected-exact" if auto else drift
+    drift = choice("drift", "paper" if drift is None else drift, ("paper", "corrected", "corrected-exact"))
+    for name, value, usual in (("x0_rule", x0_rule, "paper"), ("absent", absent, "mean_of_duals")):
+        if drift != "paper" and value != usual:
+            refuse(name, value, f"goes with drift='paper' only, not with {drift!r}", f"Leave {name} out")
+    return drift
 
 
 def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
