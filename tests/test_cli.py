@@ -106,6 +106,9 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("run", "wrong.toml"), "error: wrong.toml: [run] rounds = 0: must be an integer of at least 1"),
         (("resume", "."), "this is not a run's folder"),
         (("compare", "--out", "full"), "the folder is not empty"),
+        (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),
+        (("advise", "weak", "--epsilon", "-1"), "epsilon = -1.0: must be positive"),
+        (("tune", "weak", "--methods", "FedPDGD"), "methods = 'FedPDGD': there is no such choice. Did you mean"),
     ],
 )
 def test_wrong_input_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -126,6 +129,30 @@ def test_compare_runs_the_papers_methods(tmp_path: Path) -> None:
     for label in ("FedPD-GD p=0 ", "FedPD-GD p=0.5", "FedPD-GD p=1-r/T", "FedPD-SGD", "FedPD-VR", "FedAvg-GD"):
         assert label in done.stdout
     assert len(read_parquet(tmp_path / "out" / "history.parquet")) == 8
+
+
+def test_advice_prints_an_experiment_file_that_runs(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    done = fedpd("advise", "small.toml", "--epsilon", "1e-6", "--pilot", "40", "--out", "advice.toml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("guaranteed", "recommended", "skip probability", "smoothness of the f_i; exact", "[[algorithm]]"):
+        assert word in done.stdout, word
+    ran = fedpd("run", "advice.toml", "--out", "out", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    history = read_parquet(tmp_path / "out" / "history.parquet")["FedPD, recommended", 0]
+    assert history["stationarity"].min() <= 1e-6
+
+
+def test_tuning_leaves_a_table_a_figure_and_an_experiment_file(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    options = ("--methods", "FedPD-GD, Local GD", "--rounds", "30", "--target", "1e-4", "--out", "out")
+    done = fedpd("tune", "small.toml", *options, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"FedPD-GD +│ eta = ", done.stdout)
+    assert (tmp_path / "out" / "sensitivity.png").stat().st_size > 10_000
+    ran = fedpd("run", "out/experiment.toml", "--out", "again", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert list(read_parquet(tmp_path / "again" / "history.parquet")) == [("FedPD-GD", 0), ("Local GD", 0)]
 
 
 def test_an_unknown_command_is_answered(tmp_path: Path) -> None:

@@ -20,13 +20,17 @@ if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform" not in 
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 from fedpd import algorithms, data, oracles, problems, regularizers, schedules, theory
+from fedpd.advise import Advice, advise
 from fedpd.checks import FedpdError
 from fedpd.core import Algorithm, Exchange, Oracle, Problem
 from fedpd.simulate import Ensemble, Run, simulate
+from fedpd.sweep import Sweep, sweep
+from fedpd.tune import Tuned, tune
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Advice",
     "Algorithm",
     "Ensemble",
     "Exchange",
@@ -34,6 +38,9 @@ __all__ = [
     "Oracle",
     "Problem",
     "Run",
+    "Sweep",
+    "Tuned",
+    "advise",
     "algorithms",
     "data",
     "oracles",
@@ -41,5 +48,7 @@ __all__ = [
     "regularizers",
     "schedules",
     "simulate",
+    "sweep",
     "theory",
+    "tune",
 ]

@@ -3,7 +3,8 @@
 import logging
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.progress import TaskID
 from rich.text import Text
 
 from fedpd import __version__, experiment, runner, theory
+from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError, choice, count, positive
 from fedpd.defaults import method_tables, toml
 from fedpd.experiment import Experiment
@@ -30,6 +33,9 @@ app = typer.Typer(
 console = Console()
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder; by default a new one under runs/.")]
+Source = Annotated[
+    str, typer.Argument(metavar="PROBLEM", help="An experiment file, whose problem is taken, or: strong, weak.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start afresh if the folder holds a run already.")]
 
 
@@ -89,6 +95,65 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that
     _execute(runner.open_folder(folder), folder)
 
 
+@app.command()
+def advise(
+    problem: Source = "strong",
+    epsilon: Annotated[float, typer.Option(help="The target for ||grad f||^2.")] = 1e-6,
+    floor: Annotated[float | None, typer.Option(help="A lower bound of f, if losses may be negative.")] = None,
+    pilot: Annotated[int, typer.Option(help="Rounds for which the recommended setting is tried.")] = 100,
+    out: Annotated[Path | None, typer.Option(help="Save the experiment file here too.")] = None,
+) -> None:
+    """Measure L and delta of a problem, and say which eta, local step, Q and p to use for FedPD, and why."""
+    from fedpd.advise import advise as find
+    from fedpd.report import advice as report
+
+    table = experiment.find_problem(problem)
+    built = experiment.build_problem(table)
+    with _steps() as display:
+        advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display)
+    console.print(report.constants_table(advice), report.settings_table(advice))
+    for note in report.advice_notes(advice):
+        console.print(Text(f"- {note}"), soft_wrap=True)
+    settings = [setting.table for setting in (advice.recommended, advice.guaranteed)]
+    text = report.experiment_text(toml(dict(table)), pilot, settings)
+    console.print(Text(f"\nThe experiment file (fedpd run FILE):\n\n{text}"), soft_wrap=True)
+    if out is not None:
+        _write(out, text)
+
+
+@app.command()
+def tune(
+    problem: Source = "strong",
+    target: Annotated[float, typer.Option(help="The stationarity to reach with the fewest communications.")] = 1e-10,
+    rounds: Annotated[int, typer.Option(help="T, the rounds of each try.")] = 200,
+    methods: Annotated[str, typer.Option(help="Labels, separated by commas (see fedpd methods), or all.")] = "",
+    seeds: Annotated[int, typer.Option(help="How many seeds; all must reach the target.")] = 1,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Find each method's best step size by communications to a target: table, sensitivity figure, experiment file."""
+    from fedpd.report import advice as report
+    from fedpd.report import save_figure
+    from fedpd.tune import METHODS
+    from fedpd.tune import tune as find
+
+    count("--seeds", seeds, "Give how many seeds, e.g. 3")
+    table = experiment.find_problem(problem)
+    built = experiment.build_problem(table)
+    labels = [one["label"] for one in method_tables(1.0, built.agents)]
+    chosen = labels if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    with _steps() as display:
+        wanted = chosen or METHODS
+        tuned = find(built, methods=wanted, target=target, rounds=rounds, seeds=range(seeds), progress=display)
+    console.print(report.tuning_table(tuned, target))
+    folder = out or _new_folder("tune")
+    text = report.experiment_text(toml(dict(table)), rounds, [one.table for one in tuned])
+    runner.create(folder, text, overwrite=overwrite)
+    paths = save_figure(report.sensitivity_figure(tuned, target, rounds), folder, "sensitivity")
+    tuned_file = folder / runner.EXPERIMENT
+    console.print(Text(f"Figure: {paths[0]}\nTuned experiment: fedpd run {tuned_file}"), soft_wrap=True)
+
+
 @app.command(name="methods")
 def show_methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table, for documentation.")] = False,
@@ -100,6 +165,26 @@ def show_methods(
         typer.echo(methods_markdown(), nl=False)
     else:
         console.print(methods_table())
+
+
+@contextmanager
+def _steps() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each thing that is done, which appears when it begins."""
+    with bars(console, "") as display:
+        tasks: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = display.add_task(what, total=total, note="")
+            display.update(tasks[what], completed=done, total=total)
+
+        yield report
+
+
+def _write(path: Path, text: str) -> None:
+    with replace_file(path) as file:
+        file.write(text.encode())
+    console.print(Text(f"Saved: {path}"), soft_wrap=True)
 
 
 def _new_folder(name: str) -> Path:

@@ -1,7 +1,7 @@
 """The host's side of a run: compiled rounds in chunks, the books, checkpoints, divergence as an answer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ from fedpd.participation import Participation
 from fedpd.progress import Report
 from fedpd.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, chunk, init_agents
 
+Settings = Mapping[str, Array] | None
+
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
 CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
 EXPLOSION = 1e12  # growth of loss or stationarity beyond the larger of 1 and the start's that counts as divergence
@@ -41,29 +43,37 @@ class Plan(NamedTuple):
     rounds: int
     every: int  # rounds between two rows
     seeds: Sequence[int]
-    many: bool  # several seeds at once, as opposed to one by itself
+    many: bool  # several variants at once, each with its seed, as opposed to one by itself
     participation: Participation | None = None
     stragglers: np.float32 | None = None
+    build: Callable[..., Algorithm] | None = None  # the algorithm of a variant from its settings, in a sweep
+    settings: Mapping[str, np.ndarray] | None = None  # name -> (variants,)
 
 
 @partial(jax.jit, static_argnums=0)
-def _begin(program: Program, shard: Shard, start: Vector) -> tuple[State, Metrics]:
-    def begin(shard: Shard, start: Vector) -> tuple[State, Metrics]:
-        agents = init_agents(program, shard, start)
-        metrics = measure(*program[:3], shard, agents, False)
-        return State(agents, program.algorithm.server(start), jnp.int32(0)), metrics
+def _begin(program: Program, shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
+    def begin(shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
+        chosen = program.of(settings)
+        agents = init_agents(chosen, shard, start)
+        metrics = measure(*chosen[:3], shard, agents, False)
+        return State(agents, chosen.algorithm.server(start), jnp.int32(0)), metrics
 
-    return sharded(begin, program.layout, (AGENTS, SHARED), (STATE, SHARED))(shard, start)
+    run = sharded(begin, program.layout, (AGENTS, SHARED, SHARED), (STATE, SHARED))
+    if settings is not None:
+        run = jax.vmap(run, in_axes=(None, None, 0), out_axes=(State(0, 0, None), None))  # type: ignore[arg-type]
+    return run(shard, start, settings)
 
 
 def _rounds(
     program: Program, length: int, every: int, many: bool, inputs: Inputs, state: State, count: Array, last: Array
 ) -> tuple[State, Rows]:
-    rounds = partial(chunk, program, length, every, not many)
+    def rounds(inputs: Inputs, state: State, count: Array, last: Array) -> tuple[State, Rows]:
+        return chunk(program.of(inputs.settings), length, every, not many, inputs, state, count, last)
+
     run = sharded(rounds, program.layout, (INPUTS, STATE, SHARED, SHARED), (STATE, ROWS))
     if many:
-        each, seeds = State(0, 0, None), Inputs(None, 0, None, None)  # type: ignore[arg-type]
-        run = jax.vmap(run, in_axes=(seeds, each, None, None), out_axes=(each, 0))
+        each, variants = State(0, 0, None), Inputs(None, 0, None, None, 0)  # type: ignore[arg-type]
+        run = jax.vmap(run, in_axes=(variants, each, None, None), out_axes=(each, 0))
     return run(inputs, state, count, last)
 
 
@@ -75,31 +85,33 @@ _advance_on_cores = _compile(compiler_options={"xla_disable_hlo_passes": "cpu-pa
 
 
 class Engine:
-    """Feeds chunks of rounds to the compiled program and keeps the books, for one seed or for several at once."""
+    """Feeds chunks of rounds to the compiled program and keeps the books, for one variant or for several at once."""
 
     def __init__(self, algorithm: Algorithm, problem: Problem, layout: Layout, plan: Plan) -> None:
         self.began = time.perf_counter()
         self.algorithm, self.problem, self.layout, self.plan = algorithm, problem, layout, plan
         who = plan.participation
         functions = Functions(problem.losses, problem.penalty)
-        self.program = Program(algorithm, functions, layout, None if who is None else who.kind)
+        self.program = Program(algorithm, functions, layout, None if who is None else who.kind, plan.build)
         shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
         keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
         key = jnp.stack(keys) if plan.many else keys[0]
-        self.inputs = Inputs(shard, key, None if who is None else who.numbers, plan.stragglers)  # type: ignore[arg-type]
-        state, metrics = _begin(self.program, shard, Vector(problem.start))
-        one, agent = jax.tree.map(lambda leaf: leaf[0], (shard, state.agents))
-        self.costs = message_costs(algorithm, local_objective(functions, one), agent, state.server)
+        numbers = None if who is None else who.numbers
+        self.inputs = Inputs(shard, key, numbers, plan.stragglers, plan.settings)  # type: ignore[arg-type]
+        state, metrics = _begin(self.program, shard, Vector(problem.start), plan.settings)
         number = len(plan.seeds)
+        if plan.many and plan.settings is None:
+            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * number))
+            state = State(repeat(state.agents), repeat(state.server), state.round)
+        self.state = state
+        agents, server = jax.tree.map(lambda leaf: leaf[0], state[:2]) if plan.many else state[:2]
+        one, agent = jax.tree.map(lambda leaf: leaf[0], (shard, agents))
+        self.costs = message_costs(algorithm, local_objective(functions, one), agent, server)
         self.histories = [start_row(*map(float, metrics))] * number
         self.totals: list[Totals] = [{} for _ in plan.seeds]
         self.updates = np.zeros((number, problem.agents), np.int64)
         self.diverged: list[Divergence | None] = [None] * number
         self.done, self.seconds = 0, 0.0
-        if plan.many:
-            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * number))
-            state = State(repeat(state.agents), repeat(state.server), state.round)
-        self.state = state
 
     def run(self, folder: Path | None, checkpoint_every: int, report: Report) -> None:
         if folder is not None:
@@ -128,7 +140,7 @@ class Engine:
         self.done = int(state.round)
 
     def _book(self, i: int, rows: Rows) -> None:
-        """Enter the rounds of a chunk into the history of seed i, up to where it diverged if it did."""
+        """Enter the rounds of a chunk into the history of variant i, up to where it diverged if it did."""
         communicated, senders, receivers, work = rows.rounds
         rounds = {
             "communicated": communicated,
@@ -168,7 +180,7 @@ class Engine:
         )
 
     def agents(self) -> Any:
-        """The state of the agents, ghosts left out: leaves (N, ...), or (seeds, N, ...) where there are several."""
+        """The state of the agents, ghosts left out: leaves (N, ...), or (variants, N, ...) where there are several."""
         axis, number = int(self.plan.many), self.problem.agents
         return jax.tree.map(lambda leaf: np.asarray(leaf)[(slice(None),) * axis + (slice(number),)], self.state.agents)
 

@@ -95,14 +95,25 @@ class Experiment(NamedTuple):
 
 
 def load(path: Path) -> Experiment:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FedpdError(f"{path} cannot be read ({error}). Give the path of an experiment file (TOML).") from None
+    text = _read(path)
     try:
         return parse(text)
     except FedpdError as error:
         raise FedpdError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedpdError(f"{path} cannot be read ({error}). Give the path of an experiment file (TOML).") from None
+
+
+def _tables(text: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FedpdError(f"not valid TOML: {error}. Strings need quotes, tables square brackets.") from None
 
 
 def build_problem(table: Table) -> Problem:
@@ -110,12 +121,26 @@ def build_problem(table: Table) -> Problem:
     return _call("[problem]", table, PROBLEMS, {})
 
 
+def find_problem(source: str) -> Table:
+    """The problem's table that a word on the command line means: a file's, data's ("strong", "weak"), or a name's."""
+    if source in DATA:
+        return {"name": "penalized_logistic", "data": source}
+    if source in PROBLEMS:
+        return {"name": source}
+    if not source.endswith(".toml") and not Path(source).exists():
+        names = (*DATA, *PROBLEMS)
+        raise FedpdError(f"PROBLEM {source!r}: there is no such file or problem. {nearest(source, names)}")
+    tables = _tables(_read(Path(source)))
+    if not isinstance(tables.get("problem"), dict):
+        raise FedpdError(
+            f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
+        )
+    return tables["problem"]
+
+
 def parse(text: str) -> Experiment:
     """The experiment that a TOML text describes; a mistake is answered with its place, value, rule and remedy."""
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise FedpdError(f"not valid TOML: {error}. Strings need quotes, tables square brackets.") from None
+    tables = _tables(text)
     _known_keys("the file", tables, ("problem", "run", "algorithm"), required=("problem", "run", "algorithm"))
     for name in ("problem", "run"):
         if not isinstance(tables[name], dict):

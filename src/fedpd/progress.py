@@ -20,13 +20,13 @@ class RateColumn(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
 
 
-def bars(console: Console | None = None) -> Progress:
-    """A display of one bar a method."""
+def bars(console: Console | None = None, unit: str = "rounds") -> Progress:
+    """A display of one bar a method, in rounds (or, with another unit, without their rate)."""
     return Progress(
         TextColumn("{task.description:.28}", markup=False),
         BarColumn(bar_width=24),
-        TextColumn("{task.completed:>5.0f}/{task.total:.0f} rounds"),
-        RateColumn(),
+        TextColumn(f"{{task.completed:>5.0f}}/{{task.total:.0f}} {unit}"),
+        *([RateColumn()] if unit == "rounds" else []),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
         console=console,

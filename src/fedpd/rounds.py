@@ -1,6 +1,6 @@
 """Rounds of any Algorithm on any Problem, compiled once: the coin, the exchanges, chunks of rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,6 +36,11 @@ class Program(NamedTuple):
     functions: Functions
     layout: Layout
     participation: str | None = None  # the kind of the rule
+    build: Callable[..., Algorithm] | None = None  # makes the algorithm of each variant from its `settings`, in a sweep
+
+    def of(self, settings: Mapping[str, Array] | None) -> "Program":
+        """The program of the variant with these settings."""
+        return self if self.build is None or settings is None else self._replace(algorithm=self.build(**settings))
 
 
 class Inputs(NamedTuple):
@@ -45,6 +50,7 @@ class Inputs(NamedTuple):
     key: Key
     participation: Array | None = None  # the numbers of the rule
     stragglers: Array | None = None
+    settings: Mapping[str, Array] | None = None  # of a variant, in a sweep
 
 
 class Round(NamedTuple):
@@ -228,6 +234,6 @@ def _empty_rows(program: Program, length: int, agents: int) -> Rows:
     return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), Metrics(zeros, zeros, zeros))
 
 
-INPUTS = Inputs(AGENTS, SHARED, SHARED, SHARED)  # type: ignore[arg-type]
+INPUTS = Inputs(AGENTS, SHARED, SHARED, SHARED, SHARED)  # type: ignore[arg-type]
 STATE = State(AGENTS, SHARED, SHARED)  # type: ignore[arg-type]
 ROWS = Rows(Round(SHARED, SHARED, SHARED, PartitionSpec(None, AXIS)), SHARED)  # type: ignore[arg-type]

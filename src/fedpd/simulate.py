@@ -104,16 +104,10 @@ def simulate(
     execution:     how agents are executed: "sequential", "parallel", or "auto" by backend and work.
     devices:       over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
     """
-    count("rounds", rounds, "Give T, the number of rounds")
-    count("metrics_every", metrics_every, "1 measures every round")
-    count("checkpoint_every", checkpoint_every, "Give the rounds between two checkpoints, e.g. 50")
     several = np.ndim(seed) > 0
     seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]
-    if not seeds:
-        refuse("seed", seed, "must hold at least one seed", "Give e.g. [0, 1, 2]")
-    for number in seeds:
-        if count("seed", number, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
-            refuse("seed", number, "must be below 2^31", "Give an integer from 0 to 2147483647")
+    check_run(rounds, metrics_every, seeds)
+    count("checkpoint_every", checkpoint_every, "Give the rounds between two checkpoints, e.g. 50")
     who = participation_rule(participation, problem.agents, rounds)
     if who is not None and algorithm.partial is not None:
         algorithm = algorithm.partial
@@ -126,11 +120,21 @@ def simulate(
     with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:
         engine = Engine(algorithm, problem, layout, plan)
         engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, report)
-        runs = tuple(_result(engine, i) for i in range(len(seeds)))
+        runs = tuple(result(engine, i, algorithm.description) for i in range(len(seeds)))
     if not several:
         return runs[0]
     finished = [run.history for run in runs if run.diverged is None]
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
+
+
+def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
+    count("rounds", rounds, "Give T, the number of rounds")
+    count("metrics_every", metrics_every, "1 measures every round")
+    if not seeds:
+        refuse("seed", seeds, "must hold at least one seed", "Give e.g. [0, 1, 2]")
+    for number in seeds:
+        if count("seed", number, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
+            refuse("seed", number, "must be below 2^31", "Give an integer from 0 to 2147483647")
 
 
 def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
@@ -147,13 +151,14 @@ def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
             refuse("algorithm", algorithm.description, rule, f"Give a mixing matrix ({agents}, {agents})")
 
 
-def _result(engine: Engine, i: int) -> Run:
+def result(engine: Engine, i: int, description: str) -> Run:
+    """The run of variant i."""
     agents = engine.agents()
     if engine.plan.many:
         agents = jax.tree.map(lambda leaf: leaf[i], agents)
     copies = jax.vmap(engine.algorithm.model)(agents).tree
     return Run(
-        algorithm=engine.algorithm.description,
+        algorithm=description,
         seed=engine.plan.seeds[i],
         model=jax.tree.map(lambda leaf: np.asarray(jnp.mean(leaf, axis=0)), copies),
         history=engine.histories[i],

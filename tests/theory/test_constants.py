@@ -8,7 +8,7 @@ import pytest
 
 from fedpd import FedpdError, Problem
 from fedpd.problems import from_losses, penalized_logistic, quadratic
-from fedpd.theory import heterogeneity, smoothness
+from fedpd.theory import heterogeneity, objective, smoothness
 
 
 def parabolas(eigenvalues: Any, linear: Any, dtype: Any = np.float64) -> Problem:
@@ -68,3 +68,10 @@ def test_power_iterations_are_a_count() -> None:
     problem = parabolas(np.ones((1, 3)), np.ones((1, 3)))
     with pytest.raises(FedpdError, match=r"iterations = 0: must be an integer of at least 1\. Give the power"):
         smoothness(problem, iterations=0)
+
+
+def test_objective_by_hand() -> None:
+    problem = parabolas([[1.0, 2.0, 3.0], [5.0, 0.0, 1.0]], [[0.0, 1.0, 0.0], [2.0, 0.0, 0.0]])
+    x = {"first": np.array(1.0), "rest": np.array([2.0, -1.0])}
+    # f_1 = (1 + 2*4 + 3)/2 - 2 = 4, f_2 = (5 + 1)/2 - 2 = 1
+    assert objective(problem, x) == pytest.approx(2.5)

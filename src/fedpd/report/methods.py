@@ -31,6 +31,7 @@ class Claim(NamedTuple):
 CLAIMS = {
     "FedPD-GD": Claim(True, "NC", "1/e", "log(1/e)/e", "M log(1/e)/e"),
     "FedPD-GD p=0.5": Claim(True, "NC, delta-non-iid", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
+    "FedPD-GD p=auto": Claim(False, "NC, not proved", "-"),
     "FedPD-VR": Claim(True, "NC", "1/e", "Q/e", "M + sqrt(M)/e"),
     "FedAvg-SGD": Claim(True, "SC, BG", "1/e", "1/e", "1/e"),
     "Local GD": Claim(True, "C", "1/e^1.5", "1/e^2", "M/e^2"),

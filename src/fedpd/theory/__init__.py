@@ -11,7 +11,7 @@ complexity          Table 1
 """
 
 from fedpd.theory import complexity, rates, variance_reduction
-from fedpd.theory.constants import heterogeneity, smoothness
+from fedpd.theory.constants import heterogeneity, objective, smoothness
 from fedpd.theory.curvature import Smoothness, estimate_smoothness, exact_smoothness, smoothness_constants
 from fedpd.theory.dissimilarity import Profile, Similarity, profile, similarity
 from fedpd.theory.examples import (
@@ -41,6 +41,7 @@ __all__ = [
     "linear_regression_delta",
     "logistic_delta",
     "max_eta",
+    "objective",
     "profile",
     "rates",
     "region",

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.agents import Functions, Layout, arrays
+from fedpd.agents import Functions, Layout, arrays, local_objective
 from fedpd.checks import count
-from fedpd.core import Problem
+from fedpd.core import Problem, Tree
 from fedpd.precision import scope
 from fedpd.theory.curvature import TOLERANCE, agent_curvature
 from fedpd.theory.dissimilarity import gradient_dissimilarity
@@ -45,3 +45,12 @@ def heterogeneity(problem: Problem) -> float:
 
 
 _centred = jax.jit(gradient_dissimilarity, static_argnames=("functions", "layout"))
+
+
+def objective(problem: Problem, x: Tree) -> float:
+    """f(x) = (1/N) sum_i f_i(x)."""
+    functions = Functions(problem.losses, problem.penalty)
+    with scope(problem.double):
+        model = Vector(jax.device_put(x))
+        each = jax.jit(lambda shard: jax.lax.map(lambda one: local_objective(functions, one).value(model), shard))
+        return float(jnp.mean(each(arrays(problem))))

@@ -1,0 +1,160 @@
+"""Advice and tuning as people read them: tables, a figure, and the experiment files that do it."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FuncFormatter, ScalarFormatter
+from rich.table import Table
+
+from fedpd.advise import Advice, Setting
+from fedpd.defaults import toml
+from fedpd.report.figures import COLOURS, DASHES
+from fedpd.tune import Tuned
+
+STEPS = ("eta", "step", "rho", "alpha", "mu")  # what a method may call its step size, or its inverse
+
+
+def constants_table(advice: Advice) -> Table:
+    """What was measured of the problem, and how."""
+    table = Table(title="The problem", title_justify="left")
+    for heading in ("constant", "value", "what it is"):
+        table.add_column(heading, justify="right" if heading == "value" else "left", overflow="fold")
+    smoothness, similarity = advice.smoothness, advice.similarity
+    table.add_row("L", f"{smoothness.value:.4g}", f"smoothness of the f_i; {smoothness.how}")
+    table.add_row("delta, measured", f"{similarity.centred:.4g}", f"max ||grad f_i - grad f||; {similarity.how}")
+    bound = "for all x" if np.isfinite(advice.delta) else "no bound for all x is known: skipping is not guaranteed"
+    table.add_row("delta, bound", f"{advice.delta:.4g}", bound)
+    table.add_row("f(x^0) - inf f", f"{advice.gap:.4g}", f"at most; {advice.gap_how}")
+    return table
+
+
+def settings_table(advice: Advice) -> Table:
+    """The two settings side by side."""
+    table = Table(title=f"FedPD to ||grad f||^2 <= {advice.epsilon:g}", title_justify="left")
+    table.add_column("")
+    settings = (advice.guaranteed, advice.recommended)
+    for heading in ("guaranteed", "recommended"):
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, row in _rows():
+        table.add_row(name, *(row(setting) for setting in settings))
+    return table
+
+
+def _rows() -> list[tuple[str, Callable[[Setting], str]]]:
+    return [
+        ("eta", lambda setting: f"{setting.table['eta']:.4g}"),
+        ("local step 1/(L + 1/eta)", lambda setting: f"{setting.table['oracle']['step']:.4g}"),
+        ("local steps Q", _steps),
+        ("skip probability p", lambda setting: _word(setting.table.get("p", 0.0))),
+        ("communications saved", lambda setting: f"{1 - setting.communications / max(setting.rounds, 1):.1%}"),
+        ("rounds", lambda setting: _amount(setting, setting.rounds)),
+        ("communications", lambda setting: _amount(setting, setting.communications)),
+        ("sample gradients", lambda setting: _amount(setting, setting.samples)),
+        ("bytes, up and down", lambda setting: _amount(setting, setting.transfer)),
+        ("because", lambda setting: setting.how),
+    ]
+
+
+def _steps(setting: Setting) -> str:
+    oracle = setting.table["oracle"]
+    most = f"{oracle['iterations']}"
+    return f"{most}, or until ||grad L_i||^2 <= {oracle['tolerance']:.1e}" if "tolerance" in oracle else most
+
+
+def _amount(setting: Setting, number: float) -> str:
+    text = f"{number:,.0f}" if number < 1e7 else f"{number:.2g}"
+    return text if setting.reached else f"more than {text}"
+
+
+def _word(p: object) -> str:
+    return f"{p:.3g}" if isinstance(p, float) else str(p)
+
+
+def advice_notes(advice: Advice) -> list[str]:
+    """What to know about the two."""
+    notes = [
+        "Guaranteed is what Theorem 1 proves for any L-smooth f_i: pessimistic by orders of magnitude. Recommended is "
+        "a heuristic, tried on this problem.",
+        f"The paper's own rule for p, C(p) <= epsilon/(3 delta^2), gives {advice.paper_p:.3g} at the measured delta; "
+        'it drops a constant and leaves a floor. drift="corrected" or p="auto" skip without one.',
+    ]
+    if advice.smoothness.exact:
+        notes.append("L is exact, so a large eta is the better saving here, and every round communicates.")
+    else:
+        notes.append('L is an estimate, so eta may be far below the best: p="auto" saves what that would waste.')
+    return notes
+
+
+def experiment_text(problem: str, rounds: int, tables: Sequence[dict[str, object]]) -> str:
+    """An experiment file: the problem's table as text, rounds, and methods."""
+    methods = "\n\n".join(f"[[algorithm]]\n{toml(dict(table))}" for table in tables)
+    return f"[problem]\n{problem}\n\n[run]\nrounds = {rounds}\n\n{methods}\n"
+
+
+def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
+    """Each method at its best, beside its own rule."""
+    table = Table(
+        title=f"Best step sizes, by communications to ||grad f||^2 <= {target:g}",
+        caption="x rule: the factor on the method's own rule. never: the lowest stationarity instead",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("method", "step size", "x rule", "comm.", "by the rule", "samples", "bytes"):
+        table.add_column(heading, justify="left" if heading in ("method", "step size") else "right")
+    for one in tuned:
+        reached = not np.isnan(one.communications[one.best])
+        history = one.runs[0].history
+        row = int(np.argmax(history["stationarity"] <= target)) if reached else -1
+        found = f"{one.communications[one.best]:.4g}" if reached else f"never: {one.stationarity[one.best]:.1e}"
+        samples, moved = history["samples"][row], history["bytes_up"][row] + history["bytes_down"][row]
+        cells = (step_size(one), f"{one.scales[one.best]:.3g}", found, _by_rule(one), _short(samples), _short(moved))
+        table.add_row(one.label, *cells)
+    return table
+
+
+def _short(number: float) -> str:
+    """3,200,000 as 3.2M."""
+    return EngFormatter(places=1, sep="")(number)
+
+
+def step_size(one: Tuned) -> str:
+    """ "eta = 1.4": the step of the best setting, by the method's own symbol."""
+    table = one.table if any(name in one.table for name in STEPS) else one.table["oracle"]
+    name = next(name for name in STEPS if name in table)
+    value = table[name]
+    return f"{name} = {value['initial']:.3g}/sqrt" if isinstance(value, dict) else f"{name} = {value:.3g}"
+
+
+def _by_rule(one: Tuned) -> str:
+    own = int(np.argmin(np.abs(np.log(one.scales))))
+    if not np.isclose(one.scales[own], 1.0):
+        return "-"
+    return "never" if np.isnan(one.communications[own]) else f"{one.communications[own]:.4g}"
+
+
+def sensitivity_figure(tuned: Sequence[Tuned], target: float, rounds: int) -> Figure:
+    """Communications to the target against the factor on each method's own step size: how much tuning matters."""
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for number, one in enumerate(tuned):
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        reached = not np.isnan(one.communications[one.best])
+        label = one.label if reached else f"{one.label} (never)"
+        x, y = one.scales, one.communications
+        axes.plot(x, y, linestyle=dash, color=colour, marker="o", markersize=3.5, label=label)
+        if reached:
+            best = (one.scales[one.best], one.communications[one.best])
+            axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=colour)
+    axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
+    axes.set_ylabel(f"communications to ‖∇f‖² ≤ {target:g}")
+    axes.set_title(f"gaps: not reached within {rounds} rounds", fontsize=9, loc="right", color="0.4")
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
