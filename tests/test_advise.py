@@ -87,5 +87,5 @@ def test_negative_losses_need_a_floor() -> None:
     with pytest.raises(FedpdError, match="floor = None: must be given, since f"):
         advise(problem)
     assert advise(problem, floor=-1.0, pilot=5).gap == pytest.approx(0.01)
-    with pytest.raises(FedpdError, match="must be at most -0.99"):
+    with pytest.raises(FedpdError, match=r"must be at most -0\.99"):
         advise(problem, floor=3.0)

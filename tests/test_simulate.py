@@ -221,3 +221,36 @@ def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert told[-1][:2] == (5, 5)
     simulate(FEDPD, PROBLEM, rounds=5, progress=True)
     assert "5/5 rounds" in capsys.readouterr().err
+
+
+def test_delta_and_smoothness_along_a_run() -> None:
+    """Quadratics of curvature 2 and 3, and f_1 - f = -(x^2)/4 - c x: both are known at every x."""
+    problem = problems.quadratic(np.array([[[2.0]], [[3.0]]]), np.array([[1.0], [-3.0]]))
+    algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.2, iterations=3), p=0.3)
+    plain = simulate(algorithm, problem, rounds=8, metrics_every=2)
+    run = simulate(algorithm, problem, rounds=8, metrics_every=2, record=["heterogeneity", "smoothness"])
+    assert np.array_equal(run.model, plain.model)
+    assert list(run.history) == [*COLUMNS, "heterogeneity", "smoothness"]
+    np.testing.assert_allclose(run.history["smoothness"], 3.0)
+    # grad f_1 - grad f_2 = -x - 4, half of it from the mean; f' = 2.5 x + 1 gives x.
+    assert run.history["heterogeneity"][0] == pytest.approx(2.0)
+    x = float(run.model[0])
+    assert run.history["heterogeneity"][-1] == pytest.approx(abs(x + 4) / 2)
+    several = simulate(algorithm, problem, rounds=8, seed=[0, 1], record=["heterogeneity"])
+    assert several.mean["heterogeneity"].shape == (9,)
+
+
+def test_what_is_recorded_survives_a_checkpoint(tmp_path: Path) -> None:
+    problem = problems.random_quadratic(3, 2)
+    algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.2, iterations=3))
+    options: dict[str, Any] = {"record": ["smoothness"], "checkpoints": tmp_path, "checkpoint_every": 2}
+    simulate(algorithm, problem, rounds=4, **options)
+    resumed = simulate(algorithm, problem, rounds=8, **options)
+    whole = simulate(algorithm, problem, rounds=8, record=["smoothness"])
+    assert np.array_equal(resumed.history["smoothness"], whole.history["smoothness"])
+
+
+def test_an_unknown_record_is_refused() -> None:
+    algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.2, iterations=3))
+    with pytest.raises(FedpdError, match="record = 'delta': there is no such choice"):
+        simulate(algorithm, problems.random_quadratic(3, 2), rounds=1, record=["delta"])

@@ -21,7 +21,7 @@ if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform" not in 
 
 from fedpd import algorithms, data, oracles, problems, regularizers, schedules, theory
 from fedpd.advise import Advice, advise
-from fedpd.checks import FedpdError
+from fedpd.checks import FedpdError, TheoryWarning
 from fedpd.core import Algorithm, Exchange, Oracle, Problem
 from fedpd.simulate import Ensemble, Run, simulate
 from fedpd.sweep import Sweep, sweep
@@ -39,6 +39,7 @@ __all__ = [
     "Problem",
     "Run",
     "Sweep",
+    "TheoryWarning",
     "Tuned",
     "advise",
     "algorithms",

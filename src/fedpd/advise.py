@@ -6,6 +6,7 @@ eta = 1/L, with every round communicating where L is exact, since then nothing b
 where L is an estimate, which saves the communications that an eta below 1/L would waste.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import jax
 import numpy as np
 
 from fedpd import theory
-from fedpd.checks import at_most, count, positive, refuse
+from fedpd.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.core import Problem
 from fedpd.experiment import build_algorithm
 from fedpd.simulate import Run, simulate
@@ -143,7 +144,9 @@ def _recommended(
     table = {"label": "FedPD, recommended", "name": "fedpd", "eta": 1 / L, "oracle": oracle}
     table |= {} if smoothness.exact else {"p": "auto"}
     algorithm = build_algorithm({key: value for key, value in table.items() if key != "label"}, pilot)
-    run = simulate(algorithm, problem, rounds=pilot, progress=lambda done, total, _: progress(done, total))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TheoryWarning)  # `how` says it
+        run = simulate(algorithm, problem, rounds=pilot, progress=lambda done, total, _: progress(done, total))
     return _tried(table, run, epsilon)
 
 

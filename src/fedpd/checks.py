@@ -13,6 +13,10 @@ import jax
 import numpy as np
 
 
+class TheoryWarning(UserWarning):
+    """That a run is outside of what is proved of its method. It may well do better, or diverge."""
+
+
 class FedpdError(ValueError):
     """A mistake in what was asked for, told as a sentence: the value, the rule, the remedy."""
 

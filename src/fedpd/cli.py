@@ -3,13 +3,14 @@
 import logging
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -242,9 +243,22 @@ def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
         return runner.run(plan, folder, report)
 
 
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as a sentence."""
+    Console(stderr=True).print(Text.assemble(("note: ", "bold yellow"), str(message)), soft_wrap=True)
+
+
 def main(function: Callable[[], None] = app) -> None:
     """The entry point: a mistake in what was asked for is a sentence and exit code 2, not a traceback."""
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
+    warnings.showwarning = _note
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
     try:
         function()

@@ -209,6 +209,7 @@ class Algorithm(NamedTuple):
     partial: the form of the method for agents that come and go, where it differs.
     drifts: whether copies of the model differ even after a communication.
     everyone: whether it needs all agents, always.
+    caution(L) -> a sentence if the method's theory does not cover problems of smoothness L, else None.
     """
 
     description: str
@@ -222,6 +223,7 @@ class Algorithm(NamedTuple):
     partial: "Algorithm | None" = None
     drifts: bool = False
     everyone: bool = False
+    caution: Callable[[float], str | None] | None = None
 
     @property
     def skips(self) -> bool:

@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     many: bool  # several variants at once, each with its seed, as opposed to one by itself
     participation: Participation | None = None
     stragglers: np.float32 | None = None
+    record: tuple[str, ...] = ()  # what is measured besides, see metrics.RECORDED
     build: Callable[..., Algorithm] | None = None  # the algorithm of a variant from its settings, in a sweep
     settings: Mapping[str, np.ndarray] | None = None  # name -> (variants,)
 
@@ -55,7 +56,7 @@ def _begin(program: Program, shard: Shard, start: Vector, settings: Settings) ->
     def begin(shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
         chosen = program.of(settings)
         agents = init_agents(chosen, shard, start)
-        metrics = measure(*chosen[:3], shard, agents, False)
+        metrics = measure(*chosen[:3], shard, agents, False, chosen.record)
         return State(agents, chosen.algorithm.server(start), jnp.int32(0)), metrics
 
     run = sharded(begin, program.layout, (AGENTS, SHARED, SHARED), (STATE, SHARED))
@@ -92,7 +93,7 @@ class Engine:
         self.algorithm, self.problem, self.layout, self.plan = algorithm, problem, layout, plan
         who = plan.participation
         functions = Functions(problem.losses, problem.penalty)
-        self.program = Program(algorithm, functions, layout, None if who is None else who.kind, plan.build)
+        self.program = Program(algorithm, functions, layout, None if who is None else who.kind, plan.record, plan.build)
         shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
         keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
         key = jnp.stack(keys) if plan.many else keys[0]
@@ -107,7 +108,7 @@ class Engine:
         agents, server = jax.tree.map(lambda leaf: leaf[0], state[:2]) if plan.many else state[:2]
         one, agent = jax.tree.map(lambda leaf: leaf[0], (shard, agents))
         self.costs = message_costs(algorithm, local_objective(functions, one), agent, server)
-        self.histories = [start_row(*map(float, metrics))] * number
+        self.histories = [start_row(**_columns(jax.device_get(metrics)))] * number
         self.totals: list[Totals] = [{} for _ in plan.seeds]
         self.updates = np.zeros((number, problem.agents), np.int64)
         self.diverged: list[Divergence | None] = [None] * number
@@ -148,7 +149,7 @@ class Engine:
             "receivers": receivers,
             "updates": work.updates[:, : self.problem.agents],
             "samples": work.samples[:, : self.problem.agents],
-            **rows.metrics._asdict(),
+            **_columns(rows.metrics),
         }
         numbers = self.done + 1 + np.arange(len(communicated))
         measured = (numbers % self.plan.every == 0) | (numbers == self.plan.rounds)
@@ -195,6 +196,7 @@ class Engine:
             "metrics_every": self.plan.every,
             "participation": _words(self.plan.participation),
             "stragglers": _words(self.plan.stragglers),
+            "record": list(self.plan.record),
         }
 
     def _save(self, folder: Path) -> None:
@@ -235,6 +237,12 @@ class Engine:
     def _place(self, tree: Tree, spec: PartitionSpec) -> Tree:
         where = None if self.layout.mesh is None else NamedSharding(self.layout.mesh, spec)
         return jax.device_put(tree, where)
+
+
+def _columns(metrics: Metrics) -> dict[str, Any]:
+    """What was measured, by the name of its column."""
+    usual = {"loss": metrics.loss, "stationarity": metrics.stationarity, "consensus": metrics.consensus}
+    return usual | dict(metrics.recorded)
 
 
 def _words(rule: Any) -> str | None:

@@ -9,6 +9,7 @@
     seeds = [0]
     checkpoint_every = 50
     participation = 0.5              # a share of the agents in every round; all of them if left out
+    record = ["heterogeneity"]       # and "smoothness": more columns of the history
 
     [[algorithm]]
     label = "FedPD-GD, half the communications"
@@ -32,6 +33,7 @@ import optax
 from fedpd import algorithms, data, oracles, problems, schedules
 from fedpd.checks import FedpdError, choice, count, nearest
 from fedpd.core import Algorithm, Problem, describe
+from fedpd.metrics import RECORDED
 from fedpd.participation import participation_rule, straggler_rule
 
 Table = Mapping[str, Any]
@@ -85,6 +87,7 @@ class Settings(NamedTuple):
     metrics_every: int = 1
     participation: float = 1.0
     stragglers: float = 0.0
+    record: tuple[str, ...] = ()
 
 
 class Experiment(NamedTuple):
@@ -164,7 +167,11 @@ def _settings(table: Table) -> Settings:
         )
     for seed in seeds:
         _at("[run]", count, "seeds", seed, "Seeds are integers from 0 to 2147483647", least=0)
-    return settings._replace(seeds=tuple(seeds))
+    if not isinstance(settings.record, list | tuple):
+        raise FedpdError(f'[run] record = {settings.record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
+    for name in settings.record:
+        _at("[run]", choice, "record", name, RECORDED)
+    return settings._replace(seeds=tuple(seeds), record=tuple(settings.record))
 
 
 def _methods(tables: Any, settings: Settings) -> tuple[Method, ...]:

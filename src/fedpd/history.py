@@ -1,4 +1,7 @@
-"""The one history format: a mapping of NumPy columns, row 0 the start, one row a measured round; Parquet on disk."""
+"""The one history format: a mapping of NumPy columns, row 0 the start, one row a measured round; Parquet on disk.
+
+What a run records besides (`simulate(record=...)`) are further columns of float64.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,10 +31,10 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def start_row(loss: float, stationarity: float, consensus: float = 0.0) -> History:
+def start_row(loss: float, stationarity: float, consensus: float = 0.0, **recorded: float) -> History:
     """Row 0: the start, before any cost."""
-    zeros = dict.fromkeys(COLUMNS, 0) | {"loss": loss, "stationarity": stationarity, "consensus": consensus}
-    return {name: np.array([zeros[name]], dtype) for name, dtype in COLUMNS.items()}
+    values = dict.fromkeys(COLUMNS, 0) | {"loss": loss, "stationarity": stationarity, "consensus": consensus}
+    return {name: np.array([value], _dtype(name)) for name, value in (values | recorded).items()}
 
 
 def extend(
@@ -53,15 +56,19 @@ def extend(
     }
     new = {name: totals.get(name, 0) + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
     totals = {name: int(column[-1]) for name, column in new.items()}
-    new |= {name: rounds[name] for name in COLUMNS if name not in grown}
-    rows = {name: np.concatenate([history[name], new[name][keep].astype(COLUMNS[name])]) for name in COLUMNS}
+    new |= {name: rounds[name] for name in history if name not in grown}
+    rows = {name: np.concatenate([history[name], new[name][keep].astype(_dtype(name))]) for name in history}
     return rows, totals
+
+
+def _dtype(name: str) -> Any:
+    return COLUMNS.get(name, np.float64)
 
 
 def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
     """Mean and standard deviation, column by column, over the rows that all the histories have."""
     rows = min(len(history["round"]) for history in histories)
-    stacks = {name: np.stack([history[name][:rows] for history in histories]) for name in COLUMNS}
+    stacks = {name: np.stack([history[name][:rows] for history in histories]) for name in histories[0]}
     with np.errstate(over="ignore", invalid="ignore"):  # a run may have diverged
         mean = {name: stack.mean(axis=0) for name, stack in stacks.items()}
         return mean, {name: stack.std(axis=0) for name, stack in stacks.items()}
@@ -73,7 +80,7 @@ def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> N
     for (label, seed), history in histories.items():
         rows = len(history["round"])
         names = {"label": pa.array([label] * rows, pa.string()), "seed": pa.array([seed] * rows, pa.int64())}
-        tables.append(pa.table(names | {name: history[name] for name in COLUMNS}))
+        tables.append(pa.table(names | history))
     with replace_file(path) as file:
         pq.write_table(pa.concat_tables(tables), file)
 
@@ -81,7 +88,7 @@ def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> N
 def read_parquet(path: Path) -> dict[tuple[str, int], History]:
     table = pq.read_table(path)
     labels, seeds = table["label"].to_pylist(), table["seed"].to_pylist()
-    columns = {name: table[name].to_numpy() for name in COLUMNS}
+    columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("label", "seed")}
     rows: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(zip(labels, seeds, strict=True)):
         rows.setdefault(key, []).append(row)

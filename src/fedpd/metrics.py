@@ -1,5 +1,9 @@
-"""What is measured of a run: f and ||grad f||^2 at the mean of the agents' copies, and how far these are apart."""
+"""What is measured of a run: f and ||grad f||^2 at the mean of the agents' copies, and how far these are apart.
 
+A run can record more, at the same point: its heterogeneity delta and smoothness L there.
+"""
+
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,14 +14,22 @@ from tree_math import Vector
 
 from fedpd.agents import AXIS, Functions, Layout, Shard, counted, each_agent, local_objective
 from fedpd.core import Algorithm, Array
+from fedpd.theory.curvature import local_smoothness
+from fedpd.theory.dissimilarity import farthest, gradient_dissimilarity
+
+RECORDED: Mapping[str, Callable[[Functions, Layout, Shard, Vector], Array]] = {
+    "heterogeneity": gradient_dissimilarity,  # max_i ||grad f_i - grad f||
+    "smoothness": local_smoothness,  # the largest |eigenvalue| of any Hessian of f_i, by ten power iterations
+}
 
 
 class Metrics(NamedTuple):
-    """f and ||grad f||^2 at mean_i x_{0,i}, and the consensus gap max_ij ||x_{0,i} - x_{0,j}||."""
+    """f and ||grad f||^2 at mean_i x_{0,i}, the consensus gap max_ij ||x_{0,i} - x_{0,j}||, and what is recorded."""
 
     loss: Array
     stationarity: Array
     consensus: Array
+    recorded: Mapping[str, Array] = {}
 
 
 def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) -> Vector:
@@ -31,7 +43,13 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
 
 
 def measure(
-    algorithm: Algorithm, functions: Functions, layout: Layout, shard: Shard, agents: Any, skipped: Any
+    algorithm: Algorithm,
+    functions: Functions,
+    layout: Layout,
+    shard: Shard,
+    agents: Any,
+    skipped: Any,
+    record: tuple[str, ...] = (),
 ) -> Metrics:
     x = mean_model(algorithm, layout, shard, agents)
 
@@ -46,26 +64,15 @@ def measure(
     elif algorithm.skips:
         zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
         gap = lax.cond(skipped, partial(consensus_gap, algorithm, layout, agents), lambda: zero)
-    return Metrics(*(jnp.asarray(number, float) for number in (value / layout.agents, gradient @ gradient, gap)))
+    loss, stationarity, gap = (jnp.asarray(one, float) for one in (value / layout.agents, gradient @ gradient, gap))
+    recorded = {name: jnp.asarray(RECORDED[name](functions, layout, shard, x), float) for name in record}
+    return Metrics(loss, stationarity, gap, recorded)
 
 
 def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
-    """max_ij ||x_{0,i} - x_{0,j}||, one row of the distance matrix after another.
-
-    ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j> with c_i = x_{0,i} - x_{0,1}: since ||c_i|| is itself at most the gap, the
-    cancellation costs no more than a rounding of the gap, and equal copies give exactly 0.
-    """
+    """max_ij ||x_{0,i} - x_{0,j}||, from the differences to the first copy: equal copies give exactly 0."""
     own = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(jax.vmap(algorithm.model)(agents))]
     everyone = own if layout.mesh is None else lax.all_gather(own, AXIS, tiled=True)
     own = [leaf - first[:1] for leaf, first in zip(own, everyone, strict=True)]
-    everyone = [leaf - leaf[:1] for leaf in everyone]
-    norms = sum(jnp.sum(leaf * leaf, axis=1) for leaf in everyone)
-
-    def row(one: list[Array]) -> Array:
-        inner = sum(leaf @ part for leaf, part in zip(everyone, one, strict=True))
-        return jnp.max(norms + sum(part @ part for part in one) - 2 * inner)
-
-    largest = jnp.max(lax.map(row, own))
-    if layout.mesh is not None:
-        largest = lax.pmax(largest, AXIS)
-    return jnp.sqrt(jnp.maximum(largest, 0))
+    largest = farthest(own, [leaf - leaf[:1] for leaf in everyone])
+    return largest if layout.mesh is None else lax.pmax(largest, AXIS)

@@ -36,6 +36,7 @@ class Program(NamedTuple):
     functions: Functions
     layout: Layout
     participation: str | None = None  # the kind of the rule
+    record: tuple[str, ...] = ()  # what is measured besides
     build: Callable[..., Algorithm] | None = None  # makes the algorithm of each variant from its `settings`, in a sweep
 
     def of(self, settings: Mapping[str, Array] | None) -> "Program":
@@ -214,13 +215,13 @@ def chunk(
         measured = (state.round % every == 0) | (state.round == last)
 
         def metrics() -> Metrics:
-            return measure(*program[:3], inputs.shard, state.agents, ~happened.communicated)
+            return measure(*program[:3], inputs.shard, state.agents, ~happened.communicated, program.record)
 
         metrics_now = lax.cond(
             measured, metrics, lambda: jax.tree.map(lambda column: column[0] + jnp.nan, rows.metrics)
         )
         if stop_early:
-            healthy = ~measured | jnp.isfinite(sum(metrics_now))
+            healthy = ~measured | jnp.isfinite(sum(metrics_now[:3]))
         rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
         return done + 1, healthy, state, rows
 
@@ -231,7 +232,8 @@ def chunk(
 def _empty_rows(program: Program, length: int, agents: int) -> Rows:
     zeros, work = jnp.zeros(length, float), jnp.zeros((length, agents), jnp.int32)
     messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
-    return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), Metrics(zeros, zeros, zeros))
+    metrics = Metrics(zeros, zeros, zeros, dict.fromkeys(program.record, zeros))
+    return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), metrics)
 
 
 INPUTS = Inputs(AGENTS, SHARED, SHARED, SHARED, SHARED)  # type: ignore[arg-type]

@@ -72,6 +72,7 @@ def _run_method(plan: Experiment, method: Method, folder: Path, name: str, repor
         participation=plan.settings.participation,
         stragglers=plan.settings.stragglers,
         metrics_every=plan.settings.metrics_every,
+        record=plan.settings.record,
         checkpoints=folder / "checkpoints" / name,
         checkpoint_every=plan.settings.checkpoint_every,
         progress=lambda done, total, stationarity: report(method.label, done, stationarity),

@@ -1,5 +1,6 @@
 """Simulate a federation on one machine."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.checks import count, refuse
+from fedpd.checks import TheoryWarning, choice, count, refuse
 from fedpd.core import Algorithm, Problem, Tree
 from fedpd.engine import Divergence, Engine, Plan
 from fedpd.execution import choose_layout
 from fedpd.history import History, mean_and_spread
+from fedpd.metrics import RECORDED
 from fedpd.participation import participation_rule, straggler_rule
 from fedpd.precision import scope
 from fedpd.progress import Report, reporter
@@ -54,6 +56,7 @@ def simulate(
     participation: Participating = ...,
     stragglers: float = ...,
     metrics_every: int = ...,
+    record: Sequence[str] = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
     progress: bool | Report | None = ...,
@@ -70,6 +73,7 @@ def simulate(
     participation: Participating = ...,
     stragglers: float = ...,
     metrics_every: int = ...,
+    record: Sequence[str] = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
     progress: bool | Report | None = ...,
@@ -85,6 +89,7 @@ def simulate(
     participation: Participating = 1.0,
     stragglers: float = 0.0,
     metrics_every: int = 1,
+    record: Sequence[str] = (),
     checkpoints: str | Path | None = None,
     checkpoint_every: int = 50,
     progress: bool | Report | None = None,
@@ -98,6 +103,8 @@ def simulate(
                    array (rounds, N) of who is present in which round.
     stragglers:    the probability that an agent does only some of its local steps in a round, uniformly many.
     metrics_every: measure (and keep a history row) every k rounds, and at the last; costs are counted in all.
+    record:        what else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at the mean model, and
+                   "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations).
     checkpoints:   a folder. Every `checkpoint_every` rounds the run is saved there; if it already holds this run, it is
                    continued, and gives bit for bit what an uninterrupted run gives.
     progress:      a bar (None: where a person looks on and it takes over two seconds), or a function that is told.
@@ -115,7 +122,13 @@ def simulate(
         rule = "needs all agents in every communication"
         refuse("algorithm", algorithm.description, rule, 'Leave participation at 1, or use drift="corrected-exact"')
     _check_mixing(algorithm, problem.agents, who is not None)
-    plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers))
+    if algorithm.caution is not None and problem.answer.smoothness is not None:
+        caution = algorithm.caution(problem.answer.smoothness)
+        if caution is not None:
+            warnings.warn(caution, TheoryWarning, stacklevel=2)
+    for name in record:
+        choice("record", name, RECORDED)
+    plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers), tuple(record))
     layout = choose_layout(algorithm, problem, execution, devices)
     with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:
         engine = Engine(algorithm, problem, layout, plan)

@@ -1,6 +1,7 @@
 """FedPD: rounds by hand, the shared coin, invariants of Algorithm 2, costs, refusals."""
 
 import re
+import warnings
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as draw_array
 
-from fedpd import Algorithm, FedpdError, Problem, algorithms, oracles, problems, simulate
+from fedpd import Algorithm, FedpdError, Problem, TheoryWarning, algorithms, oracles, problems, simulate
 
 # --- by hand --------------------------------------------------------------------------------------------------------
 
@@ -203,3 +204,13 @@ ETA, P = "Theorem 1 asks for eta", "p is the probability of SKIPPING"
 def test_wrong_settings_are_refused(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(FedpdError, match=".*".join(map(re.escape, words))):
         algorithms.fedpd(**{"eta": 0.1, "oracle": ONE_STEP, **settings})
+
+
+def test_an_eta_beyond_the_theorem_is_said_and_not_refused() -> None:
+    problem = problems.random_quadratic(3, 2, smoothness=2.0)
+    bound = (5**0.5 - 1) / 8
+    with pytest.warns(TheoryWarning, match=r"eta = 0\.16 is above \(sqrt\(5\)-1\)/\(4L\) = 0\.155"):
+        simulate(algorithms.fedpd(eta=0.16, oracle=ONE_STEP), problem, rounds=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(algorithms.fedpd(eta=0.99 * bound, oracle=ONE_STEP), problem, rounds=1)

@@ -39,7 +39,7 @@ from tree_math import Vector
 
 from fedpd.algorithms.automatic import automatic
 from fedpd.algorithms.corrected import ServerOfDuals, corrected, corrected_exact
-from fedpd.checks import choice, positive, refuse, skip_probability
+from fedpd.checks import choice, is_traced, positive, refuse, skip_probability
 from fedpd.core import (
     Algorithm,
     Array,
@@ -52,6 +52,7 @@ from fedpd.core import (
     check_oracle,
     describe,
 )
+from fedpd.theory.rates import max_eta
 
 NAIVE = (
     "absent='naive' averages x_i + eta lambda_i over the agents that are present: with partial participation it weighs "
@@ -138,12 +139,24 @@ def fedpd(
         model=lambda agent: agent.x0,
         skip=skip,
         batch=oracle.batch,
+        caution=lambda L: _caution(eta, L),
     )
     if auto:
         return automatic(whole, eta, oracle)
     if drift != "paper":
         return (corrected if drift == "corrected" else corrected_exact)(whole, eta, oracle)
     return whole if absent == "naive" or x0_rule == "matlab" else whole._replace(partial=_of_many(whole, eta, oracle))
+
+
+def _caution(eta: Any, L: float) -> str | None:
+    """Where Theorem 1 does not cover a run. (The paper's own eta = 4 breaks it.)"""
+    bound = max_eta(L) if L > 0 else float("inf")
+    if is_traced(eta) or eta < bound:
+        return None
+    return (
+        f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}): Theorem 1 does not cover this run, "
+        "which may well be faster for it, or diverge."
+    )
 
 
 def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:

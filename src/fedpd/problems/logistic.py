@@ -14,6 +14,7 @@ import numpy as np
 from fedpd.checks import FedpdError, at_least, positive, refuse
 from fedpd.core import Answer, Array, Problem
 from fedpd.problems.build import from_losses
+from fedpd.theory.curvature import gram_eigenvalue
 
 LANES = 8  # float32 numbers in a vector register
 
@@ -42,8 +43,10 @@ def penalized_logistic(
     problem = from_losses(
         _losses, [_aligned(block) for block in signed], start, penalty=penalty if beta else None, name=name
     )
-    smoothness = max(map(_largest_eigenvalue, signed)) / 4 + 2 * alpha * beta  # of data that is known to be sound
-    return replace(problem, answer=Answer(smoothness=smoothness))
+    # The logistic part of f_i is a quarter of A^T A/n smooth; alpha x^2/(1 + alpha x^2) is 2 alpha smooth.
+    largest = max(gram_eigenvalue(block.astype(np.float64)) / len(block) for block in signed)
+    answer = Answer(smoothness=largest / 4 + 2 * alpha * beta)
+    return replace(problem, answer=answer)
 
 
 @jax.custom_jvp
@@ -92,10 +95,3 @@ def _signed(features: Any, labels: Any, agent: int) -> np.ndarray:
     if not np.issubdtype(features.dtype, np.floating):
         features = features.astype(np.float64)
     return features * labels[:, None].astype(features.dtype)
-
-
-def _largest_eigenvalue(signed: np.ndarray) -> float:
-    """Of A^T A / n. The logistic part of f_i is a quarter of it smooth; alpha x^2/(1 + alpha x^2) is 2 alpha smooth."""
-    double = signed.astype(np.float64)
-    gram = double.T @ double if len(double) >= double.shape[1] else double @ double.T  # the same eigenvalues
-    return float(np.linalg.eigvalsh(gram)[-1] / len(double))

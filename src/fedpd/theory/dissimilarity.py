@@ -101,23 +101,23 @@ def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
     offsets = [leaf - leaf[:1] for leaf in flat]
     squares = _squares(flat)
     centred = jnp.sqrt(jnp.max(_squares([leaf - leaf.mean(0) for leaf in offsets])))
-    return farthest(offsets), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
+    return farthest(offsets, offsets), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
 
 
-def farthest(offsets: list[Array]) -> Array:
-    """max_ij ||c_i - c_j|| of the rows of [(N, d_1), (N, d_2), ...], where one of the c_i is 0; memory O(N d).
+def farthest(own: list[Array], everyone: list[Array]) -> Array:
+    """max_ij ||c_i - c_j||, c_i a row of `own`, [(n, d_1), (n, d_2), ...], and c_j of `everyone`, N rows, one of them 0.
 
     ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>: since ||c_i|| = ||c_i - 0|| is itself at most the maximum, the cancellation
-    costs no more than a rounding of it.
+    costs no more than a rounding of it. Memory O(N d).
     """
-    norms = _squares(offsets)
+    norms = _squares(everyone)
 
     def row(one: tuple[list[Array], Array]) -> Array:
         parts, norm = one
-        inner = sum(leaf @ part for leaf, part in zip(offsets, parts, strict=True))
+        inner = sum(leaf @ part for leaf, part in zip(everyone, parts, strict=True))
         return jnp.max(norms + norm - 2 * inner)
 
-    return jnp.sqrt(jnp.maximum(jnp.max(lax.map(row, (offsets, norms), batch_size=TOGETHER)), 0))
+    return jnp.sqrt(jnp.maximum(jnp.max(lax.map(row, (own, _squares(own)), batch_size=TOGETHER)), 0))
 
 
 def _squares(leaves: list[Array]) -> Array:
