@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks import grid
 from benchmarks.workloads import Contender, Workload, full_gradients, largest_difference, stochastic_gradients
 
 REPETITIONS = 9
@@ -27,6 +28,7 @@ def main() -> None:
         f"(fedpd {version('fedpd')}, jax {version('jax')}, numpy {np.__version__})"
     )
     agree = [run(workload, console) for workload in (full_gradients(), stochastic_gradients())]
+    console.print(grid_table(grid.measure()))
     if not all(agree):
         raise SystemExit("The contenders do not compute the same iterates: the times above compare different things.")
 
@@ -90,6 +92,22 @@ def table(workload: Workload, times: Times, difference: float) -> Table:
         style = "bold" if contender.kind == "engine" or contender is best else None
         cells = (label(contender), f"{1e3 * median:.2f}", f"{1e3 * min(times[contender]):.2f}", faster, goal)
         result.add_row(*cells, style=style)
+    return result
+
+
+def grid_table(times: grid.Times) -> Table:
+    result = Table(
+        title=f"A {grid.POINTS}-point grid of FedPD-GD, {grid.ROUNDS} rounds, compilation included",
+        caption=f"commands: the mean of {grid.TRIED}, times {grid.POINTS}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("", "seconds", "fedpd.sweep is", "goal"):
+        result.add_column(heading, justify="left" if not heading else "right")
+    ratio = times.commands / times.sweep
+    verdict = f"{grid.GOAL:.0f}x: {'met' if ratio >= grid.GOAL else 'missed'}"
+    result.add_row("fedpd.sweep", f"{times.sweep:.1f}", "", "", style="bold")
+    result.add_row(f"{grid.POINTS} fedpd run commands", f"{times.commands:.0f}", f"{ratio:.1f}x", verdict)
     return result
 
 

@@ -6,11 +6,12 @@ dissimilarity       delta of Assumption 5, B of (iid:2) and G of Assumption 3, w
 examples            delta of the paper's Appendix A
 rates               Theorem 1: FedPD with Oracle I
 variance_reduction  Theorem 3: FedPD with Oracle II
+skipping            beyond the paper: corrected skipping on quadratics, its rate and where it wins
 fedavg              Claim D.1: FedAvg with diminishing steps
 complexity          Table 1
 """
 
-from fedpd.theory import complexity, rates, variance_reduction
+from fedpd.theory import complexity, rates, skipping, variance_reduction
 from fedpd.theory.constants import heterogeneity, objective, smoothness
 from fedpd.theory.curvature import Smoothness, estimate_smoothness, exact_smoothness, smoothness_constants
 from fedpd.theory.dissimilarity import Profile, Similarity, profile, similarity
@@ -48,6 +49,7 @@ __all__ = [
     "sigmoid_delta",
     "similarity",
     "skip_probability",
+    "skipping",
     "smoothness",
     "smoothness_constants",
     "tanh_delta",

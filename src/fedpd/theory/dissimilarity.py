@@ -105,7 +105,7 @@ def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
 
 
 def farthest(own: list[Array], everyone: list[Array]) -> Array:
-    """max_ij ||c_i - c_j||, c_i a row of `own`, [(n, d_1), (n, d_2), ...], and c_j of `everyone`, N rows, one of them 0.
+    """max_ij ||c_i - c_j||, c_i a row of `own`, [(n, d_1), (n, d_2), ...], c_j of `everyone`, N rows, one of them 0.
 
     ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>: since ||c_i|| = ||c_i - 0|| is itself at most the maximum, the cancellation
     costs no more than a rounding of it. Memory O(N d).

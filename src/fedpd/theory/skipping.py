@@ -7,9 +7,9 @@ y = x_0 - x* = mean_i (I - eta H_i) u_i and g_i = grad f_i(x*), a stretch is aff
     corrected   u_i+ = P_i^k y + (I - P_i^k) u_i + T_i m                m: exact, m = -mean_i H_i u_i, or estimated
 
 `contraction` is the spectral radius of that map, the factor by which one communication reduces the error in the long
-run. Where all Hessians are equal there are closed forms, with proofs in docs/theory/skipping.md: the corrected rule with
-the exact m multiplies the agents' mean by (1 + eta h)^-k and their differences by 1 - (1 + eta h)^-k, in every
-eigenvector of H, h its eigenvalue in [mu, L].
+run. Where all Hessians are equal there are closed forms: the corrected rule with the exact m multiplies the mean of the
+agents by (1 + eta h)^-k and their differences by 1 - (1 + eta h)^-k, in every eigenvector of H, h its eigenvalue in
+[mu, L]. Proofs are in docs/theory/skipping.md.
 """
 
 import math
@@ -24,6 +24,7 @@ DRIFTS = ("paper", "corrected", "corrected-exact")
 ETA = "1/eta is the penalty of FedPD"
 STRETCH = "k counts the local rounds up to and with the one that communicates; 1 skips nothing"
 CURVATURE = "mu and L are the smallest and the largest eigenvalue of the Hessians"
+VISIBLE = 1e-9  # part of an eigenvector of length 1 that the server must have to see its mode
 TAIL = 1e-18  # probability of stretches that sums over all lengths leave out
 
 
@@ -55,9 +56,21 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: str = "correcte
     return np.concatenate([rows, m + 2 * (moved - k * m) / (k + 3)])
 
 
-def contraction(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact") -> float:
-    """The spectral radius of a stretch: in the long run the error falls by this factor per communication."""
-    return float(np.abs(np.linalg.eigvals(stretch_map(hessians, eta, k, drift))).max())
+def contraction(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact", of: str = "agents") -> float:
+    """The spectral radius of a stretch: in the long run the error falls by this factor per communication.
+
+    of="agents": the error of every x_i and lambda_i. of="server": of the mean of the x_i and of x_0 only, which do not
+    see every difference between agents: none where the Hessians are equal.
+    """
+    matrix = stretch_map(hessians, eta, k, drift)
+    if choice("of", of, ("agents", "server")) == "agents":
+        return float(np.abs(np.linalg.eigvals(matrix)).max())
+    hessians = np.asarray(hessians, float)
+    agents, d, _ = hessians.shape
+    values, vectors = np.linalg.eig(matrix)
+    u = vectors[: agents * d].reshape(agents, d, -1)
+    seen = np.linalg.norm(np.concatenate([u.mean(0), eta * (hessians @ u).mean(0)]), axis=0)
+    return float(np.abs(values[seen > VISIBLE]).max())
 
 
 def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact") -> float:
@@ -183,11 +196,11 @@ def best_equal_stretch(mu: float, L: float, eta: float) -> Stretch:
 def longest_winning_stretch(mu: float, L: float, eta: float) -> int:
     """The largest k whose `equal_contraction` is below that of k = 1; 1 where skipping never wins.
 
-    Those are the k > 1 with (1 + eta L)^k < 1 + 1/(eta mu), and there are none from eta = 1/sqrt(mu L) on.
+    Those are the k > 1 with (1 + eta L)^k < 1 + 1/(eta mu): none where eta is 1/sqrt(mu L) or more.
     """
     _check_curvature(mu, L)
     limit = math.log1p(1 / (positive("eta", eta, ETA) * mu)) / k_folds(L, eta, 1)
-    return max(1, math.ceil(limit) - 1) if eta * math.sqrt(mu * L) < 1 else 1
+    return max(1, math.ceil(limit) - 1)
 
 
 class Schedule(NamedTuple):

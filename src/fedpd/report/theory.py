@@ -1,0 +1,122 @@
+"""Figures of the theory: where skipping saves communications, and how much of it the paper's theorem allows."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from fedpd.problems.quadratic import random_quadratic
+from fedpd.report.figures import COLOURS, Dash
+from fedpd.theory import rates
+from fedpd.theory.skipping import communications_map
+
+ROWS = (("corrected-exact", "exact mean dual"), ("corrected", "estimated mean dual"))
+ETAS = np.geomspace(0.02, 2, 33)  # eta L
+STRETCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 38, 45, 54, 64)
+FURTHEST = 6.0  # octaves from 1 that the colours tell apart
+LINES = (-5.0, -4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # octaves
+
+
+class Family(NamedTuple):
+    """Quadratics to draw a map of."""
+
+    name: str
+    hessians: np.ndarray  # (N, d, d)
+
+
+def example_families(convexity: float = 0.1) -> list[Family]:
+    """6 agents in 4 dimensions, eigenvalues in [convexity, 1]: alike, half alike, and with nothing in common."""
+    names = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
+    families = []
+    for name, share in names.items():
+        problem = random_quadratic(6, 4, convexity=convexity, heterogeneity=share, seed=3)
+        families.append(Family(name, np.asarray(problem.data["hessian"])[:, 0]))
+    return families
+
+
+def skipping_map_figure(
+    families: Sequence[Family] | None = None,
+    etas: Sequence[float] | np.ndarray = ETAS,
+    stretches: Sequence[int] = STRETCHES,
+) -> Figure:
+    """Communications with stretches of k rounds over those without skipping, against eta L and k.
+
+    A column a family, a row an estimate of the mean dual. Blue: skipping saves communications; red: it costs some.
+    `etas` are eta L, L the largest eigenvalue of a family.
+    """
+    families = example_families() if families is None else families
+    figure = Figure(figsize=(3.6 * len(families) + 1.4, 7.2), layout="constrained")
+    grid = figure.subplots(len(ROWS), len(families), sharex=True, sharey=True, squeeze=False)
+    for axes_row, (drift, estimate) in zip(grid, ROWS, strict=True):
+        for axes, family in zip(axes_row, families, strict=True):
+            L = float(np.linalg.eigvalsh(family.hessians).max())
+            mesh = _map(
+                axes, etas, stretches, communications_map(family.hessians, np.asarray(etas) / L, stretches, drift)
+            )
+            axes.set_title(f"{family.name}, {estimate}", fontsize=10)
+        axes_row[0].set_ylabel("k, local rounds per communication")
+    for axes in grid[-1]:
+        axes.set_xlabel("η L, step of a local round")
+    bar = figure.colorbar(mesh, ax=grid, extend="both", aspect=40, pad=0.015)
+    bar.set_label("communications, relative to k = 1 at the same η\n← skipping saves            skipping costs →")
+    bar.set_ticks([*LINES, 0.0], labels=[str(Fraction(2.0**octave)) for octave in (*LINES, 0.0)])
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) -> Any:
+    """One panel, in octaves from 1, with lines at full octaves, the break-even line and the best k of every eta."""
+    lengths, octaves = np.asarray(stretches), np.clip(np.log2(relative), -FURTHEST, FURTHEST)
+    norm = TwoSlopeNorm(0.0, -FURTHEST, FURTHEST)
+    mesh = axes.pcolormesh(etas, lengths, octaves, cmap="RdBu_r", norm=norm, shading="gouraud", rasterized=True)
+    axes.contour(etas, lengths, octaves, levels=LINES, colors="0.3", linewidths=0.5, linestyles="solid")
+    skipping = lengths > 1  # k = 1 is even with itself, and no border
+    axes.contour(etas, lengths[skipping], octaves[skipping], levels=[0.0], colors="black", linewidths=2)
+    axes.plot([], [], color="black", linewidth=2, label="break-even")
+    axes.plot([], [], color="0.3", linewidth=0.5, label="each factor of 2")
+    best = lengths[relative.argmin(axis=0)]
+    axes.plot(etas, best, ".", color="black", markersize=4, clip_on=False, label="best k at this η")
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_locator(FixedLocator([0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]))
+    axes.yaxis.set_major_locator(FixedLocator([1, 2, 4, 8, 16, 32, 64]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    return mesh
+
+
+def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np.ndarray | None = None) -> Figure:
+    """The paper's Figure 1, p against epsilon/delta^2: its rule, its two approximations, and what can be proved.
+
+    eta defaults to the paper's choice, half the bound of Theorem 1.
+    """
+    eta = rates.max_eta(L) / 2 if eta is None else eta
+    curves = rates.savings(np.geomspace(1e-3, 1e8, 200) if ratios is None else ratios, L, eta)
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = figure.subplots()
+    shown: tuple[tuple[np.ndarray, str, Dash], ...] = (
+        (curves.exact, "the paper's rule, C(p) ≤ ε/(3δ²), solved", "-"),
+        (curves.linear, "its linear approximation", "--"),
+        (curves.logarithmic, "its logarithmic approximation", "-."),
+        (curves.guaranteed, "guaranteed, whatever the fᵢ", "-"),
+    )
+    for (values, label, dash), colour in zip(shown, COLOURS, strict=False):
+        axes.plot(curves.ratio, values, linestyle=dash, color=colour, linewidth=1.9, label=label)
+    axes.set(xscale="log", ylim=(-0.02, 1.04))
+    axes.set_xlabel("ε/δ², accuracy wanted over differences between agents")
+    axes.set_ylabel("p, share of communications that may be skipped")
+    axes.set_title(f"η L = {eta * L:.3g}", fontsize=10)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
