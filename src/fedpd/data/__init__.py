@@ -1,5 +1,35 @@
-"""Data by agent."""
+"""Data by agent: synthetic, from files, from the Hub, from arrays."""
 
+from fedpd.data.federated import Federated, Samples, from_arrays
+from fedpd.data.hub import hub
+from fedpd.data.labels import DIGITS_AND_LETTERS
+from fedpd.data.leaf import SHAKESPEARE, leaf
+from fedpd.data.parquet import parquet
+from fedpd.data.partition import partition
+from fedpd.data.regroup import merge, paper_groups, pool, split, take
+from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
-__all__ = ["program_strongly_noniid", "strongly_noniid", "weakly_noniid"]
+__all__ = [
+    "DIGITS_AND_LETTERS",
+    "SHAKESPEARE",
+    "Federated",
+    "Samples",
+    "Spread",
+    "Summary",
+    "describe",
+    "from_arrays",
+    "hub",
+    "label_histogram",
+    "leaf",
+    "merge",
+    "paper_groups",
+    "parquet",
+    "partition",
+    "pool",
+    "program_strongly_noniid",
+    "split",
+    "strongly_noniid",
+    "take",
+    "weakly_noniid",
+]

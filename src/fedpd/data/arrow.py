@@ -1,0 +1,107 @@
+"""Columns of an Arrow table as NumPy arrays, and its rows by client."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedpd.checks import FedpdError, nearest, refuse
+from fedpd.data.federated import Samples, common_dtype
+
+Shape = tuple[int, ...]
+
+
+def check_columns(held: Sequence[str], wanted: Sequence[str], where: str) -> None:
+    for column in wanted:
+        if column not in held:
+            refuse(f"{where}: column", column, "there is no such column", nearest(column, held))
+
+
+def as_tuple(columns: str | Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.ndarray:
+    """(n, ...) of one column; (n, k) of a sequence of k columns of numbers."""
+    if isinstance(columns, str):
+        return to_numpy(table[columns], f"{where}: column {columns!r}")
+    if not columns:
+        refuse("features", columns, "must name at least one column", "Give the columns that the model sees")
+    arrays = [to_numpy(table[column], f"{where}: column {column!r}") for column in columns]
+    for column, array in zip(columns, arrays, strict=True):
+        if array.ndim > 1 or array.dtype.kind not in "buif":
+            rule = "must be one number a row to stand beside other columns"
+            refuse(f"{where}: shape of column {column!r}", array.shape, rule, "Name a column of lists alone")
+    return np.stack(arrays, axis=1, dtype=common_dtype(array.dtype for array in arrays), casting="unsafe")
+
+
+def reshape(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:
+    """x (n, ...) with samples of the shape asked for."""
+    if shape is None:
+        return x
+    if any(axis < 1 for axis in shape) or math.prod(shape) != math.prod(x.shape[1:]):
+        refuse("shape", shape, f"must hold the {math.prod(x.shape[1:])} numbers of a sample of {where}", "Correct it")
+    return x.reshape(len(x), *shape)
+
+
+def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) -> dict[str, Samples]:
+    """{client: its rows of x and of the column `label`}, in the order in which the clients first appear."""
+    y = to_numpy(table[label], f"{where}: column {label!r}")
+    names = _plain(table[client], f"{where}: column {client!r}").cast(pa.string()).dictionary_encode()
+    codes = names.indices.to_numpy()
+    if (np.diff(codes) < 0).any():  # the clients' rows are not together
+        order = np.argsort(codes, kind="stable")
+        x, y, codes = x[order], y[order], codes[order]
+    ends = np.cumsum(np.bincount(codes, minlength=len(names.dictionary)))
+    starts = np.concatenate([[0], ends[:-1]])
+    return {
+        name: {"x": x[start:end], "y": y[start:end]}
+        for name, start, end in zip(names.dictionary.to_pylist(), starts, ends, strict=True)
+    }
+
+
+def to_numpy(column: Any, what: str) -> np.ndarray:
+    """(n, ...): numbers and texts as they are, lists of one length as an axis, bytes of one length as uint8."""
+    array = _plain(column, what)
+    kind = array.type
+    if pa.types.is_fixed_size_binary(kind):
+        held = np.frombuffer(array.buffers()[1], np.uint8) if len(array) else np.zeros(0, np.uint8)
+        start = array.offset * kind.byte_width
+        return held[start : start + len(array) * kind.byte_width].reshape(len(array), kind.byte_width)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        width = _one_length(pc.binary_length(array), what)
+        return to_numpy(array.cast(pa.binary()).cast(pa.binary(width)), what)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        length = _one_length(pc.list_value_length(array), what)
+        values = array.flatten()
+        if values.null_count:
+            raise FedpdError(f"{what}: some of its lists hold null. Fill or drop such rows.")
+        inner = to_numpy(values, what)
+        return inner.reshape(len(array), length, *inner.shape[1:])
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(array.to_pylist(), np.str_)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        refuse(f"{what}: type", str(kind), "must be numbers, lists, bytes or texts", "Encoded images are read by hub()")
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _plain(column: Any, what: str) -> Any:
+    """The column as one array without nulls, dictionaries and extensions."""
+    if column.null_count:
+        row = pc.index(pc.is_null(column), True).as_py()
+        raise FedpdError(f"{what}: row {row} is null. Fill or drop such rows.")
+    if isinstance(column.type, pa.DictionaryType):
+        column = column.cast(column.type.value_type)
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _one_length(lengths: Any, what: str) -> int:
+    extremes = pc.min_max(lengths).as_py()
+    least, most = extremes["min"] or 0, extremes["max"] or 0
+    if least != most:
+        refuse(f"{what}: lengths of its rows", (least, most), "must be the same", "Bring all samples to one shape")
+    return most

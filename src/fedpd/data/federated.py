@@ -1,0 +1,208 @@
+"""Data by agent: one type for every source, and one door that checks it.
+
+The rules, whatever the source:
+- features are as stored, never scaled: uint8, int32, float32 and float64 stay; bool becomes uint8, other integers
+  int32, float16 float32. `dtype` asks for another. All agents share one dtype and one shape of a sample.
+- labels are int32, with the values they have in the source; see `fedpd.data.labels` for texts and for the classes.
+- every agent has at least one sample, in train or in test. Sizes may differ as they will.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedpd.checks import FedpdError, refuse
+from fedpd.data.labels import Classes, encode
+
+Place = Callable[[str, str], str]  # (agent, part) -> where that data comes from, as an error names it
+Key = tuple[str, str]  # (part, agent)
+
+
+class Samples(TypedDict):
+    """x (n, ...) and y (n,)."""
+
+    x: np.ndarray
+    y: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Federated:
+    """The samples of N agents. `train` is what `problems.from_losses` takes as its data.
+
+    names:       N names of agents, all different.
+    train, test: N samples each, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 where an agent has none of that part.
+    classes:     (K,) int32, ascending: the values that y can have.
+    label_names: K names of the classes, or None.
+    name:        what the data is called in tables and figures.
+    """
+
+    names: tuple[str, ...]
+    train: list[Samples]
+    test: list[Samples]
+    classes: np.ndarray
+    label_names: tuple[str, ...] | None
+    name: str
+
+    @property
+    def agents(self) -> int:
+        return len(self.names)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(N,) the agents' numbers of training samples."""
+        return np.array([len(samples["y"]) for samples in self.train])
+
+    @property
+    def test_sizes(self) -> np.ndarray:
+        """(N,) the agents' numbers of test samples."""
+        return np.array([len(samples["y"]) for samples in self.test])
+
+    @property
+    def samples(self) -> int:
+        """All samples of all agents, train and test."""
+        return int(self.sizes.sum() + self.test_sizes.sum())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample's features."""
+        return self.train[0]["x"].shape[1:]
+
+
+def from_arrays(
+    train: Mapping[Any, Mapping[str, Any]],
+    test: Mapping[Any, Mapping[str, Any]] | None = None,
+    *,
+    classes: Classes = None,
+    label_names: Sequence[str] | None = None,
+    dtype: DTypeLike | None = None,
+    name: str = "arrays",
+) -> Federated:
+    """Data that is in memory, {agent: {"x": (n_i, ...), "y": (n_i,)}}; agents may be in train, in test or in both.
+
+    classes:     K for the labels 0..K-1, or the labels; by default as `fedpd.data.labels` says.
+    label_names: what the classes are called, in their order.
+    """
+    return assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
+
+
+def _place(agent: str, part: str) -> str:
+    return f"{part} data of agent {agent!r}"
+
+
+def assemble(
+    train: Mapping[Any, Mapping[str, Any]],
+    test: Mapping[Any, Mapping[str, Any]],
+    place: Place,
+    *,
+    classes: Classes,
+    label_names: Sequence[str] | None,
+    dtype: DTypeLike | None,
+    name: str,
+) -> Federated:
+    """As `from_arrays`, with `place` saying where an agent's data comes from."""
+    agents = list(dict.fromkeys([*train, *test]))
+    names = tuple(map(str, agents))
+    if not names:
+        raise FedpdError(f"{name} holds no agents: there is nothing to learn from. Give one data set per agent.")
+    repeated = [agent for agent, times in Counter(names).items() if times > 1]
+    if repeated:
+        refuse("agent", repeated[0], "is the name of several agents, written as text", "Rename them")
+    parts = {"train": train, "test": test}
+    found = {
+        (part, str(agent)): _samples(data[agent], place(str(agent), part))
+        for part, data in parts.items()
+        for agent in agents
+        if agent in data
+    }
+    held = {key: samples for key, samples in found.items() if len(samples["y"])}
+    _check_nobody_is_empty(names, held, place)
+    x = _features({key: samples["x"] for key, samples in held.items()}, place, dtype)
+    y, values, called = encode({key: samples["y"] for key, samples in held.items()}, place, classes, label_names)
+    nothing = next(iter(x.values()))[:0]
+
+    def of(part: str) -> list[Samples]:
+        keys = [(part, agent) for agent in names]
+        return [{"x": x.get(key, nothing), "y": y.get(key, np.zeros(0, np.int32))} for key in keys]
+
+    return Federated(names, of("train"), of("test"), values, called, name)
+
+
+def _samples(given: Mapping[str, Any], where: str) -> Samples:
+    """x and y of one agent as arrays with as many rows."""
+    if not isinstance(given, Mapping) or not {"x", "y"} <= set(given):
+        held = sorted(given) if isinstance(given, Mapping) else type(given).__name__
+        refuse(where, held, "must hold x and y", 'Give {"x": (n, ...), "y": (n,)}')
+    try:
+        x, y = np.asarray(given["x"]), np.asarray(given["y"])
+    except ValueError:
+        raise FedpdError(f"{where}: its samples are not of one shape. Bring all samples to one shape.") from None
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim != 1:
+        refuse(f"{where}: shape of y", y.shape, "must be (n,) or (n, 1), one label per sample", "Give one label each")
+    if x.ndim == 0 or len(x) != len(y):
+        refuse(f"{where}: shape of x", x.shape, f"must have a row for each of the {len(y)} labels", "Pair x with y")
+    return {"x": x, "y": y}
+
+
+def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place: Place) -> None:
+    for agent in names:
+        if not any((part, agent) in held for part in ("train", "test")):
+            raise FedpdError(f"{place(agent, 'train')}: there are no samples, and none to test. Leave the agent out.")
+
+
+def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | None) -> dict[Key, np.ndarray]:
+    """All arrays in one dtype, with samples of one shape, finite."""
+    first_part, first = next(iter(arrays))
+    shape = arrays[first_part, first].shape[1:]
+    for (part, agent), x in arrays.items():
+        where = place(agent, part)
+        if x.dtype.kind not in "buif":
+            rule = "must be integers or floating-point numbers"
+            refuse(f"{where}: type of x", str(x.dtype), rule, "Turn what is missing or text into numbers first")
+        if x.shape[1:] != shape:
+            rule = f"must be {shape}, as for agent {first!r}"
+            refuse(f"{where}: shape of a sample", x.shape[1:], rule, "Bring all samples to one shape")
+    wanted = checked_dtype(dtype) or common_dtype(x.dtype for x in arrays.values())
+    return {(part, agent): _cast(x, wanted, place(agent, part)) for (part, agent), x in arrays.items()}
+
+
+def checked_dtype(dtype: DTypeLike | None) -> np.dtype | None:
+    """The dtype asked for, if any, where features can have it."""
+    if dtype is None:
+        return None
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:
+        wanted = np.dtype(object)
+    if wanted.kind not in "uif":
+        refuse("dtype", dtype, "must be of integers or floating-point numbers", "Give e.g. numpy.float32")
+    return wanted
+
+
+def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:
+    """uint8, int32, float32 or float64: what `dtypes` are kept in together. Integers follow the floating-point ones."""
+    kept = set(dtypes)
+    floats = {dtype for dtype in kept if dtype.kind == "f"}
+    if floats:
+        return np.dtype(np.float64 if max(dtype.itemsize for dtype in floats) > 4 else np.float32)
+    return np.dtype(np.uint8 if kept <= {np.dtype(np.uint8), np.dtype(bool)} else np.int32)
+
+
+def _cast(x: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    """x in `dtype`, unless a number is not finite or would become another one than rounding makes it."""
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        sample = int(np.argwhere(~np.isfinite(x))[0][0])
+        raise FedpdError(f"{where}: sample {sample} holds NaN or infinity in x. Clean or drop it.")
+    if x.dtype == dtype:
+        return x
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = x.astype(dtype)
+    same = np.isfinite(cast).all() if dtype.kind == "f" else np.array_equal(cast, x)
+    if not same:
+        rule = f"do not fit into {dtype}"
+        refuse(f"{where}: range of x", (x.min().item(), x.max().item()), rule, "Give dtype=, e.g. numpy.float64")
+    return cast

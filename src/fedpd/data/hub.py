@@ -1,0 +1,105 @@
+"""Data sets in Hugging Face's forms: by their name on the Hub, or from a folder without any network."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedpd.checks import FedpdError, nearest, refuse
+from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
+from fedpd.data.extra import extra
+from fedpd.data.federated import Federated, Samples, assemble
+from fedpd.data.labels import Classes
+
+BATCH = 1000  # images that are decoded together
+
+
+def hub(
+    source: str | Path,
+    *,
+    client: str,
+    features: str | Sequence[str],
+    label: str,
+    split: str | tuple[str, str] | None = None,
+    shape: Shape | None = None,
+    config: str | None = None,
+    revision: str | None = None,
+    cache: str | Path | None = None,
+    classes: Classes = None,
+    label_names: Sequence[str] | None = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Federated:
+    """Federated data from `datasets.load_dataset(source)`, or from the folder of a `save_to_disk`.
+
+    client, features, label, shape: as for `parquet`; a column of images is decoded to uint8 (n, height, width[, 3]).
+    split:            the split to train with, or those to train and to test with; by default "train", and "test" where
+                      there is one.
+    config, revision: of the data set on the Hub; a revision keeps a result reproducible.
+    cache:            the folder for what is downloaded or converted, by default Hugging Face's own.
+    label_names:      by default those that the data set knows.
+    """
+    datasets = extra("datasets")
+    loaded = _load(datasets, str(source), config, revision, cache)
+    parts = _parts(datasets, loaded, split, str(source))
+
+    def samples(rows: Any) -> dict[str, Samples]:
+        check_columns(rows.column_names, [client, *as_tuple(features), label], str(source))
+        x = reshape(_features(datasets, rows, features, str(source)), shape, str(source))
+        table = rows.select_columns(list(dict.fromkeys([client, label]))).with_format("arrow")[:]
+        return by_client(table, client, label, x, str(source))
+
+    def place(agent: str, part: str) -> str:
+        return f"{source}: {part} data of agent {agent!r}"
+
+    found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
+    known = getattr(parts["train"].features[label], "names", None)
+    return assemble(
+        found.get("train", {}),
+        found.get("test", {}),
+        place,
+        classes=classes,
+        label_names=known if label_names is None else label_names,
+        dtype=dtype,
+        name=name or Path(source).name,
+    )
+
+
+def _load(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
+    folder = Path(source)
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            return datasets.load_from_disk(source)
+        return datasets.load_dataset(source, config, revision=revision, cache_dir=None if cache is None else str(cache))
+    except Exception as error:  # datasets raises what its many readers raise
+        reason = f"{error} {error.__cause__ or ''}".strip(" .")
+        remedy = "Check its name or folder, and the network if it is on the Hub"
+        raise FedpdError(f"{source} cannot be loaded: {reason}. {remedy}.") from error
+
+
+def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
+    """{"train": rows, "test": rows}, the latter where there are any."""
+    held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
+    wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
+    if len(wanted) not in (1, 2):
+        refuse(f"{source}: split", split, "must be one split, or two to train and to test", f"It has {sorted(held)}")
+    for part in wanted:
+        if part not in held:
+            refuse(f"{source}: split", part, "there is no such split", nearest(part, held))
+    return {part: held[name] for part, name in zip(("train", "test"), wanted, strict=False)}
+
+
+def _features(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
+    if not isinstance(features, str) or not isinstance(rows.features[features], datasets.Image):
+        return read_features(
+            rows.select_columns(list(dict.fromkeys(as_tuple(features)))).with_format("arrow")[:], features, source
+        )
+    images = rows.select_columns([features])
+    try:
+        starts = range(0, len(rows), BATCH)
+        batches = [np.stack([np.asarray(i) for i in images[start : start + BATCH][features]]) for start in starts]
+        return np.concatenate(batches)
+    except (ValueError, OSError) as error:
+        raise FedpdError(f"{source}: column {features!r}: {error}. All images must be whole and of one size.") from None

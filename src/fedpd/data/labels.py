@@ -1,0 +1,98 @@
+"""Labels as int32, and the classes they are of.
+
+- whole numbers keep their values. Where none is negative they are class numbers and the classes are 0..max; else (-1
+  and +1, say) the classes are the values that occur. `classes=62` means 0..61, `classes=[-1, 1]` means these; then any
+  other label is refused.
+- texts become their places in `label_names`, or in the sorted texts that occur where no names are given.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from fedpd.checks import FedpdError, count, refuse
+
+Classes = int | Sequence[int] | np.ndarray | None
+K = TypeVar("K", bound=tuple[str, str])
+Encoded = tuple[dict[K, np.ndarray], np.ndarray, tuple[str, ...] | None]
+
+MOST_CLASSES = 100_000
+DIGITS_AND_LETTERS = (
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # FEMNIST's 62 classes, in LEAF's order
+)
+
+
+def encode(
+    labels: Mapping[K, np.ndarray],
+    place: Callable[[str, str], str],
+    classes: Classes = None,
+    names: Sequence[str] | None = None,
+) -> Encoded[K]:
+    """(labels as int32, classes (K,), their names or None); the keys are (part, agent), none of the arrays is empty."""
+    texts = {key: y.dtype.kind in "UT" or (y.dtype == object and _all_text(y)) for key, y in labels.items()}
+    if any(texts.values()):
+        for (part, agent), is_text in texts.items():
+            if not is_text:
+                raise FedpdError(f"{place(agent, part)}: its labels are not texts, others' are. Give all of one kind.")
+        names = _distinct(names) if names is not None else tuple(sorted({str(t) for y in labels.values() for t in y}))
+        labels = {key: _places(y, names, place(key[1], key[0])) for key, y in labels.items()}
+        classes = len(names) if classes is None else classes
+    numbers = {key: _whole(y, place(key[1], key[0])) for key, y in labels.items()}
+    values = _values(np.unique(np.concatenate([np.unique(y) for y in numbers.values()])), classes, names)
+    for (part, agent), y in numbers.items():
+        outside = ~np.isin(y, values)
+        if outside.any():
+            rule = f"must be one of the {len(values)} classes {values[0]}..{values[-1]}"
+            remedy = "Correct the label, or give the classes that there are"
+            refuse(f"{place(agent, part)}: label of sample {outside.argmax()}", int(y[outside][0]), rule, remedy)
+    if names is not None and len(names) != len(values):
+        refuse("label_names", tuple(names), f"must be {len(values)}, one for each class", "Give classes= as well")
+    return numbers, values, None if names is None else tuple(map(str, names))
+
+
+def _all_text(y: np.ndarray) -> bool:
+    return all(isinstance(label, str) for label in y)
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        refuse("label_names", tuple(names), "must differ from each other", "Name each class once")
+    return tuple(names)
+
+
+def _places(y: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
+    place = {name: number for number, name in enumerate(names)}
+    unknown = [label for label in map(str, y) if label not in place]
+    if unknown:
+        refuse(f"{where}: label", unknown[0], "must be one of label_names", "Name this class too, or drop the sample")
+    return np.array([place[str(label)] for label in y], np.int32)
+
+
+def _whole(y: np.ndarray, where: str) -> np.ndarray:
+    if y.dtype.kind not in "buif":
+        refuse(f"{where}: type of y", str(y.dtype), "must be whole numbers or texts", "Give one label per sample")
+    with np.errstate(invalid="ignore"):
+        whole = y.astype(np.int32)
+    wrong = whole != y
+    if wrong.any():
+        rule = "must be a whole number of 32 bits"
+        refuse(f"{where}: label of sample {wrong.argmax()}", y[wrong][0].item(), rule, "Number the classes from 0")
+    return whole
+
+
+def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> np.ndarray:
+    """(K,) int32: the classes asked for, or those that labels with the values `seen` are of."""
+    if isinstance(classes, int | np.integer):
+        return np.arange(count("classes", classes, "Give the number of classes, or the labels"), dtype=np.int32)
+    if classes is not None:
+        values = np.unique(np.asarray(classes, np.int32))
+        if values.size == 0 or len(values) != len(classes):
+            refuse("classes", classes, "must be labels, each once", "Give the number of classes, or the labels")
+        return values
+    if seen[0] < 0:
+        return seen
+    if seen[-1] >= MOST_CLASSES:
+        rule = f"is no class number: at most {MOST_CLASSES} classes are counted from 0"
+        refuse("largest label", int(seen[-1]), rule, "Give classes=[...], the labels that occur")
+    return np.arange(max(seen[-1] + 1, len(names or ())), dtype=np.int32)

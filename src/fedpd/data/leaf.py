@@ -1,0 +1,214 @@
+"""LEAF's json: {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y": [...]}}}.
+
+x are numbers in nested lists of any shape, or texts of one length (Shakespeare: 80 characters and the next one), which
+become places in a vocabulary, int32. y are whole numbers, also as [1] and [-1], or texts. Json does not say how precise
+its numbers are: those with a point become float32, unless `dtype` asks for another.
+
+Files are read one after another, and within a file the lists of a user become arrays as soon as they are parsed.
+"""
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedpd.checks import FedpdError, refuse
+from fedpd.data.federated import Federated, assemble, checked_dtype
+from fedpd.data.labels import Classes
+
+SHAKESPEARE = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's 80 characters
+)
+SUFFIXES = (".json", ".json.gz")
+
+Users = dict[str, dict[str, Any]]  # {user: {"x", "y"}}
+
+
+def leaf(
+    train: str | Path,
+    test: str | Path | None = None,
+    *,
+    vocabulary: str = SHAKESPEARE,
+    classes: Classes = None,
+    label_names: Sequence[str] | None = None,
+    dtype: DTypeLike | None = None,
+    drop_empty: bool = False,
+    name: str | None = None,
+) -> Federated:
+    """Federated data from LEAF's files, each .json or .json.gz; agents are its users, in the order of the files.
+
+    train, test: a file or a folder of files each. A single folder that has the folders `train` and `test`, as LEAF
+                 makes them, is both.
+    vocabulary:  the characters that texts consist of, in the order of their numbers.
+    drop_empty:  leave users out that have no samples at all, rather than refuse them.
+    """
+    train = Path(train)
+    if test is None and (train / "train").is_dir():
+        name, train, test = name or train.name, train / "train", train / "test" if (train / "test").is_dir() else None
+    places: dict[tuple[str, str], Path] = {}
+    given = {"train": train} if test is None else {"train": train, "test": Path(test)}
+    parts = {part: _read_all(path, part, places, dtype, vocabulary) for part, path in given.items()}
+    learn, check = parts["train"], parts.get("test", {})
+    if drop_empty:
+        learn, check = ({u: d for u, d in users.items() if len(d["y"])} for users in (learn, check))
+    if any(d["text"] and d["y"].dtype.kind == "U" for users in (learn, check) for d in users.values()):
+        label_names = vocabulary if label_names is None else label_names
+
+    def place(user: str, part: str) -> str:
+        return f"{places.get((part, user)) or places['test', user]}: user {user!r}"
+
+    return assemble(
+        learn, check, place, classes=classes, label_names=label_names, dtype=dtype, name=name or _stem(train)
+    )
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def _read_all(
+    path: Path, part: str, places: dict[tuple[str, str], Path], dtype: DTypeLike | None, vocabulary: str
+) -> Users:
+    """The users of all files of one part; `places` learns which file each is from."""
+    everyone: Users = {}
+    for file in _files(path):
+        for user, samples in _read(file, dtype, vocabulary).items():
+            if user in everyone:
+                rule = f"is in {places[part, user]} as well"
+                refuse(f"{file}: user", user, rule, "Keep one, or give train= and test= apart")
+            everyone[user] = samples
+            places[part, user] = file
+    return everyone
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise FedpdError(f"{path}: there is no such file or folder. Give LEAF's json, or the folder it is in.")
+    files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
+    if not files:
+        raise FedpdError(f"{path}: there is no .json or .json.gz in this folder. Give the folder with the files.")
+    return files
+
+
+def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
+    """The users of one file, checked against its own lists."""
+    floating = np.dtype(np.float64 if checked_dtype(dtype) == np.float64 else np.float32)
+
+    def parsed(pairs: list[tuple[str, Any]]) -> Any:
+        """An object of the file as a dict; that of a user as arrays, or as the reason why not."""
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            repeated = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
+            refuse("key", repeated[0], "is in one object twice", "Keep one of them")
+        is_user = "y" in content and isinstance(content.get("x"), list)
+        return _arrays(content["x"], content["y"], floating, vocabulary) if is_user else content
+
+    text = _text(file)
+    if not text.strip():
+        raise FedpdError(f"{file} is empty. Make it again: it was perhaps cut off when it was written.")
+    try:
+        content = json.loads(text, object_pairs_hook=parsed)
+    except FedpdError as error:
+        raise FedpdError(f"{file}: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise FedpdError(f"{file} is not json: {error}. Is it complete? Copy or make it again.") from None
+    return _users(file, content)
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.name.endswith(".gz"):
+            with gzip.open(file) as stream:
+                return stream.read().decode()
+        return file.read_bytes().decode()
+    except gzip.BadGzipFile as error:
+        raise FedpdError(f"{file} is not gzip: {error}. Name it .json if it is plain text, or copy it again.") from None
+    except (EOFError, zlib.error) as error:
+        raise FedpdError(f"{file} is a damaged gzip file: {error}. Copy it again.") from None
+    except UnicodeDecodeError as error:
+        raise FedpdError(f"{file} is not text: {error}. Name it .json.gz if it is compressed.") from None
+    except OSError as error:
+        raise FedpdError(f"{file} cannot be read: {error}. Check the file.") from None
+
+
+def _users(file: Path, content: Any) -> Users:
+    """{user: arrays} in the order of `users`, where that, `num_samples` and `user_data` agree."""
+    if not isinstance(content, dict) or not {"users", "user_data"} <= set(content):
+        held = sorted(content)[:5] if isinstance(content, dict) else type(content).__name__
+        refuse(f"{file}: its keys", held, "must be users, num_samples and user_data", "Give a file as LEAF makes it")
+    users, data = content["users"], content["user_data"]
+    if not isinstance(users, list) or not isinstance(data, Mapping):
+        raise FedpdError(f"{file}: users must be a list and user_data an object. Give a file as LEAF makes it.")
+    users = [str(user) for user in users]
+    repeated = [user for user, times in Counter(users).items() if times > 1]
+    if repeated:
+        refuse(f"{file}: user", repeated[0], "is in users twice", "Keep one of them")
+    for user in sorted(set(users) ^ set(data)):
+        missing = "user_data" if user in users else "users"
+        refuse(f"{file}: user", user, f"is not in {missing}", "Name every user in both")
+    for user in users:
+        if not isinstance(data[user], dict) or "x" not in data[user]:
+            reason = data[user] if isinstance(data[user], str) else "must hold the lists x and y, one entry per sample."
+            raise FedpdError(f"{file}: user {user!r}: {reason}")
+    _check_sizes(file, users, [len(data[user]["y"]) for user in users], content.get("num_samples"))
+    return {user: data[user] for user in users}
+
+
+def _check_sizes(file: Path, users: list[str], sizes: list[int], said: Any) -> None:
+    if said is None:
+        return
+    if not isinstance(said, list) or len(said) != len(users):
+        raise FedpdError(f"{file}: num_samples must be a list of {len(users)} numbers, one per user. Correct it.")
+    for user, size, number in zip(users, sizes, said, strict=True):
+        if size != number:
+            rule = f"num_samples says {number!r}"
+            refuse(f"{file}: samples of user {user!r}", size, rule, "Is the file complete? Make it again")
+
+
+def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[str, Any] | str:
+    """{"x", "y", "text": whether x was text} of a user, or the reason why there are none."""
+    text = bool(x) and isinstance(x[0], str)
+    try:
+        labels = np.asarray(y)
+        features = _characters(x, vocabulary) if text else np.asarray(x)
+    except FedpdError as error:
+        return str(error)
+    except (ValueError, OverflowError):
+        return "its samples are not of one shape. Bring all samples to one shape."
+    if features.dtype == object:
+        return "x holds null or something else that is no number. Clean or drop those samples."
+    if labels.ndim == 0:
+        return f"y = {y!r}: must be a list, one label per sample. Give as many labels as samples."
+    if features.dtype.kind == "f":
+        largest = np.abs(features[np.isfinite(features)]).max(initial=0)
+        if largest > np.finfo(floating).max:
+            return f"x holds numbers up to {largest:g}: they do not fit into {floating}. Give dtype=numpy.float64."
+        features = features.astype(floating)
+    return {"x": features, "y": labels, "text": text}
+
+
+def _characters(texts: list[Any], vocabulary: str) -> np.ndarray:
+    """(n, length) int32: the places in `vocabulary` of the characters of texts of one length."""
+    lengths = {len(text) if isinstance(text, str) else None for text in texts}
+    if len(lengths) > 1:
+        raise FedpdError("its texts differ in length. Bring all to one length, e.g. LEAF's 80 characters.")
+    if lengths == {0}:
+        raise FedpdError("its texts are empty. Drop those samples.")
+    codes = np.array(texts)[:, None].view(np.uint32)
+    known = np.array([ord(character) for character in vocabulary], np.uint32)
+    order = np.argsort(known)
+    places = order[np.searchsorted(known, codes, sorter=order).clip(max=len(known) - 1)].astype(np.int32)
+    unknown = codes[known[places] != codes]
+    if unknown.size:
+        raise FedpdError(
+            f"character {chr(unknown[0])!r} is not in the vocabulary. Give vocabulary= with all characters."
+        )
+    return places

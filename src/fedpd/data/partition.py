@@ -1,0 +1,81 @@
+"""Data without users, divided among agents by one of flwr-datasets' partitioners."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from fedpd.checks import FedpdError, refuse
+from fedpd.data.extra import extra
+from fedpd.data.federated import Federated, assemble
+from fedpd.data.labels import Classes
+
+ROW = "row"  # the column with the places of the samples: partitioners choose rows, the samples stay where they are
+
+
+def partition(
+    x: np.ndarray,
+    y: np.ndarray,
+    partitioner: Any,
+    *,
+    columns: Mapping[str, Sequence[Any] | np.ndarray] | None = None,
+    classes: Classes = None,
+    label_names: Sequence[str] | None = None,
+    dtype: DTypeLike | None = None,
+    name: str = "partition",
+) -> Federated:
+    """The samples x (n, ...), y (n,) by agent, as the partitioner divides them; `split` then sets some aside to test.
+
+    partitioner: e.g. `flwr_datasets.partitioner.DirichletPartitioner(num_partitions=10, partition_by="label",
+                 alpha=0.3, seed=0)`; it is not changed. The labels are its column "label".
+    columns:     more columns for it, by name, (n,) each: the ids that a NaturalIdPartitioner goes by, say.
+    Agents are called by their natural ids where the partitioner has them, else "0", "1", ...
+    """
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y) or not len(y):
+        refuse("shapes of x and y", (x.shape, y.shape), "must be (n, ...) and (n,), n > 0", "Pair x with y")
+    rows = _rows(partitioner, _table(y, columns or {}))
+    parts = {agent: {"x": x[chosen], "y": y[chosen]} for agent, chosen in rows.items()}
+
+    def place(agent: str, part: str) -> str:
+        return f"{type(partitioner).__name__}: agent {agent!r}"
+
+    return assemble(parts, {}, place, classes=classes, label_names=label_names, dtype=dtype, name=name)
+
+
+def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> Any:
+    """What the partitioner sees: rows, labels and the further columns."""
+    datasets = extra("datasets")
+    taken = {ROW, "label"} & set(columns)
+    if taken:
+        refuse("columns", sorted(taken), "are names of columns that are there already", "Call them otherwise")
+    for column, values in columns.items():
+        if len(values) != len(y):
+            refuse(f"column {column!r}", len(values), f"must have {len(y)} entries, one per sample", "Give all")
+    held = {column: np.asarray(values) for column, values in columns.items()}
+    return datasets.Dataset.from_dict({ROW: np.arange(len(y)), "label": y} | held)
+
+
+def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:
+    """{agent: the places of its samples}."""
+    kind = extra("flwr_datasets.partitioner").Partitioner
+    if not isinstance(partitioner, kind):
+        rule = "must be one of flwr_datasets.partitioner"
+        refuse("partitioner", type(partitioner).__name__, rule, "Give e.g. IidPartitioner(num_partitions=10)")
+    if partitioner.is_dataset_assigned():
+        refuse("partitioner", type(partitioner).__name__, "has a data set already", "Make a new one")
+    fresh = copy.deepcopy(partitioner)
+    fresh.dataset = table
+    try:
+        parts = [fresh.load_partition(i) for i in range(fresh.num_partitions)]
+    except Exception as error:  # partitioners raise what they like, KeyError for a missing column
+        reason = f"{type(partitioner).__name__} cannot divide columns {table.column_names}: {error!r}"
+        remedy = "Labels are in 'label', others in columns=; ask for no more agents than the samples suffice for"
+        raise FedpdError(f"{reason}. {remedy}.") from error
+    if any(ROW not in part.column_names for part in parts):
+        rule = "divides columns, not samples"
+        refuse("partitioner", type(partitioner).__name__, rule, "Take one that divides samples")
+    ids = getattr(fresh, "partition_id_to_natural_id", {})
+    return {str(ids.get(i, i)): np.asarray(part[ROW][:], np.int64) for i, part in enumerate(parts)}

@@ -1,0 +1,123 @@
+"""Other agents from the same samples: fewer, merged, or with samples set aside to test. Nothing is changed in place."""
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedpd.checks import FedpdError, count, nearest, positive, refuse
+from fedpd.data.federated import Federated, Samples
+
+Agent = int | str  # a place in `names`, or a name
+
+
+def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
+    """Only these agents, in this order: places, names, or a mask (N,) such as `data.sizes > 0`."""
+    places = _places(data, agents)
+    if not places:
+        raise FedpdError(f"no agent of {data.name} is chosen: there is nothing to learn from. Choose at least one.")
+    _check_once(data, places)
+    return replace(
+        data,
+        names=tuple(data.names[i] for i in places),
+        train=[data.train[i] for i in places],
+        test=[data.test[i] for i in places],
+    )
+
+
+def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
+    """One agent for each group, with the samples of all its members; every agent is in exactly one group.
+
+    A merged agent is called by its members' names, joined with "+".
+    """
+    places = [_places(data, group) for group in groups]
+    if not all(places):
+        refuse("group", (), "must have at least one agent", "Drop the empty groups")
+    members = [i for group in places for i in group]
+    _check_once(data, members)
+    for i in sorted(set(range(data.agents)) - set(members)):
+        refuse("agent", data.names[i], "is in no group", "Group all agents; leave some out with take first")
+    return replace(
+        data,
+        names=tuple("+".join(data.names[i] for i in group) for group in places),
+        train=[pool([data.train[i] for i in group]) for group in places],
+        test=[pool([data.test[i] for i in group]) for group in places],
+    )
+
+
+def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
+    """Groups for `merge`, as in the paper's second experiment: the first writers - agents agents hold two writers each,
+    writers 2i and 2i + 1, the others one.
+
+    >>> paper_groups(5, 3)
+    [(0, 1), (2, 3), (4,)]
+    """
+    count("agents", agents, "Give N")
+    count("writers", writers, "Give the number of writers")
+    if not agents <= writers <= 2 * agents:
+        refuse("writers", writers, f"must be {agents} to {2 * agents} for {agents} agents", "An agent holds one or two")
+    pairs = writers - agents
+    return [(2 * i, 2 * i + 1) for i in range(pairs)] + [(i,) for i in range(2 * pairs, writers)]
+
+
+def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
+    """Set about `share` of each agent's training samples aside to test, drawn at random without replacement.
+
+    Of n samples, share * n rounded are set aside, but at least 1 and at most n - 1; an agent with a single sample keeps
+    it in train and has nothing to test. Which ones depends on the seed and the agent's name only, so that it stays the
+    same among other agents. Samples keep their order.
+    """
+    if data.test_sizes.any():
+        raise FedpdError(f"{data.name} has {data.test_sizes.sum()} test samples already. Split data that has none.")
+    positive("share", share, "Give the share to test, e.g. 0.1")
+    if share >= 1:
+        refuse("share", share, "must be below 1", "Give the share to test, e.g. 0.1")
+    parts = [_split(samples, share, seed, name) for name, samples in zip(data.names, data.train, strict=True)]
+    return replace(data, train=[train for train, _ in parts], test=[test for _, test in parts])
+
+
+def _split(samples: Samples, share: float, seed: int, name: str) -> tuple[Samples, Samples]:
+    size = len(samples["y"])
+    aside = 0 if size < 2 else int(np.clip(round(share * size), 1, size - 1))
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    tested = np.zeros(size, bool)
+    tested[rng.permutation(size)[:aside]] = True
+    return _rows(samples, ~tested), _rows(samples, tested)
+
+
+def _rows(samples: Samples, rows: np.ndarray) -> Samples:
+    return {"x": samples["x"][rows], "y": samples["y"][rows]}
+
+
+def pool(samples: Sequence[Samples]) -> Samples:
+    """The samples of several agents as one; `pool(data.test)` is a test set of everyone."""
+    if len(samples) == 1:
+        return samples[0]
+    return {"x": np.concatenate([s["x"] for s in samples]), "y": np.concatenate([s["y"] for s in samples])}
+
+
+def _check_once(data: Federated, places: list[int]) -> None:
+    repeated = [i for i, times in Counter(places).items() if times > 1]
+    if repeated:
+        refuse("agent", data.names[repeated[0]], "is named twice", "Name every agent once: samples must not repeat")
+
+
+def _places(data: Federated, agents: Sequence[Agent] | np.ndarray) -> list[int]:
+    if isinstance(agents, np.ndarray) and agents.dtype == bool:
+        if agents.shape != (data.agents,):
+            refuse("shape of the mask", agents.shape, f"must be ({data.agents},)", "Give one truth value per agent")
+        return [int(i) for i in np.flatnonzero(agents)]
+    known = {name: i for i, name in enumerate(data.names)}
+    return [_place(data, known, agent) for agent in agents]
+
+
+def _place(data: Federated, known: dict[str, int], agent: Agent) -> int:
+    if isinstance(agent, str):
+        if agent not in known:
+            refuse("agent", agent, f"there is no such agent in {data.name}", nearest(agent, data.names[:20]))
+        return known[agent]
+    if not 0 <= agent < data.agents:
+        refuse("agent", agent, f"must be a place from 0 to {data.agents - 1}", "Or give its name")
+    return int(agent)

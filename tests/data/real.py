@@ -1,0 +1,13 @@
+"""Where the real data is, if it is."""
+
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def real(path: str) -> Path:
+    if not FOLDER.is_dir():
+        pytest.skip("the real data (shared/data beside the repository) is not here")
+    return FOLDER / path
