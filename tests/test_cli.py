@@ -108,6 +108,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("compare", "--out", "full"), "the folder is not empty"),
         (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),
         (("advise", "weak", "--epsilon", "-1"), "epsilon = -1.0: must be positive"),
+        (("data", "inspect", "nothing.json"), "nothing.json does not exist"),
         (("tune", "weak", "--methods", "FedPDGD"), "methods = 'FedPDGD': there is no such choice. Did you mean"),
     ],
 )

@@ -1,5 +1,6 @@
 """Experiment files: what they build, and what a mistake in one is answered with."""
 
+import json
 import math
 from pathlib import Path
 
@@ -110,3 +111,24 @@ def test_the_file_is_named_where_it_is_wrong(tmp_path: Path) -> None:
     path.write_text("[run]\nrounds = 3\n")
     with pytest.raises(FedpdError, match=r"wrong.toml: the file: problem is missing"):
         experiment.load(path)
+
+
+def test_a_network_on_a_data_file(tmp_path: Path) -> None:
+    """Every table with a name is a call: the loader, the network."""
+    users = {f"u{i}": {"x": [[0.0, 1.0], [1.0, 0.0], [0.5, 2.0]], "y": [0, 1, 0]} for i in range(4)}
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps({"users": list(users), "num_samples": [3] * 4, "user_data": users}))
+    table = {
+        "name": "network",
+        "data": {"name": "leaf", "train": str(path)},
+        "model": {"name": "MLP", "classes": 2, "hidden": [3]},
+        "agents": 3,
+        "test_share": 0.4,
+    }
+    problem = experiment.build_problem(table)
+    assert problem.sizes.tolist() == [4, 2, 2]  # the first agent holds two users
+    assert problem.evaluation is not None
+    assert problem.dimension == 2 * 3 + 3 + 3 * 2 + 2
+    with pytest.raises(FedpdError, match="Did you mean 'SmallCNN'"):
+        experiment.build_problem(table | {"model": "smallCNN"})
+    assert experiment.build_problem(table | {"model": "MLP"}).dimension == 2 * 128 + 128 + 128 * 2 + 2

@@ -33,6 +33,11 @@ class Functions(NamedTuple):
 
     losses: Losses
     penalty: Penalty | None
+    correct: Losses | None = None
+
+    @staticmethod
+    def of(problem: Problem) -> "Functions":
+        return Functions(problem.losses, problem.penalty, problem.evaluation and problem.evaluation.correct)
 
 
 class Shard(NamedTuple):
@@ -44,6 +49,8 @@ class Shard(NamedTuple):
     mask: Array | None  # (N, n)
     agent: Array  # (N,) the i
     real: Array | None = None  # (N,) False on ghosts, which fill up the last device; None where there are none
+    test: Tree | None = None  # (N, m, ...)
+    test_mask: Array | None = None  # (N, m), 1 on test samples, 0 on padding
 
 
 def arrays(problem: Problem) -> Shard:
@@ -55,7 +62,13 @@ def arrays(problem: Problem) -> Shard:
         mask = ((np.arange(length) < problem.sizes[:, None]) / problem.sizes[:, None]).astype(dtype)
     if (problem.scale != 1).any():
         scale = problem.scale.astype(dtype)
-    return Shard(problem.data, problem.sizes, scale, mask, np.arange(problem.agents, dtype=np.int32))  # type: ignore[arg-type]
+    test = test_mask = None
+    if problem.evaluation is not None:
+        _, test, sizes = problem.evaluation
+        most = jax.tree.leaves(test)[0].shape[1]
+        test_mask = (np.arange(most) < sizes[:, None]).astype(dtype)
+    agent = np.arange(problem.agents, dtype=np.int32)
+    return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_mask)  # type: ignore[arg-type]
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
@@ -102,7 +115,8 @@ def counted(one: Shard, part: Tree) -> Tree:
 
 
 def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
-    return LocalObjective(*functions, one.data, one.sizes, one.scale, one.mask, one.agent, effort)
+    losses, penalty, _ = functions
+    return LocalObjective(losses, penalty, one.data, one.sizes, one.scale, one.mask, one.agent, effort)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:

@@ -32,6 +32,8 @@ app = typer.Typer(
     help="Federated optimisation for data that is not alike: FedPD and the methods it is compared with.",
 )
 console = Console()
+data_app = typer.Typer(no_args_is_help=True, help="Federated data in files.")
+app.add_typer(data_app, name="data")
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder; by default a new one under runs/.")]
 Source = Annotated[
@@ -153,6 +155,29 @@ def tune(
     paths = save_figure(report.sensitivity_figure(tuned, target, rounds), folder, "sensitivity")
     tuned_file = folder / runner.EXPERIMENT
     console.print(Text(f"Figure: {paths[0]}\nTuned experiment: fedpd run {tuned_file}"), soft_wrap=True)
+
+
+@data_app.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A LEAF json file or folder (train, or train/ and test/), or Parquet.")],
+    client: Annotated[str | None, typer.Option(help="Parquet: the column that says whose a sample is.")] = None,
+    features: Annotated[str | None, typer.Option(help="Parquet: the column(s) of features, by commas.")] = None,
+    label: Annotated[str, typer.Option(help="Parquet: the column of labels.")] = "label",
+    split: Annotated[str | None, typer.Option(help='Parquet: the column that says "train" or "test".')] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the figure.")] = Path("runs/data"),
+) -> None:
+    """Who has how much of what: agents, samples, labels, a figure, and how unlike the agents' gradients are."""
+    from fedpd.data.files import load
+    from fedpd.report import save_figure
+    from fedpd.report.data import data_figure, summary_table
+
+    with console.status("reading"):
+        found = load(path, client=client, features=features, label=label, split=split)
+        table = summary_table(found)
+    console.print(table)
+    out.mkdir(parents=True, exist_ok=True)
+    saved = save_figure(data_figure(found), out, path.name.split(".")[0])
+    console.print(Text(f"Figure: {saved[0]}"), soft_wrap=True)
 
 
 @app.command(name="methods")

@@ -34,6 +34,14 @@ class Answer(NamedTuple):
 UNKNOWN = Answer()
 
 
+class Evaluation(NamedTuple):
+    """What a model is judged by, beside f: samples that it was not trained on, and whether it gets a sample right."""
+
+    correct: Losses  # (model, batch) -> (B,), 1 where the model is right and 0 where not
+    data: Tree  # (N, m, ...) test samples; agents with fewer are padded, with their own or, where none, anyone's
+    sizes: np.ndarray  # (N,), 0 where an agent has none
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
@@ -54,6 +62,7 @@ class Problem:
     double: bool
     answer: Answer = UNKNOWN
     name: str = "problem"
+    evaluation: Evaluation | None = None
 
     @property
     def agents(self) -> int:

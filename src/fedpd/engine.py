@@ -92,7 +92,7 @@ class Engine:
         self.began = time.perf_counter()
         self.algorithm, self.problem, self.layout, self.plan = algorithm, problem, layout, plan
         who = plan.participation
-        functions = Functions(problem.losses, problem.penalty)
+        functions = Functions.of(problem)
         self.program = Program(algorithm, functions, layout, None if who is None else who.kind, plan.record, plan.build)
         shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
         keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]

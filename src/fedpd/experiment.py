@@ -28,11 +28,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import optax
 
-from fedpd import algorithms, data, oracles, problems, schedules
+from fedpd import algorithms, data, networks, oracles, problems, schedules
+from fedpd import data as datasets
 from fedpd.checks import FedpdError, choice, count, nearest
 from fedpd.core import Algorithm, Problem, describe
+from fedpd.data import Federated
 from fedpd.metrics import RECORDED
 from fedpd.participation import participation_rule, straggler_rule
 
@@ -43,6 +46,13 @@ DATA: Functions = {
     "weak": data.weakly_noniid,
     "strong": data.strongly_noniid,
     "strong_program": data.program_strongly_noniid,
+}
+LOADERS: Functions = {"leaf": data.leaf, "parquet": data.parquet, "hub": data.hub}
+NETWORKS: Functions = {
+    "MLP": networks.MLP,
+    "SmallCNN": networks.SmallCNN,
+    "LeafCNN": networks.LeafCNN,
+    "GRU": networks.GRU,
 }
 ORACLES: Functions = {"gd": oracles.gd, "sgd": oracles.sgd, "vr": oracles.vr, "optax": oracles.optax}
 STEPS: Functions = {"inverse_sqrt": schedules.inverse_sqrt}
@@ -64,8 +74,21 @@ def _logistic(
     return problems.penalized_logistic(features, labels, alpha, beta)
 
 
+def _network(model: Any, data: Federated, agents: int | None = None, test_share: float = 0.0, seed: int = 0) -> Problem:
+    """A network on federated data; `agents` merges its clients as the paper does, `test_share` of each is set aside."""
+    if agents is not None:
+        data = datasets.merge(data, datasets.paper_groups(data.agents, agents))
+    if test_share:
+        data = datasets.split(data, test_share, seed=seed)
+    if not isinstance(model, nn.Module):
+        choice("model", model, NETWORKS)
+        model = NETWORKS[model](classes=len(data.classes))
+    return problems.network(model, data, seed=seed)
+
+
 PROBLEMS: Functions = {
     "penalized_logistic": _logistic,
+    "network": _network,
     "random_quadratic": problems.random_quadratic,
     "opposing_quadratics": problems.opposing_quadratics,
     "hard_instance": problems.hard_instance,
@@ -87,7 +110,7 @@ class Settings(NamedTuple):
     metrics_every: int = 1
     participation: float = 1.0
     stragglers: float = 0.0
-    record: tuple[str, ...] = ()
+    record: tuple[str, ...] | None = None
 
 
 class Experiment(NamedTuple):
@@ -167,11 +190,12 @@ def _settings(table: Table) -> Settings:
         )
     for seed in seeds:
         _at("[run]", count, "seeds", seed, "Seeds are integers from 0 to 2147483647", least=0)
-    if not isinstance(settings.record, list | tuple):
-        raise FedpdError(f'[run] record = {settings.record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
-    for name in settings.record:
+    record = settings.record
+    if record is not None and not isinstance(record, list | tuple):
+        raise FedpdError(f'[run] record = {record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
+    for name in record or ():
         _at("[run]", choice, "record", name, RECORDED)
-    return settings._replace(seeds=tuple(seeds), record=tuple(settings.record))
+    return settings._replace(seeds=tuple(seeds), record=None if record is None else tuple(record))
 
 
 def _methods(tables: Any, settings: Settings) -> tuple[Method, ...]:
@@ -226,7 +250,7 @@ def _argument(place: str, key: str, value: Any, context: Table) -> Any:
         return value
     if key == "optimizer":
         return _call(place, value, _optimizers(), {})
-    named = {"oracle": ORACLES, "step": STEPS, "p": SKIPS}
+    named = {"oracle": ORACLES, "step": STEPS, "p": SKIPS, "data": LOADERS, "model": NETWORKS}
     if key not in named:
         raise FedpdError(f"{place} = {value!r}: must be a number or a text, not a table.")
     return _call(place, value, named[key], context)

@@ -1,6 +1,6 @@
 """What is measured of a run: f and ||grad f||^2 at the mean of the agents' copies, and how far these are apart.
 
-A run can record more, at the same point: its heterogeneity delta and smoothness L there.
+A run can record more, at the same point: its heterogeneity delta and smoothness L there, and how often it is right.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,14 @@ from fedpd.core import Algorithm, Array
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import farthest, gradient_dissimilarity
 
-RECORDED: Mapping[str, Callable[[Functions, Layout, Shard, Vector], Array]] = {
-    "heterogeneity": gradient_dissimilarity,  # max_i ||grad f_i - grad f||
-    "smoothness": local_smoothness,  # the largest |eigenvalue| of any Hessian of f_i, by ten power iterations
+ACCURACY = ("train_accuracy", "test_accuracy", "test_accuracy_agents", "test_accuracy_worst", "test_loss")
+# What can be recorded, and the columns it fills.
+RECORDED: Mapping[str, tuple[str, ...]] = {
+    "heterogeneity": ("heterogeneity",),  # max_i ||grad f_i - grad f||
+    "smoothness": ("smoothness",),  # the largest |eigenvalue| of any Hessian of f_i, by ten power iterations
+    "accuracy": ACCURACY,
 }
+WORST = 0.1  # the part of the agents whose mean accuracy is test_accuracy_worst
 
 
 class Metrics(NamedTuple):
@@ -65,8 +69,49 @@ def measure(
         zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
         gap = lax.cond(skipped, partial(consensus_gap, algorithm, layout, agents), lambda: zero)
     loss, stationarity, gap = (jnp.asarray(one, float) for one in (value / layout.agents, gradient @ gradient, gap))
-    recorded = {name: jnp.asarray(RECORDED[name](functions, layout, shard, x), float) for name in record}
+    recorded: dict[str, Array] = {}
+    for name in record:
+        found = _RECORDERS[name](functions, layout, shard, x)
+        recorded |= {column: jnp.asarray(one, float) for column, one in zip(RECORDED[name], found, strict=True)}
     return Metrics(loss, stationarity, gap, recorded)
+
+
+def accuracy(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Array, ...]:
+    """ACCURACY at x: over all training samples; over all test samples; the mean over agents of their own test accuracy,
+    and over the worst tenth of them (agents without test samples left out); the mean loss over all test samples.
+    """
+
+    def judge(one: Shard) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
+        correct, mask = functions.correct, one.test_mask
+        assert correct is not None  # `simulate` asks for accuracy only where there are tests
+        assert mask is not None
+        own = jnp.arange(len(jax.tree.leaves(one.data)[0])) < one.sizes
+        trained = jnp.sum(correct(x.tree, one.data) * own)
+        right = jnp.sum(correct(x.tree, one.test) * mask)
+        loss = jnp.sum(functions.losses(x.tree, one.test) * mask)
+        number = jnp.sum(mask)
+        sums = counted(one, (trained, one.sizes.astype(float), right, loss, number))
+        return sums, (right / jnp.maximum(number, 1), number if one.real is None else jnp.where(one.real, number, 0))
+
+    (trained, samples, right, loss, number), each = each_agent(judge, shard, layout)
+    everyone = each if layout.mesh is None else lax.all_gather(each, AXIS, tiled=True)
+    accuracies, numbers = everyone
+    tested = jnp.sum(numbers > 0)
+    ordered = jnp.sort(jnp.where(numbers > 0, accuracies, jnp.inf))
+    worst = jnp.arange(len(ordered)) < jnp.maximum(1, jnp.ceil(WORST * tested))
+
+    def mean(which: Array) -> Array:
+        return jnp.sum(jnp.where(which, ordered, 0)) / jnp.maximum(jnp.sum(which), 1)
+
+    number = jnp.maximum(number, 1)
+    return trained / samples, right / number, mean(jnp.isfinite(ordered)), mean(worst), loss / number
+
+
+_RECORDERS: Mapping[str, Callable[[Functions, Layout, Shard, Vector], tuple[Array, ...]]] = {
+    "heterogeneity": lambda *where: (gradient_dissimilarity(*where),),
+    "smoothness": lambda *where: (local_smoothness(*where),),
+    "accuracy": accuracy,
+}
 
 
 def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:

@@ -23,7 +23,7 @@ from fedpd.agents import (
     local_objective,
 )
 from fedpd.core import Algorithm, Array, Exchange, Key, State, Tree, Work
-from fedpd.metrics import Metrics, measure
+from fedpd.metrics import RECORDED, Metrics, measure
 from fedpd.participation import effort, present
 
 COIN = 0  # the first fold into a run's key, for what all agents share
@@ -232,7 +232,7 @@ def chunk(
 def _empty_rows(program: Program, length: int, agents: int) -> Rows:
     zeros, work = jnp.zeros(length, float), jnp.zeros((length, agents), jnp.int32)
     messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
-    metrics = Metrics(zeros, zeros, zeros, dict.fromkeys(program.record, zeros))
+    metrics = Metrics(zeros, zeros, zeros, {column: zeros for name in program.record for column in RECORDED[name]})
     return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), metrics)
 
 

@@ -56,7 +56,7 @@ def simulate(
     participation: Participating = ...,
     stragglers: float = ...,
     metrics_every: int = ...,
-    record: Sequence[str] = ...,
+    record: Sequence[str] | None = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
     progress: bool | Report | None = ...,
@@ -73,7 +73,7 @@ def simulate(
     participation: Participating = ...,
     stragglers: float = ...,
     metrics_every: int = ...,
-    record: Sequence[str] = ...,
+    record: Sequence[str] | None = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
     progress: bool | Report | None = ...,
@@ -89,7 +89,7 @@ def simulate(
     participation: Participating = 1.0,
     stragglers: float = 0.0,
     metrics_every: int = 1,
-    record: Sequence[str] = (),
+    record: Sequence[str] | None = None,
     checkpoints: str | Path | None = None,
     checkpoint_every: int = 50,
     progress: bool | Report | None = None,
@@ -103,8 +103,9 @@ def simulate(
                    array (rounds, N) of who is present in which round.
     stragglers:    the probability that an agent does only some of its local steps in a round, uniformly many.
     metrics_every: measure (and keep a history row) every k rounds, and at the last; costs are counted in all.
-    record:        what else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at the mean model, and
-                   "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations).
+    record:        what else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at the mean model;
+                   "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations); "accuracy", on
+                   training and test samples, which is recorded unasked where the problem has test samples.
     checkpoints:   a folder. Every `checkpoint_every` rounds the run is saved there; if it already holds this run, it is
                    continued, and gives bit for bit what an uninterrupted run gives.
     progress:      a bar (None: where a person looks on and it takes over two seconds), or a function that is told.
@@ -126,8 +127,11 @@ def simulate(
         caution = algorithm.caution(problem.answer.smoothness)
         if caution is not None:
             warnings.warn(caution, TheoryWarning, stacklevel=2)
+    record = record if record is not None else ("accuracy",) if problem.evaluation is not None else ()
     for name in record:
         choice("record", name, RECORDED)
+    if "accuracy" in record and problem.evaluation is None:
+        refuse("record", "accuracy", "needs a problem with test samples", "Build it with problems.classification")
     plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers), tuple(record))
     layout = choose_layout(algorithm, problem, execution, devices)
     with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:

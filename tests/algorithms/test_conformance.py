@@ -46,6 +46,7 @@ ROWS = {
     "fedpd": row("fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4}, {"eta": 0}),
     "fedpd-vr": row("fedpd", {"eta": 0.5, "oracle": oracles.vr(gamma=0.5, iterations=3, refresh=4)}, {"p": 1}),
     "fedpd-sgd": row("fedpd", {"eta": 0.5, "oracle": oracles.sgd(0.1, 3, batch=2)}, {"eta": float("nan")}),
+    "fedpd-server": row("fedpd", {"eta": 0.5, "oracle": GD, "start": "server"}, {"start": "x"}),
     "fedpd-corrected": row("fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4, "drift": "corrected"}, {"drift": "x"}),
     "fedpd-exact": row(
         "fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4, "drift": "corrected-exact"}, {"absent": "naive"}, 2, 2

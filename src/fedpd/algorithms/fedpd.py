@@ -83,6 +83,7 @@ def fedpd(
     oracle: Oracle,
     p: float | str | Callable[[Any], Any] = 0.0,
     drift: str | None = None,
+    start: str = "local",
     x0_rule: str = "paper",
     absent: str = "mean_of_duals",
 ) -> Algorithm:
@@ -92,6 +93,10 @@ def fedpd(
     what is new in the dual, which does not; "corrected-exact", the same with the exact mean dual, for two models each
     way. p="auto" lets the run decide when to communicate, on corrected-exact.
 
+    start: where the oracle begins: "local", at x_i as in Algorithm 3, or "server", at x_{0,i}. With exact local solves
+    it is the same. Where few noisy steps are taken, x_i is a noisy model of the round before, and the noise of all
+    rounds adds up; x_0 is the mean of all agents' models, whose noise averages out.
+
     x0_rule="matlab" is the server step of the authors' MATLAB program, x_{0,i}^{r+} = x_{0,i}^r + eta lambda_i^{r+1},
     which equals x_i^{r+1} + eta lambda_i^r: the old dual where the paper has the new one. Both converge; only the
     paper's is Algorithm 2, and it is the default.
@@ -100,6 +105,7 @@ def fedpd(
     """
     check_oracle(oracle)
     positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
+    choice("start", start, ("local", "server"))
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))
     auto = isinstance(p, str) and p == "auto"
@@ -113,7 +119,8 @@ def fedpd(
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, eta)
-        x, memory, work = oracle.solve(lagrangian, agent.x, agent.memory, r, key)
+        begin = agent.x if start == "local" else agent.x0
+        x, memory, work = oracle.solve(lagrangian, begin, agent.memory, r, key)
         dual = agent.dual + (x - agent.x0) / eta
         x0 = x + eta * (dual if x0_rule == "paper" else agent.dual)  # x_{0,i}^{r+}
         return agent._replace(x=x, x0=x0, dual=dual, memory=memory), work
@@ -129,6 +136,7 @@ def fedpd(
 
     settings: dict[str, Any] = {"eta": eta, "p": p, "oracle": oracle}
     settings |= {} if drift == "paper" or auto else {"drift": drift}
+    settings |= {} if start == "local" else {"start": start}
     settings |= {} if x0_rule == "paper" else {"x0_rule": x0_rule}
     settings |= {} if absent == "mean_of_duals" else {"absent": absent}
     whole = Algorithm(

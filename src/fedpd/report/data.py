@@ -1,13 +1,19 @@
 """A figure of federated data: who has how much, and of which labels."""
 
+from typing import Any
+
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
+from rich.table import Table
 
 from fedpd.data.federated import Federated
-from fedpd.data.summary import describe, label_histogram
+from fedpd.data.regroup import take
+from fedpd.data.summary import Spread, describe, label_histogram
+from fedpd.problems.classification import classification
+from fedpd.theory import heterogeneity
 
 TRAIN, TEST = "#0072B2", "#E69F00"  # Okabe and Ito
 COLOURS = ListedColormap(matplotlib.colormaps["YlGnBu"](np.linspace(0.2, 1, 256)))  # one sample is not white
@@ -90,3 +96,40 @@ def _title(data: Federated) -> str:
         f"an agent trains on {sizes.least:,} to {sizes.most:,} samples (median {sizes.median:g}) "
         f"of {labels.least} to {labels.most} labels (median {labels.median:g})"
     )
+
+
+def summary_table(data: Federated) -> Table:
+    """What the data is like, in words and numbers."""
+    facts = describe(data)
+    table = Table(title=data.name, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    rows = {
+        "agents": f"{facts.agents}: {facts.trained} with training samples, {facts.tested} with test samples",
+        "samples": f"{facts.samples:,}: {facts.train:,} train, {facts.test:,} test",
+        "training samples an agent": _spread(facts.sizes),
+        "a sample": f"{facts.dtype} {facts.shape}",
+        "classes": f"{facts.classes}" + (f", {facts.missing} without a training sample" if facts.missing else ""),
+        "labels an agent": _spread(facts.labels),
+        "label skew": f"{facts.skew:.2f} (0: all agents alike, 1: no label in common)",
+        "delta at x^0 = 0": f"{_delta(data):.3g}, max ||grad f_i - grad f|| of multinomial logistic regression",
+    }
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
+
+
+def _spread(spread: Spread) -> str:
+    return f"{spread.least} to {spread.most}, median {spread.median:g}"
+
+
+def _delta(data: Federated) -> float:
+    """delta at zero of a linear classifier: a number that does not depend on a network's start."""
+    trained = take(data, np.flatnonzero(data.sizes))
+    size, classes = int(np.prod(data.shape)), len(data.classes)
+
+    def scores(model: Any, x: Any) -> Any:
+        return x.reshape(len(x), -1).astype(model.dtype) @ model
+
+    start = np.zeros((size, classes), np.float64 if data.train[0]["x"].dtype == np.float64 else np.float32)
+    return heterogeneity(classification(scores, trained, start))

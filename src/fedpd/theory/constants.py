@@ -25,7 +25,7 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
     count("iterations", iterations, "Give the power iterations, e.g. 50")
-    functions = Functions(problem.losses, problem.penalty)
+    functions = Functions.of(problem)
     with scope(problem.double):
         each, _ = agent_curvature(functions, arrays(problem), Vector(problem.start), iterations, TOLERANCE)
         return float(jnp.max(each))
@@ -39,7 +39,7 @@ def heterogeneity(problem: Problem) -> float:
     """
     if problem.answer.heterogeneity is not None:
         return problem.answer.heterogeneity
-    functions, layout = Functions(problem.losses, problem.penalty), Layout(problem.agents, parallel=False, mesh=None)
+    functions, layout = Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None)
     with scope(problem.double):
         return float(_centred(functions, layout, arrays(problem), Vector(problem.start)))
 
@@ -49,7 +49,7 @@ _centred = jax.jit(gradient_dissimilarity, static_argnames=("functions", "layout
 
 def objective(problem: Problem, x: Tree) -> float:
     """f(x) = (1/N) sum_i f_i(x)."""
-    functions = Functions(problem.losses, problem.penalty)
+    functions = Functions.of(problem)
     with scope(problem.double):
         model = Vector(jax.device_put(x))
         each = jax.jit(lambda shard: jax.lax.map(lambda one: local_objective(functions, one).value(model), shard))

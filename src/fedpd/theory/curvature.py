@@ -148,7 +148,7 @@ def _over_points(
     problem: Problem, models: list[Tree], parts: Sequence[Part], limits: tuple[int, float], progress: Progress | None
 ) -> tuple[dict[Part, np.ndarray], int]:
     """The largest values that each part finds at any of the models, and the most iterations that took."""
-    functions, most = Functions(problem.losses, problem.penalty), 0
+    functions, most = Functions.of(problem), 0
     found: dict[Part, list[np.ndarray]] = {part: [] for part in parts}
     with scope(problem.double):
         shard = jax.device_put(arrays(problem))

@@ -76,7 +76,7 @@ def profile(problem: Problem, points: Iterable[Tree], *, progress: Progress | No
 
 
 def _profile(problem: Problem, where: Places, progress: Progress | None) -> Profile:
-    functions, rows = Functions(problem.losses, problem.penalty), []
+    functions, rows = Functions.of(problem), []
     with scope(problem.double):
         shard = jax.device_put(arrays(problem))
         for i, model in enumerate(where.models):

@@ -1,0 +1,128 @@
+"""Classification by any model: losses and accuracies by hand, padding, networks, what is refused."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpd import FedpdError, algorithms, data, networks, oracles, problems, simulate
+from fedpd.metrics import ACCURACY
+
+STAND = algorithms.fedavg(oracle=oracles.gd(step=1e-30, iterations=1))  # a run that stays where it is
+
+
+def linear(model: Any, x: Any) -> Any:
+    return x @ model
+
+
+def toy() -> data.Federated:
+    """Three agents; scores are the two features, so that the larger feature is the prediction."""
+    train = {
+        "a": {"x": np.array([[2.0, 0.0], [0.0, 2.0]]), "y": np.array([0, 0])},
+        "b": {"x": np.array([[1.0, 3.0]]), "y": np.array([1])},
+        "c": {"x": np.array([[0.0, 1.0], [3.0, 1.0], [5.0, 1.0]]), "y": np.array([1, 0, 1])},
+    }
+    test = {
+        "a": {"x": np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 3.0], [4.0, 0.0]]), "y": np.array([0, 0, 1, 0])},
+        "c": {"x": np.array([[0.0, 1.0]]), "y": np.array([0])},
+    }
+    return data.from_arrays(train, test)
+
+
+def test_accuracies_by_hand() -> None:
+    problem = problems.classification(linear, toy(), np.eye(2))
+    history = simulate(STAND, problem, rounds=1).history
+    # train: a 1 of 2, b 1 of 1, c 2 of 3; test: a 3 of 4, c 0 of 1; b has no tests.
+    assert history["train_accuracy"][0] == pytest.approx(4 / 6)
+    assert history["test_accuracy"][0] == pytest.approx(3 / 5)
+    assert history["test_accuracy_agents"][0] == pytest.approx((3 / 4 + 0) / 2)
+    assert history["test_accuracy_worst"][0] == 0
+    margins = np.array([1.0, -1.0, 3.0, 4.0, -1.0])
+    assert history["test_loss"][0] == pytest.approx(np.mean(np.log1p(np.exp(-margins))))
+    assert set(list(history)[-5:]) == set(ACCURACY)
+
+
+@pytest.mark.parametrize("options", [{"devices": 2}, {"execution": "parallel"}, {"execution": "sequential"}])
+def test_accuracies_under_any_layout(options: dict[str, Any]) -> None:
+    problem = problems.classification(linear, toy(), np.eye(2))
+    plain = simulate(STAND, problem, rounds=1).history
+    other = simulate(STAND, problem, rounds=1, **options).history
+    for name in ACCURACY:
+        np.testing.assert_allclose(other[name], plain[name], atol=1e-12)
+
+
+def test_any_classes_and_the_penalty() -> None:
+    train = {
+        "a": {"x": np.array([[1.0, 0.0]]), "y": np.array([-1])},
+        "b": {"x": np.array([[0.0, 1.0]]), "y": np.array([1])},
+    }
+    problem = problems.classification(linear, data.from_arrays(train), 2 * np.eye(2), l2=0.5)
+    history = simulate(STAND, problem, rounds=1).history
+    assert history["loss"][0] == pytest.approx(np.log1p(np.exp(-2)) + 0.5 / 2 * 8)
+    assert "test_accuracy" not in history
+
+
+def images(dtype: Any = np.uint8) -> data.Federated:
+    rng = np.random.default_rng(0)
+
+    def samples(n: int) -> dict[str, np.ndarray]:
+        y = rng.integers(0, 3, n)
+        x = rng.integers(0, 60, (n, 8, 8)) + 180 * (np.arange(8) // 3 == y[:, None])[:, None, :]
+        return {"x": x.astype(dtype), "y": y}
+
+    return data.from_arrays({i: samples(12) for i in range(3)}, {i: samples(6) for i in range(3)})
+
+
+@pytest.mark.parametrize(
+    "module", [networks.MLP(3, (16,)), networks.SmallCNN(3, (4, 4), 16)], ids=lambda module: type(module).__name__
+)
+def test_networks_learn(module: Any) -> None:
+    problem = problems.network(module, images())
+    oracle = oracles.sgd(0.1, iterations=6, batch=4)
+    run = simulate(algorithms.fedpd(eta=5.0, oracle=oracle, start="server"), problem, rounds=12, metrics_every=4)
+    assert run.history["test_accuracy"][-1] > 0.9
+    assert run.history["loss"][-1] < run.history["loss"][0] / 2
+    assert set(run.model) == set(problem.start)  # the module's own parameters
+
+
+def test_a_network_on_texts() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 5, (3, 20, 6))
+    agents = {i: {"x": x[i], "y": x[i, :, -1]} for i in range(3)}  # the next character is the last one
+    problem = problems.network(networks.GRU(5, 4, 16), data.from_arrays(agents, agents, classes=5))
+    run = simulate(algorithms.fedavg(oracle=oracles.sgd(0.5, 20, batch=5)), problem, rounds=10, metrics_every=10)
+    assert run.history["test_accuracy"][-1] > 0.6
+
+
+def test_leafs_network_has_its_parameters() -> None:
+    module = networks.LeafCNN()
+    sizes = {name: np.shape(leaf["kernel"]) for name, leaf in _start(module).items()}
+    assert sizes["Conv_0"] == (5, 5, 1, 32)
+    assert sizes["Conv_1"] == (5, 5, 32, 64)
+    assert sizes["Dense_0"] == (7 * 7 * 64, 2048)
+    assert sum(np.size(part) for leaf in _start(module).values() for part in leaf.values()) == 6_603_710
+
+
+def _start(module: Any) -> dict[str, dict[str, np.ndarray]]:
+    return jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 28, 28)))["params"]
+
+
+class Normalised(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1)))
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(FedpdError, match="keeps batch_stats besides parameters"):
+        problems.network(Normalised(), images())
+    empty = data.from_arrays(
+        {"a": {"x": np.ones((1, 2)), "y": np.zeros(1)}}, {"b": {"x": np.ones((1, 2)), "y": np.zeros(1)}}
+    )
+    with pytest.raises(FedpdError, match="agent 'b' has no training samples"):
+        problems.classification(linear, empty, np.eye(2))
+    with pytest.raises(FedpdError, match="record = 'accuracy': needs a problem with test samples"):
+        simulate(STAND, problems.random_quadratic(2, 2), rounds=1, record=["accuracy"])
