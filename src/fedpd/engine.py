@@ -27,6 +27,7 @@ Settings = Mapping[str, Array] | None
 
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
 CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
+LARGE_PROBLEM = 1e9  # parameters times samples, beyond which L is not estimated to advise on a divergence
 EXPLOSION = 1e12  # growth of loss or stationarity beyond the larger of 1 and the start's that counts as divergence
 
 
@@ -171,8 +172,10 @@ class Engine:
 
     def _advice(self, number: int, metrics: Metrics, row: int) -> str:
         """What to try: the step against 1/L."""
-        known = self.problem.answer.smoothness
-        L, source = (known, "known") if known else (theory.smoothness(self.problem), "estimated at the start")
+        L, source = self.problem.answer.smoothness, "known"
+        if not L:  # of a large network it would take longer than the run did
+            small = self.problem.dimension * self.problem.samples < LARGE_PROBLEM
+            L, source = theory.smoothness(self.problem) if small else 0.0, "estimated at the start"
         bound = f"; with L = {L:.3g} ({source}), below 1/L = {1 / L:.3g}" if L > 0 else ""
         return (
             f"{self.algorithm.description} diverged at round {number} (stationarity {metrics.stationarity[row]:.3g}). "

@@ -25,6 +25,38 @@ class MLP(nn.Module):
         return nn.Dense(self.classes)(x)
 
 
+class Conv(nn.Module):
+    """A convolution with zero padding as one matrix product of patches: `nn.Conv`, parameter for parameter.
+
+    XLA's convolutions are slow inside loops on a CPU. Measured on two cores, a training step of 10 images of the small
+    network in a scan: 2.7 ms so, 9.6 ms with `nn.Conv`.
+    """
+
+    channels: int
+    size: int = 5
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        batch, height, width, depth = x.shape
+        shape = (self.size, self.size, depth, self.channels)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.channels,))
+        before = (self.size - 1) // 2
+        after = self.size - 1 - before
+        padded = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))
+        shifts = [(i, j) for i in range(self.size) for j in range(self.size)]
+        patches = jnp.concatenate([padded[:, i : i + height, j : j + width] for i, j in shifts], axis=-1)
+        columns = patches.reshape(batch * height * width, -1)
+        return (columns @ kernel.reshape(-1, self.channels) + bias).reshape(batch, height, width, self.channels)
+
+
+def max_pool(x: Array) -> Array:
+    """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`."""
+    batch, height, width, channels = x.shape
+    x = x[:, : height // 2 * 2, : width // 2 * 2]
+    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+
+
 class LeafCNN(nn.Module):
     """LEAF's FEMNIST network: two 5x5 convolutions (32, 64), each with 2x2 pooling, a dense layer (2048), scores."""
 
@@ -36,8 +68,7 @@ class LeafCNN(nn.Module):
     def __call__(self, x: Array) -> Array:
         x = x[..., None] if x.ndim == 3 else x
         for number in self.channels:
-            x = nn.relu(nn.Conv(number, (5, 5))(x))
-            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+            x = max_pool(nn.relu(Conv(number)(x)))
         x = nn.relu(nn.Dense(self.width)(x.reshape(len(x), -1)))
         return nn.Dense(self.classes)(x)
 

@@ -126,3 +126,16 @@ def test_what_is_refused() -> None:
         problems.classification(linear, empty, np.eye(2))
     with pytest.raises(FedpdError, match="record = 'accuracy': needs a problem with test samples"):
         simulate(STAND, problems.random_quadratic(2, 2), rounds=1, record=["accuracy"])
+
+
+@pytest.mark.parametrize(("size", "side"), [(5, 7), (3, 4), (2, 6)])
+def test_convolutions_are_flaxs(size: int, side: int) -> None:
+    """Parameter for parameter, and pooling too."""
+    x = np.random.default_rng(0).standard_normal((2, side, side, 3)).astype(np.float32)
+    ours, theirs = networks.Conv(4, size), nn.Conv(4, (size, size))
+    variables = theirs.init(jax.random.key(0), x)
+    assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, ours.init(jax.random.key(1), x))
+    expected, found = (jnp.asarray(module.apply(variables, x)) for module in (theirs, ours))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    pooled = nn.max_pool(expected, (2, 2), strides=(2, 2))
+    np.testing.assert_array_equal(networks.max_pool(expected), pooled)
