@@ -13,6 +13,8 @@ from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Tre
 
 AXIS = "agents"
 AGENTS, SHARED = PartitionSpec(AXIS), PartitionSpec()  # sharded by agent; the same on all devices
+BLOCK = 64  # samples that a full gradient of a large model takes at a time
+LARGE_GRADIENT = 2**23  # parameters times samples of the largest agent, from which on it does
 AGENT = 1  # the first fold into a run's key, for what agents draw
 
 
@@ -34,10 +36,13 @@ class Functions(NamedTuple):
     losses: Losses
     penalty: Penalty | None
     correct: Losses | None = None
+    block: int | None = None  # samples that a full gradient takes at a time; None: all of them
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
-        return Functions(problem.losses, problem.penalty, problem.evaluation and problem.evaluation.correct)
+        large = problem.dimension * int(problem.sizes.max()) > LARGE_GRADIENT
+        correct = None if problem.evaluation is None else problem.evaluation.correct
+        return Functions(problem.losses, problem.penalty, correct, BLOCK if large else None)
 
 
 class Shard(NamedTuple):
@@ -50,7 +55,7 @@ class Shard(NamedTuple):
     agent: Array  # (N,) the i
     real: Array | None = None  # (N,) False on ghosts, which fill up the last device; None where there are none
     test: Tree | None = None  # (N, m, ...)
-    test_mask: Array | None = None  # (N, m), 1 on test samples, 0 on padding
+    test_sizes: Array | None = None  # (N,)
 
 
 def arrays(problem: Problem) -> Shard:
@@ -62,13 +67,11 @@ def arrays(problem: Problem) -> Shard:
         mask = ((np.arange(length) < problem.sizes[:, None]) / problem.sizes[:, None]).astype(dtype)
     if (problem.scale != 1).any():
         scale = problem.scale.astype(dtype)
-    test = test_mask = None
+    test = test_sizes = None
     if problem.evaluation is not None:
-        _, test, sizes = problem.evaluation
-        most = jax.tree.leaves(test)[0].shape[1]
-        test_mask = (np.arange(most) < sizes[:, None]).astype(dtype)
+        _, test, test_sizes = problem.evaluation
     agent = np.arange(problem.agents, dtype=np.int32)
-    return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_mask)  # type: ignore[arg-type]
+    return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_sizes)  # type: ignore[arg-type]
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
@@ -115,8 +118,8 @@ def counted(one: Shard, part: Tree) -> Tree:
 
 
 def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
-    losses, penalty, _ = functions
-    return LocalObjective(losses, penalty, one.data, one.sizes, one.scale, one.mask, one.agent, effort)
+    losses, penalty, _, block = functions
+    return LocalObjective(losses, penalty, one.data, one.sizes, one.scale, one.mask, one.agent, effort, block)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:

