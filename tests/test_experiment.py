@@ -124,9 +124,11 @@ def test_a_network_on_a_data_file(tmp_path: Path) -> None:
         "model": {"name": "MLP", "classes": 2, "hidden": [3]},
         "agents": 3,
         "test_share": 0.4,
+        "title": "Four users",
     }
     problem = experiment.build_problem(table)
     assert problem.sizes.tolist() == [4, 2, 2]  # the first agent holds two users
+    assert problem.name == "Four users"
     assert problem.evaluation is not None
     assert problem.dimension == 2 * 3 + 3 + 3 * 2 + 2
     with pytest.raises(FedpdError, match="Did you mean 'SmallCNN'"):

@@ -248,8 +248,10 @@ def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: 
     if target is not None:
         console.print(target_table(results, target))
     problem = plan.problem
-    figure = comparison_figure(results, f"{problem.name.replace('_', ' ')}, {problem.agents} agents")
-    paths = save_figure(figure, folder, "comparison")
+    title = f"{problem.name.replace('_', ' ')}, {problem.agents} agents"
+    paths = save_figure(comparison_figure(results, title), folder, "comparison")
+    if all("test_accuracy" in run.history for result in results for run in result.runs):
+        paths = save_figure(comparison_figure(results, title, "test_accuracy"), folder, "accuracy")
     console.print(Text(f"Figure: {paths[0]}\nHistories: {folder / 'history.parquet'}"), soft_wrap=True)
 
 

@@ -25,6 +25,7 @@ there are is read off the code, so that the file and the Python interface cannot
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,8 +75,17 @@ def _logistic(
     return problems.penalized_logistic(features, labels, alpha, beta)
 
 
-def _network(model: Any, data: Federated, agents: int | None = None, test_share: float = 0.0, seed: int = 0) -> Problem:
+def _network(
+    model: Any,
+    data: Federated,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+) -> Problem:
     """A network on federated data; `agents` merges its clients as the paper does, `test_share` of each is set aside."""
+    if title is not None:
+        data = replace(data, name=title)
     if agents is not None:
         data = datasets.merge(data, datasets.paper_groups(data.agents, agents))
     if test_share:

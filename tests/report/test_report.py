@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fedpd import algorithms, oracles, problems, simulate
+from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
 from fedpd.report.methods import CLAIMS, example_methods, measure_sizes, methods_markdown
 from fedpd.report.tables import first_at_most, quantity
@@ -78,3 +78,17 @@ def test_every_method_has_a_claim_and_sizes() -> None:
 def test_the_documentation_shows_the_table_of_methods() -> None:
     page = Path(__file__).parents[2] / "docs" / "methods.md"
     assert methods_markdown() in page.read_text(encoding="utf-8"), "fedpd methods --markdown has the new table"
+
+
+def test_accuracies_are_shown_where_there_are_any() -> None:
+    agents = {i: {"x": np.eye(2), "y": np.array([0, 1])} for i in range(2)}
+    problem = problems.classification(lambda model, x: x @ model, data.from_arrays(agents, agents), np.zeros((2, 2)))
+    run = simulate(algorithms.fedavg(oracle=oracles.gd(step=1.0, iterations=2)), problem, rounds=3)
+    results = [Result("FedAvg", (run,))]
+    columns = comparison_table(results).columns
+    assert [column.header for column in columns][1:3] == ["stationarity", "test accuracy"]
+    assert list(columns[2].cells) == ["100.0%"]
+    figure = comparison_figure(results, quantity="test_accuracy")
+    assert figure.axes[0].get_ylabel() == "accuracy on all test samples"
+    assert figure.axes[0].get_yscale() == "linear"
+    assert len(figure.axes[0].lines[0].get_xdata()) == 4  # type: ignore[arg-type]

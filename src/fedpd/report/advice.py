@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
 from fedpd.advise import Advice, Setting
 from fedpd.defaults import toml
 from fedpd.report.figures import COLOURS, DASHES
+from fedpd.report.tables import quantity
 from fedpd.tune import Tuned
 
 STEPS = ("eta", "step", "rho", "alpha", "mu")  # what a method may call its step size, or its inverse
@@ -108,14 +109,16 @@ def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
         row = int(np.argmax(history["stationarity"] <= target)) if reached else -1
         found = f"{one.communications[one.best]:.4g}" if reached else f"never: {one.stationarity[one.best]:.1e}"
         samples, moved = history["samples"][row], history["bytes_up"][row] + history["bytes_down"][row]
-        cells = (step_size(one), f"{one.scales[one.best]:.3g}", found, _by_rule(one), _short(samples), _short(moved))
+        cells = (
+            step_size(one),
+            f"{one.scales[one.best]:.3g}",
+            found,
+            _by_rule(one),
+            quantity(samples),
+            quantity(moved, "B"),
+        )
         table.add_row(one.label, *cells)
     return table
-
-
-def _short(number: float) -> str:
-    """3,200,000 as 3.2M."""
-    return EngFormatter(places=1, sep="")(number)
 
 
 def step_size(one: Tuned) -> str:

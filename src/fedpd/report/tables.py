@@ -10,16 +10,18 @@ from fedpd.runner import Result
 
 
 def comparison_table(results: Sequence[Result]) -> Table:
-    """One row a method: final stationarity and costs; means over the seeds, with the spread of the stationarity."""
+    """One row a method: final stationarity (and accuracy) and costs; means over the seeds, with their spread."""
+    judged = all("test_accuracy" in run.history for result in results for run in result.runs)
     table = Table(title="Final stationarity ‖∇f‖² and what it cost", title_justify="left")
     table.add_column("method", no_wrap=True)
-    for name in ("stationarity", "communications", "samples", "bytes", "time"):
+    for name in ("stationarity", *(("test accuracy",) if judged else ()), "communications", "samples", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         final = {name: np.array([run.history[name][-1] for run in result.runs]) for name in result.runs[0].history}
         table.add_row(
             Text(result.label),
             _reached(result, final["stationarity"]),
+            *((f"{final['test_accuracy'].mean():.1%}",) if judged else ()),
             f"{final['communications'].mean():,.0f}",
             quantity(final["samples"].mean()),
             quantity((final["bytes_up"] + final["bytes_down"]).mean(), "B"),
