@@ -17,7 +17,7 @@ PATIENCE = 2.0  # seconds before a bar appears unasked
 class RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} rounds/s" if speed >= 10 else f"{speed:.2g} rounds/s")
+        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s")
 
 
 def bars(console: Console | None = None, unit: str = "rounds") -> Progress:

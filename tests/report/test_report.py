@@ -86,7 +86,7 @@ def test_accuracies_are_shown_where_there_are_any() -> None:
     run = simulate(algorithms.fedavg(oracle=oracles.gd(step=1.0, iterations=2)), problem, rounds=3)
     results = [Result("FedAvg", (run,))]
     columns = comparison_table(results).columns
-    assert [column.header for column in columns][1:3] == ["stationarity", "test accuracy"]
+    assert [column.header for column in columns][1:3] == ["stationarity", "accuracy"]
     assert list(columns[2].cells) == ["100.0%"]
     figure = comparison_figure(results, quantity="test_accuracy")
     assert figure.axes[0].get_ylabel() == "accuracy on all test samples"

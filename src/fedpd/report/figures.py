@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from fedpd.runner import Result
 
@@ -38,6 +38,7 @@ def comparison_figure(results: Sequence[Result], title: str = "", quantity: str 
     by_samples.set_xlabel("sample gradients computed, all agents")
     by_samples.set_xscale("log")
     by_samples.xaxis.set_major_formatter(EngFormatter(sep=""))
+    by_samples.xaxis.set_minor_formatter(FuncFormatter(_twos_and_fives))
     for axes in (by_communications, by_samples):
         axes.set_yscale("log" if quantity == "stationarity" else "linear")
         axes.grid(alpha=0.25, linewidth=0.6)
@@ -61,6 +62,11 @@ def _curve(axes: Axes, result: Result, cost: str, quantity: str, colour: str, da
     axes.plot(x, middle, linestyle=dash, color=colour, linewidth=1.6, label=result.label)
     if len(y) > 1:
         axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+
+
+def _twos_and_fives(value: float, _: int | None) -> str:
+    """The labels between powers of ten: 200k and 500k, so that an axis of less than a decade can be read."""
+    return EngFormatter(sep="")(value) if f"{value:e}"[0] in "25" else ""
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -13,8 +13,9 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """One row a method: final stationarity (and accuracy) and costs; means over the seeds, with their spread."""
     judged = all("test_accuracy" in run.history for result in results for run in result.runs)
     table = Table(title="Final stationarity ‖∇f‖² and what it cost", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for name in ("stationarity", *(("test accuracy",) if judged else ()), "communications", "samples", "bytes", "time"):
+    table.add_column("method", no_wrap=not judged)
+    reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
+    for name in (*reached, "samples", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in results:
         final = {name: np.array([run.history[name][-1] for run in result.runs]) for name in result.runs[0].history}
