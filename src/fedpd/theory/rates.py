@@ -10,7 +10,7 @@ D_0 = f(x^0) - inf f is `gap` here (any upper bound of it will do), and mean_i |
 import math
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -250,7 +250,12 @@ def terms(
     agents: int | None = None,
     nonconvexity: float | None = None,
 ) -> Terms:
-    """The terms of `bound`, to see which of them dominates."""
+    """The terms of `bound`, to see which of them dominates.
+
+    delta bounds ||grad f_i(x) - grad f(x)||, as theory.heterogeneity does. The agents must start at x_i = x_{0,i} = x^0
+    with lambda_i = 0, and every local solve must reach ||grad L_i||^2 <= eps_1 (epsilon_1). `gradients` may be left out
+    where delta is finite: 2 L D_0 + delta^2 bounds them.
+    """
     c = constants(L, eta, p)
     _check_run(T, gap, epsilon_1, agents)
     factor = c.C_5 * guaranteed_factor(p, L, eta, T, nonconvexity)
@@ -259,43 +264,16 @@ def terms(
     return Terms(start, skipping, c.C_4 * epsilon_1)
 
 
-def bound(
-    T: int,
-    gap: float,
-    *,
-    L: float,
-    eta: float,
-    gradients: float | None = None,
-    epsilon_1: float = 0.0,
-    p: float = 0.0,
-    delta: float = math.inf,
-    agents: int | None = None,
-    nonconvexity: float | None = None,
-) -> float:
+def bound(T: int, gap: float, **settings: Any) -> float:
     """An upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
 
         (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2) + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
 
-    Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and p < max_skip_probability(L, eta, m), which
-    is 1 where the f_i are convex (m = nonconvexity = 0): it is infinite elsewhere. delta bounds
-    ||grad f_i(x) - grad f(x)||, as theory.heterogeneity does. The agents must start at x_i = x_{0,i} = x^0 with
-    lambda_i = 0, and every local solve must reach ||grad L_i||^2 <= eps_1 (epsilon_1). `gradients` may be left out
-    where delta is finite: 2 L D_0 + delta^2 bounds them.
+    The sum of `terms`, with their settings. Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and
+    p < max_skip_probability(L, eta, m), which is 1 where the f_i are convex (m = nonconvexity = 0): it is infinite
+    elsewhere.
     """
-    return sum(
-        terms(
-            T,
-            gap,
-            L=L,
-            eta=eta,
-            gradients=gradients,
-            epsilon_1=epsilon_1,
-            p=p,
-            delta=delta,
-            agents=agents,
-            nonconvexity=nonconvexity,
-        )
-    )
+    return sum(terms(T, gap, **settings))
 
 
 # --- what to choose for a target --------------------------------------------------------------------------------------
