@@ -9,7 +9,7 @@ import pytest
 from fedpd import FedpdError, Problem, advise, data, problems, simulate
 from fedpd.experiment import build_algorithm
 from fedpd.sweep import first_below
-from fedpd.theory import rates
+from fedpd.theory import max_eta, rates
 
 
 def unknown() -> Problem:
@@ -39,7 +39,7 @@ def test_the_guaranteed_setting_is_the_theorems() -> None:
     problem = problems.random_quadratic(4, 3, heterogeneity=0.0)
     advice = advise(problem, 1e-3)
     L, table = advice.smoothness.value, advice.guaranteed.table
-    assert table["eta"] == pytest.approx(0.9 * rates.max_eta(L))
+    assert table["eta"] == pytest.approx(0.9 * max_eta(L))
     assert table["oracle"]["step"] == pytest.approx(1 / (L + 1 / table["eta"]))
     assert advice.delta == 0
     assert table["p"] > 0.2  # agents are alike

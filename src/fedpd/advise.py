@@ -19,7 +19,7 @@ from fedpd.core import Problem
 from fedpd.experiment import build_algorithm
 from fedpd.simulate import Run, simulate
 from fedpd.sweep import first_below
-from fedpd.theory import Similarity, Smoothness, rates
+from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
 
 ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
 SHARE = 0.9  # of the largest eta that Theorem 1 allows
@@ -74,7 +74,7 @@ def advise(
     smoothness = theory.smoothness_constants(problem, progress=tell("measuring L"))
     similarity = theory.similarity(problem, epsilon=epsilon, progress=tell("measuring delta"))
     gap, gap_how = _gap(problem, floor)
-    eta = SHARE * rates.max_eta(smoothness.value)
+    eta = SHARE * max_eta(smoothness.value)
     return Advice(
         epsilon,
         smoothness,
@@ -82,7 +82,7 @@ def advise(
         _delta(problem),
         gap,
         gap_how,
-        rates.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
+        printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
         _guaranteed(problem, epsilon, smoothness, similarity, gap, eta),
         _recommended(problem, epsilon, smoothness, pilot, tell("trying the recommended setting")),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from fedpd.report.figures import save_figure
 from fedpd.report.theory import Family, example_families, skip_probability_figure, skipping_map_figure
-from fedpd.theory import rates
+from fedpd.theory import max_eta, rates
 
 
 def test_example_families_differ_as_named() -> None:
@@ -31,7 +31,7 @@ def test_figure_1_has_the_four_curves(tmp_path: Path) -> None:
     ratios = np.geomspace(0.1, 1e4, 6)
     figure = skip_probability_figure(2.0, ratios=ratios)
     (axes,) = figure.axes
-    curves = rates.savings(ratios, 2.0, rates.max_eta(2.0) / 2)
+    curves = rates.savings(ratios, 2.0, max_eta(2.0) / 2)
     for line, values in zip(axes.lines, curves[1:], strict=True):
         assert np.asarray(line.get_ydata()) == pytest.approx(values)
     assert axes.get_xscale() == "log"

@@ -18,7 +18,7 @@ from fedpd import Algorithm, Oracle, Problem, algorithms, oracles, problems
 from fedpd.agents import Functions, agent_key, arrays, local_objective
 from fedpd.core import Work
 from fedpd.precision import scope
-from fedpd.theory import rates
+from fedpd.theory import max_eta, rates
 
 # --- rounds, one by one -----------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def played(name: str, share: float, accuracy: float) -> Played:
     problem, make = CASES[name]
     L = problem.answer.smoothness
     assert L is not None
-    eta = share * rates.max_eta(L)
+    eta = share * max_eta(L)
     oracle = make(accuracy) if make else oracles.gd(step=1 / (L + 1 / eta), iterations=200, tolerance=accuracy)
     return Played(problem, L, eta, accuracy, play(algorithms.fedpd(eta=eta, oracle=oracle, p=0.5), problem, SKIPS))
 
@@ -282,7 +282,7 @@ def test_disagreement_in_expectation(curvature: float, share: float) -> None:
     """rates.disagreement bounds the root mean squares, here over all 2^9 sequences of coins."""
     accuracy = 1e-4
     problem = line([curvature] * 2, [1.0, -1.0], 0.1)
-    eta, nonconvexity = share * rates.max_eta(1.0), max(0.0, -curvature)
+    eta, nonconvexity = share * max_eta(1.0), max(0.0, -curvature)
     coins = np.array(list(product([False, True], repeat=9)))
     path = play(algorithms.fedpd(eta=eta, oracle=adversary(accuracy), p=0.5), problem, coins)
     for p in (0.05, 0.3, 0.6, 0.95):
@@ -323,7 +323,7 @@ def test_printed_err_fails_where_everyone_communicates() -> None:
 
 def test_printed_gradient_lemma_fails() -> None:
     problem = line([1.0, 1.0], [1.0, -1.0], 1.0)  # convex, of the largest curvature, solved exactly
-    eta = 0.3 * rates.max_eta(1.0)
+    eta = 0.3 * max_eta(1.0)
     path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0)), problem, SKIPS[:1])
     lagrangian = lagrangians(problem, eta, path.x, path.x0, path.dual).mean(-1)
     distance = square(path.x - path.x0).mean(-1)
@@ -362,7 +362,7 @@ def test_mean_square_is_above_the_squared_mean() -> None:
 def test_printed_last_step_fails_where_l_is_small() -> None:
     """eq. th_comm_11 ends in 4 L^2 sum ||grad L_i||^2: it needs max(4 L^2, 2)."""
     L = 0.1
-    problem, eta = line([L], [0.0], 1.0), 0.5 * rates.max_eta(L)
+    problem, eta = line([L], [0.0], 1.0), 0.5 * max_eta(L)
     path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0)), problem, SKIPS[:1])
     slope = gradients(problem, path.x) + path.dual + (path.x - path.x0) / eta
     lagrangian = (np.sqrt(square(slope)) + np.sqrt(square(path.x - path.x0))) ** 2

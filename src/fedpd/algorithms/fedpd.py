@@ -52,7 +52,7 @@ from fedpd.core import (
     check_oracle,
     describe,
 )
-from fedpd.theory.rates import max_eta
+from fedpd.theory.conditions import max_eta
 
 NAIVE = (
     "absent='naive' averages x_i + eta lambda_i over the agents that are present: with partial participation it weighs "

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedpd.problems.quadratic import random_quadratic
 from fedpd.report.figures import COLOURS, Dash
-from fedpd.theory import rates
+from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import communications_map
 
 ROWS = (("corrected-exact", "exact mean dual"), ("corrected", "estimated mean dual"))
@@ -100,7 +100,7 @@ def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np
 
     eta defaults to the paper's choice, half the bound of Theorem 1.
     """
-    eta = rates.max_eta(L) / 2 if eta is None else eta
+    eta = max_eta(L) / 2 if eta is None else eta
     curves = rates.savings(np.geomspace(1e-3, 1e8, 200) if ratios is None else ratios, L, eta)
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.subplots()

@@ -4,14 +4,16 @@ constants           L and delta as plain numbers
 curvature           L of each f_i, of f and of the samples: exact or estimated, and how
 dissimilarity       delta of Assumption 5, B of (iid:2) and G of Assumption 3, where they can be measured
 examples            delta of the paper's Appendix A
-rates               Theorem 1: FedPD with Oracle I
+printed             Theorem 1 as printed, with C(p)
+rates               Theorem 1 as proved: FedPD with Oracle I
 variance_reduction  Theorem 3: FedPD with Oracle II
 skipping            beyond the paper: corrected skipping on quadratics, its rate and where it wins
 fedavg              Claim D.1: FedAvg with diminishing steps
 complexity          Table 1
 """
 
-from fedpd.theory import complexity, rates, skipping, variance_reduction
+from fedpd.theory import complexity, conditions, printed, rates, skipping, variance_reduction
+from fedpd.theory.conditions import max_eta
 from fedpd.theory.constants import heterogeneity, objective, smoothness
 from fedpd.theory.curvature import Smoothness, estimate_smoothness, exact_smoothness, smoothness_constants
 from fedpd.theory.dissimilarity import Profile, Similarity, profile, similarity
@@ -25,7 +27,7 @@ from fedpd.theory.examples import (
 )
 from fedpd.theory.fedavg import fedavg_bound
 from fedpd.theory.points import region
-from fedpd.theory.rates import communication_factor, max_eta, skip_probability
+from fedpd.theory.printed import communication_factor, skip_probability
 
 __all__ = [
     "DeltaBound",
@@ -34,6 +36,7 @@ __all__ = [
     "Smoothness",
     "communication_factor",
     "complexity",
+    "conditions",
     "delta_bound",
     "estimate_smoothness",
     "exact_smoothness",
@@ -43,6 +46,7 @@ __all__ = [
     "logistic_delta",
     "max_eta",
     "objective",
+    "printed",
     "profile",
     "rates",
     "region",

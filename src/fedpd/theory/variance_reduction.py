@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 from fedpd.checks import at_least, below, count, positive, refuse
-from fedpd.theory.rates import SMOOTHNESS
+from fedpd.theory.conditions import SMOOTHNESS
 
 ETA = "Theorem 3 asks for eta < variance_reduction.max_eta(L, Q, I, B)"
 GAMMA = "Theorem 3 asks for gamma > variance_reduction.min_gamma(L, eta, Q, I, B); 13 eta is always enough"

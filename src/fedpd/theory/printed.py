@@ -1,0 +1,118 @@
+"""Theorem 1 (th:FedPD_Comm) as printed: C(p), what Table 2 makes of it, the constants and the right-hand side.
+
+No guarantees: `rates` has what is proved, and docs/theory/rates.md says what is wrong here.
+"""
+
+import math
+from typing import NamedTuple
+
+from fedpd.checks import at_least, positive, refuse
+from fedpd.theory.conditions import (
+    ETA,
+    accuracy_ratio,
+    allowed_product,
+    check_probability,
+    check_setting,
+    largest_below,
+    skipping_term,
+)
+
+
+def communication_factor(p: float, L: float, eta: float) -> float:
+    """C(p) = eta (1 - C_3^{1/(1-p)})^2 p (p^2 (3 + L eta)^2 + 4) / (1 - 2 L eta - p (1 + L eta))^2.
+
+    C_3 = (p (1 + L eta) + L eta)/(1 - L eta), and the denominator is ((1 - L eta)(1 - C_3))^2: at C_3 = 1 the quotient
+    is 0/0, a removable singularity with value 1/((1-p)(1-L eta)) for its root.
+    """
+    check_probability(p)
+    positive("eta", eta, ETA)
+    product = at_least("L", L, 0, "L is the smoothness of the f_i") * eta
+    if product >= 1:
+        refuse("L * eta", product, "must be below 1", ETA)
+    # With u = log C_3: (1 - C_3^{1/(1-p)})/(1 - C_3) = expm1(u/(1-p))/expm1(u), stable at u = 0.
+    u = math.log((p * (1 + product) + product) / (1 - product)) if p + product else -math.inf
+    if u == 0:
+        ratio = 1 / (1 - p)
+    elif u == -math.inf:
+        ratio = 1.0
+    else:
+        exponent = u / (1 - p)
+        ratio = math.expm1(exponent) / math.expm1(u) if exponent < 700 else math.inf
+    root = ratio / (1 - product)
+    return eta * root * root * p * (p**2 * (3 + product) ** 2 + 4)  # a product goes to infinity where a power raises
+
+
+def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> float:
+    """The largest p with C(p) <= epsilon/(3 delta^2), by bisection: C grows with p from 0 at p = 0.
+
+    delta = 0 (all agents alike) allows any p below 1; delta = infinity allows none. This is the paper's rule, which
+    drops the constant C_5 before C(p): `guaranteed_skip_probability` is the rule that is proved.
+    """
+    ratio = accuracy_ratio(epsilon, delta)
+    return largest_below(lambda p: communication_factor(p, L, eta), ratio / 3, math.nextafter(1.0, 0.0))
+
+
+def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
+    """p = epsilon/(36 eta delta^2), the paper's approximation (tab:saving, row 1) from C(p) ~ 12 eta p; at most 1.
+
+    It is offered for C_3 < 1 and eta = max_eta(L)/2. At small p it is low by a factor near 2, since there
+    C(p) ~ 4 eta p/(1 - L eta)^2.
+    """
+    positive("eta", eta, ETA)
+    return min(1.0, accuracy_ratio(epsilon, delta) / (36 * eta))
+
+
+def logarithmic_skip_probability(epsilon: float, delta: float, eta: float) -> float:
+    """p = 1 - 2/log(epsilon/(42 eta delta^2)), the paper's approximation (tab:saving, row 2); 0 where that is negative.
+
+    It is offered for C_3 >= 1 and eta = max_eta(L)/2, from C(p) ~ 14 eta C_3^{2/(1-p)}; log C_3 is left out on the way,
+    and so is the denominator (3 L eta)^2 of C(p).
+    """
+    positive("eta", eta, ETA)
+    ratio = accuracy_ratio(epsilon, delta) / (42 * eta)
+    return 1 - 2 / math.log(ratio) if ratio > math.e**2 else 0.0
+
+
+class Constants(NamedTuple):
+    """C_2, ..., C_8 of the appendix, each as small as it is allowed to be."""
+
+    C_2: float
+    C_3: float
+    C_4: float
+    C_5: float
+    C_6: float
+    C_7: float
+    C_8: float
+
+
+def constants(L: float, eta: float, p: float = 0.0) -> Constants:
+    """The constants as printed. Their units do not match (1 + 2 eta, 4L^2 beside 2): a change of unit breaks them."""
+    product = allowed_product(L, eta)
+    c_8 = (check_probability(p) * (1 + product) + product) / (1 - product)
+    c_6 = max(((1 + product) / eta) ** 2, (1 + 2 * eta) ** 2, product**2)
+    descents = (1 - 2 * product - 4 * product**2) / (2 * eta), 1 / (2 * eta), (1 + 8 * product) / (2 * L)
+    c_7 = 2 * c_6 / min(descents)
+    c_2 = 4 * L**2 * c_7
+    return Constants(c_2, c_8, c_2 * (1 + 8 * product) / L, 8 * c_2, c_6, c_7, c_8)
+
+
+def bound(
+    T: int,
+    gap: float,
+    *,
+    L: float,
+    eta: float,
+    epsilon_1: float = 0.0,
+    p: float = 0.0,
+    delta: float = math.inf,
+    agents: int | None = None,
+) -> float:
+    """The right-hand side of th:FedPD_Comm as printed (case I is p = 0): NOT a guarantee, see docs/theory/rates.md.
+
+    C_2 D_0/T + ((N-1)/N) C_5 C(p) (delta^2 + epsilon_1) + C_4 epsilon_1; agents=None leaves (N-1)/N at 1.
+    """
+    c = constants(L, eta, p)
+    check_setting(T, gap, epsilon_1, agents)
+    skipping = skipping_term(p, c.C_5 * communication_factor(p, L, eta), delta, epsilon_1)
+    share = 1.0 if agents is None else (agents - 1) / agents
+    return c.C_2 * gap / T + share * skipping + c.C_4 * epsilon_1
