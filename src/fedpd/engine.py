@@ -23,6 +23,7 @@ from fedpd.metrics import Metrics, measure
 from fedpd.participation import Participation
 from fedpd.progress import Report
 from fedpd.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, chunk, init_agents
+from fedpd.versions import versions
 
 Settings = Mapping[str, Array] | None
 
@@ -114,6 +115,7 @@ class Engine:
         self.updates = np.zeros((number, problem.agents), np.int64)
         self.diverged: list[Divergence | None] = [None] * number
         self.done, self.seconds = 0, 0.0
+        self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
 
     def _begin(self, shard: Shard, start: Vector) -> tuple[Shard, Metrics]:
         """All agents at the start; the problem's arrays on the devices, and what is measured there."""
@@ -145,10 +147,15 @@ class Engine:
             started = time.perf_counter()
             self._play(min(step, until - self.done), report)
             step = _pace(step, time.perf_counter() - started) if self.store is None else 1
-            report(self.done, rounds, self._stationarity())
             self.seconds = before + time.perf_counter() - self.began
+            self.clock.append((self.done, self.seconds))
+            report(self.done, rounds, self._stationarity())
             if folder is not None and (self.done == until or all(self.diverged)):
                 self._save(folder)
+
+    def elapsed(self, i: int) -> np.ndarray:
+        """The seconds at each row of the history of variant i: read at the ends of chunks, interpolated between."""
+        return np.interp(self.histories[i]["round"], *np.array(self.clock).T)
 
     def _stationarity(self) -> float:
         return float(np.mean([history["stationarity"][-1] for history in self.histories]))
@@ -252,8 +259,9 @@ class Engine:
             arrays |= {f"history.{i}.{name}": column for name, column in history.items()}
         diverged = [None if d is None else list(d) for d in self.diverged]
         books = {"round": self.done, "seconds": self.seconds, "totals": self.totals, "diverged": diverged}
+        arrays["clock"] = np.array(self.clock)
         if jax.process_index() == 0:
-            checkpoint.save_round(folder, self.done, arrays, self._identity() | books)
+            checkpoint.save_round(folder, self.done, arrays, self._identity() | books | {"versions": versions()})
 
     def _restore(self, folder: Path) -> None:
         found = checkpoint.load_newest(folder, self._identity())
@@ -276,6 +284,7 @@ class Engine:
         self.state = State(agents, self._place(server, SHARED), jnp.int32(meta["round"]))
         self.done, self.seconds, self.updates = meta["round"], meta["seconds"], arrays["updates"]
         self.totals = meta["totals"]
+        self.clock = [(int(done), seconds) for done, seconds in ticks(arrays, meta).tolist()]
         self.diverged = [None if d is None else Divergence(*d) for d in meta["diverged"]]
         for i, history in enumerate(self.histories):
             rounds = arrays[f"history.{i}.round"]
@@ -298,6 +307,11 @@ def on_host(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         return multihost_utils.process_allgather(leaf, tiled=True)
     return np.asarray(leaf)
+
+
+def ticks(arrays: checkpoint.Arrays, meta: Mapping[str, Any]) -> np.ndarray:
+    """(n, 2) rounds and seconds of a checkpoint; one that was written without them knows its own moment."""
+    return arrays.get("clock", np.array([(0, 0.0), (meta["round"], meta["seconds"])]))
 
 
 def _columns(metrics: Metrics) -> dict[str, Any]:

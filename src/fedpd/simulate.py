@@ -15,6 +15,7 @@ from fedpd.core import Algorithm, Problem, Tree
 from fedpd.engine import Divergence, Engine, Plan
 from fedpd.execution import choose_layout
 from fedpd.history import History, mean_and_spread
+from fedpd.loggers import Log, logging, opened
 from fedpd.metrics import RECORDED, mean_copy
 from fedpd.participation import participation_rule, straggler_rule
 from fedpd.precision import scope
@@ -34,6 +35,7 @@ class Run:
     agents: Any  # the agents' final state, leaves (N, ...)
     updates: np.ndarray  # (N,) local steps of each agent in all rounds together: sum_r Q_i^r
     seconds: float  # wall time, compilation and earlier sessions of a resumed run included
+    elapsed: np.ndarray  # (rows,) seconds at each row of the history; apart from it, as they are never the same twice
     diverged: Divergence | None = None
 
 
@@ -61,6 +63,7 @@ def simulate(
     checkpoint_every: int = ...,
     store: str | Path | None = ...,
     progress: bool | Report | None = ...,
+    log: Log | None = ...,
     execution: str = ...,
     devices: int | None = ...,
 ) -> Run: ...
@@ -79,6 +82,7 @@ def simulate(
     checkpoint_every: int = ...,
     store: str | Path | None = ...,
     progress: bool | Report | None = ...,
+    log: Log | None = ...,
     execution: str = ...,
     devices: int | None = ...,
 ) -> Ensemble: ...
@@ -96,6 +100,7 @@ def simulate(
     checkpoint_every: int = 50,
     store: str | Path | None = None,
     progress: bool | Report | None = None,
+    log: Log | None = None,
     execution: str = "auto",
     devices: int | None = None,
 ) -> Run | Ensemble:
@@ -115,6 +120,7 @@ def simulate(
                    vanish with the run, a few agents in memory at a time. The same numbers up to rounding, at the speed
                    of the disk.
     progress:      a bar (None: where a person looks on and it takes over two seconds), or a function that is told.
+    log:           a function that is given the history's new rows as they come, see `fedpd.loggers`.
     execution:     how agents are executed: "sequential", "parallel", or "auto" by backend and work.
     devices:       over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
     """
@@ -143,9 +149,10 @@ def simulate(
     plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers), tuple(record))
     layout = choose_layout(algorithm, problem, execution, devices)
     name = algorithm.description.partition("(")[0] + ("" if store is None else ", agents on disk")
-    with scope(problem.double), reporter(progress, name, rounds) as report:
+    with scope(problem.double), reporter(progress, name, rounds) as report, opened(log):
         engine = Engine(algorithm, problem, layout, plan, None if store is None else Path(store))
-        engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, report)
+        tell = report if log is None else logging(log, engine, report)
+        engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, tell)
         runs = results(engine, [algorithm.description] * len(seeds))
     if not several:
         return runs[0]
@@ -203,6 +210,7 @@ def results(engine: Engine, descriptions: Sequence[str]) -> tuple[Run, ...]:
             agents=agents,
             updates=engine.updates[i],
             seconds=engine.seconds,
+            elapsed=engine.elapsed(i),
             diverged=engine.diverged[i],
         )
 
