@@ -59,13 +59,11 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own, about what it is built on
 def test_mlflow_reads_what_was_written(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
+    module = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy", reason="MLflow keeps local runs in SQLite through it")
-    from mlflow import MlflowClient
-
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
     run = simulate(ALGORITHM, PROBLEM, rounds=5, log=loggers.mlflow("ours", name="FedPD", tracking_uri=uri))
-    client = MlflowClient(uri)
+    client = module.MlflowClient(uri)
     (found,) = client.search_runs([client.get_experiment_by_name("ours").experiment_id])
     assert found.info.status == "FINISHED"
     assert found.data.params["seed"] == "0"
@@ -109,7 +107,7 @@ def fake_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
         return {"key": key, "value": value, "timestamp": timestamp, "step": step}
 
     module = SimpleNamespace(MlflowClient=FakeClient, entities=SimpleNamespace(Metric=metric))
-    monkeypatch.setitem(sys.modules, "mlflow", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "mlflow", module)
 
 
 @pytest.mark.usefixtures("fake_mlflow")

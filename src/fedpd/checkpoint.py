@@ -124,6 +124,22 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
     return None
 
 
+def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
+    """The arrays so named and the metadata of the newest checkpoint that can be opened, for those who only look on.
+
+    The checksum of the whole is left alone: models may be large, and the run that writes may drop the file any moment.
+    """
+    for path in _files(folder):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                envelope = json.loads((file.metadata() or {})[FORMAT])
+                names = [name for name in file.keys() if name.startswith(prefixes)]  # noqa: SIM118 (not a mapping)
+                return {name: file.get_tensor(name) for name in names}, json.loads(envelope["meta"])
+        except (SafetensorError, OSError, ValueError, LookupError):
+            continue
+    return None
+
+
 def _files(folder: Path) -> list[Path]:
     """Newest first."""
     return sorted(folder.glob("round-*.safetensors"), reverse=True)
