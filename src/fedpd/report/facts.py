@@ -46,13 +46,18 @@ def facts(problem: Problem) -> Facts:
     rows = {
         "problem": problem.name.replace("_", " "),
         "agents N": f"{problem.agents:,}",
-        "samples": f"{problem.samples:,}; an agent has {problem.sizes.min():,} to {problem.sizes.max():,}",
+        "samples": f"{problem.samples:,}; {_each(problem.sizes)}",
         "parameters": f"{problem.dimension:,}, {'float64' if problem.double else 'float32'}",
         "smoothness L": _smoothness(problem),
         "heterogeneity δ": _heterogeneity(problem, distances, whom),
         "‖∇f(x⁰)‖": f"{np.linalg.norm(gradients.mean(axis=0)):.3g}",
     }
     return Facts(rows, distances, alignment, counts, whom)
+
+
+def _each(sizes: np.ndarray) -> str:
+    alike = sizes.min() == sizes.max()
+    return f"{sizes.min():,} an agent" if alike else f"an agent has {sizes.min():,} to {sizes.max():,}"
 
 
 def _smoothness(problem: Problem) -> str:

@@ -78,7 +78,8 @@
     gridcolor: style("--line"), linecolor: style("--soft"), zeroline: false, ticks: "outside", tickcolor: style("--line"),
     automargin: true, exponentformat: "power", ...more,
   });
-  const base = (more) => ({
+  const base = (place, more) => ({
+    ...(printing ? { width: $(place).clientWidth, height: $(place).clientHeight } : { autosize: true }),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
     hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") }, align: "left" },
@@ -89,13 +90,20 @@
     toImageButtonOptions: { format: "svg", filename: "fedpd" },
   };
 
+  // Whole powers of ten where there are several: the twos and fives between them would only crowd the axis.
+  function decades(name) {
+    const shown = entries.filter((_, i) => !state.hidden.has(i)).flatMap((entry) => entry.y[name].mean.filter((y) => y > 0));
+    const span = shown.length ? Math.log10(shown.reduce((a, b) => Math.max(a, b)) / shown.reduce((a, b) => Math.min(a, b))) : 0;
+    return span > 3 ? { dtick: Math.ceil(span / 10) } : {};
+  }
+
   function drawCurves() {
     const cost = costs[state.x], quantity = quantities[state.y], goal = quantity.targets[state.target[state.y]];
     const counted = cost.name === "samples" || cost.name === "bytes";
-    const layout = base({
+    const layout = base("figure", {
       margin: { l: 50, r: 12, t: 34, b: 48 }, hovermode: "closest",
       xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: counted ? "~s" : "", rangemode: state.logX ? "normal" : "tozero" }),
-      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "" }),
+      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(quantity.name) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
       shapes: goal > 0 || !state.logY ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
     });
@@ -108,17 +116,17 @@
       Plotly.react(`distances-${p}`, [{
         type: "bar", x: problem.distances.map((_, i) => i + 1), y: problem.distances, marker: { color: colour(0) },
         hovertemplate: "%{y:.3g}<extra></extra>",
-      }], base({ margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), CONFIG);
+      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), CONFIG);
       const ground = style("--ground"), bar = { thickness: 10, outlinewidth: 0 };
       Plotly.react(`alignment-${p}`, [{
         type: "heatmap", z: problem.alignment, zmin: -1, zmax: 1, colorscale: [[0, "#D55E00"], [0.5, ground], [1, "#2f8fd0"]],
         colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] }, hovertemplate: "cosine %{z:.2f}<extra></extra>",
-      }], base({ margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), CONFIG);
+      }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), CONFIG);
       if (!problem.labels) return;
       Plotly.react(`labels-${p}`, [{
         type: "heatmap", z: problem.labels, zmin: 0, colorscale: [[0, ground], [1, "#2f8fd0"]], colorbar: { ...bar, tickformat: ".0%" },
         hovertemplate: "label %{y}: %{z:.1%}<extra></extra>",
-      }], base({ margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), CONFIG);
+      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), CONFIG);
     });
   }
 
@@ -140,11 +148,11 @@
     $("costs").tBodies[0].replaceChildren(...met.map((one) => costRow(one, least, price(one))));
     $("costs-note").textContent = `Fewest ${costs[by].name} first; the factor compares them with the first. ` +
       (entries.some((entry) => entry.seeds > 1) ? "Means over the seeds, with the least and the most below; a method counts as there when all its seeds are. " : "") +
-      "Seconds are those of all seeds of a method, run together as one program.";
+      (entries.some((entry) => entry.seeds > 1) ? "Seconds are those of all seeds of a method, run together as one program." : "");
   }
 
   function costRow({ i, entry, cell }, least, price) {
-    const row = element("tr", state.hidden.has(i) ? { class: "off" } : {}, element("th", { scope: "row" }, swatch(i), entry.label));
+    const row = element("tr", state.hidden.has(i) ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
     if (!cell.costs) {
       const some = cell.seeds ? `${cell.seeds} of ${entry.seeds} seeds did; ` : "";
       row.append(element("td", { colspan: costs.length + 1, class: "missed" }, `not reached: ${some}best ${cell.best}`));
@@ -212,8 +220,9 @@
 
   function print(on) {
     printing = on;
+    document.documentElement.classList.toggle("printing", on);
     redrawAll();
-    document.querySelectorAll(".js-plotly-plot").forEach((figure) => Plotly.Plots.resize(figure));
+    if (!on) document.querySelectorAll(".js-plotly-plot").forEach((figure) => Plotly.Plots.resize(figure));
   }
 
   choices("y", quantities.map((q) => q.name), chooseY);
