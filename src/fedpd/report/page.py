@@ -13,7 +13,6 @@ from string import Template
 from typing import Any
 
 import numpy as np
-from plotly.offline import get_plotlyjs
 
 from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError, positive
@@ -63,6 +62,8 @@ def page_of(records: Sequence[Record], *, target: float | None = None) -> Page:
 
 
 def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], target: float | None, name: str) -> Page:
+    from plotly.offline import get_plotlyjs  # only a page needs it
+
     if target is not None:
         positive("target", target, "Give a stationarity, e.g. 1e-10")
     entries = [entry for record in records for entry in record.entries]
