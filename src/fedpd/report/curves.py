@@ -92,9 +92,9 @@ def _cells(entry: Entry, name: str, target: float) -> dict[str, Any]:
     if met.costs is None:
         best = value_words(name, met.best) if np.isfinite(met.best) else "nothing finite"
         return {"seeds": met.seeds, "best": best}
-    return {"costs": [_finite(np.array(met.costs[cost])) for cost in COSTS]}
+    return {"costs": [_finite(np.array(met.costs[cost]), 12) for cost in COSTS]}  # rounded once, where they are shown
 
 
-def _finite(numbers: np.ndarray) -> Numbers:
-    """Five digits of each, which no screen shows more of; None for what JSON has no word for."""
-    return [float(f"{number:.5g}") if np.isfinite(number) else None for number in numbers]
+def _finite(numbers: np.ndarray, digits: int = 5) -> Numbers:
+    """Some digits of each, more than a curve shows; None for what JSON has no word for."""
+    return [float(f"{number:.{digits}g}") if np.isfinite(number) else None for number in numbers]

@@ -11,7 +11,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FuncFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter
 
 from fedpd.report.reach import COSTS, QUANTITIES, cost_columns
 from fedpd.report.recorded import Entry
@@ -56,7 +56,7 @@ def paper_figure(results: Sequence[Result | Entry], cost: str, quantity: str = "
         for number, result in enumerate(results):
             _curve(axes, result, cost, quantity, COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], 1.1)
         axes.set_ylabel(QUANTITIES[quantity].words.partition(",")[0])
-        _style(axes, cost, quantity)
+        _style(axes, cost, quantity, most=30)
         figure.legend(loc="outside lower center", ncols=2, frameon=False, handlelength=2.6)
     return figure
 
@@ -76,12 +76,14 @@ def save_paper_figures(entries: Sequence[Entry], folder: Path, formats: Sequence
     return paths
 
 
-def _style(axes: Axes, cost: str, quantity: str) -> None:
+def _style(axes: Axes, cost: str, quantity: str, most: float = np.inf) -> None:
+    """`most`: the ratio of the ends of an axis up to which there is room for labels between the powers of ten."""
     axes.set_xlabel(COSTS[cost].removesuffix(" together"))
     if cost != "communications":
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.xaxis.set_minor_formatter(FuncFormatter(_twos_and_fives))
+        low, high = axes.get_xlim()
+        axes.xaxis.set_minor_formatter(FuncFormatter(_twos_and_fives) if high / low <= most else NullFormatter())
     axes.set_yscale("log" if quantity == "stationarity" else "linear")
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
