@@ -282,7 +282,8 @@ def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: 
     paths = save_figure(comparison_figure(results, title), folder, "comparison")
     if all("test_accuracy" in run.history for result in results for run in result.runs):
         paths = save_figure(comparison_figure(results, title, "test_accuracy"), folder, "accuracy")
-    console.print(Text(f"Figure: {paths[0]}\nHistories: {folder / 'history.parquet'}"), soft_wrap=True)
+    saved = f"Figure: {paths[0]}\nHistories: {folder / runner.HISTORY}\nAs a page: fedpd report {folder}"
+    console.print(Text(saved), soft_wrap=True)
 
 
 def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:

@@ -87,7 +87,7 @@ def targets(entries: Sequence[Entry], quantity: str, also: float | None = None) 
     bests = np.array([reach(entry, quantity, np.nan).best for entry in entries])
     starts, bests = starts[np.isfinite(starts)], bests[np.isfinite(bests)]
     low, high = _ends(starts, bests, more)
-    numbers = _round_numbers(low, high)
+    numbers = _equal_steps(low, high) if more or low <= 0 or high <= 10 * low else _decades(low, high)
     chosen = set(numbers) | ({also} if also is not None else set())
     return sorted(chosen, reverse=not more) or [high]
 
@@ -100,17 +100,20 @@ def _ends(starts: np.ndarray, bests: np.ndarray, more: bool) -> tuple[float, flo
     return low, high
 
 
-def _round_numbers(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten over more than a decade, else some 60 equal steps of such a size."""
-    if low > 0 and high / low > 10:
-        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-        numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
-    else:
-        spread = (high - low) or abs(high) or 1.0
-        power = int(np.floor(np.log10(spread / 30)))
-        step = next(float(f"{digit}e{power}") for digit in (1, 2, 5, 10) if float(f"{digit}e{power}") >= spread / 60)
-        first = int(np.ceil(low / step))
-        numbers = [float(f"{step * (first + i):.12g}") for i in range(int((high - low) / step) + 1)]
+def _decades(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten."""
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return [number for number in numbers if low <= number <= high]
+
+
+def _equal_steps(low: float, high: float) -> list[float]:
+    """Up to 100 multiples of a round step."""
+    spread = (high - low) or abs(high) or 1.0
+    power = int(np.floor(np.log10(spread / 100)))
+    step = next(size for size in (float(f"{digit}e{power}") for digit in (1, 2, 5, 10)) if size >= spread / 100)
+    first = int(np.ceil(low / step - 1e-9))
+    numbers = [float(f"{step * (first + i):.12g}") for i in range(int((high - low) / step) + 1)]
     return [number for number in numbers if low <= number <= high]
 
 

@@ -51,7 +51,8 @@ def _end(entry: Entry, judged: bool) -> str:
     stationarity = last["stationarity"]
     diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
     with np.errstate(all="ignore"):
-        spread = f"<small>{stationarity.min():.1e} to {stationarity.max():.1e}</small>" if len(stationarity) > 1 else ""
+        least, most = f"{stationarity.min():.1e}", f"{stationarity.max():.1e}"
+        spread = f"<small>{least} to {most}</small>" if least != most else ""
         reached = f"diverged at round {min(diverged)}" if diverged else f"{stationarity.mean():.2e}{spread}"
         accuracy = (f"{last['test_accuracy'].mean():.1%}",) if judged else ()
         loss = f"{last['loss'].mean():.4g}"
@@ -70,13 +71,17 @@ def _end(entry: Entry, judged: bool) -> str:
 
 
 def divergences(entries: Sequence[Entry]) -> str:
-    said = [
-        f"<p class='note'><strong>{escape(entry.label)}</strong>, seed {run.seed}: {escape(run.diverged.message)}</p>"
-        for entry in entries
-        for run in entry.runs
-        if run.diverged is not None
-    ]
-    return "".join(said)
+    """What each method that diverged was told, once for all seeds that were told the same."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        for run in entry.runs:
+            if run.diverged is not None:
+                said.setdefault((entry.label, run.diverged.message), []).append(str(run.seed))
+    return "".join(
+        f"<p class='note'><strong>{escape(label)}</strong>, {'seeds' if len(seeds) > 1 else 'seed'} "
+        f"{', '.join(seeds)}: {escape(message)}</p>"
+        for (label, message), seeds in said.items()
+    )
 
 
 def problem_section(i: int, found: Facts | str, problems: int) -> str:
