@@ -284,7 +284,8 @@ class Engine:
         self.state = State(agents, self._place(server, SHARED), jnp.int32(meta["round"]))
         self.done, self.seconds, self.updates = meta["round"], meta["seconds"], arrays["updates"]
         self.totals = meta["totals"]
-        self.clock = [(int(done), seconds) for done, seconds in ticks(arrays, meta).tolist()]
+        moment = np.array([(0, 0.0), (meta["round"], meta["seconds"])])  # all that is known without a clock
+        self.clock = [(int(done), seconds) for done, seconds in arrays.get("clock", moment).tolist()]
         self.diverged = [None if d is None else Divergence(*d) for d in meta["diverged"]]
         for i, history in enumerate(self.histories):
             rounds = arrays[f"history.{i}.round"]
@@ -307,11 +308,6 @@ def on_host(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         return multihost_utils.process_allgather(leaf, tiled=True)
     return np.asarray(leaf)
-
-
-def ticks(arrays: checkpoint.Arrays, meta: Mapping[str, Any]) -> np.ndarray:
-    """(n, 2) rounds and seconds of a checkpoint; one that was written without them knows its own moment."""
-    return arrays.get("clock", np.array([(0, 0.0), (meta["round"], meta["seconds"])]))
 
 
 def _columns(metrics: Metrics) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def logging(log: Log, engine: "Engine", report: Report) -> Report:
 
     def tell(done: int, total: int, stationarity: float) -> None:
         report(done, total, stationarity)
-        log(new_rows(engine))
+        if done == engine.done:  # and not within a round, as agents on disk report
+            log(new_rows(engine))
 
     return tell
 
@@ -93,7 +94,7 @@ class MLflow:
     """See `mlflow`."""
 
     def __init__(self, experiment: str, name: str | None, tracking_uri: str | None) -> None:
-        self.module = _needed("mlflow", "mlflow-skinny")
+        self.module = _needed("mlflow", "mlflow")
         self.client = self.module.MlflowClient(tracking_uri)
         self.experiment, self.name, self.runs = experiment, name, dict[int, str]()
 

@@ -1,5 +1,6 @@
 """Folders are read as they are: whole, half, hardly begun, damaged; and shown in a terminal."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 
 from fedpd import FedpdError, experiment, runner
 from fedpd.report.braille import plot
+from fedpd.report.curves import page_data
 from fedpd.report.recorded import read, read_all
 from fedpd.report.watch import view, watch
 from tests.report.recordings import diverging, entry, record
@@ -91,6 +93,9 @@ def test_without_checkpoints_the_history_is_enough_and_seconds_are_unknown(half:
             assert np.array_equal(column, new.runs[0].history[name], equal_nan=column.dtype.kind == "f")
         assert np.isnan(new.runs[0].elapsed).all()
     assert after.versions is None
+    data = page_data(after.entries)
+    assert [cost["name"] for cost in data["costs"]] == ["communications", "samples", "bytes"]
+    json.dumps(data, allow_nan=False)
 
 
 def test_a_torn_checkpoint_is_passed_over(half: Path) -> None:

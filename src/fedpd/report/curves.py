@@ -11,6 +11,7 @@ from fedpd.report.reach import (
     cost_columns,
     finding,
     goal,
+    known_costs,
     reach,
     shared_quantities,
     targets,
@@ -27,12 +28,12 @@ Numbers = list[float | None]
 
 def page_data(entries: Sequence[Entry], target: float | None = None) -> dict[str, Any]:
     """Everything that the page's script needs, of plain numbers and texts; what is not finite is None."""
-    names = shared_quantities(entries)
+    names, costs = shared_quantities(entries), known_costs(entries)
     offered = {name: targets(entries, name, target if name == names[0] else None) for name in names}
     return {
         "quantities": [_quantity(entries, name, offered[name], target if name == names[0] else None) for name in names],
-        "costs": [{"name": name, "words": words} for name, words in COSTS.items()],
-        "entries": [_entry(entry, offered, len(entries)) for entry in entries],
+        "costs": [{"name": name, "words": COSTS[name]} for name in costs],
+        "entries": [_entry(entry, offered, costs, len(entries)) for entry in entries],
     }
 
 
@@ -52,18 +53,18 @@ def _quantity(entries: Sequence[Entry], name: str, offered: Sequence[float], tar
     }
 
 
-def _entry(entry: Entry, offered: dict[str, list[float]], entries: int) -> dict[str, Any]:
+def _entry(entry: Entry, offered: dict[str, list[float]], costs: list[str], entries: int) -> dict[str, Any]:
     rows = min(len(run.history["round"]) for run in entry.runs)
     kept = thinned(rows, POINTS if entries <= ENTRIES else POINTS // 2)
-    costs = [cost_columns(run) for run in entry.runs]
-    x = {name: _finite(np.mean([column[name][:rows] for column in costs], axis=0)[kept]) for name in COSTS}
+    columns = [cost_columns(run) for run in entry.runs]
+    x = {name: _finite(np.mean([column[name][:rows] for column in columns], axis=0)[kept]) for name in costs}
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
         "round": entry.runs[0].history["round"][:rows][kept].tolist(),
         "x": x,
         "y": {name: _band(entry, name, rows, kept) for name in offered},
-        "reached": {name: [_cells(entry, name, target) for target in offered[name]] for name in offered},
+        "reached": {name: [_cells(entry, name, target, costs) for target in offered[name]] for name in offered},
     }
 
 
@@ -87,12 +88,12 @@ def _band(entry: Entry, name: str, rows: int, kept: np.ndarray) -> dict[str, Num
     return {"mean": _finite(mean), "low": _finite(y.min(axis=0)), "high": _finite(y.max(axis=0))}
 
 
-def _cells(entry: Entry, name: str, target: float) -> dict[str, Any]:
+def _cells(entry: Entry, name: str, target: float, costs: list[str]) -> dict[str, Any]:
     met = reach(entry, name, target)
     if met.costs is None:
         best = value_words(name, met.best) if np.isfinite(met.best) else "nothing finite"
         return {"seeds": met.seeds, "best": best}
-    return {"costs": [_finite(np.array(met.costs[cost]), 12) for cost in COSTS]}  # rounded once, where they are shown
+    return {"costs": [_finite(np.array(met.costs[cost]), 12) for cost in costs]}  # rounded once, where they are shown
 
 
 def _finite(numbers: np.ndarray, digits: int = 5) -> Numbers:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter
 
-from fedpd.report.reach import COSTS, QUANTITIES, cost_columns
+from fedpd.report.reach import COSTS, QUANTITIES, cost_columns, known_costs
 from fedpd.report.recorded import Entry
 from fedpd.runner import Result
 
@@ -67,7 +67,7 @@ def save_paper_figures(entries: Sequence[Entry], folder: Path, formats: Sequence
     paths = []
     folder.mkdir(parents=True, exist_ok=True)
     for quantity in measures:
-        for cost in COSTS:
+        for cost in known_costs(entries):
             figure = paper_figure(entries, cost, quantity)
             for suffix in formats:
                 paths.append(folder / f"{quantity}-{cost}.{suffix}")

@@ -60,6 +60,12 @@ def shared_quantities(entries: Sequence[Entry]) -> list[str]:
     return [name for name in QUANTITIES if all(name in run.history for entry in entries for run in entry.runs)]
 
 
+def known_costs(entries: Sequence[Entry]) -> list[str]:
+    """All costs, without the seconds where no run has recorded them."""
+    timed = any(np.isfinite(run.elapsed).any() for entry in entries for run in entry.runs)
+    return [name for name in COSTS if timed or name != "seconds"]
+
+
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
     more = QUANTITIES[quantity].more
     rows, bests = [], []

@@ -11,7 +11,7 @@ from pyarrow import ArrowException
 
 from fedpd import checkpoint, experiment, runner
 from fedpd.checks import FedpdError, refuse
-from fedpd.engine import Divergence, ticks
+from fedpd.engine import Divergence
 from fedpd.history import COLUMNS, History, read_parquet
 from fedpd.simulate import Ensemble, Run
 
@@ -107,7 +107,7 @@ def _recorded(
         columns = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
         history = {name: columns[name] for name in (*COLUMNS, *sorted(set(columns) - set(COLUMNS)))}
         diverged = Divergence(*meta["diverged"][i]) if meta["diverged"][i] else None
-        clock = ticks(arrays, meta).T
+        clock = arrays["clock"].T if "clock" in arrays else None
     if history is None or not len(history["round"]):
         return None
     elapsed = np.full(len(history["round"]), np.nan) if clock is None else np.interp(history["round"], *clock)
