@@ -148,12 +148,12 @@ def test_measures_axes_and_methods_are_chosen(open_page: Open) -> None:
     }  # fmt: skip
     for cost in ("samples", "bytes", "seconds"):
         page.click(f"#x button[data-name={cost}]")
-        assert (layout(page)["x"], layout(page)["xtype"]) == (COSTS[cost], "log")
+        assert (layout(page)["x"], layout(page)["xtype"]) == (COSTS[cost], "linear" if cost == "seconds" else "log")
         target = targets(FEW, "stationarity")[page.evaluate("Number(document.getElementById('target').value)")]
         check_table(page, FEW, "stationarity", target, by=cost)
-    page.uncheck("#log-x")
+    page.check("#log-x")
     page.uncheck("#log-y")
-    assert (layout(page)["xtype"], layout(page)["ytype"]) == ("linear", "linear")
+    assert (layout(page)["xtype"], layout(page)["ytype"]) == ("log", "linear")
     page.click("#y button[data-name=test_accuracy]")
     assert layout(page)["ytype"] == "linear"
     offered = targets(FEW, "test_accuracy")
@@ -178,6 +178,7 @@ def test_methods_are_toggled_and_labels_are_only_ever_text(open_page: Open) -> N
     assert page.inner_text("#methods button:first-child") == NASTY
     page.hover("#figure .nsewdrag", position={"x": 60, "y": 60})
     page.wait_for_selector("#figure .hovertext")
+    assert re.search(r"round \d+", page.text_content("#figure .hovertext"))
     assert page.evaluate("window.hurt") is None
     name = page.evaluate("document.getElementById('figure').data.find(t => t.name).name")
     assert name.startswith("&lt;script&gt;")

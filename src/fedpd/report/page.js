@@ -61,14 +61,14 @@
           fill: "toself", fillcolor: `${colour(i)}2e`, line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false,
         });
       }
-      const shown = quantity.share ? "%{y:.2%}" : "%{y:.4g}";
+      const digits = quantity.share ? ".2%" : quantity.log ? ".2e" : ".5~g";
       const format = x === "communications" ? ",.6~g" : x === "seconds" ? ".3~g" : ".3~s";
-      const spread = low ? "<br>seeds: %{customdata[1]:.3g} to %{customdata[2]:.3g}" : "";
+      const spread = low ? `<br>seeds: %{customdata[1]:${digits}} to %{customdata[2]:${digits}}` : "";
       drawn.push({
         x: at, y: mean, mode: at.length > 1 ? "lines" : "markers", name: plain(entry.label),
         line: { color: colour(i), dash: DASHES[i % 5], width: 2 }, marker: { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
-        hovertemplate: `<b>${plain(entry.label)}</b><br>${shown}<br>${x} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
+        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${x} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
       });
     });
     return drawn;
@@ -82,6 +82,7 @@
     ...(printing ? { width: $(place).clientWidth, height: $(place).clientHeight } : { autosize: true }),
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--accent") },
     hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") }, align: "left" },
     ...more,
   });
@@ -176,7 +177,7 @@
 
   function chooseX(i) {
     state.x = i;
-    state.logX = costs[i].name !== "communications";
+    state.logX = ["samples", "bytes"].includes(costs[i].name); // which methods differ in by orders of magnitude
   }
 
   function chooseY(i) {
