@@ -76,7 +76,7 @@ def test_every_method_has_a_claim_and_sizes() -> None:
 
 
 def test_the_documentation_shows_the_table_of_methods() -> None:
-    page = Path(__file__).parents[2] / "docs" / "methods.md"
+    page = Path(__file__).parents[2] / "docs" / "methods" / "index.md"
     assert methods_markdown() in page.read_text(encoding="utf-8"), "fedpd methods --markdown has the new table"
 
 

@@ -3,15 +3,17 @@
 What is sent and kept is read off the methods' own functions; what is assumed and proved is from their papers.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 from tree_math import Vector
 
 from fedpd import experiment, problems
-from fedpd.agents import Functions, arrays, local_objective
+from fedpd.agents import Functions, Shard, arrays, local_objective
 from fedpd.core import Algorithm, Problem
 from fedpd.costs import message_costs
 from fedpd.defaults import method_tables
@@ -67,6 +69,20 @@ class Sizes(NamedTuple):
     server: float
 
 
+class Worked(NamedTuple):
+    """An agent's work in a round, the mean over ROUNDS of them: local steps, and samples = full n + single."""
+
+    updates: float
+    full: float
+    single: float
+
+    def __str__(self) -> str:
+        terms = [f"{self.full:g} n" if self.full != 1 else "n"] if self.full else []
+        return " + ".join(terms + ([f"{self.single:g}"] if self.single or not terms else []))
+
+
+ROUNDS = 20  # whole periods of all methods that take full gradients now and then
+
 HEADINGS = ("method", "up", "down", "agent", "server", "CTA", "assumes", "rounds", "local updates", "samples")
 LEGEND = (
     "up, down: what an agent sends and fetches in a round; agent, server: what they keep; in multiples of the model "
@@ -121,6 +137,34 @@ def measure_sizes(algorithm: Algorithm) -> Sizes:
     model = problem.dimension * 8
     totals = (sum(costs.bytes_up), sum(costs.bytes_down), _bytes(agent), _bytes(server))
     return Sizes(*(round(total / model, 1) for total in totals))
+
+
+def measure_work(algorithm: Algorithm) -> Worked:
+    """What a method counts as work in its first rounds, on an agent of n samples; a round is one of a single agent."""
+    problem = problems.quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))
+    with scope(True):
+        functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
+        x, key = Vector(jax.tree.map(jnp.asarray, problem.start)), jax.random.key(0, impl="threefry2x32")
+
+        def advance(one: Shard, state: tuple[Any, Any], r: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+            f, (agent, server), updates, samples = local_objective(functions, one), state, 0, 0
+            for exchange in algorithm.exchanges:
+                agent, work = exchange.local(f, agent, r, key)
+                server, broadcast = exchange.aggregate(server, exchange.send(agent), 1.0)
+                agent = exchange.receive(agent, broadcast)
+                updates, samples = updates + work.updates, samples + work.samples
+            return (agent, server), (updates, samples)
+
+        @jax.jit
+        def total(size: Any) -> tuple[Any, Any]:
+            shard = one._replace(sizes=size)
+            state = (algorithm.init(local_objective(functions, shard), x), algorithm.server(x))
+            _, work = jax.lax.scan(partial(advance, shard), state, jnp.arange(ROUNDS, dtype=jnp.int32))
+            return jax.tree.map(jnp.sum, work)
+
+        (updates, few), (_, many) = (jax.tree.map(float, total(jnp.int32(size))) for size in (100, 200))
+    full = (many - few) / 100 / ROUNDS
+    return Worked(updates / ROUNDS, round(full, 3), round(few / ROUNDS - 100 * full, 3))
 
 
 def _large_problem() -> Problem:
