@@ -5,11 +5,12 @@ Markdown would take for markup in a formula (<a, b>) is escaped. Indented blocks
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, Function, Object
 
-ITEM = re.compile(r"^(?P<name>[A-Za-z_]\w*(?:, \w+)*(?:\([^)]*\))?(?: -> [^:]+?)?(?:; [^:]+)?)(?::\s+(?P<text>.+)|$)")
+ITEM = re.compile(r"^(?P<name>[A-Za-z_]\w*(?:, \w+)*(?:\([^)]*\))?)(?::\s+| (?P<arrow>->) )(?P<text>.+)$")
 
 
 class Readable(Extension):
@@ -17,14 +18,15 @@ class Readable(Extension):
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = markdown(obj.docstring.value)
+            arguments = [parameter.name for parameter in obj.parameters] if isinstance(obj, Function) else []
+            obj.docstring.value = markdown(obj.docstring.value, arguments)
 
 
-def markdown(docstring: str) -> str:
-    return "\n\n".join(_block(block) for block in re.split(r"\n\s*\n", docstring.strip("\n")))
+def markdown(docstring: str, arguments: Sequence[str] = ()) -> str:
+    return "\n\n".join(_block(block, arguments) for block in re.split(r"\n\s*\n", docstring.strip("\n")))
 
 
-def _block(block: str) -> str:
+def _block(block: str, arguments: Sequence[str]) -> str:
     lines = block.split("\n")
     if all(line.startswith("    ") for line in lines):
         return "\n".join(["```text", *(line[4:] for line in lines), "```"])
@@ -32,9 +34,14 @@ def _block(block: str) -> str:
         return "\n".join(["```pycon", *lines, "```"])
     if lines[0].startswith(("- ", "1. ")):
         return _escape(block)
+    first = ITEM.match(lines[0])
+    if first and first["name"] in arguments and not any(line.startswith(" ") for line in lines):
+        return _item(first) + " " + _escape(" ".join(lines[1:]))
     indented = next((i for i, line in enumerate(lines) if line.startswith("    ")), 0)
-    if all(line.startswith("    ") for line in lines[indented:]) and indented and not ITEM.match(lines[0]):
-        return _block("\n".join(lines[:indented])) + "\n\n" + _block("\n".join(lines[indented:]))
+    if indented and not first:
+        end = next((i for i in range(indented, len(lines)) if not lines[i].startswith("    ")), len(lines))
+        parts = lines[:indented], lines[indented:end], lines[end:]
+        return "\n\n".join(_block("\n".join(part), arguments) for part in parts if part)
     items = _items(lines)
     return _escape(block) if items is None else "\n".join(items)
 
@@ -45,15 +52,21 @@ def _items(lines: list[str]) -> list[str] | None:
     for line in lines:
         found = ITEM.match(line)
         if found:
-            text = found["text"]
-            items.append(f"- `{found['name']}`" + (f": {_escape(text)}" if text else ""))
+            items.append(_item(found))
         elif line.startswith("  ") and items:
             items[-1] += " " + _escape(line.strip())
         else:
             return None
-    return items if len(items) > 1 or len(lines) > 1 else None
+    return items if len(lines) > 1 else None
+
+
+def _item(found: re.Match[str]) -> str:
+    return f"- `{found['name']}`{' → ' if found['arrow'] else ': '}{_escape(found['text'])}"
 
 
 def _escape(text: str) -> str:
+    """Outside of `code`."""
     pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(piece if piece.startswith("`") else piece.replace("<", "&lt;").replace("[", "&#91;") for piece in pieces)
+    return "".join(
+        piece if piece.startswith("`") else piece.replace("<", "&lt;").replace("[", "&#91;") for piece in pieces
+    )
