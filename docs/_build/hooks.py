@@ -17,23 +17,27 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # most of the time
 sys.path.insert(0, str(Path(__file__).parent))
 
 from docstrings import markdown as docstring_markdown
+from parameters import parameters
 
 from fedpd import cli
 from fedpd.defaults import method_tables, toml
-from fedpd.report.methods import CLAIMS, Claim, Sizes, Worked, example_methods, measure_sizes, measure_work
+from fedpd.report.methods import CLAIMS, ROUNDS, Claim, Sizes, Worked, example_methods, measure_sizes, measure_work
 
 NAMES = {table["label"]: table["name"] for table in method_tables(1.0, 2)}
 ASSUMPTIONS = {
-    "NC": "non-convex f_i",
-    "C": "convex f_i",
-    "SC": "strongly convex f_i",
+    "NC": "non-convex",
+    "C": "convex",
+    "SC": "strongly convex",
     "BG": "bounded gradients",
 }
 SOURCE = "src/fedpd/algorithms/{}.py"
 
 
-def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     markdown = re.sub(r"<!-- facts: (\w+)(?:, (\d))? -->", lambda found: facts(found[1], int(found[2] or 1)), markdown)
+    if page.file.src_uri == "methods/index.md":
+        for label, name in NAMES.items():
+            markdown = markdown.replace(f"\n| {label} |", f"\n| [{label}]({name}.md) |")
     return markdown.replace("<!-- commands -->", commands()) if "<!-- commands -->" in markdown else markdown
 
 
@@ -46,7 +50,7 @@ def measured() -> dict[str, tuple[str, Claim, Sizes, Worked]]:
 
 def facts(name: str, equations: int) -> str:
     rows = {label: row[1:] for label, row in measured().items() if row[0] == name}
-    return "\n\n".join([_costs(rows), _theory(rows), _settings(name), _notes(name, equations)])
+    return "\n\n".join([parameters(name), _costs(rows), _theory(rows), _settings(name), _notes(name, equations)])
 
 
 def _costs(rows: dict[str, Any]) -> str:
@@ -54,7 +58,7 @@ def _costs(rows: dict[str, Any]) -> str:
         "## What it costs",
         "",
         "An agent, in a round that communicates; messages and state in multiples of the model, samples on an agent with "
-        "n of them, as counted (the mean over rounds, where they differ).",
+        f"n of them, as counted (the mean over the first {ROUNDS} rounds).",
         "",
         "| | sends | fetches | agent keeps | server keeps | local steps | samples | only models are sent |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -84,8 +88,8 @@ def _settings(name: str) -> str:
     tables = [toml(_rounded(table)) for table in method_tables(1.0, 100) if table["name"] == name]
     text = "\n\n".join(f"[[algorithm]]\n{table}" for table in tables)
     return (
-        "## In an experiment file\n\nAs `fedpd compare --methods all` would run it where L = 1 and N = 100, with steps by the "
-        f"method's own rule; they scale with 1/L.\n\n```toml\n{text}\n```"
+        "## In an experiment file\n\nAs `fedpd compare --methods all` would run it where L = 1 and N = 100, by the method's own "
+        f"rule: steps scale with 1/L, penalties with L.\n\n```toml\n{text}\n```"
     )
 
 
