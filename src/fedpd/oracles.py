@@ -31,7 +31,13 @@ Step = Callable[[Any, Any], Any]
 
 
 def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> Oracle:
-    """Gradient descent: Q full local gradients a round, or until ||grad phi_i||^2 <= tolerance."""
+    """Gradient descent: Q full local gradients a round, or until ||grad phi_i||^2 <= tolerance.
+
+    >>> gd(step=0.1, iterations=8).description
+    'gd(step=0.1, iterations=8)'
+    >>> gd(step=lambda r, q: 0.1 / (1 + r), iterations=100, tolerance=1e-8).description.endswith("tolerance=1e-08)")
+    True
+    """
     step_at = schedule(step)
     count("iterations", iterations, ITERATIONS)
     _check_tolerance(tolerance)
@@ -69,7 +75,11 @@ def sgd(
     check: int | None = None,
     draw: Draw = uniform,
 ) -> Oracle:
-    """Stochastic gradient descent: Q steps a round, each on `batch` samples drawn anew (None: on all of them)."""
+    """Stochastic gradient descent: Q steps a round, each on `batch` samples drawn anew (None: on all of them).
+
+    >>> sgd(step=0.1, iterations=30, batch=10).description
+    'sgd(step=0.1, iterations=30, batch=10)'
+    """
     step_at = schedule(step)
     loop = Loop.of(iterations, batch, tolerance, check, draw)
 
@@ -100,6 +110,9 @@ def vr(
            = (x_q/gamma - g - linear) / (curvature + 1/gamma)
         g+ = g + mean_b (h_i(x+; xi_b) - h_i(x; xi_b))
     gamma = infinity is allowed (the authors' program) where the method has a quadratic term.
+
+    >>> vr(gamma=0.1, iterations=8, refresh=20).description
+    'vr(gamma=0.1, iterations=8, batch=1, refresh=20)'
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
@@ -138,6 +151,10 @@ def optax(
 
     The optimiser starts afresh every round, since phi_i is another function then; `keep_state` carries its state
     (momentum, second moments, step count) from round to round. `label` names the optimiser in descriptions.
+
+    >>> adam = optax(optax_library.adam(1e-2), iterations=20, batch=10, label="adam")
+    >>> adam.description
+    'optax(optimizer=adam, keep_state=False, iterations=20, batch=10)'
     """
     if not isinstance(optimizer, optax_library.GradientTransformation):
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")

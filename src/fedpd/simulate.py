@@ -123,6 +123,12 @@ def simulate(
     log:           a function that is given the history's new rows as they come, see `fedpd.loggers`.
     execution:     how agents are executed: "sequential", "parallel", or "auto" by backend and work.
     devices:       over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
+
+    >>> from fedpd import algorithms, oracles, problems
+    >>> problem = problems.opposing_quadratics()
+    >>> run = simulate(algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5)), problem, rounds=100, metrics_every=50)
+    >>> run.history["round"].tolist(), run.history["communications"].tolist()
+    ([0, 50, 100], [0, 50, 100])
     """
     several = np.ndim(seed) > 0
     seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]

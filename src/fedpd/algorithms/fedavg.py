@@ -12,5 +12,10 @@ from fedpd.core import Algorithm, Oracle, Subproblem, describe
 
 
 def fedavg(*, oracle: Oracle) -> Algorithm:
-    """FedAvg with a local oracle on f_i itself."""
+    """FedAvg with a local oracle on f_i itself.
+
+    >>> from fedpd import oracles
+    >>> fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4)).description
+    'fedavg(oracle=sgd(step=0.1, iterations=8, batch=4))'
+    """
     return local_averaging(describe("fedavg", oracle=oracle), oracle, lambda f, x: Subproblem(f))

@@ -102,6 +102,13 @@ def fedpd(
     paper's is Algorithm 2, and it is the default.
 
     absent: what the server does when agents come and go: keep the "mean_of_duals", or the "naive" average.
+
+    >>> from fedpd import oracles, problems, simulate, theory
+    >>> problem = problems.random_quadratic(agents=5, dimension=3)
+    >>> eta = 1 / theory.smoothness(problem)
+    >>> algorithm = fedpd(eta=eta, oracle=oracles.gd(step=eta / 2, iterations=8))
+    >>> bool(simulate(algorithm, problem, rounds=60).history["stationarity"][-1] < 1e-10)
+    True
     """
     check_oracle(oracle)
     positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")

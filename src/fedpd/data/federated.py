@@ -85,6 +85,10 @@ def from_arrays(
 
     classes:     K for the labels 0..K-1, or the labels; by default as `fedpd.data.labels` says.
     label_names: what the classes are called, in their order.
+
+    >>> two = from_arrays({"left": {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, "right": {"x": np.ones((1, 2)), "y": [2]}})
+    >>> two.names, two.sizes.tolist(), two.classes.tolist()
+    (('left', 'right'), [3, 1], [0, 1, 2])
     """
     return assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
 

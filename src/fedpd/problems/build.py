@@ -30,6 +30,11 @@ def from_losses(
     start:   the model x^0, any pytree of floating-point arrays.
     penalty: (model) -> scalar, what does not depend on a sample.
     weights: the w_i of f_i = w_i sum F; by default 1/|D_i|, so that f_i is a mean.
+
+    >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
+    >>> problem = from_losses(lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2))
+    >>> problem.agents, problem.samples, problem.dimension
+    (2, 8, 2)
     """
     data, start = jax.tree.map(np.asarray, (data, start))
     double = is_double(data, start)

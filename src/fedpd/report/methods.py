@@ -147,7 +147,9 @@ def measure_work(algorithm: Algorithm) -> Worked:
         x, key = Vector(jax.tree.map(jnp.asarray, problem.start)), jax.random.key(0, impl="threefry2x32")
 
         def advance(one: Shard, state: tuple[Any, Any], r: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-            f, (agent, server), updates, samples = local_objective(functions, one), state, 0, 0
+            f, (agent, server) = local_objective(functions, one), state
+            updates: Any = 0
+            samples: Any = 0
             for exchange in algorithm.exchanges:
                 agent, work = exchange.local(f, agent, r, key)
                 server, broadcast = exchange.aggregate(server, exchange.send(agent), 1.0)

@@ -12,7 +12,11 @@ ACCURACY = "epsilon_1 bounds ||grad L_i||^2 after a local solve; 0 is an exact o
 
 
 def max_eta(L: float) -> float:
-    """The bound of Theorem 1: eta must be below (sqrt(5) - 1)/(4L)."""
+    """The bound of Theorem 1: eta must be below (sqrt(5) - 1)/(4L).
+
+    >>> round(max_eta(L=1.0), 3)
+    0.309
+    """
     positive("L", L, SMOOTHNESS)
     return (math.sqrt(5) - 1) / (4 * L)
 

@@ -21,6 +21,11 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     The estimate is the largest |eigenvalue| of any Hessian of f_i at the start, by power iteration on Hessian-vector
     products: a lower bound of the true L, which is a supremum over all x; NaN where a Hessian is. `estimate_smoothness`
     looks at more points.
+
+    >>> import numpy as np
+    >>> from fedpd import problems
+    >>> smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
+    3.0
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
@@ -36,6 +41,12 @@ def heterogeneity(problem: Problem) -> float:
 
     Measured: max_i ||grad f_i(x^0) - grad f(x^0)||, a lower bound of delta, which is a supremum over all x.
     `similarity` looks at more points, and at pairs of agents.
+
+    >>> import numpy as np
+    >>> from fedpd import problems
+    >>> alike = np.array([np.eye(2), np.eye(2)])
+    >>> heterogeneity(problems.quadratic(alike, np.array([[1.0, 0.0], [-1.0, 0.0]])))
+    1.0
     """
     if problem.answer.heterogeneity is not None:
         return problem.answer.heterogeneity

@@ -47,6 +47,10 @@ def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> floa
 
     delta = 0 (all agents alike) allows any p below 1; delta = infinity allows none. This is the paper's rule, which
     drops the constant C_5 before C(p): `guaranteed_skip_probability` is the rule that is proved.
+
+    >>> p = skip_probability(epsilon=1e-2, delta=0.1, L=1.0, eta=0.1)
+    >>> round(3 * 0.1**2 * communication_factor(p, L=1.0, eta=0.1), 6)
+    0.01
     """
     ratio = accuracy_ratio(epsilon, delta)
     return largest_below(lambda p: communication_factor(p, L, eta), ratio / 3, math.nextafter(1.0, 0.0))
