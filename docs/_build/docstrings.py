@@ -1,14 +1,15 @@
 """Docstrings are written to be read in the source: this makes them Markdown.
 
 Lists of arguments, `name: text` with aligned or indented continuations, become lists; examples become code; what
-Markdown would take for markup in a formula (<a, b>) is escaped. Indented blocks are code in Markdown as they are.
+Markdown would take for markup in a formula (<a, b>) is escaped. Fields of a class get the comments beside them.
 """
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from griffe import Extension, Function, Object
+from griffe import Class, Extension, Function, Object
 
 ITEM = re.compile(r"^(?P<name>[A-Za-z_]\w*(?:, \w+)*(?:\([^)]*\))?)(?::\s+| (?P<arrow>->) )(?P<text>.+)$")
 
@@ -20,6 +21,17 @@ class Readable(Extension):
         if obj.docstring is not None:
             arguments = [parameter.name for parameter in obj.parameters] if isinstance(obj, Function) else []
             obj.docstring.value = markdown(obj.docstring.value, arguments)
+
+    def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
+        """Fields that a comment explains, beside or below those that the docstring does."""
+        if cls.docstring is None or not isinstance(cls.filepath, Path):
+            return
+        source = cls.filepath.read_text(encoding="utf-8").splitlines()
+        fields = [member for member in cls.members.values() if member.is_attribute and member.lineno]
+        comments = [(field.name, source[field.lineno - 1].partition("  # ")[2]) for field in fields]
+        lines = [f"- `{name}`: {_escape(comment)}" for name, comment in comments if comment]
+        if lines:
+            cls.docstring.value += "\n\n" + "\n".join(lines)
 
 
 def markdown(docstring: str, arguments: Sequence[str] = ()) -> str:

@@ -35,10 +35,35 @@ SOURCE = "src/fedpd/algorithms/{}.py"
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     markdown = re.sub(r"<!-- facts: (\w+)(?:, (\d))? -->", lambda found: facts(found[1], int(found[2] or 1)), markdown)
+    markdown = _display_formulas(markdown)
     if page.file.src_uri == "methods/index.md":
         for label, name in NAMES.items():
             markdown = markdown.replace(f"\n| {label} |", f"\n| [{label}]({name}.md) |")
     return markdown.replace("<!-- commands -->", commands()) if "<!-- commands -->" in markdown else markdown
+
+
+def _display_formulas(markdown: str) -> str:
+    """Displayed formulas inside of lists, as GitHub takes them, for Python-Markdown: paragraphs, indented by four."""
+    lines: list[str] = []
+    inside = formula = code = False
+    for line in markdown.split("\n"):
+        code ^= line.lstrip().startswith("```")
+        if code or not line.startswith("  "):
+            inside = not code and bool(re.match(r"(\d+\.|-) ", line))
+            lines.append(line)
+            continue
+        if not inside:
+            lines.append(line)
+            continue
+        text = line.strip()
+        opens = text.startswith("$$") and not formula
+        if opens:
+            lines.append("")
+        lines.append("    " + text)
+        formula = (formula or opens) and not text.removeprefix("$$" if opens else "").endswith("$$")
+        if text.endswith("$$") and not formula:
+            lines.append("")
+    return "\n".join(lines)
 
 
 @cache
