@@ -23,13 +23,15 @@ class Readable(Extension):
             obj.docstring.value = markdown(obj.docstring.value, arguments)
 
     def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
-        """Fields that a comment explains, beside or below those that the docstring does."""
+        """The fields that the docstring does not list, with the comments beside them."""
         if cls.docstring is None or not isinstance(cls.filepath, Path):
             return
         source = cls.filepath.read_text(encoding="utf-8").splitlines()
-        fields = [member for member in cls.members.values() if member.is_attribute and member.lineno]
-        comments = [(field.name, source[field.lineno - 1].partition("  # ")[2]) for field in fields]
-        lines = [f"- `{name}`: {_escape(comment)}" for name, comment in comments if comment]
+        members = [member for member in cls.members.values() if member.is_attribute and member.is_public]
+        fields = [member for member in members if member.lineno and "property" not in member.labels]
+        unsaid = [field for field in fields if not re.search(rf"^{field.name}\b", cls.docstring.value, re.MULTILINE)]
+        comments = {field: source[field.lineno - 1].partition("  # ")[2] for field in unsaid}
+        lines = [f"- `{field.name}`: {_escape(text) or f'`{field.annotation}`'}" for field, text in comments.items()]
         if lines:
             cls.docstring.value += "\n\n" + "\n".join(lines)
 

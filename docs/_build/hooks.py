@@ -45,12 +45,13 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
 def _display_formulas(markdown: str) -> str:
     """Displayed formulas inside of lists, as GitHub takes them, for Python-Markdown: paragraphs, indented by four."""
     lines: list[str] = []
-    inside = formula = code = False
+    inside = formula = code = loose = False
     for line in markdown.split("\n"):
         code ^= line.lstrip().startswith("```")
         if code or not line.startswith("  "):
             inside = not code and bool(re.match(r"(\d+\.|-) ", line))
-            lines.append(line)
+            lines += ["", line] if inside and loose else [line]
+            loose = False
             continue
         if not inside:
             lines.append(line)
@@ -59,6 +60,7 @@ def _display_formulas(markdown: str) -> str:
         opens = text.startswith("$$") and not formula
         if opens:
             lines.append("")
+            loose = True
         lines.append("    " + text)
         formula = (formula or opens) and not text.removeprefix("$$" if opens else "").endswith("$$")
         if text.endswith("$$") and not formula:
