@@ -90,7 +90,7 @@ def test_the_readmes_ten_lines_run() -> None:
     assert len(block.strip().splitlines()) <= 10
     names: dict[str, Any] = {}
     exec(block.replace("rounds=600", "rounds=60"), names)
-    assert names["run"].history["stationarity"][-1] < 1e-2 * names["run"].history["stationarity"][0]
+    assert names["run"].history["stationarity"][-1] < 1e-4
 
 
 def test_five_minutes_run() -> None:
