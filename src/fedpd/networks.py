@@ -51,10 +51,15 @@ class Conv(nn.Module):
 
 
 def max_pool(x: Array) -> Array:
-    """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`."""
+    """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`.
+
+    Pair by pair: the gradient of `x.max(...)` looks for the maximum among x, and where XLA computes x anew with another
+    rounding (after batch normalisation it was seen to) it finds none, and divides by their number, 0.
+    """
     batch, height, width, channels = x.shape
-    x = x[:, : height // 2 * 2, : width // 2 * 2]
-    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+    x = x[:, : height // 2 * 2, : width // 2 * 2].reshape(batch, height // 2, 2, width // 2, 2, channels)
+    rows = jnp.maximum(x[:, :, 0], x[:, :, 1])
+    return jnp.maximum(rows[..., 0, :], rows[..., 1, :])
 
 
 class LeafCNN(nn.Module):
