@@ -121,7 +121,7 @@ def test_an_agent_is_judged_by_its_own_statistics() -> None:
 
 
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=4), st.integers(0, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_padding_changes_no_number(sizes: list[int], place: int) -> None:
     """An agent's f_i, gradient and statistics are the same alone and among agents of any size."""
     place %= len(sizes)

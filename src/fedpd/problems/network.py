@@ -69,7 +69,9 @@ def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -
 
     try:
         with nn.intercept_methods(note):
-            return module.init(jax.random.key(seed), example, **train), momenta
+            variables = module.init(jax.random.key(seed), example, **train)
+        jax.eval_shape(lambda: module.apply(variables, example, mutable=True, **train))
+        return variables, momenta
     except InvalidRngError as error:
         raise FedpdError(
             f"{type(module).__name__} draws random numbers while it trains (dropout): a loss must be a function of the "
