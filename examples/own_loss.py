@@ -38,10 +38,9 @@ def main() -> None:
     oracle = oracles.gd(step=0.1, iterations=10)
     for method in (algorithms.fedpd(eta=1.0, oracle=oracle), algorithms.fedavg(oracle=oracle)):
         run = fedpd.simulate(method, problem, rounds=200)
-        loss, stationarity = (run.history[name][-1] for name in ("loss", "stationarity"))
-        print(
-            f"{method.description}: loss {loss:.4f}, stationarity {stationarity:.1e}, slope {run.model['slope'].round(2)}"
-        )
+        loss, slope = run.history["loss"][-1], run.model["slope"].round(2)
+        stationarity = run.history["stationarity"][-1]
+        print(f"{method.description}: loss {loss:.4f}, stationarity {stationarity:.1e}, slope {slope}")
 
 
 if __name__ == "__main__":
