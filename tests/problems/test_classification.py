@@ -136,6 +136,12 @@ def test_convolutions_are_flaxs(size: int, side: int) -> None:
     np.testing.assert_array_equal(networks.max_pool(expected), pooled)
 
 
+def test_poolings_gradient_is_shared_by_equal_maxima() -> None:
+    x = jnp.asarray([[1.0, 1.0, 5.0, 2.0], [1.0, 1.0, 5.0, 3.0]])[None, :, :, None]
+    gradient = jax.grad(lambda x: jnp.sum(networks.max_pool(x)))(x)[0, :, :, 0]
+    np.testing.assert_array_equal(gradient, [[0.25, 0.25, 0.5, 0], [0.25, 0.25, 0.5, 0]])
+
+
 @pytest.mark.parametrize("block", [1, 4, 64])
 def test_full_gradients_in_blocks_are_those_at_once(block: int) -> None:
     """Of agents of unequal size, with a penalty and weights."""
