@@ -12,6 +12,7 @@ from fedpd.flower.federation import Federated, federate
 from fedpd.flower.inprocess import InProcessGrid
 from fedpd.flower.roll import FederationError
 from fedpd.flower.settings import Settings, read_settings
+from fedpd.flower.strategy import Strategy
 
 __all__ = [
     "Federated",
@@ -19,6 +20,7 @@ __all__ = [
     "InProcessGrid",
     "Local",
     "Settings",
+    "Strategy",
     "client_app",
     "client_name",
     "federate",

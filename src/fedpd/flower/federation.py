@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from tree_math import Vector
 
@@ -53,17 +54,25 @@ def federate(
     """
     start = check_start(start)
     algorithm = choose_form(check_algorithm(algorithm), settings)
+    report, patience = report or _log, Patience(settings.deadline, settings.resend, settings.poll)
     with scope(is_double(start)):
-        federation = _Federation(grid, algorithm, start, settings)
-        federation.run(report or _log)
-        terms, history = federation.terms, federation.ledger.history
-        model = model_of(terms, federation.state)
-    if settings.out is not None:
-        meta = {"algorithm": algorithm.description, "seed": settings.seed, "rounds": settings.rounds, "run": terms.run}
-        checkpoint.write(settings.out / "model.safetensors", checkpoint.flatten("model", model), meta)
-        label = settings.label or algorithm.description
-        write_parquet(settings.out / "history.parquet", {(label, settings.seed): history})
-    return Federated(algorithm.description, settings.seed, model, history, terms.names, terms.run)
+        run = Federation(grid, algorithm, start, settings)
+
+        def evaluate() -> dict[str, float]:
+            if not run.due():
+                return {}
+            return run.metrics(collect(grid, run.roll, run.questions(), EVALUATE, patience, run.read_metrics))
+
+        if not run.ledger.history:
+            run.close(evaluate())
+        while (last := run.meeting()) is not None:
+            desk = Desk(run.terms, run.state, last, {})
+            run.settle(desk, collect(grid, run.roll, desk.orders(), TRAIN, patience, desk.read))
+            run.close(evaluate())
+            report(
+                run.state.step // run.terms.exchanges, settings.rounds, float(run.ledger.history["stationarity"][-1])
+            )
+        return run.result()
 
 
 def _log(done: int, rounds: int, stationarity: float) -> None:
@@ -87,12 +96,14 @@ def new_run(identity: Mapping[str, Any]) -> str:
     return f"{digest[:16]}-{uuid.uuid4().hex}"
 
 
-class _Federation:
-    """The imperative shell: holds the grid, the state and the books; what to do is decided in `server` and `policy`."""
+class Federation:
+    """The state and the books of a run; what to do is decided in `server` and `policy`, and who carries messages apart.
+
+    meeting -> desk (its orders out, answers in) -> settle -> (questions out, answers in) -> close; and again.
+    """
 
     def __init__(self, grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> None:
-        self.grid, self.settings = grid, settings
-        self.patience = Patience(settings.deadline, settings.resend, settings.poll)
+        self.settings = settings
         identity = identity_of(algorithm, start, settings)
         folder = None if settings.out is None else settings.out / "checkpoints"
         found = None if folder is None else checkpoint.load_newest(folder, identity)
@@ -109,34 +120,21 @@ class _Federation:
         if found is not None:
             log.info("It goes on after %d communications.", self.state.number)
 
-    def run(self, report: Report) -> None:
-        terms, rounds = self.terms, self.settings.rounds
-        if not self.ledger.history:
-            metrics = self._evaluate()
-            self.ledger = books.first_row(self.ledger, metrics)
-        meeting = next_meeting(terms, self.state, rounds)
-        while meeting is not None:
-            done = meeting
-            self._communicate(done)
-            meeting = next_meeting(terms, self.state, rounds)
-            if done % terms.exchanges == terms.exchanges - 1:
-                every = self.settings.evaluate_every
-                due = every and (self.state.number % every == 0 or meeting is None)
-                self.ledger = books.close_rounds(self.ledger, terms.shapes.costs, self._evaluate() if due else {})
-                report(done // terms.exchanges + 1, rounds, float(self.ledger.history["stationarity"][-1]))
-            if self.save is not None:
-                self.save(self.state, self.ledger)
+    def meeting(self) -> int | None:
+        """The step of the next communication; None: the run is at its end."""
+        return next_meeting(self.terms, self.state, self.settings.rounds)
 
-    def _communicate(self, last: int) -> None:
-        """One exchange with all clients: orders, answers, the mean."""
+    def count(self, found: Collected) -> None:
+        wire = {"wire_bytes_up": found.bytes_up, "wire_bytes_down": found.bytes_down}
+        self.ledger = books.count(self.ledger, **wire, missing=len(found.missing), refused=len(found.refused))
+
+    def settle(self, desk: Desk, found: Collected) -> None:
+        """The answers to the orders of a communication: their mean, by the policy, and the method's own server step."""
+        self.count(found)
         terms, state, policy = self.terms, self.state, self.settings.on_timeout
-        desk = Desk(terms, state, last, {})
-        expected = desk.expected()
-        found = self._collect({terms.names[i]: desk.order(i) for i in expected}, TRAIN, desk.read)
-        messages = counted_messages(terms, state, expected, found, policy)
-        messages = self._clip(messages, last)
+        messages = self._clip(counted_messages(terms, state, desk.expected(), found, policy))
         replies = {terms.names.index(name): answer.reply for name, answer in found.answers.items()}
-        self.state = aggregate(terms, state, last, messages, list(replies))
+        self.state = aggregate(terms, state, desk.last, messages, list(replies))
         if policy != "stale":
             self.state = self.state._replace(last={})
         for agent, reply in replies.items():
@@ -145,37 +143,62 @@ class _Federation:
         self.ledger = books.count(self.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
         work = {agent: (reply.updates, reply.samples) for agent, reply in replies.items()}
         senders = sum(answer.message is not None for answer in found.answers.values())
-        self.ledger = books.add_work(self.ledger, last, work, senders, len(replies))
+        self.ledger = books.add_work(self.ledger, desk.last, work, senders, len(replies))
 
-    def _clip(self, messages: dict[int, Tree], last: int) -> dict[int, Tree]:
+    def _clip(self, messages: dict[int, Tree]) -> dict[int, Tree]:
         """The messages, none further from the newest broadcast than the settings allow."""
-        if not self.settings.clip:
+        bound = self.settings.clip
+        if not bound:
             return messages
         outcome = self.state.outcomes.get(self.state.number - 1)
         reference = Vector(self.terms.start) if outcome is None else outcome.broadcast
-        clipped = {agent: clip(message, reference, self.settings.clip) for agent, message in messages.items()}
+        clipped = {agent: clip(message, reference, bound) for agent, message in messages.items()}
         for agent, (_, cut) in clipped.items():
             if cut:
-                log.warning(
-                    "The update of client %r was clipped to norm %g.", self.terms.names[agent], self.settings.clip
-                )
+                log.warning("The update of client %r was clipped to norm %g.", self.terms.names[agent], bound)
         self.ledger = books.count(self.ledger, clipped=sum(cut for _, cut in clipped.values()))
         return {agent: message for agent, (message, _) in clipped.items()}
 
-    def _evaluate(self) -> dict[str, float]:
-        """f and the like at the server's model, by all clients; nothing where not all of them answer."""
-        if not self.settings.evaluate_every:
-            return {}
+    def due(self) -> bool:
+        """Whether to evaluate the model as it is now: at the start, every so many communications, and at the end."""
+        every = self.settings.evaluate_every
+        return bool(every) and self.ends_round() and (self.state.number % every == 0 or self.meeting() is None)
+
+    def questions(self) -> dict[str, RecordDict]:
+        """What to ask all clients to evaluate the model as it is now."""
         model = pack(model_of(self.terms, self.state))
-        contents = {name: question(model, self.terms.form) for name in self.terms.names}
-        found = self._collect(contents, EVALUATE, lambda _, content: read_evaluation(content, self.terms.start))
+        return {name: question(model, self.terms.form) for name in self.terms.names}
+
+    def metrics(self, found: Collected) -> dict[str, float]:
+        """f and the like, from the clients' answers to `questions`; nothing where not all of them answered."""
+        self.count(found)
         for name, why in (found.missing | found.refused).items():
             log.warning("The model is not evaluated this time, for want of client %r: %s", name, why)
         whole = len(found.answers) == len(self.terms.names)
         return combine([found.answers[name] for name in self.terms.names]) if whole else {}
 
-    def _collect(self, contents: Any, kind: str, read: Any) -> Collected:
-        found = collect(self.grid, self.roll, contents, kind, self.patience, read)
-        wire = {"wire_bytes_up": found.bytes_up, "wire_bytes_down": found.bytes_down}
-        self.ledger = books.count(self.ledger, **wire, missing=len(found.missing), refused=len(found.refused))
-        return found
+    def read_metrics(self, name: str, content: RecordDict) -> Any:
+        return read_evaluation(content, self.terms.start)
+
+    def ends_round(self) -> bool:
+        """Whether the last communication ended a round, and so may have changed the model."""
+        return self.state.step % self.terms.exchanges == 0
+
+    def close(self, metrics: dict[str, float]) -> None:
+        """A row of the history, and a checkpoint."""
+        if not self.ledger.history:
+            self.ledger = books.first_row(self.ledger, metrics)
+        elif self.ends_round():
+            self.ledger = books.close_rounds(self.ledger, self.terms.shapes.costs, metrics)
+        if self.save is not None and self.state.number:
+            self.save(self.state, self.ledger)
+
+    def result(self) -> Federated:
+        """What it came to, also as files of the folder."""
+        terms, settings, history = self.terms, self.settings, self.ledger.history
+        model, name = model_of(terms, self.state), terms.algorithm.description
+        if settings.out is not None:
+            meta = {"algorithm": name, "seed": settings.seed, "rounds": settings.rounds, "run": terms.run}
+            checkpoint.write(settings.out / "model.safetensors", checkpoint.flatten("model", model), meta)
+            write_parquet(settings.out / "history.parquet", {(settings.label or name, settings.seed): history})
+        return Federated(name, settings.seed, model, history, terms.names, terms.run)

@@ -1,6 +1,6 @@
 """The server's side as pure functions: when the next communication is, what to order, what to make of the answers."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -97,6 +97,11 @@ class Desk(NamedTuple):
         """The agents that can take part: not those that missed an earlier exchange of the same round."""
         agents = range(len(self.terms.names))
         return [agent for agent in agents if first_step(self.terms, self.state, agent) <= self.last]
+
+    def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> dict[str, RecordDict]:
+        """The orders to all that can take part, those who said that they have lost their state among them."""
+        names = {self.terms.names[agent]: agent for agent in self.expected()}
+        return {name: self.order(agent, lost=name in lost, config=config) for name, agent in names.items()}
 
     def order(self, agent: int, *, lost: bool = False, config: Mapping[str, Any] | None = None) -> RecordDict:
         """The order to an agent; to one that has `lost` its state, with all that it needs to go on."""
