@@ -132,7 +132,11 @@ def _standing(site: Site, order: Order, content: RecordDict, saved: Saved | None
         agent = _begin(site, content["start" if order.number else "arrays"])
     else:
         agent = saved.after if saved.number == order.counted else saved.before
+    # What it has saved after order n has heard of the communications before n; `before` of no later ones either.
+    known = -1 if lost or saved is None else saved.number
     for number, e in zip(order.past, order.exchanges, strict=True):
+        if number < known:
+            continue
         name = "arrays" if number == order.past[-1] else f"past-{number}"
         broadcast = unpack(_arrays(content, name), site.shapes.broadcasts[e], "broadcast")
         exchange = site.algorithm.exchanges[e]

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from jax.tree_util import FlattenedIndexKey, keystr
 
-from fedpd.checkpoint import flatten
 from fedpd.checks import FedpdError
 from fedpd.core import Tree
 
@@ -18,19 +18,29 @@ class RefusedError(FedpdError):
 
 
 def pack(tree: Tree) -> ArrayRecord:
-    """A pytree as named arrays: "[0].tree['w']"."""
-    return ArrayRecord({name: Array(leaf) for name, leaf in flatten("", tree).items()})
+    """A pytree as named arrays: "w" of a model {"w": ...}, "1/w" of the second of two such models."""
+    leaves = [np.asarray(leaf, order="C") for leaf in jax.tree.leaves(tree)]
+    return ArrayRecord({name: Array(leaf) for name, leaf in zip(_names(tree), leaves, strict=True)})
+
+
+def _names(tree: Tree) -> list[str]:
+    """Paths without the vectors that models are wrapped in; where that is ambiguous, the whole paths."""
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    short = [tuple(key for key in path if key != FlattenedIndexKey(0)) for path in paths]
+    names = [keystr(path, simple=True, separator="/") or "x" for path in short]
+    return names if len(set(names)) == len(names) else [keystr(path) for path in paths]
 
 
 def unpack(record: ArrayRecord, like: Tree, what: str) -> Tree:
     """The pytree of the structure, shapes and types of `like` that `pack` has packed; anything else is refused."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(like)
-    wanted = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    leaves, structure = jax.tree.flatten(like)
+    wanted = dict(zip(_names(like), leaves, strict=True))
     if set(record) != set(wanted):
         lacking, foreign = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
         raise RefusedError(f"{what}: lacks the arrays {lacking} and has {foreign}, which do not belong to it.")
-    leaves = [_array(record[name], leaf, f"{what} {name}") for name, leaf in wanted.items()]
-    return jax.tree.unflatten(structure, leaves)
+    return jax.tree.unflatten(
+        structure, [_array(record[name], leaf, f"{what}, {name}") for name, leaf in wanted.items()]
+    )
 
 
 def _array(array: Array, like: Any, what: str) -> np.ndarray:
