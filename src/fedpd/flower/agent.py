@@ -17,7 +17,7 @@ from tree_math import Vector
 
 from fedpd.agents import Functions, Shard, agent_key, arrays, local_objective
 from fedpd.checks import FedpdError
-from fedpd.core import Algorithm, Losses, Penalty, Tree
+from fedpd.core import Algorithm, Exchange, Key, Losses, Penalty, Tree
 from fedpd.flower.protocol import Order
 from fedpd.flower.records import RefusedError, unpack
 from fedpd.flower.shapes import Shapes
@@ -97,6 +97,13 @@ def with_objective(function: Callable[..., Any], functions: Functions, shard: Sh
     return function(local_objective(functions, shard), *arguments)
 
 
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _step(exchange: Exchange, e: int, functions: Functions, shard: Shard, agent: Any, r: Any, key: Key) -> Any:
+    """Exchange e of round r, up to what is sent: (agent, Work)."""
+    f = local_objective(functions, shard)
+    return exchange.local(f, agent, r, agent_key(key, r, shard.agent, e))
+
+
 @partial(jax.jit, static_argnums=0)
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
@@ -111,9 +118,7 @@ def obey(site: Site, order: Order, content: RecordDict, saved: Saved | None) -> 
     exchanges = site.algorithm.exchanges
     for step in range(order.first, order.last + 1):
         r, e = divmod(step, len(exchanges))
-        r = jnp.int32(r)
-        mine = agent_key(key, r, site.shard.agent, e)
-        agent, work = with_objective(exchanges[e].local, site.functions, site.shard, agent, r, mine)
+        agent, work = _step(exchanges[e], e, site.functions, site.shard, agent, jnp.int32(r), key)
         updates.append(work.updates)
         samples.append(work.samples)
     numbers = [np.array(jax.device_get(column), np.int64) for column in (updates, samples)]

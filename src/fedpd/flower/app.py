@@ -5,7 +5,7 @@ from collections.abc import Callable
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpd.flower.client import MakeAlgorithm, MakeStart
+from fedpd.flower.client import Config, MakeAlgorithm, MakeStart
 from fedpd.flower.federation import Federated, Report, federate
 from fedpd.flower.settings import read_settings
 
@@ -14,6 +14,7 @@ def server_app(
     algorithm: MakeAlgorithm,
     start: MakeStart,
     *,
+    defaults: Config | None = None,
     done: Callable[[Federated], None] | None = None,
     report: Report | None = None,
 ) -> ServerApp:
@@ -21,6 +22,7 @@ def server_app(
 
     algorithm: run configuration -> Algorithm, the same function as the clients'.
     start:     run configuration -> the model x^0.
+    defaults:  what the run's configuration says where it is silent.
     done:      is given what the federation came to.
     report:    is told how far it is; the log, unless given.
     """
@@ -28,7 +30,7 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config = context.run_config
+        config = {**(defaults or {}), **context.run_config}
         outcome = federate(grid, algorithm(config), start(config), read_settings(config), report)
         if done is not None:
             done(outcome)

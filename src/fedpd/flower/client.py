@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from contextlib import AbstractContextManager
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -41,6 +41,7 @@ def client_app(
     start: MakeStart,
     local: MakeLocal,
     *,
+    defaults: Config | None = None,
     name: Callable[[Context], str] = client_name,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
@@ -49,31 +50,35 @@ def client_app(
     algorithm: run configuration -> Algorithm, the same function as the server's.
     start:     run configuration -> the model x^0, likewise; here only its structure and shapes matter.
     local:     context -> Local, this client's own samples. Called once a process and client.
+    defaults:  what the run's configuration says where it is silent, as at the server.
     name:      context -> the client's stable name, under which it keeps its state.
     mods:      Flower's mods around the messages of training (clipping, local differential privacy, ...).
     """
     app = ClientApp()
-
-    @lru_cache(maxsize=8)
-    def method(items: tuple[tuple[str, Any], ...], form: str) -> tuple[Algorithm, Tree]:
-        config = dict(items)
-        chosen = check_algorithm(algorithm(config))
-        return (chosen.partial or chosen) if form == "partial" else chosen, check_start(start(config))
-
+    # What a process need not make twice, above all compiled programs, which belong to the functions of one Algorithm.
+    # Plain dictionaries: Ray carries the app to other processes.
+    methods: dict[Any, tuple[Algorithm, Tree]] = {}
     sites: dict[Any, Site] = {}
 
+    def method(context: Context, form: str = "whole") -> tuple[Algorithm, Tree]:
+        key = (*sorted(context.run_config.items()), form)
+        if key not in methods:
+            config = {**(defaults or {}), **context.run_config}
+            chosen = check_algorithm(algorithm(config))
+            methods[key] = (chosen.partial or chosen) if form == "partial" else chosen, check_start(start(config))
+        return methods[key]
+
     def site(context: Context, form: str) -> Site:
-        items = tuple(sorted(context.run_config.items()))
-        key = (name(context), context.node_id, items, form)
+        key = (name(context), context.node_id, *sorted(context.run_config.items()), form)
         if key not in sites:
-            chosen, model = method(items, form)
             if len(sites) == SITES:
                 sites.pop(next(iter(sites)))
+            chosen, model = method(context, form)
             sites[key] = settle(local(context), model, chosen, shapes(chosen, model), name(context))
         return sites[key]
 
-    def double(context: Context) -> bool:
-        return is_double(method(tuple(sorted(context.run_config.items())), "whole")[1])
+    def precision(context: Context) -> AbstractContextManager[Any]:
+        return scope(is_double(method(context)[1]))
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
@@ -83,7 +88,7 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         order = read_order(message.content)
         try:
-            with scope(double(context)):
+            with precision(context):
                 content = answer(site(context, order.form), order, message.content, name(context), context)
         except FedpdError as error:
             log.warning("Client %r refuses: %s", name(context), error)
@@ -92,7 +97,7 @@ def client_app(
 
     @app.evaluate()
     def judge(message: Message, context: Context) -> Message:
-        with scope(double(context)):
+        with precision(context):
             form = str(message.content.config_records["config"][PREFIX + "form"])
             return Message(evaluate(site(context, form), message.content), reply_to=message)
 

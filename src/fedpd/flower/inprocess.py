@@ -14,7 +14,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -82,8 +82,9 @@ class InProcessGrid(Grid):
 
 def over_the_wire(message: Message) -> Message:
     """The message as it arrives: serialised, and read back."""
-    contents = {identity: part.deflate() for identity, part in get_all_nested_objects(message).items()}
-    arrived = inflate_object_from_contents(message.object_id, contents)
+    with no_object_id_recompute():
+        contents = {identity: part.deflate() for identity, part in get_all_nested_objects(message).items()}
+        arrived = inflate_object_from_contents(message.object_id, contents)
     assert isinstance(arrived, Message)
     arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
     return arrived

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from jax.tree_util import FlattenedIndexKey, keystr
 
 from fedpd.checks import FedpdError
@@ -58,4 +58,5 @@ def _array(array: Array, like: Any, what: str) -> np.ndarray:
 
 def serialised_bytes(content: RecordDict) -> int:
     """The bytes of a message's content as Flower sends it: equal arrays are sent once."""
-    return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
+    with no_object_id_recompute():  # else Flower hashes every part once for every part that holds it
+        return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
