@@ -1,5 +1,6 @@
 """A federation on Flower is a simulation: the same model and the same books, for every method."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 from flwr.app import Context
 
 from fedpd import Algorithm, algorithms, oracles, problems, schedules, simulate
+from fedpd.core import Evaluation
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate
 from fedpd.history import COLUMNS
 from fedpd.metrics import ACCURACY
@@ -86,7 +88,9 @@ def test_float32_is_computed_in_float32() -> None:
 
 def test_accuracies_are_those_of_a_simulation() -> None:
     rng = np.random.default_rng(1)
-    parts = [{"x": rng.normal(size=(6, 2)), "y": rng.integers(0, 2, 6).astype(np.int32)} for _ in range(AGENTS)]
+    parts: list[Any] = [
+        {"x": rng.normal(size=(6, 2)), "y": rng.integers(0, 2, 6).astype(np.int32)} for _ in range(AGENTS)
+    ]
     tests = [{name: leaf[:4] for name, leaf in one.items()} for one in parts]
 
     def losses(model: Any, batch: Any) -> Any:
@@ -94,10 +98,6 @@ def test_accuracies_are_those_of_a_simulation() -> None:
 
     def correct(model: Any, batch: Any) -> Any:
         return 1.0 * ((batch["x"] @ model > 0) == (batch["y"] > 0))
-
-    from dataclasses import replace
-
-    from fedpd.core import Evaluation
 
     stacked: Any = {name: np.stack([one[name] for one in tests]) for name in ("x", "y")}
     problem = problems.from_losses(losses, parts, np.ones(2))

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, Error, Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from fedpd import Algorithm, algorithms, simulate
 from fedpd.checkpoint import CheckpointError
@@ -178,6 +181,9 @@ def away(who: np.ndarray, *, computes: bool) -> Callable[[Message, Deliver], Mes
     return fault
 
 
+SKIPPING = algorithms.fedpd(eta=0.5, oracle=GD, p=0.5)
+COMMUNICATED = simulate(SKIPPING, whole(), rounds=20).history["communicated"]
+MEETINGS = {0.0: np.arange(4), 0.5: np.flatnonzero(COMMUNICATED) - 1}  # the rounds that end in a communication
 PRESENT = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
 PARTIAL: dict[str, Callable[[], Algorithm]] = {
     "fedpd": lambda: FEDPD,
@@ -191,12 +197,34 @@ PARTIAL: dict[str, Callable[[], Algorithm]] = {
 def test_clients_away_are_a_simulations_participation(name: str, computes: bool) -> None:
     algorithm = PARTIAL[name]()
     grid = Fallible(algorithm, away(PRESENT, computes=computes))
-    there = run(algorithm, len(PRESENT), grid, on_timeout="partial", deadline=0.15, resend=100.0)
+    there = run(algorithm, len(PRESENT), grid, on_timeout="partial", deadline=0.01)
     here = simulate(algorithm, whole(), rounds=len(PRESENT), participation=PRESENT)
     assert_same(there.model, here.model, rtol=1e-11)
     for column in ("samples", "bytes_up", "bytes_down", "local_updates", "communications"):
         np.testing.assert_array_equal(there.history[column], here.history[column])
     assert there.history["missing"][-1] == (~PRESENT).sum()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    present=arrays(bool, (4, AGENTS)).map(lambda who: who | (np.arange(AGENTS) == 0)),
+    computed=arrays(bool, (4, AGENTS)),
+    p=st.sampled_from([0.0, 0.5]),
+)
+def test_any_absences_are_a_simulations_participation(present: np.ndarray, computed: np.ndarray, p: float) -> None:
+    algorithm = FEDPD if p == 0 else SKIPPING
+    inner = [away(present, computes=True), away(present, computes=False)]
+
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        agent, number = order_of(message)
+        return inner[0 if computed[number, agent] else 1](message, deliver)
+
+    last = MEETINGS[p][3]  # the round that ends in the fourth communication
+    there = run(algorithm, last + 1, Fallible(algorithm, fault), on_timeout="partial", deadline=0.01)
+    stretches = np.searchsorted(MEETINGS[p], np.arange(last + 1))
+    here = simulate(algorithm, whole(), rounds=last + 1, participation=present[stretches])
+    assert_same(there.model, here.model, rtol=1e-11)
+    np.testing.assert_array_equal(there.history["samples"][-1], here.history["samples"][-1])
 
 
 def test_stale_counts_the_last_message_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,10 +235,10 @@ def test_stale_counts_the_last_message_again(caplog: pytest.LogCaptureFixture) -
     def record(message: Message, deliver: Deliver) -> Message | None:
         reply = inner(message, deliver)
         if reply is not None and order_of(message)[1] >= 0:
-            sent[order_of(message)] = reply.content["arrays"]["w"].numpy()
+            sent[order_of(message)] = reply.content.array_records["arrays"]["w"].numpy()
         return reply
 
-    there = run(algorithm, 2, Fallible(algorithm, record), on_timeout="stale", deadline=0.15)
+    there = run(algorithm, 2, Fallible(algorithm, record), on_timeout="stale", deadline=0.01)
     assert (VICTIM, 1) not in sent
     np.testing.assert_allclose(there.model["w"], (sent[0, 1] + sent[VICTIM, 0] + sent[2, 1]) / 3, rtol=1e-14)
     assert "'1' is not counted in communication 1" in caplog.text
@@ -218,8 +246,8 @@ def test_stale_counts_the_last_message_again(caplog: pytest.LogCaptureFixture) -
 
 def test_a_run_that_fails_is_resumed_from_where_it_was(tmp_path: Path) -> None:
     broken = Fallible(FEDPD, away(np.arange(ROUNDS * AGENTS).reshape(ROUNDS, AGENTS) != 3 * AGENTS + 1, computes=True))
-    with pytest.raises(FederationError, match=r"communication 3 lacks 1 of 3 clients \('1': no answer in 0.15 s"):
-        run(FEDPD, ROUNDS, broken, out=tmp_path, deadline=0.15)
+    with pytest.raises(FederationError, match=r"communication 3 lacks 1 of 3 clients \('1': no answer in 0.01 s"):
+        run(FEDPD, ROUNDS, broken, out=tmp_path, deadline=0.01)
     grid = Fallible(FEDPD, lambda message, deliver: deliver(message))
     grid.contexts = {node + 10: context for node, context in grid.contexts.items()}
     there = run(FEDPD, ROUNDS, grid, out=tmp_path)
@@ -240,13 +268,13 @@ def test_the_same_run_again_begins_again() -> None:
 
 def spoil(name: str, array: np.ndarray) -> Callable[[Message], None]:
     def change(reply: Message) -> None:
-        reply.content["arrays"][name] = Array(array)  # type: ignore[index]
+        reply.content.array_records["arrays"][name] = Array(array)
 
     return change
 
 
 def drop_key(reply: Message) -> None:
-    del reply.content["arrays"]["b"]  # type: ignore[union-attr]
+    del reply.content.array_records["arrays"]["b"]
 
 
 def drop_arrays(reply: Message) -> None:
@@ -254,12 +282,13 @@ def drop_arrays(reply: Message) -> None:
 
 
 def pickled(reply: Message) -> None:
-    reply.content["arrays"]["w"] = Array("object", (4,), "numpy.ndarray", b"\x80\x04N.")  # type: ignore[index]
+    reply.content.array_records["arrays"]["w"] = Array("object", (4,), "numpy.ndarray", b"\x80\x04N.")
 
 
 def entry(record: str, name: str, value: Any) -> Callable[[Message], None]:
     def change(reply: Message) -> None:
-        reply.content[record][name] = value  # type: ignore[index]
+        found: Any = reply.content[record]
+        found[name] = value
 
     return change
 

@@ -162,7 +162,12 @@ class Federation:
     def due(self) -> bool:
         """Whether to evaluate the model as it is now: at the start, every so many communications, and at the end."""
         every = self.settings.evaluate_every
-        return bool(every) and self.ends_round() and (self.state.number % every == 0 or self.meeting() is None)
+        if not every or not self.ends_round() or (self.state.number % every and self.meeting() is not None):
+            return False
+        away = [i for i, counted in enumerate(self.state.counted) if counted != self.state.number - 1]
+        for agent in away:  # waiting for it again would not bring it back
+            log.warning("The model is not evaluated this time, for want of client %r.", self.terms.names[agent])
+        return not away
 
     def questions(self) -> dict[str, RecordDict]:
         """What to ask all clients to evaluate the model as it is now."""

@@ -55,6 +55,8 @@ class Roll:
                 log.warning("Node %d does not say its name%s.", node, f": {reply.error}" if reply.has_error() else "")
                 self._known.discard(node)  # it is asked again
             elif self.nodes.get(name) != node:
+                if name in self.nodes:
+                    log.warning("Client %r is now on node %d, and no longer on %d.", name, node, self.nodes[name])
                 self.nodes[name] = node
                 moved.append(name)
         return moved
@@ -83,7 +85,8 @@ def call_roll(grid: Grid, agents: int, deadline: float, poll: float, names: Sequ
             wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"
             raise FederationError(
                 f"{wanted} were waited for {deadline:g} s, and there are {len(here)}: {_list(here) or 'none'}. Start "
-                "the others (in Flower's simulation: num-supernodes), or set agents to how many there are."
+                "the others (in Flower's simulation: num-supernodes), name every client differently, or set agents to "
+                "how many there are."
             )
         time.sleep(poll)
 
