@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -45,66 +45,101 @@ class Open(NamedTuple):
     content: RecordDict
     again: float  # when to send it again
     pause: float  # and how long to wait after that
-    faults: int
-    heard: str
+    errors: int = 0
+    faults: int = 0  # those that are the ClientApp's own
+    heard: str = "nothing"
 
 
 def collect(
     grid: Grid, roll: Roll, contents: Mapping[str, RecordDict], kind: str, patience: Patience, read: Read
 ) -> Collected:
     """Send every client its content, and read the answers."""
-    began = looked = time.monotonic()
-    open_ = {name: Open(content, began, patience.resend, 0, "nothing") for name, content in contents.items()}
-    sent: dict[str, str] = {}
-    answers: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    up = down = 0
+    began = time.monotonic()
+    desk = _Collection(grid, roll, contents, kind, patience, read, began)
+    while desk.open:
+        desk.look()
+        desk.send()
+        desk.hear()
+        if desk.open and time.monotonic() >= began + patience.deadline:
+            break
+        if desk.open:
+            time.sleep(patience.poll)
+    late = {
+        name: f"no answer in {patience.deadline:g} s, last heard: {order.heard}" for name, order in desk.open.items()
+    }
+    return Collected(desk.answers, desk.refused, late, desk.up, desk.down)
 
-    def deal(name: str, reply: Message) -> None:
-        order = open_[name]
-        if reply.has_error():
-            reason = (reply.error.reason or f"error {reply.error.code}").strip().splitlines()[-1]
-            log.warning("Client %r: %s", name, reason)
-            faults = order.faults + (reply.error.code in OWN_FAULT)
-            open_[name] = order._replace(
-                faults=faults, heard=reason, again=time.monotonic() + min(order.pause, 1 + faults)
-            )
-            if faults == ATTEMPTS:
-                refused[name] = f"failed {ATTEMPTS} times: {reason}"
+
+class _Collection:
+    """Orders under way."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        roll: Roll,
+        contents: Mapping[str, RecordDict],
+        kind: str,
+        patience: Patience,
+        read: Read,
+        now: float,
+    ) -> None:
+        self.grid, self.roll, self.kind, self.patience, self.read = grid, roll, kind, patience, read
+        self.open = {name: Open(content, now, patience.resend) for name, content in contents.items()}
+        self.sent: dict[str, str] = {}  # message -> name
+        self.answers: dict[str, Any] = {}
+        self.refused: dict[str, str] = {}
+        self.up = self.down = 0
+        self.looked = now
+
+    def look(self) -> None:
+        """Whether anyone who owes an answer is on another node now."""
+        now = time.monotonic()
+        if now - self.looked < LOOK:
             return
+        self.looked = now
+        for name in self.roll.look():
+            if name in self.open:
+                self.open[name] = self.open[name]._replace(again=now)
+
+    def send(self) -> None:
+        """What is due."""
+        now = time.monotonic()
+        for name, order in self.open.items():
+            if now >= order.again:
+                message = Message(order.content, self.roll.nodes[name], self.kind, ttl=self.patience.deadline + 60)
+                self.down += serialised_bytes(order.content)
+                self.sent |= {identity: name for identity in self.grid.push_messages([message]) if identity}
+                self.open[name] = order._replace(again=now + order.pause, pause=2 * order.pause)
+
+    def hear(self) -> None:
+        for reply in self.grid.pull_messages(list(self.sent)) if self.sent else ():
+            name = self.sent.pop(reply.metadata.reply_to_message_id, "")
+            self.up += serialised_bytes(reply.content) if reply.has_content() else 0
+            if name in self.open and reply.has_error():
+                self._fail(name, reply.error)
+            elif name in self.open:
+                self._read(name, reply.content)
+        for name in (*self.answers, *self.refused):
+            self.open.pop(name, None)
+
+    def _fail(self, name: str, error: Error) -> None:
+        """An error of Flower, or of the ClientApp (which has so many chances): the order is sent again, ever later."""
+        reason = (error.reason or f"error {error.code}").strip().splitlines()[-1]
+        log.warning("Client %r: %s", name, reason)
+        order = self.open[name]
+        errors, faults = order.errors + 1, order.faults + (error.code in OWN_FAULT)
+        again = time.monotonic() + min(2.0**errors, self.patience.resend)
+        self.open[name] = order._replace(errors=errors, faults=faults, heard=reason, again=again)
+        if faults == ATTEMPTS:
+            self.refused[name] = f"failed {ATTEMPTS} times: {reason}"
+
+    def _read(self, name: str, content: RecordDict) -> None:
         try:
-            answer = read(name, reply.content)
+            answer = self.read(name, content)
         except FedpdError as error:
-            refused[name] = str(error)
+            self.refused[name] = str(error)
             return
         if isinstance(answer, RecordDict):
-            open_[name] = order._replace(content=answer, again=time.monotonic())
+            self.open[name] = self.open[name]._replace(content=answer, again=time.monotonic())
         else:
-            answers[name] = answer
-
-    while open_:
-        now = time.monotonic()
-        if now - looked >= LOOK:
-            looked = now
-            for name in roll.look():
-                if name in open_:
-                    log.warning("Client %r is back on another node: its order is sent again.", name)
-                    open_[name] = open_[name]._replace(again=now)
-        for name, order in open_.items():
-            if now >= order.again and name in roll.nodes:
-                message = Message(order.content, roll.nodes[name], kind, ttl=patience.deadline + 60)
-                down += serialised_bytes(order.content)
-                sent |= {identity: name for identity in grid.push_messages([message]) if identity}
-                open_[name] = order._replace(again=now + order.pause, pause=2 * order.pause)
-        for reply in grid.pull_messages(list(sent)) if sent else ():
-            name = sent.pop(reply.metadata.reply_to_message_id, "")
-            up += serialised_bytes(reply.content) if reply.has_content() else 0
-            if name in open_:
-                deal(name, reply)
-        for name in (*answers, *refused):
-            open_.pop(name, None)
-        if not open_ or time.monotonic() >= began + patience.deadline:
-            break
-        time.sleep(patience.poll)
-    missing = {name: f"no answer in {patience.deadline:g} s, last heard: {o.heard}" for name, o in open_.items()}
-    return Collected(answers, refused, missing, up, down)
+            self.answers[name] = answer
