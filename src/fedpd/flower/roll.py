@@ -46,7 +46,7 @@ class Roll:
             if node not in self._known:
                 self._known.add(node)
                 message = Message(RecordDict({"config": ConfigRecord({})}), node, HELLO)
-                self._asked |= dict.fromkeys(self.grid.push_messages([message]), node)
+                self._asked |= {identity: node for identity in self.grid.push_messages([message]) if identity}
         moved = []
         for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
             node = self._asked.pop(reply.metadata.reply_to_message_id)
