@@ -92,6 +92,13 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
     arrays, meta = checkpoint.read(tmp_path / "out" / "models" / "03-fedavg-seed-0.safetensors")
     assert arrays["model"].shape == (3,)
     assert meta["label"] == "FedAvg"
+    written = fedpd("report", "out", "--target", "1e-3", folder=tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert "‖∇f‖² ≤ 0.001" in written.stdout
+    assert (tmp_path / "out" / "report.html").stat().st_size > 4_000_000
+    watched = fedpd("watch", "out", folder=tmp_path)
+    assert watched.returncode == 0, watched.stderr
+    assert "out: finished" in watched.stdout
     again = fedpd("run", "small.toml", "--out", "out", folder=tmp_path)
     assert again.returncode == 2
     assert "fedpd resume out" in again.stderr
@@ -105,6 +112,8 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("run", "nothing.toml"), "nothing.toml cannot be read"),
         (("run", "wrong.toml"), "error: wrong.toml: [run] rounds = 0: must be an integer of at least 1"),
         (("resume", "."), "this is not a run's folder"),
+        (("report", "full"), "full: there is no experiment.toml in it, so this is not a run's folder"),
+        (("watch", "nothing"), "nothing: there is no such folder"),
         (("compare", "--out", "full"), "the folder is not empty"),
         (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),
         (("advise", "weak", "--epsilon", "-1"), "epsilon = -1.0: must be positive"),

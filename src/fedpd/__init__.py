@@ -19,7 +19,7 @@ if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform" not in 
     with contextlib.suppress(RuntimeError):  # JAX was in use before fedpd was imported: its devices stay as they are
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
-from fedpd import algorithms, data, oracles, problems, regularizers, schedules, theory
+from fedpd import algorithms, data, loggers, oracles, problems, regularizers, schedules, theory
 from fedpd.advise import Advice, advise
 from fedpd.checks import FedpdError, TheoryWarning
 from fedpd.core import Algorithm, Exchange, Oracle, Problem
@@ -44,6 +44,7 @@ __all__ = [
     "advise",
     "algorithms",
     "data",
+    "loggers",
     "oracles",
     "problems",
     "regularizers",

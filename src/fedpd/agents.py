@@ -79,30 +79,85 @@ def arrays(problem: Problem) -> Shard:
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
-    """The one loop over agents. body(one agent's part) -> (to sum, to keep); returns (sum over agents, stacked)."""
-    if layout.parallel:
-        parts, kept = jax.vmap(body)(stacked)
-        total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), parts)
-    else:
-        first = jax.tree.map(lambda leaf: leaf[0], stacked)
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(body, first)[0])
-
-        def step(total: Tree, one: Tree) -> tuple[Tree, Tree]:
-            part, kept = body(one)
-            return jax.tree.map(jnp.add, total, part), kept
-
-        total, kept = lax.scan(step, zero, stacked)
-    if layout.mesh is not None:
-        total = lax.psum(total, AXIS)
+    """body(one agent's part) -> (to sum, to keep); returns (sum over agents, stacked)."""
+    total, _, kept = update_agents(lambda _, one: _without_state(*body(one)), None, stacked, layout)
     return total, kept
 
 
-def with_ghosts(tree: Tree, layout: Layout, axis: int = 0) -> Tree:
-    """Arrays of all agents, filled up with copies of the first one until every device has as many.
+def _without_state(part: Tree, kept: Tree) -> tuple[Tree, None, Tree]:
+    return part, None, kept
+
+
+def update_agents(
+    body: Callable[[Any, Any], tuple[Tree, Any, Tree]], agents: Any, stacked: Tree, layout: Layout
+) -> tuple[Tree, Any, Tree]:
+    """The one loop over agents. body(agent, one agent's part) -> (to sum, agent, to keep).
+
+    Returns (sum over agents, agents, stacked). One agent after another, their state is carried through the loop and
+    written where it was read: a second copy of all agents is never made, and one agent is finished before the next.
+    """
+    if layout.parallel:
+        parts, agents, kept = jax.vmap(body)(agents, stacked)
+        total = jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), parts)
+    else:
+        first = jax.tree.map(lambda leaf: leaf[0], (agents, stacked))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(body, *first)[0])
+
+        def step(carry: tuple[Tree, Any], numbered: tuple[Array, Tree]) -> tuple[tuple[Tree, Any], Tree]:
+            (total, agents), (i, one) = carry, numbered
+            agent = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), agents)
+            part, agent, kept = apart(body, i >= 0, agent, one)
+            agents = jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, i, 0), agents, agent)
+            return (jax.tree.map(jnp.add, total, part), agents), kept
+
+        number = len(jax.tree.leaves((agents, stacked))[0])
+        (total, agents), kept = lax.scan(step, (zero, agents), (jnp.arange(number), stacked))
+    if layout.mesh is not None:
+        total = lax.psum(total, AXIS)
+    return total, agents, kept
+
+
+def each_in_place(
+    change: Callable[[Any, Any], Any], agents: Any, stacked: Tree, layout: Layout, silent: Array | None
+) -> Any:
+    """change(agent, one agent's part) -> agent for all of them, unless it is `silent` (None: it is not)."""
+    if layout.parallel:
+        return unless(silent, lambda: jax.vmap(change)(agents, stacked), agents)
+
+    def step(i: Array, agents: Any) -> Any:
+        agent, one = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), (agents, stacked))
+        agent = apart(change, i >= 0, agent, one)
+        return jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, i, 0), agents, agent)
+
+    number = len(jax.tree.leaves(agents)[0])
+    return lax.fori_loop(0, number if silent is None else jnp.where(silent, 0, number), step, agents)
+
+
+def unless(silent: Array | None, change: Callable[[], Tree], unchanged: Tree) -> Tree:
+    """change(), or what there was if it is `silent` (None: it is not)."""
+    return change() if silent is None else lax.cond(silent, lambda: unchanged, change)
+
+
+def apart(function: Callable[..., Tree], true: Array, *arguments: Any) -> Tree:
+    """function(*arguments), computed before anything that uses it, and after all that it uses; `true` is.
+
+    XLA would merge reading an agent, its last operations and writing it into loops that read some arrays of all agents
+    while they write others, and copy them all to be safe: for every agent. It does not merge across a condition.
+    """
+    shapes = jax.eval_shape(function, *arguments)
+
+    def never(*_: Any) -> Tree:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    return lax.cond(true, function, never, *arguments)
+
+
+def with_ghosts(tree: Tree, layout: Layout, axis: int = 0, block: int | None = None) -> Tree:
+    """Arrays of all agents, filled up with copies of the first one until every device (or block) has as many.
 
     A ghost has the data, the randomness and so the state of the agent it copies; it is left out of every sum.
     """
-    extra = -layout.agents % (1 if layout.mesh is None else layout.mesh.size)
+    extra = -layout.agents % (block or (1 if layout.mesh is None else layout.mesh.size))
     if not extra:
         return tree
 

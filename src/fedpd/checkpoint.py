@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import save_file
 
 from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError
@@ -59,7 +59,7 @@ def _digest(arrays: Arrays, text: str = "") -> str:
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
-        digest.update(array.tobytes())
+        digest.update(array.reshape(-1).view(np.uint8).data)  # its memory, not a copy: states can be gigabytes
     return digest.hexdigest()
 
 
@@ -68,7 +68,7 @@ def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     text = json.dumps(meta, sort_keys=True)
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # safetensors writes memory order
     with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
-        file.write(save(arrays, {FORMAT: json.dumps({"meta": text, "sha256": _digest(arrays, text)})}))
+        save_file(arrays, file.name, {FORMAT: json.dumps({"meta": text, "sha256": _digest(arrays, text)})})
 
 
 def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -121,6 +121,22 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
         return arrays, meta
     if refused:
         log.warning("%sThere is no other: the run starts afresh.", refused)
+    return None
+
+
+def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
+    """The arrays so named and the metadata of the newest checkpoint that can be opened, for those who only look on.
+
+    The checksum of the whole is left alone: models may be large, and the run that writes may drop the file any moment.
+    """
+    for path in _files(folder):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                envelope = json.loads((file.metadata() or {})[FORMAT])
+                names = [name for name in file.keys() if name.startswith(prefixes)]  # noqa: SIM118 (not a mapping)
+                return {name: file.get_tensor(name) for name in names}, json.loads(envelope["meta"])
+        except (SafetensorError, OSError, ValueError, LookupError):
+            continue
     return None
 
 

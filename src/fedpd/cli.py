@@ -99,6 +99,36 @@ def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, finished or not.")],
+    out: Annotated[Path | None, typer.Option(help="The page; by default RUN/report.html, or report.html here.")] = None,
+    target: Annotated[float | None, typer.Option(help="The stationarity where the page's slider stands.")] = None,
+    figures: Annotated[list[str] | None, typer.Option(help="Figures for a paper too: pdf, svg or png.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Histories and costs as CSV too.")] = False,
+) -> None:
+    """One page on what came out: curves, costs to any target, the problem, and how to repeat it. Opens offline."""
+    from fedpd.report import write_report
+
+    with console.status("writing the report"):
+        written = write_report(runs, out, target=target, figures=figures or (), csv=csv)
+    console.print(Text(written.finding), soft_wrap=True)
+    for path in (written.page, *written.others):
+        console.print(Text(f"Saved: {path}"), soft_wrap=True)
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on, or has ended.")],
+    once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and end.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+) -> None:
+    """The curves and latest numbers of a run while it goes on, from its checkpoints. Ctrl-C ends only the view."""
+    from fedpd.report.watch import watch as show
+
+    show(run, console, once=once, every=positive("--every", every, "Give seconds, e.g. 1"))
+
+
+@app.command()
 def advise(
     problem: Source = "strong",
     epsilon: Annotated[float, typer.Option(help="The target for ||grad f||^2.")] = 1e-6,
@@ -252,7 +282,8 @@ def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: 
     paths = save_figure(comparison_figure(results, title), folder, "comparison")
     if all("test_accuracy" in run.history for result in results for run in result.runs):
         paths = save_figure(comparison_figure(results, title, "test_accuracy"), folder, "accuracy")
-    console.print(Text(f"Figure: {paths[0]}\nHistories: {folder / 'history.parquet'}"), soft_wrap=True)
+    saved = f"Figure: {paths[0]}\nHistories: {folder / runner.HISTORY}\nAs a page: fedpd report {folder}"
+    console.print(Text(saved), soft_wrap=True)
 
 
 def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:

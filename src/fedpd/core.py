@@ -213,12 +213,17 @@ class Oracle(NamedTuple):
     init(f, x) -> memory: what it keeps between rounds.
     solve(phi, x, memory, r, key) -> (x, memory, Work).
     batch: samples a step takes (None: all of the agent's), by which the execution over agents is chosen.
+    anew(f, x) -> memory: as `init`, for an agent that has lost its state in the middle of a run; None: as `init`.
     """
 
     description: str
     init: Callable[[LocalObjective, Vector], Any]
     solve: Callable[[Subproblem, Vector, Any, Array, Key], tuple[Vector, Any, Work]]
     batch: int | None
+    anew: Callable[[LocalObjective, Vector], Any] | None = None
+
+    def remember(self, f: LocalObjective, x: Vector) -> Any:
+        return (self.anew or self.init)(f, x)
 
 
 def check_oracle(oracle: Any) -> None:
@@ -263,6 +268,10 @@ class Algorithm(NamedTuple):
     drifts: whether copies of the model differ even after a communication.
     everyone: whether it needs all agents, always.
     caution(L) -> a sentence if the method's theory does not cover problems of smoothness L, else None.
+    rebuild(f, agent) -> agent: an agent that has lost its state, from what it would be had it been away since the start
+        (init, then `absent` with the newest broadcast); None: it stays that.
+    repeats: whether the server may count an agent's last message once more in its stead: messages are models, not
+        changes, and the server keeps no sum of them.
     """
 
     description: str
@@ -277,6 +286,8 @@ class Algorithm(NamedTuple):
     drifts: bool = False
     everyone: bool = False
     caution: Callable[[float], str | None] | None = None
+    rebuild: Callable[[LocalObjective, Any], Any] | None = None
+    repeats: bool = False
 
     @property
     def skips(self) -> bool:

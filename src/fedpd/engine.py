@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
-from fedpd import checkpoint, theory
-from fedpd.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, local_objective, sharded, with_ghosts
+from fedpd import checkpoint, stored, theory
+from fedpd.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_ghosts
 from fedpd.checks import refuse
 from fedpd.core import Algorithm, Array, Problem, State, Tree
 from fedpd.costs import message_costs
@@ -22,6 +23,7 @@ from fedpd.metrics import Metrics, measure
 from fedpd.participation import Participation
 from fedpd.progress import Report
 from fedpd.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, chunk, init_agents
+from fedpd.versions import versions
 
 Settings = Mapping[str, Array] | None
 
@@ -89,31 +91,52 @@ _advance_on_cores = _compile(compiler_options={"xla_disable_hlo_passes": "cpu-pa
 class Engine:
     """Feeds chunks of rounds to the compiled program and keeps the books, for one variant or for several at once."""
 
-    def __init__(self, algorithm: Algorithm, problem: Problem, layout: Layout, plan: Plan) -> None:
+    def __init__(
+        self, algorithm: Algorithm, problem: Problem, layout: Layout, plan: Plan, store: Path | None = None
+    ) -> None:
         self.began = time.perf_counter()
         self.algorithm, self.problem, self.layout, self.plan = algorithm, problem, layout, plan
         who = plan.participation
         functions = Functions.of(problem)
         self.program = Program(algorithm, functions, layout, None if who is None else who.kind, plan.record, plan.build)
-        shard = self._place(with_ghosts(arrays(problem), layout), AGENTS)
         keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
-        key = jnp.stack(keys) if plan.many else keys[0]
+        key = self._place(jnp.stack(keys) if plan.many else keys[0], SHARED)
         numbers = None if who is None else who.numbers
+        self.store: stored.Store | None = None
+        begin = self._begin if store is None else partial(self._begin_stored, store)
+        shard, metrics = begin(arrays(problem), Vector(problem.start))
         self.inputs = Inputs(shard, key, numbers, plan.stragglers, plan.settings)  # type: ignore[arg-type]
-        state, metrics = _begin(self.program, shard, Vector(problem.start), plan.settings)
         number = len(plan.seeds)
-        if plan.many and plan.settings is None:
-            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * number))
-            state = State(repeat(state.agents), repeat(state.server), state.round)
-        self.state = state
-        agents, server = jax.tree.map(lambda leaf: leaf[0], state[:2]) if plan.many else state[:2]
-        one, agent = jax.tree.map(lambda leaf: leaf[0], (shard, agents))
-        self.costs = message_costs(algorithm, local_objective(functions, one), agent, server)
+        agents, server = jax.eval_shape(lambda tree: first(tree) if plan.many else tree, self.state[:2])
+        one, agent = jax.eval_shape(first, (shard, agents))
+        self.costs = message_costs(algorithm, functions, one, agent, server)
         self.histories = [start_row(**_columns(jax.device_get(metrics)))] * number
         self.totals: list[Totals] = [{} for _ in plan.seeds]
         self.updates = np.zeros((number, problem.agents), np.int64)
         self.diverged: list[Divergence | None] = [None] * number
         self.done, self.seconds = 0, 0.0
+        self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
+
+    def _begin(self, shard: Shard, start: Vector) -> tuple[Shard, Metrics]:
+        """All agents at the start; the problem's arrays on the devices, and what is measured there."""
+        plan = self.plan
+        shard = self._place(with_ghosts(shard, self.layout), AGENTS)
+        state, metrics = _begin(self.program, shard, start, plan.settings)
+        if plan.many and plan.settings is None:
+            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
+            state = State(repeat(state.agents), repeat(state.server), state.round)
+        self.state = state
+        return shard, metrics
+
+    def _begin_stored(self, folder: Path, shard: Shard, start: Vector) -> tuple[Shard, Metrics]:
+        """The same with the agents' state in files."""
+        block = stored.block_size(self.program, shard, start)
+        filled = with_ghosts(shard, self.layout, block=block)
+        self.store = stored.create(folder, self.program, filled, block, start, self._place)
+        server = jax.jit(self.algorithm.server)(start)
+        self.state = State(self.store.agents, server, jnp.int32(0))
+        shard = self._place(with_ghosts(shard, self.layout), AGENTS)
+        return shard, stored.measure(self.program, shard, self.store, False)
 
     def run(self, folder: Path | None, checkpoint_every: int, report: Report) -> None:
         if folder is not None:
@@ -122,24 +145,39 @@ class Engine:
         while self.done < rounds and not all(self.diverged):
             until = rounds if folder is None else min(rounds, _next_multiple(self.done, checkpoint_every))
             started = time.perf_counter()
-            self._play(min(step, until - self.done))
-            step = _pace(step, time.perf_counter() - started)
-            report(self.done, rounds, float(np.mean([h["stationarity"][-1] for h in self.histories])))
+            self._play(min(step, until - self.done), report)
+            step = _pace(step, time.perf_counter() - started) if self.store is None else 1
             self.seconds = before + time.perf_counter() - self.began
+            self.clock.append((self.done, self.seconds))
+            report(self.done, rounds, self._stationarity())
             if folder is not None and (self.done == until or all(self.diverged)):
                 self._save(folder)
 
-    def _play(self, number: int) -> None:
+    def elapsed(self, i: int) -> np.ndarray:
+        """The seconds at each row of the history of variant i: read at the ends of chunks, interpolated between."""
+        return np.interp(self.histories[i]["round"], *np.array(self.clock).T)
+
+    def _stationarity(self) -> float:
+        return float(np.mean([history["stationarity"][-1] for history in self.histories]))
+
+    def _play(self, number: int, report: Report) -> None:
         plan = self.plan
-        length, numbers = min(LONGEST_CHUNK, plan.rounds), (jnp.int32(number), jnp.int32(plan.rounds))
-        advance = _advance_on_cores if jax.default_backend() == "cpu" else _advance
-        state, rows = advance(self.program, length, plan.every, plan.many, self.inputs, self.state, *numbers)
+        if self.store is None:
+            length, numbers = min(LONGEST_CHUNK, plan.rounds), (np.int32(number), np.int32(plan.rounds))
+            advance = _advance_on_cores if jax.default_backend() == "cpu" else _advance
+            state, rows = advance(self.program, length, plan.every, plan.many, self.inputs, self.state, *numbers)
+        else:
+
+            def tell(part: float) -> None:
+                report(self.done + part, plan.rounds, self._stationarity())
+
+            state, rows = stored.play(self.program, self.inputs, self.store, self.state, plan.every, plan.rounds, tell)
         self.state = state
-        rows = jax.tree.map(np.asarray, rows)
+        rows = jax.tree.map(on_host, rows)
         for i in range(len(plan.seeds)):
             if self.diverged[i] is None:
                 self._book(i, jax.tree.map(lambda leaf, i=i: (leaf[i] if plan.many else leaf)[:number], rows))
-        self.done = int(state.round)
+        self.done = int(on_host(state.round))
 
     def _book(self, i: int, rows: Rows) -> None:
         """Enter the rounds of a chunk into the history of variant i, up to where it diverged if it did."""
@@ -185,8 +223,21 @@ class Engine:
 
     def agents(self) -> Any:
         """The state of the agents, ghosts left out: leaves (N, ...), or (variants, N, ...) where there are several."""
-        axis, number = int(self.plan.many), self.problem.agents
-        return jax.tree.map(lambda leaf: np.asarray(leaf)[(slice(None),) * axis + (slice(number),)], self.state.agents)
+        return jax.tree.map(self._real, self.state.agents)
+
+    def release(self) -> Any:
+        """`agents()`, array by array, each given up as soon as it is on the host: the run is over after it."""
+        leaves, structure = jax.tree.flatten(self.state.agents)
+        self.state = self.state._replace(agents=None)
+        for i in range(len(leaves)):
+            leaves[i] = self._real(leaves[i])
+        return jax.tree.unflatten(structure, leaves)
+
+    def _real(self, leaf: Any) -> np.ndarray:
+        return self._real_part(on_host(leaf))
+
+    def _real_part(self, leaf: Any) -> Any:
+        return leaf[(slice(None),) * self.plan.many + (slice(self.problem.agents),)]
 
     def _identity(self) -> dict[str, Any]:
         """What makes two runs the same run, so that one may go on from the other's checkpoint."""
@@ -208,7 +259,9 @@ class Engine:
             arrays |= {f"history.{i}.{name}": column for name, column in history.items()}
         diverged = [None if d is None else list(d) for d in self.diverged]
         books = {"round": self.done, "seconds": self.seconds, "totals": self.totals, "diverged": diverged}
-        checkpoint.save_round(folder, self.done, arrays, self._identity() | books)
+        arrays["clock"] = np.array(self.clock)
+        if jax.process_index() == 0:
+            checkpoint.save_round(folder, self.done, arrays, self._identity() | books | {"versions": versions()})
 
     def _restore(self, folder: Path) -> None:
         found = checkpoint.load_newest(folder, self._identity())
@@ -221,15 +274,18 @@ class Engine:
         self._take_up(arrays, meta)
 
     def _take_up(self, arrays: checkpoint.Arrays, meta: dict[str, Any]) -> None:
-        agents, server = checkpoint.unflatten("state", (self.agents(), self.state.server), arrays)
-        axes = [None, *AGENTS] if self.plan.many else AGENTS
-        self.state = State(
-            self._place(with_ghosts(agents, self.layout, int(self.plan.many)), PartitionSpec(*axes)),
-            self._place(server, SHARED),
-            jnp.int32(meta["round"]),
-        )
+        like = jax.eval_shape(lambda agents: jax.tree.map(self._real_part, agents), self.state.agents)
+        agents, server = checkpoint.unflatten("state", (like, self.state.server), arrays)
+        if self.store is None:
+            axes = [None, *AGENTS] if self.plan.many else AGENTS
+            agents = self._place(with_ghosts(agents, self.layout, int(self.plan.many)), PartitionSpec(*axes))
+        else:
+            agents = self.store.fill(agents)
+        self.state = State(agents, self._place(server, SHARED), jnp.int32(meta["round"]))
         self.done, self.seconds, self.updates = meta["round"], meta["seconds"], arrays["updates"]
         self.totals = meta["totals"]
+        moment = np.array([(0, 0.0), (meta["round"], meta["seconds"])])  # all that is known without a clock
+        self.clock = [(int(done), seconds) for done, seconds in arrays.get("clock", moment).tolist()]
         self.diverged = [None if d is None else Divergence(*d) for d in meta["diverged"]]
         for i, history in enumerate(self.histories):
             rounds = arrays[f"history.{i}.round"]
@@ -240,6 +296,18 @@ class Engine:
     def _place(self, tree: Tree, spec: PartitionSpec) -> Tree:
         where = None if self.layout.mesh is None else NamedSharding(self.layout.mesh, spec)
         return jax.device_put(tree, where)
+
+
+def first(tree: Tree) -> Tree:
+    """Of stacked arrays, the first."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """An array, gathered from other processes where agents are sharded over several."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        return multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf)
 
 
 def _columns(metrics: Metrics) -> dict[str, Any]:

@@ -130,15 +130,21 @@ class Experiment(NamedTuple):
     methods: tuple[Method, ...]
 
 
+class Outline(NamedTuple):
+    problem: Table
+    settings: Settings
+    methods: tuple[Method, ...]
+
+
 def load(path: Path) -> Experiment:
-    text = _read(path)
+    text = read_text(path)
     try:
         return parse(text)
     except FedpdError as error:
         raise FedpdError(f"{path}: {error}") from None
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -166,7 +172,7 @@ def find_problem(source: str) -> Table:
     if not source.endswith(".toml") and not Path(source).exists():
         names = (*DATA, *PROBLEMS)
         raise FedpdError(f"PROBLEM {source!r}: there is no such file or problem. {nearest(source, names)}")
-    tables = _tables(_read(Path(source)))
+    tables = _tables(read_text(Path(source)))
     if not isinstance(tables.get("problem"), dict):
         raise FedpdError(
             f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
@@ -176,14 +182,19 @@ def find_problem(source: str) -> Table:
 
 def parse(text: str) -> Experiment:
     """The experiment that a TOML text describes; a mistake is answered with its place, value, rule and remedy."""
+    outline = read_outline(text)
+    return Experiment(text, build_problem(outline.problem), outline.settings, outline.methods)
+
+
+def read_outline(text: str) -> Outline:
+    """What `parse` finds, with the problem left as its table: its data need not be there, and takes no time."""
     tables = _tables(text)
     _known_keys("the file", tables, ("problem", "run", "algorithm"), required=("problem", "run", "algorithm"))
     for name in ("problem", "run"):
         if not isinstance(tables[name], dict):
             raise FedpdError(f"{name} = {tables[name]!r}: must be a table. Write [{name}] on a line of its own.")
     settings = _settings(tables["run"])
-    problem = build_problem(tables["problem"])
-    return Experiment(text, problem, settings, _methods(tables["algorithm"], settings))
+    return Outline(tables["problem"], settings, _methods(tables["algorithm"], settings))
 
 
 def _settings(table: Table) -> Settings:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from tree_math import Vector
 
@@ -16,7 +17,7 @@ from fedpd.agents import AXIS, BLOCK, Functions, Layout, Shard, counted, each_ag
 from fedpd.core import Algorithm, Array, Tree, in_blocks
 from fedpd.statistics import judged
 from fedpd.theory.curvature import local_smoothness
-from fedpd.theory.dissimilarity import farthest, gradient_dissimilarity
+from fedpd.theory.dissimilarity import gradient_dissimilarity
 
 ACCURACY = ("train_accuracy", "test_accuracy", "test_accuracy_agents", "test_accuracy_worst", "test_loss")
 # What can be recorded, and the columns it fills.
@@ -25,6 +26,7 @@ RECORDED: Mapping[str, tuple[str, ...]] = {
     "smoothness": ("smoothness",),  # the largest |eigenvalue| of any Hessian of f_i, by ten power iterations
     "accuracy": ACCURACY,
 }
+COLUMNS = 2**16  # parameters of all copies that are compared at a time
 WORST = 0.1  # the part of the agents whose mean accuracy is test_accuracy_worst
 
 
@@ -47,6 +49,19 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
     return each_agent(copy, (shard, agents), layout)[0] / layout.agents
 
 
+def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
+    """mean_i x_{0,i} on the host, one agent after another; exactly their common model where all have the same."""
+
+    def copy(i: int) -> Tree:
+        return jax.tree.map(np.asarray, algorithm.model(jax.tree.map(lambda leaf: leaf[i], agents)).tree)
+
+    first = copy(0)
+    offset = jax.tree.map(np.zeros_like, first)
+    for i in range(1, number):
+        offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start), offset, copy(i), first)
+    return jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), first, offset)
+
+
 def measure(
     algorithm: Algorithm,
     functions: Functions,
@@ -57,18 +72,25 @@ def measure(
     record: tuple[str, ...] = (),
 ) -> Metrics:
     x = mean_model(algorithm, layout, shard, agents)
-
-    def value_and_gradient(one: Shard) -> tuple[tuple[Array, Vector], None]:
-        return counted(one, local_objective(functions, one).value_and_gradient(x)), None
-
-    (value, gradient), _ = each_agent(value_and_gradient, shard, layout)
-    gradient = gradient / layout.agents
     gap: Any = 0.0  # where nothing is ever skipped, everyone has just received the same model
     if algorithm.drifts:
         gap = consensus_gap(algorithm, layout, agents)
     elif algorithm.skips:
         zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
         gap = lax.cond(skipped, partial(consensus_gap, algorithm, layout, agents), lambda: zero)
+    return measure_at(functions, layout, shard, x, gap, record)
+
+
+def measure_at(
+    functions: Functions, layout: Layout, shard: Shard, x: Vector, gap: Any, record: tuple[str, ...]
+) -> Metrics:
+    """What is measured at the mean model x of copies that are `gap` apart."""
+
+    def value_and_gradient(one: Shard) -> tuple[tuple[Array, Vector], None]:
+        return counted(one, local_objective(functions, one).value_and_gradient(x)), None
+
+    (value, gradient), _ = each_agent(value_and_gradient, shard, layout)
+    gradient = gradient / layout.agents
     loss, stationarity, gap = (jnp.asarray(one, float) for one in (value / layout.agents, gradient @ gradient, gap))
     recorded: dict[str, Array] = {}
     for name in record:
@@ -119,9 +141,31 @@ _RECORDERS: Mapping[str, Callable[[Functions, Layout, Shard, Vector], tuple[Arra
 
 
 def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
-    """max_ij ||x_{0,i} - x_{0,j}||, from the differences to the first copy: equal copies give exactly 0."""
-    own = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(jax.vmap(algorithm.model)(agents))]
-    everyone = own if layout.mesh is None else lax.all_gather(own, AXIS, tiled=True)
-    own = [leaf - first[:1] for leaf, first in zip(own, everyone, strict=True)]
-    largest = farthest(own, [leaf - leaf[:1] for leaf in everyone])
-    return largest if layout.mesh is None else lax.pmax(largest, AXIS)
+    """max_ij ||x_{0,i} - x_{0,j}||, from the differences to the first copy: equal copies give exactly 0.
+
+    ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>, c_i the difference of copy i to the first: since ||c_i|| is itself at most the
+    maximum, the cancellation costs no more than a rounding of it. In blocks of columns: takes the memory of a block.
+    """
+    copies = jax.tree.leaves(jax.vmap(algorithm.model)(agents))
+    parts = [_products(leaf.reshape(len(leaf), -1), layout) for leaf in copies]
+    inner, own, everyone = (sum(part) for part in zip(*parts, strict=True))
+    largest = jnp.max(own[:, None] + everyone - 2 * inner)
+    return jnp.sqrt(jnp.maximum(largest if layout.mesh is None else lax.pmax(largest, AXIS), 0))
+
+
+def _products(rows: Array, layout: Layout) -> tuple[Array, Array, Array]:
+    """(n, N) inner products of this device's rows with all rows, (n,) and (N,) their squares; less the first row."""
+    number, width = rows.shape
+    block = min(width, COLUMNS)
+
+    def add(q: Any, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        first = jnp.minimum(q * block, width - block)  # the last block begins earlier, and leaves out what was counted
+        own = jnp.where(first + jnp.arange(block) >= q * block, lax.dynamic_slice_in_dim(rows, first, block, 1), 0)
+        everyone = own if layout.mesh is None else lax.all_gather(own, AXIS, tiled=True)
+        own, everyone = own - everyone[:1], everyone - everyone[:1]
+        more = own @ everyone.T, jnp.sum(own * own, axis=1), jnp.sum(everyone * everyone, axis=1)
+        return jax.tree.map(jnp.add, sums, more)
+
+    total = number if layout.mesh is None else number * layout.mesh.size
+    zero = tuple(jnp.zeros(shape, rows.dtype) for shape in ((number, total), (number,), (total,)))
+    return lax.fori_loop(0, -(-width // block), add, zero)

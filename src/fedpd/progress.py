@@ -4,12 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-Report = Callable[[int, int, float], None]  # (rounds done, rounds in all, stationarity now)
+Report = Callable[[Any, int, float], None]  # (rounds done, with a fraction if agents are on disk; in all; stationarity)
 
 PATIENCE = 2.0  # seconds before a bar appears unasked
 
@@ -47,10 +48,10 @@ def reporter(progress: bool | Report | None, name: str, rounds: int) -> Iterator
         yield lambda done, total, stationarity: None
         return
     display = bars(Console(stderr=True))
-    task = display.add_task(name.partition("(")[0], total=rounds, note="")
+    task = display.add_task(name, total=rounds, note="")
     began, wait = time.monotonic(), 0.0 if progress else PATIENCE
 
-    def report(done: int, total: int, stationarity: float) -> None:
+    def report(done: float, total: int, stationarity: float) -> None:
         if not display.live.is_started and time.monotonic() - began >= wait:
             display.start()
         display.update(task, completed=done, note=stationarity_note(stationarity))

@@ -20,7 +20,10 @@ from fedpd.agents import (
     agent_key,
     counted,
     each_agent,
+    each_in_place,
     local_objective,
+    unless,
+    update_agents,
 )
 from fedpd.core import Algorithm, Array, Exchange, Key, State, Tree, Work
 from fedpd.metrics import RECORDED, Metrics, measure
@@ -89,31 +92,83 @@ def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
 
 def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
     """State r -> state r+1, and what the round did."""
-    layout, shard = program.layout, inputs.shard
+    layout = program.layout
     agents, server, r = state
     skipped = coin(program.algorithm, inputs.key, r, server)
-    here, efforts = _attendance(program, inputs, r)
+    here, _ = attendance(program, inputs, r)
     work, senders, receivers = Work(jnp.int32(0), jnp.int32(0)), [], []
     for number, exchange in enumerate(program.algorithm.exchanges):
-        body = partial(_take_part, program, exchange, number, r, inputs.key)
-        (total, sending), (agents, messages, more) = each_agent(body, (shard, agents, here, efforts), layout)
+        heard, agents, messages, more = compute(program, number, inputs, agents, r)
         work = jax.tree.map(jnp.add, work, more)
-        meet = partial(_meet, program, exchange, shard, total, sending, messages, here)
-        listening = jnp.int32(layout.agents) if here is None else _count(layout, shard, here)
-        silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
-        if here is not None:
-            silent = silent | (listening == 0)
-        if not program.algorithm.skips and exchange.when is None and here is None:
-            agents, server = meet(agents, server)
+        silent = silence(program, exchange, skipped, heard.listening, r)
+        if exchange.mixing is not None:
+            mixed = _mix(exchange.mixing, layout, inputs.shard, messages)
+            receive = partial(jax.vmap(exchange.receive), agents, mixed)
+            agents = unless(silent, receive, agents)
         else:
-            agents, server = lax.cond(silent, lambda agents, server: (agents, server), meet, agents, server)
-        senders.append(jnp.where(silent, 0, layout.agents if sending is None else sending).astype(jnp.int32))
-        receivers.append(jnp.where(silent, 0, listening).astype(jnp.int32))
+            server, broadcast = answer(program, exchange, heard, server, silent)
+            agents = each_in_place(partial(hear, exchange, broadcast), agents, here, layout, silent)
+        senders.append(moved(silent, heard.sending))
+        receivers.append(moved(silent, heard.listening))
     done = Round(receivers[-1] > 0, jnp.stack(senders), jnp.stack(receivers), work)
     return State(agents, server, r + 1), done
 
 
-def _attendance(program: Program, inputs: Inputs, r: Array) -> tuple[Array | None, Array | None]:
+class Heard(NamedTuple):
+    """What agents have to say, summed over them."""
+
+    total: Tree  # the messages
+    sending: Array  # how many there are
+    listening: Array  # how many agents wait for an answer
+
+
+def compute(program: Program, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[Heard, Any, Tree, Work]:
+    """Agents compute and send: (what is heard), their state, the messages themselves if they are to be mixed, work."""
+    layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges[number]
+    here, efforts = attendance(program, inputs, r)
+    body = partial(_take_part, program, exchange, number, r, inputs.key)
+    (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, here, efforts), layout)
+    everyone = jnp.ones(shard.agent.shape, bool) if here is None else here
+    listening = _count(layout, shard, everyone)
+    return Heard(total, listening if sending is None else sending, listening), agents, messages, work
+
+
+def silence(program: Program, exchange: Exchange, skipped: Array, listening: Array, r: Array) -> Array | None:
+    """Whether nothing moves in this exchange; None: it always does."""
+    if not program.algorithm.skips and exchange.when is None and program.participation is None:
+        return None
+    silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
+    return silent if program.participation is None else silent | (listening == 0)
+
+
+def moved(silent: Array | None, number: Array) -> Array:
+    """How many messages there are, unless it is silent."""
+    return (number if silent is None else jnp.where(silent, 0, number)).astype(jnp.int32)
+
+
+def answer(program: Program, exchange: Exchange, heard: Heard, server: Any, silent: Array | None) -> tuple[Any, Tree]:
+    """The server hears the mean of what was sent and answers: its state, and the broadcast (0 where it is silent)."""
+    agents = program.layout.agents
+    whole = program.participation is None and exchange.speaks is None
+    number = agents if whole else heard.sending.astype(float)
+
+    def speak() -> tuple[Any, Tree]:
+        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), heard.total)
+        return exchange.aggregate(server, mean, number / agents)
+
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak)[1])
+    return unless(silent, speak, (server, nothing))
+
+
+def hear(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
+    """An agent receives the broadcast; one that was away, what it means to it."""
+    received = exchange.receive(agent, broadcast)
+    if here is None or exchange.absent is None:
+        return received
+    return jax.tree.map(partial(jnp.where, here), received, exchange.absent(agent, broadcast))
+
+
+def attendance(program: Program, inputs: Inputs, r: Array) -> tuple[Array | None, Array | None]:
     """Of this device's agents: who is present in round r, and with what effort; None where it is everyone, in full."""
     here = efforts = None
     number = program.layout.agents
@@ -131,10 +186,10 @@ def _count(layout: Layout, shard: Shard, who: Array) -> Array:
 
 
 def _take_part(
-    program: Program, exchange: Exchange, number: int, r: Array, key: Key, one: tuple[Shard, Any, Any, Any]
-) -> tuple[tuple[Tree, Array | None], tuple[Any, Tree, Work]]:
-    """One agent's part of an exchange: (message and whether it is sent, to sum), (state, message to mix, work)."""
-    shard, agent, here, effort = one
+    program: Program, exchange: Exchange, number: int, r: Array, key: Key, agent: Any, one: tuple[Shard, Any, Any]
+) -> tuple[tuple[Tree, Array | None], Any, tuple[Tree, Work]]:
+    """One agent's part of an exchange: (message and whether it is sent, to sum), state, (message to mix, work)."""
+    shard, here, effort = one
     f = local_objective(program.functions, shard, effort)
 
     def compute(agent: Any) -> tuple[Any, Work]:
@@ -148,36 +203,9 @@ def _take_part(
     if exchange.speaks is not None:
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)
     if sends is None:
-        return (counted(shard, message), None), (agent, message if exchange.mixing else None, work)
+        return (counted(shard, message), None), agent, (message if exchange.mixing else None, work)
     sent = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), message)
-    return counted(shard, (sent, sends.astype(jnp.int32))), (agent, None, work)
-
-
-def _meet(
-    program: Program,
-    exchange: Exchange,
-    shard: Shard,
-    total: Tree,
-    sending: Array | None,
-    messages: Tree,
-    here: Array | None,
-    agents: Any,
-    server: Any,
-) -> tuple[Any, Any]:
-    """The server hears the mean of what was sent and answers; agents receive."""
-    layout = program.layout
-    if exchange.mixing is not None:
-        mixed = _mix(exchange.mixing, layout, shard, messages)
-        return jax.vmap(exchange.receive)(agents, mixed), server
-    number = layout.agents if sending is None else jnp.asarray(sending, float)
-    mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), total)
-    server, broadcast = exchange.aggregate(server, mean, number / layout.agents)
-    received = jax.vmap(exchange.receive, in_axes=(0, None))(agents, broadcast)
-    if here is None or exchange.absent is None:
-        return received, server
-    missed = jax.vmap(exchange.absent, in_axes=(0, None))(agents, broadcast)
-    choose = jax.vmap(lambda one, a, b: jax.tree.map(partial(jnp.where, one), a, b))
-    return choose(here, received, missed), server
+    return counted(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
 
 
 def _mix(mixing: Callable[[Array], Array], layout: Layout, shard: Shard, messages: Tree) -> Tree:
@@ -217,9 +245,7 @@ def chunk(
         def metrics() -> Metrics:
             return measure(*program[:3], inputs.shard, state.agents, ~happened.communicated, program.record)
 
-        metrics_now = lax.cond(
-            measured, metrics, lambda: jax.tree.map(lambda column: column[0] + jnp.nan, rows.metrics)
-        )
+        metrics_now = lax.cond(measured, metrics, partial(not_measured, program.record))
         if stop_early:
             healthy = ~measured | jnp.isfinite(sum(metrics_now[:3]))
         rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
@@ -229,10 +255,16 @@ def chunk(
     return state, rows
 
 
+def not_measured(record: tuple[str, ...]) -> Metrics:
+    nothing = jnp.asarray(jnp.nan, float)
+    columns = {column: nothing for name in record for column in RECORDED[name]}
+    return Metrics(nothing, nothing, nothing, columns)
+
+
 def _empty_rows(program: Program, length: int, agents: int) -> Rows:
-    zeros, work = jnp.zeros(length, float), jnp.zeros((length, agents), jnp.int32)
+    work = jnp.zeros((length, agents), jnp.int32)
     messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
-    metrics = Metrics(zeros, zeros, zeros, {column: zeros for name in program.record for column in RECORDED[name]})
+    metrics = jax.tree.map(lambda nothing: jnp.full(length, nothing), not_measured(program.record))
     return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), metrics)
 
 

@@ -20,6 +20,7 @@ from fedpd.history import write_parquet
 from fedpd.simulate import Ensemble, Run, simulate
 
 EXPERIMENT = "experiment.toml"
+HISTORY = "history.parquet"
 
 Report = Callable[[str, int, float], None]  # (label, rounds done, stationarity now)
 
@@ -56,9 +57,9 @@ def run(plan: Experiment, folder: Path, report: Report) -> list[Result]:
     """Run every method that is not finished yet, saving as it goes."""
     results: list[Result] = []
     for number, method in enumerate(plan.methods, 1):
-        results.append(_run_method(plan, method, folder, f"{number:02d}-{file_name(method.label)}", report))
+        results.append(_run_method(plan, method, folder, method_name(number, method.label), report))
         histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
-        write_parquet(folder / "history.parquet", histories)
+        write_parquet(folder / HISTORY, histories)
     return results
 
 
@@ -83,6 +84,11 @@ def _run_method(plan: Experiment, method: Method, folder: Path, name: str, repor
         path = folder / "models" / f"{name}-seed-{run.seed}.safetensors"
         checkpoint.write(path, checkpoint.flatten("model", run.model), meta)
     return Result(method.label, runs)
+
+
+def method_name(number: int, label: str) -> str:
+    """What the files of an experiment's method are called; methods are counted from 1."""
+    return f"{number:02d}-{file_name(label)}"
 
 
 def file_name(label: str) -> str:

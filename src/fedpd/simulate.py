@@ -15,7 +15,8 @@ from fedpd.core import Algorithm, Problem, Tree
 from fedpd.engine import Divergence, Engine, Plan
 from fedpd.execution import choose_layout
 from fedpd.history import History, mean_and_spread
-from fedpd.metrics import RECORDED
+from fedpd.loggers import Log, logging, opened
+from fedpd.metrics import RECORDED, mean_copy
 from fedpd.participation import participation_rule, straggler_rule
 from fedpd.precision import scope
 from fedpd.progress import Report, reporter
@@ -34,6 +35,7 @@ class Run:
     agents: Any  # the agents' final state, leaves (N, ...)
     updates: np.ndarray  # (N,) local steps of each agent in all rounds together: sum_r Q_i^r
     seconds: float  # wall time, compilation and earlier sessions of a resumed run included
+    elapsed: np.ndarray  # (rows,) seconds at each row of the history; apart from it, as they are never the same twice
     diverged: Divergence | None = None
 
 
@@ -59,7 +61,9 @@ def simulate(
     record: Sequence[str] | None = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
+    store: str | Path | None = ...,
     progress: bool | Report | None = ...,
+    log: Log | None = ...,
     execution: str = ...,
     devices: int | None = ...,
 ) -> Run: ...
@@ -76,7 +80,9 @@ def simulate(
     record: Sequence[str] | None = ...,
     checkpoints: str | Path | None = ...,
     checkpoint_every: int = ...,
+    store: str | Path | None = ...,
     progress: bool | Report | None = ...,
+    log: Log | None = ...,
     execution: str = ...,
     devices: int | None = ...,
 ) -> Ensemble: ...
@@ -92,7 +98,9 @@ def simulate(
     record: Sequence[str] | None = None,
     checkpoints: str | Path | None = None,
     checkpoint_every: int = 50,
+    store: str | Path | None = None,
     progress: bool | Report | None = None,
+    log: Log | None = None,
     execution: str = "auto",
     devices: int | None = None,
 ) -> Run | Ensemble:
@@ -108,7 +116,11 @@ def simulate(
                    training and test samples, which is recorded unasked where the problem has test samples.
     checkpoints:   a folder. Every `checkpoint_every` rounds the run is saved there; if it already holds this run, it is
                    continued, and gives bit for bit what an uninterrupted run gives.
+    store:         a folder for the agents' state where there is more of it than memory: it lives in files there, which
+                   vanish with the run, a few agents in memory at a time. The same numbers up to rounding, at the speed
+                   of the disk.
     progress:      a bar (None: where a person looks on and it takes over two seconds), or a function that is told.
+    log:           a function that is given the history's new rows as they come, see `fedpd.loggers`.
     execution:     how agents are executed: "sequential", "parallel", or "auto" by backend and work.
     devices:       over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
     """
@@ -133,12 +145,16 @@ def simulate(
         choice("record", name, RECORDED)
     if "accuracy" in record and problem.evaluation is None:
         refuse("record", "accuracy", "needs a problem with test samples", "Build it with problems.classification")
+    if store is not None:
+        _check_store(algorithm, store, several)
     plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers), tuple(record))
     layout = choose_layout(algorithm, problem, execution, devices)
-    with scope(problem.double), reporter(progress, algorithm.description, rounds) as report:
-        engine = Engine(algorithm, problem, layout, plan)
-        engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, report)
-        runs = tuple(result(engine, i, algorithm.description) for i in range(len(seeds)))
+    name = algorithm.description.partition("(")[0] + ("" if store is None else ", agents on disk")
+    with scope(problem.double), reporter(progress, name, rounds) as report, opened(log):
+        engine = Engine(algorithm, problem, layout, plan, None if store is None else Path(store))
+        tell = report if log is None else logging(log, engine, report)
+        engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, tell)
+        runs = results(engine, [algorithm.description] * len(seeds))
     if not several:
         return runs[0]
     finished = [run.history for run in runs if run.diverged is None]
@@ -161,6 +177,18 @@ def check_batch(algorithm: Algorithm, problem: Problem) -> None:
         refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")
 
 
+def _check_store(algorithm: Algorithm, store: str | Path, several: bool) -> None:
+    remedy = "Leave store out"
+    if several:
+        refuse("store", store, "takes one seed at a time", "Give one seed, or " + remedy.lower())
+    if any(exchange.mixing is not None for exchange in algorithm.exchanges):
+        refuse("store", store, f"needs a server, and {algorithm.description} mixes the agents' models", remedy)
+    if jax.process_count() > 1:
+        refuse("store", store, "is for one process", remedy + ": the processes share the agents' state already")
+    if Path(store).exists() and not Path(store).is_dir():
+        refuse("store", store, "must be a folder", "Give a folder on a disk with room for the agents' state")
+
+
 def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
     """A mixing matrix is made for so many agents, all of them present."""
     for exchange in algorithm.exchanges:
@@ -175,19 +203,22 @@ def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
             refuse("algorithm", algorithm.description, rule, f"Give a mixing matrix ({agents}, {agents})")
 
 
-def result(engine: Engine, i: int, description: str) -> Run:
-    """The run of variant i."""
-    agents = engine.agents()
-    if engine.plan.many:
-        agents = jax.tree.map(lambda leaf: leaf[i], agents)
-    copies = jax.vmap(engine.algorithm.model)(agents).tree
-    return Run(
-        algorithm=description,
-        seed=engine.plan.seeds[i],
-        model=jax.tree.map(lambda leaf: np.asarray(jnp.mean(leaf, axis=0)), copies),
-        history=engine.histories[i],
-        agents=agents,
-        updates=engine.updates[i],
-        seconds=engine.seconds,
-        diverged=engine.diverged[i],
-    )
+def results(engine: Engine, descriptions: Sequence[str]) -> tuple[Run, ...]:
+    """The runs of all variants, which ends the engine's."""
+    state, plan = engine.release(), engine.plan
+
+    def result(i: int, description: str) -> Run:
+        agents = jax.tree.map(lambda leaf: leaf[i], state) if plan.many else state
+        return Run(
+            algorithm=description,
+            seed=plan.seeds[i],
+            model=mean_copy(engine.algorithm, agents, engine.problem.agents),
+            history=engine.histories[i],
+            agents=agents,
+            updates=engine.updates[i],
+            seconds=engine.seconds,
+            elapsed=engine.elapsed(i),
+            diverged=engine.diverged[i],
+        )
+
+    return tuple(result(i, description) for i, description in enumerate(descriptions))

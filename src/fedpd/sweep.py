@@ -17,7 +17,7 @@ from fedpd.engine import Engine, Plan
 from fedpd.execution import choose_layout
 from fedpd.precision import scope
 from fedpd.progress import Report, reporter
-from fedpd.simulate import Run, check_batch, check_run, result
+from fedpd.simulate import Run, check_batch, check_run, results
 
 Point = dict[str, Any]
 
@@ -62,7 +62,7 @@ def sweep(
     with reporter(progress, f"sweep of {len(points)} points", rounds * len(groups)) as report:
         for number, (fixed, members) in enumerate(groups.items()):
 
-            def tell(done: int, total: int, stationarity: float, before: int = number * rounds) -> None:
+            def tell(done: float, total: int, stationarity: float, before: int = number * rounds) -> None:
                 report(before + done, rounds * len(groups), stationarity)
 
             group = [points[i] for i in members]
@@ -128,7 +128,7 @@ def _run(
                 f"the grid over {', '.join(names)} cannot be one program ({reason}). Name what has to be a constant in "
                 "static=[...], e.g. the iterations of a stochastic oracle."
             ) from error
-        found = [result(engine, i, examples[i // len(seeds)].description) for i in range(len(repeated))]
+        found = results(engine, [examples[i // len(seeds)].description for i in range(len(repeated))])
     return [tuple(found[i : i + len(seeds)]) for i in range(0, len(found), len(seeds))]
 
 

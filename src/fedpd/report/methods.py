@@ -113,10 +113,11 @@ def measure_sizes(algorithm: Algorithm) -> Sizes:
     """What a method sends in its first round and keeps, counted in models on a problem whose model is large."""
     problem = _large_problem()
     with scope(True):
-        f = local_objective(Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem)))
+        functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
+        f = local_objective(functions, one)
         x = Vector(problem.start)
         agent, server = jax.eval_shape(lambda: (algorithm.init(f, x), algorithm.server(x)))
-        costs = message_costs(algorithm, f, agent, server)
+        costs = message_costs(algorithm, functions, one, agent, server)
     model = problem.dimension * 8
     totals = (sum(costs.bytes_up), sum(costs.bytes_down), _bytes(agent), _bytes(server))
     return Sizes(*(round(total / model, 1) for total in totals))

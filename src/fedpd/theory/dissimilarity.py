@@ -88,6 +88,17 @@ def _profile(problem: Problem, where: Places, progress: Progress | None) -> Prof
     return Profile(*np.asarray(rows, np.float64).T)
 
 
+def start_gradients(problem: Problem) -> np.ndarray:
+    """(N, d) the agents' gradients grad f_i at the start, each as one row of float64."""
+    functions, layout = Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None)
+    with scope(problem.double):
+        _, stacked = jax.jit(_gradients, static_argnums=(0, 1))(
+            functions, layout, arrays(problem), Vector(jax.device_put(problem.start))
+        )
+        leaves = [np.asarray(leaf, np.float64).reshape(problem.agents, -1) for leaf in jax.tree.leaves(stacked)]
+    return np.concatenate(leaves, axis=1)
+
+
 @partial(jax.jit, static_argnames="functions")
 def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
     """A row of `Profile`, from all gradients at x: N d numbers.

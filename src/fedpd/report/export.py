@@ -1,0 +1,50 @@
+"""Histories and costs as CSV, for spreadsheets and other programs."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpd.atomic import replace_file
+from fedpd.report.reach import COSTS, reach
+from fedpd.report.recorded import Record
+
+
+def save_histories(records: Sequence[Record], path: Path) -> Path:
+    """All rows of all runs, with the seconds at each; a column that a run did not record is empty."""
+    histories = [(record, entry, run) for record in records for entry in record.entries for run in entry.runs]
+    names = list(dict.fromkeys(name for _, _, run in histories for name in run.history))
+
+    def rows() -> Iterable[Sequence[Any]]:
+        for record, entry, run in histories:
+            length = len(run.history["round"])
+            columns = [run.history[name].tolist() if name in run.history else [""] * length for name in names]
+            for values in zip(*columns, run.elapsed.tolist(), strict=True):
+                yield record.name, entry.label, run.seed, *values
+
+    return _save(path, ("run", "label", "seed", *names, "seconds"), rows())
+
+
+def save_costs(records: Sequence[Record], quantity: str, target: float, path: Path) -> Path:
+    """What each method spent to reach the target: mean, least and most over the seeds; empty where one did not."""
+    spent = [f"{cost}_{which}" for cost in COSTS for which in ("mean", "least", "most")]
+
+    def rows() -> Iterable[Sequence[Any]]:
+        for record in records:
+            for entry in record.entries:
+                met = reach(entry, quantity, target)
+                costs = [""] * len(spent) if met.costs is None else [n for cost in COSTS for n in met.costs[cost]]
+                yield record.name, entry.label, quantity, target, len(entry.runs), met.seeds, met.best, *costs
+
+    return _save(path, ("run", "label", "quantity", "target", "seeds", "reached", "best", *spent), rows())
+
+
+def _save(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(names)
+    writer.writerows(rows)
+    with replace_file(path) as file:
+        file.write(text.getvalue().encode())
+    return path

@@ -1,0 +1,112 @@
+"""What the problem is like: its size, L, delta, and a picture of how unlike the agents are, at the start x^0."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedpd import experiment, theory
+from fedpd.checks import FedpdError
+from fedpd.core import Problem
+from fedpd.engine import LARGE_PROBLEM
+from fedpd.theory.dissimilarity import start_gradients
+
+MOST_NUMBERS = 25_000_000  # gradients of all agents that are held at once, else of some agents
+MOST_SHOWN = 100  # agents in a map, labels likewise: more are no longer seen
+
+
+class Facts(NamedTuple):
+    rows: Mapping[str, str]  # what there is to know, in words and numbers
+    distances: np.ndarray  # (n,) ||grad f_i(x^0) - grad f(x^0)||, largest first
+    alignment: np.ndarray  # (m, m) cosines of the angles between the agents' gradients at x^0, alike ones side by side
+    labels: np.ndarray | None  # (K, m) shares of the labels, where the data has labels
+    shown: str  # which agents: "all 100 agents"
+
+
+def rebuild(table: Mapping[str, Any]) -> Problem | str:
+    """The problem of an experiment file, or why it cannot be had: its data may not be on this machine."""
+    try:
+        return experiment.build_problem(table)
+    except (FedpdError, OSError) as error:
+        return str(error)
+
+
+def facts(problem: Problem) -> Facts:
+    some = _some(problem, min(problem.agents, max(2, MOST_NUMBERS // problem.dimension)))
+    gradients = start_gradients(some)
+    centred = gradients - gradients.mean(axis=0)
+    distances = np.sort(np.linalg.norm(centred, axis=1))[::-1]
+    chosen = np.linspace(0, some.agents - 1, min(some.agents, MOST_SHOWN)).round().astype(int)
+    alignment, order = _alignment(gradients[chosen])
+    counts = _label_counts(_of(some, chosen[order]))
+    every = some.agents == problem.agents
+    whom = f"all {problem.agents:,} agents" if every else f"{some.agents:,} of {problem.agents:,} agents"
+    rows = {
+        "problem": problem.name.replace("_", " "),
+        "agents N": f"{problem.agents:,}",
+        "samples": f"{problem.samples:,}; {_each(problem.sizes)}",
+        "parameters": f"{problem.dimension:,}, {'float64' if problem.double else 'float32'}",
+        "smoothness L": _smoothness(problem),
+        "heterogeneity δ": _heterogeneity(problem, distances, whom),
+        "‖∇f(x⁰)‖": f"{np.linalg.norm(gradients.mean(axis=0)):.3g}",
+    }
+    return Facts(rows, distances, alignment, counts, whom)
+
+
+def _each(sizes: np.ndarray) -> str:
+    alike = sizes.min() == sizes.max()
+    return f"{sizes.min():,} an agent" if alike else f"an agent has {sizes.min():,} to {sizes.max():,}"
+
+
+def _smoothness(problem: Problem) -> str:
+    if problem.answer.smoothness is not None:
+        how = "known"
+    elif problem.dimension * problem.samples < LARGE_PROBLEM:
+        how = "largest curvature at the start, a lower bound"
+    else:
+        return "not estimated, as the problem is large; theory.smoothness(problem) does"
+    L = theory.smoothness(problem)
+    return f"{L:.3g} ({how})" + (f"; 1/L = {1 / L:.3g}" if L > 0 else "")
+
+
+def _heterogeneity(problem: Problem, distances: np.ndarray, whom: str) -> str:
+    measured = f"max ‖∇fᵢ − ∇f‖ over {whom} at the start"
+    if problem.answer.heterogeneity is not None:
+        return f"{problem.answer.heterogeneity:.3g} (known); {distances[0]:.3g}, {measured}"
+    return f"{distances[0]:.3g} ({measured}, a lower bound)"
+
+
+def _some(problem: Problem, number: int) -> Problem:
+    if number == problem.agents:
+        return problem
+    return _of(problem, np.linspace(0, problem.agents - 1, number).round().astype(int))
+
+
+def _of(problem: Problem, agents: np.ndarray) -> Problem:
+    data = jax.tree.map(lambda leaf: leaf[agents], problem.data)
+    return replace(problem, data=data, sizes=problem.sizes[agents], scale=problem.scale[agents])
+
+
+def _alignment(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines (m, m), in the order of the agents' angle in the plane of the two main directions."""
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    units = gradients / np.where(norms > 0, norms, 1)
+    cosines = units @ units.T
+    _, vectors = np.linalg.eigh(cosines)
+    plane = vectors[:, -2:] if len(cosines) > 1 else np.zeros((len(cosines), 2))
+    order = np.argsort(np.arctan2(plane[:, 0], plane[:, -1]), kind="stable")
+    return cosines[np.ix_(order, order)], order
+
+
+def _label_counts(problem: Problem) -> np.ndarray | None:
+    """Shares (K, m) of each agent's labels, if its samples have whole numbers called y."""
+    labels = problem.data.get("y") if isinstance(problem.data, dict) else None
+    if labels is None or labels.ndim != 2 or labels.dtype.kind not in "iu":
+        return None
+    classes = int(labels.max()) + 1
+    if labels.min() < 0 or not 2 <= classes <= MOST_SHOWN:
+        return None
+    counts = [np.bincount(own[:size], minlength=classes) for own, size in zip(labels, problem.sizes, strict=True)]
+    return (np.array(counts) / problem.sizes[:, None]).T

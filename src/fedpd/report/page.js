@@ -1,0 +1,242 @@
+// The page's behaviour. What it shows was computed beforehand: here it is only chosen, drawn and sorted.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const { quantities, costs, entries, problems } = data;
+  const $ = (id) => document.getElementById(id);
+
+  // Okabe and Ito's colours, and lighter ones of the same hues on a dark ground; 8 colours and 5 dashes: 40 styles.
+  const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C98A00", "#3A9BD6", "#000000", "#8C564B"];
+  const DARK = ["#4FA3E0", "#FF8A4C", "#2BC99A", "#E69ACB", "#F2B93B", "#9AD8FF", "#F2F2F2", "#CFA394"];
+  const DASHES = ["solid", "dash", "dashdot", "dot", "longdashdot"];
+  const STROKES = { solid: "", dash: "7 4", dashdot: "7 3 2 3", dot: "2 3", longdashdot: "10 3 2 3" };
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let printing = false;
+  const state = { x: 0, y: 0, logX: false, logY: false, hidden: new Set(), target: quantities.map((q) => q.chosen) };
+
+  const colour = (i) => (dark.matches && !printing ? DARK : LIGHT)[i % LIGHT.length];
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // Figures read a little HTML in their texts: a label is shown as it is written.
+  const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  }
+
+  function swatch(i) {
+    const space = "http://www.w3.org/2000/svg";
+    const svg = document.createElementNS(space, "svg"), line = document.createElementNS(space, "line");
+    svg.setAttribute("class", "swatch");
+    svg.setAttribute("viewBox", "0 0 30 10");
+    svg.setAttribute("aria-hidden", "true");
+    const drawn = { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour(i), "stroke-width": 3, "stroke-dasharray": STROKES[DASHES[i % 5]] };
+    for (const [name, value] of Object.entries(drawn)) line.setAttribute(name, value);
+    svg.append(line);
+    return svg;
+  }
+
+  // 192 M, 9.63 MB, 118, 4.52 s
+  function amount(name, value) {
+    if (value === null) return "–";
+    if (name === "communications") return value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : value.toFixed(1);
+    if (name === "seconds") return `${Number(value.toPrecision(3))} s`;
+    const power = value < 1 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), 5);
+    return `${Number((value / 1000 ** power).toPrecision(3))} ${["", "k", "M", "G", "T", "P"][power]}${name === "bytes" ? "B" : ""}`.trim();
+  }
+
+  function traces() {
+    const x = costs[state.x].name, quantity = quantities[state.y], drawn = [];
+    entries.forEach((entry, i) => {
+      if (state.hidden.has(i)) return;
+      const { mean, low, high } = entry.y[quantity.name], at = entry.x[x];
+      if (low) {
+        const whole = at.map((_, k) => k).filter((k) => at[k] !== null && low[k] !== null && high[k] !== null && (!state.logY || low[k] > 0) && (!state.logX || at[k] > 0));
+        const back = [...whole].reverse();
+        drawn.push({
+          x: [...whole, ...back].map((k) => at[k]), y: [...whole.map((k) => high[k]), ...back.map((k) => low[k])],
+          fill: "toself", fillcolor: `${colour(i)}2e`, line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false,
+        });
+      }
+      const digits = quantity.share ? ".2%" : quantity.log ? ".2e" : ".5~g";
+      const format = x === "communications" ? ",.6~g" : x === "seconds" ? ".3~g" : ".3~s";
+      const spread = low ? `<br>seeds: %{customdata[1]:${digits}} to %{customdata[2]:${digits}}` : "";
+      drawn.push({
+        x: at, y: mean, mode: at.length > 1 ? "lines" : "markers", name: plain(entry.label),
+        line: { color: colour(i), dash: DASHES[i % 5], width: 2 }, marker: { color: colour(i) },
+        customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
+        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${x} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
+      });
+    });
+    return drawn;
+  }
+
+  const axis = (more) => ({
+    gridcolor: style("--line"), linecolor: style("--soft"), zeroline: false, ticks: "outside", tickcolor: style("--line"),
+    automargin: true, exponentformat: "power", ...more,
+  });
+  const base = (place, more) => ({
+    ...(printing ? { width: $(place).clientWidth, height: $(place).clientHeight } : { autosize: true }),
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--accent") },
+    hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") }, align: "left" },
+    ...more,
+  });
+  const CONFIG = {
+    responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    toImageButtonOptions: { format: "svg", filename: "fedpd" },
+  };
+
+  // Whole powers of ten where there are several: the twos and fives between them would only crowd the axis.
+  function decades(name) {
+    const shown = entries.filter((_, i) => !state.hidden.has(i)).flatMap((entry) => entry.y[name].mean.filter((y) => y > 0));
+    const span = shown.length ? Math.log10(shown.reduce((a, b) => Math.max(a, b)) / shown.reduce((a, b) => Math.min(a, b))) : 0;
+    return span > 3 ? { dtick: Math.ceil(span / 10) } : {};
+  }
+
+  function drawCurves() {
+    const cost = costs[state.x], quantity = quantities[state.y], goal = quantity.targets[state.target[state.y]];
+    const counted = cost.name === "samples" || cost.name === "bytes";
+    const layout = base("figure", {
+      margin: { l: 50, r: 12, t: 34, b: 48 }, hovermode: "closest",
+      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: counted ? "~s" : "", rangemode: state.logX ? "normal" : "tozero" }),
+      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(quantity.name) : {}) }),
+      annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
+      shapes: goal > 0 || !state.logY ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
+    });
+    return Plotly.react("figure", traces(), layout, CONFIG);
+  }
+
+  function drawPictures() {
+    problems.forEach((problem, p) => {
+      if (!problem) return;
+      Plotly.react(`distances-${p}`, [{
+        type: "bar", x: problem.distances.map((_, i) => i + 1), y: problem.distances, marker: { color: colour(0) },
+        hovertemplate: "%{y:.3g}<extra></extra>",
+      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), CONFIG);
+      const ground = style("--ground"), bar = { thickness: 10, outlinewidth: 0 };
+      Plotly.react(`alignment-${p}`, [{
+        type: "heatmap", z: problem.alignment, zmin: -1, zmax: 1, colorscale: [[0, "#D55E00"], [0.5, ground], [1, "#2f8fd0"]],
+        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] }, hovertemplate: "cosine %{z:.2f}<extra></extra>",
+      }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), CONFIG);
+      if (!problem.labels) return;
+      Plotly.react(`labels-${p}`, [{
+        type: "heatmap", z: problem.labels, zmin: 0, colorscale: [[0, ground], [1, "#2f8fd0"]], colorbar: { ...bar, tickformat: ".0%" },
+        hovertemplate: "label %{y}: %{z:.1%}<extra></extra>",
+      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), CONFIG);
+    });
+  }
+
+  function fillCosts() {
+    const quantity = quantities[state.y], k = state.target[state.y], by = state.x;
+    $("goal").textContent = quantity.goals[k];
+    $("finding").textContent = quantity.findings[k];
+    $("target").max = quantity.targets.length - 1;
+    $("target").value = k;
+    $("target").setAttribute("aria-valuetext", quantity.goals[k]);
+    const head = element("tr", {}, element("th", { scope: "col" }, "method"));
+    costs.forEach((cost, c) => head.append(element("th", c === by ? { scope: "col", class: "by" } : { scope: "col" }, cost.name)));
+    head.append(element("th", { scope: "col" }, "factor"));
+    const met = entries.map((entry, i) => ({ i, entry, cell: entry.reached[quantity.name][k] }));
+    const price = ({ cell }) => (cell.costs ? cell.costs[by][0] ?? Infinity : Infinity);
+    met.sort((a, b) => (a.cell.costs ? 0 : 1) - (b.cell.costs ? 0 : 1) || price(a) - price(b) || a.i - b.i);
+    const least = price(met[0]);
+    $("costs").tHead.replaceChildren(head);
+    $("costs").tBodies[0].replaceChildren(...met.map((one) => costRow(one, least, price(one))));
+    $("costs-note").textContent = `Fewest ${costs[by].name} first; the factor compares them with the first. ` +
+      (entries.some((entry) => entry.seeds > 1) ? "Means over the seeds, with the least and the most below; a method counts as there when all its seeds are. " : "") +
+      (entries.some((entry) => entry.seeds > 1) ? "Seconds are those of all seeds of a method, run together as one program." : "");
+  }
+
+  function costRow({ i, entry, cell }, least, price) {
+    const row = element("tr", state.hidden.has(i) ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
+    if (!cell.costs) {
+      const some = cell.seeds ? `${cell.seeds} of ${entry.seeds} seeds did; ` : "";
+      row.append(element("td", { colspan: costs.length + 1, class: "missed" }, `not reached: ${some}best ${cell.best}`));
+      return row;
+    }
+    costs.forEach(({ name }, c) => {
+      const [mean, low, high] = cell.costs[c], spread = low !== high ? [element("small", {}, `${amount(name, low)} to ${amount(name, high)}`)] : [];
+      row.append(element("td", {}, amount(name, mean), ...spread));
+    });
+    row.append(element("td", {}, least > 0 && Number.isFinite(price) ? `${Number((price / least).toPrecision(3))}×` : "–"));
+    return row;
+  }
+
+  function choices(place, names, pick) {
+    names.forEach((name, i) => {
+      const button = element("button", { type: "button", "data-name": name }, name.replace("_", " "));
+      button.addEventListener("click", () => { pick(i); refresh(); });
+      $(place).append(button);
+    });
+  }
+
+  function chooseX(i) {
+    state.x = i;
+    state.logX = ["samples", "bytes"].includes(costs[i].name); // which methods differ in by orders of magnitude
+  }
+
+  function chooseY(i) {
+    state.y = i;
+    state.logY = quantities[i].log && quantities[i].positive;
+  }
+
+  function fillMethods() {
+    const buttons = entries.map((entry, i) => {
+      const button = element("button", { type: "button", "aria-pressed": !state.hidden.has(i) }, swatch(i), entry.label);
+      button.addEventListener("click", () => { state.hidden.has(i) ? state.hidden.delete(i) : state.hidden.add(i); refresh(); });
+      return button;
+    });
+    const every = (text, hidden) => {
+      const button = element("button", { type: "button", class: "all" }, text);
+      button.addEventListener("click", () => { state.hidden = new Set(hidden); refresh(); });
+      return button;
+    };
+    if (entries.length > 1) buttons.push(every("all", []), every("none", entries.keys()));
+    $("methods").replaceChildren(...buttons);
+  }
+
+  function refresh() {
+    const focused = [...$("methods").children].indexOf(document.activeElement);
+    for (const [place, chosen] of [["x", state.x], ["y", state.y]]) {
+      [...$(place).querySelectorAll("button")].forEach((button, i) => button.setAttribute("aria-pressed", i === chosen));
+    }
+    $("log-x").checked = state.logX;
+    $("log-y").checked = state.logY;
+    $("log-y").disabled = !quantities[state.y].positive;
+    fillMethods();
+    if (focused >= 0) $("methods").children[focused].focus();
+    fillCosts();
+    return drawCurves();
+  }
+
+  function redrawAll() {
+    refresh();
+    drawPictures();
+  }
+
+  function print(on) {
+    printing = on;
+    document.documentElement.classList.toggle("printing", on);
+    redrawAll();
+    if (!on) document.querySelectorAll(".js-plotly-plot").forEach((figure) => Plotly.Plots.resize(figure));
+  }
+
+  choices("y", quantities.map((q) => q.name), chooseY);
+  choices("x", costs.map((c) => c.name), chooseX);
+  $("log-x").addEventListener("change", (event) => { state.logX = event.target.checked; refresh(); });
+  $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
+  $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });
+  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, its band spans them. " : "") +
+    "The dotted line is the target. Press a method to hide or show it; drag in the figure to look closer, double-click to go back.";
+  dark.addEventListener("change", redrawAll);
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  chooseX(0);
+  chooseY(0);
+  redrawAll();
+})();

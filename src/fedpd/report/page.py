@@ -1,0 +1,131 @@
+"""The report as one HTML page that opens anywhere: no server, no network, everything in the file."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from fedpd.atomic import replace_file
+from fedpd.checks import FedpdError, positive
+from fedpd.core import Problem
+from fedpd.report.curves import page_data
+from fedpd.report.facts import Facts, facts, rebuild
+from fedpd.report.recorded import Entry, Record, from_runs
+from fedpd.report.sections import divergences, ends_table, experiment_section, notices, problem_section, title
+from fedpd.simulate import Ensemble, Run
+from fedpd.versions import versions
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of HTML; a notebook shows it as it is."""
+
+    html: str
+    finding: str
+
+    def save(self, path: str | Path) -> Path:
+        with replace_file(Path(path)) as file:
+            file.write(self.html.encode())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own, which keeps the page's style and script from the notebook's."""
+        return f'<iframe srcdoc="{escape(self.html)}" style="width: 100%; height: 60rem; border: 0"></iframe>'
+
+
+def page(
+    runs: Mapping[str, Run | Ensemble], problem: Problem | None = None, *, target: float | None = None, name: str = ""
+) -> Page:
+    """The report of runs in memory, by their labels, with a picture of the problem where it is given.
+
+    target: where the slider stands at first; None: 1e-10, or what is reached.
+    name:   the page's title; "" makes one.
+    """
+    record = from_runs(runs)._replace(versions=versions())
+    return _assemble([record], [problem or "It was not given to report.page."], target, name)
+
+
+def page_of(records: Sequence[Record], *, target: float | None = None) -> Page:
+    """The report of runs' folders, as `recorded.read_all` reads them. Their problems are built anew to be measured."""
+    tables = [dict(record.problem or {}) for record in records]
+    distinct = [table for i, table in enumerate(tables) if table not in tables[:i]]
+    return _assemble(records, [rebuild(table) for table in distinct], target, "")
+
+
+def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], target: float | None, name: str) -> Page:
+    from plotly.offline import get_plotlyjs  # only a page needs it
+
+    if target is not None:
+        positive("target", target, "Give a stationarity, e.g. 1e-10")
+    entries = [entry for record in records for entry in record.entries]
+    found = [one if isinstance(one, str) else _facts(one) for one in problems]
+    data = page_data(_measured(entries), target)
+    data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
+    first = data["quantities"][0]
+    finding = first["findings"][first["chosen"]]
+    script, plotly = _text("page.js"), get_plotlyjs()
+    filled = Template(_text("page.html")).substitute(
+        title=escape(name or title(records, problems)),
+        css=_text("page.css"),
+        hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script)),
+        finding=escape(finding),
+        notices=notices(records, len(problems)),
+        ends=ends_table(entries),
+        divergences=divergences(entries),
+        problems="".join(problem_section(i, one, len(found)) for i, one in enumerate(found)),
+        experiments="".join(experiment_section(record, len(records)) for record in records),
+        version=escape(versions()["fedpd"]),
+        date=f"{date.today():%d %B %Y}".lstrip("0"),
+        data=_json(data),
+        plotly=plotly,
+        script=script,
+    )
+    return Page(filled, finding)
+
+
+def _measured(entries: list[Entry]) -> list[Entry]:
+    for entry in entries:
+        if not any(np.isfinite(run.history["stationarity"]).any() for run in entry.runs):
+            raise FedpdError(
+                f"{entry.label}: not one of its stationarities is finite, not even at the start, so there is nothing "
+                "to draw. Check the problem's data for NaN."
+            )
+    return entries
+
+
+def _facts(problem: Problem) -> Facts | str:
+    found = facts(problem)
+    finite = np.isfinite(found.distances).all() and np.isfinite(found.alignment).all()
+    return found if finite else "The agents' gradients at the start are not all finite."
+
+
+def _pictures(found: Facts) -> dict[str, Any]:
+    return {
+        "distances": [float(f"{distance:.4g}") for distance in found.distances],
+        "alignment": np.round(found.alignment, 2).tolist(),
+        "labels": None if found.labels is None else np.round(found.labels, 3).tolist(),
+    }
+
+
+def _json(data: Any) -> str:
+    """JSON that cannot end the script element it stands in, whatever the labels are."""
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _digest(script: str) -> str:
+    """With it the page's policy lets this script run, and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _text(name: str) -> str:
+    return files("fedpd.report").joinpath(name).read_text(encoding="utf-8")

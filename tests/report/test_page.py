@@ -1,0 +1,179 @@
+"""The page's data, its escaping, what it says of odd runs, and the command that writes it."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedpd
+from fedpd import FedpdError, algorithms, oracles, problems, report, simulate
+from fedpd.report.curves import page_data, thinned
+from fedpd.report.facts import facts
+from fedpd.report.page import page_of
+from fedpd.report.recorded import Entry, Recorded, read_all
+from tests.report.recordings import diverging, entry, history, record
+
+NASTY = "</script><script>window.hurt = 1</script><b>&amp;"
+
+
+def embedded(html: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_the_data_holds_curves_bands_and_costs_of_every_target() -> None:
+    data = page_data([entry("A", 0.1, 0.2), entry("B", 0.3)], 1e-7)
+    first, second = data["entries"]
+    assert [cost["name"] for cost in data["costs"]] == ["communications", "samples", "bytes", "seconds"]
+    assert first["y"]["stationarity"]["mean"][10] == pytest.approx(10**-1.5, rel=1e-4), "geometric"
+    assert first["y"]["stationarity"]["low"][10] == pytest.approx(1e-2)
+    assert first["x"]["seconds"][10] == 2.6
+    assert "low" not in second["y"]["stationarity"]
+    quantity = data["quantities"][0]
+    assert quantity["targets"][quantity["chosen"]] == 1e-7
+    assert first["reached"]["stationarity"][quantity["chosen"]]["costs"][0] == [52.5, 35, 70]
+    assert len(quantity["findings"]) == len(quantity["goals"]) == len(quantity["targets"])
+
+
+def test_what_is_not_finite_is_left_out_of_the_data() -> None:
+    html = page_of([record(diverging("Explodes"), entry("Fine", 0.1))]).html
+    data = embedded(html)
+    assert data["entries"][0]["y"]["stationarity"]["mean"] == [1, 1000, None, None]
+    assert "diverged at round 3" in html
+    assert "Try 1/L." in html
+
+
+def test_labels_files_and_folders_are_text_wherever_they_stand() -> None:
+    made = page_of([record(entry(NASTY, 0.1), text=f'label = "{NASTY}"', waiting=(NASTY,))._replace(name=NASTY)])
+    assert made.html.count("<script") == 3, "data, plotly and the page's own"
+    assert "window.hurt = 1</script><b>" not in made.html
+    assert embedded(made.html)["entries"][0]["label"] == NASTY
+    assert "&lt;/script&gt;" in made.html
+
+
+def test_the_page_is_self_contained_and_lets_only_its_own_scripts_run() -> None:
+    html = page_of([record(entry("A", 0.1))]).html
+    head = html.partition("<body>")[0]
+    assert "default-src 'none'" in head
+    assert head.count("'sha256-") == 2
+    assert not re.search(r'(src|href)="', html.partition('<script type="application/json"')[0])
+
+
+def test_the_page_says_what_it_is_made_of() -> None:
+    html = page_of([record(entry("A", 0.1), text="[run] # as it was", waiting=("B",))]).html
+    assert "<pre><code>[run] # as it was</code></pre>" in html
+    assert "jax 1.2.3" in html
+    assert "smoothness L" in html
+    assert "a-run is not finished" in html
+    assert "B (nothing yet)" in html
+
+
+def test_runs_of_different_problems_are_called_that() -> None:
+    one, other = record(entry("A", 0.1)), record(entry("B", 0.2))
+    assert "different problems" not in page_of([one, other]).html
+    changed = other._replace(problem={"name": "random_quadratic", "agents": 5, "dimension": 3})
+    assert "2 different problems" in page_of([one, changed]).html
+    gone = one._replace(problem={"name": "network", "model": "MLP", "data": {"name": "leaf", "path": "gone"}})
+    assert "L, δ and the picture of the agents are not here." in page_of([gone]).html
+
+
+def test_long_histories_are_thinned_for_drawing_only() -> None:
+    long = Recorded(0, history(0.0001, 30_000), np.arange(30_001.0))
+    data = page_data([Entry("Long", (long,), 30_000)], 0.1)
+    assert len(data["entries"][0]["round"]) <= 400
+    quantity = data["quantities"][0]
+    assert data["entries"][0]["reached"]["stationarity"][quantity["chosen"]]["costs"][0][0] == 10_000
+    kept = thinned(30_001, 400)
+    assert kept[0] == 0
+    assert kept[-1] == 30_000
+    assert (np.diff(kept) > 0).all()
+
+
+def test_nothing_finite_is_refused() -> None:
+    broken = diverging("Broken")
+    broken.runs[0].history["stationarity"][:] = np.nan
+    with pytest.raises(FedpdError, match=r"Broken: not one of its stationarities is finite.*NaN"):
+        page_of([record(broken)])
+
+
+def test_facts_of_alike_agents_and_of_labels() -> None:
+    agents = {i: {"x": np.eye(2), "y": np.array([0, 1])} for i in range(3)}
+    same = fedpd.data.from_arrays(agents, agents)
+    found = facts(problems.classification(lambda model, x: x @ model, same, np.ones((2, 2)) * [1, 2]))
+    assert np.allclose(found.distances, 0)
+    assert np.allclose(found.alignment, 1)
+    assert found.labels is not None
+    assert np.allclose(found.labels, 0.5)
+    assert "a lower bound" in found.rows["smoothness L"]
+
+
+def test_a_notebook_shows_runs_in_memory() -> None:
+    problem = problems.random_quadratic(4, 3)
+    runs = simulate(algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 4)), problem, rounds=20, seed=[0, 1])
+    made = report.page({"FedPD": runs}, problem, name="Mine")
+    assert made._repr_html_().startswith("<iframe srcdoc=")
+    assert "<title>Mine</title>" in made.html
+    assert len(embedded(made.html)["entries"][0]["round"]) == 21
+    with pytest.raises(FedpdError, match="at least one run"):
+        report.page({})
+
+
+EXPERIMENT = """
+[problem]
+name = "random_quadratic"
+agents = 4
+dimension = 3
+
+[run]
+rounds = 20
+seeds = [0, 1]
+checkpoint_every = 10
+
+[[algorithm]]
+label = "A"
+name = "fedavg"
+oracle = { name = "gd", step = 0.1, iterations = 2 }
+"""
+
+
+def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
+    from fedpd import experiment, runner
+
+    for name in ("one", "two"):
+        runner.create(tmp_path / name, EXPERIMENT)
+        runner.run(experiment.parse(EXPERIMENT), tmp_path / name, lambda *_: None)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    records = read_all(folders)
+    assert [one.entries[0].label for one in records] == ["A (one)", "A (two)"]
+    assert records[0].versions is not None
+    assert records[0].versions["jax"]
+    written = report.write_report(folders, tmp_path / "both.html", target=0.1, figures=["svg"], csv=True)
+    assert written.page.stat().st_size > 4_000_000
+    assert {path.name for path in written.others} == {
+        *(f"{y}-{x}.svg" for y in ("stationarity", "loss") for x in ("communications", "samples", "bytes", "seconds")),
+        "both-histories.csv", "both-costs.csv",
+    }  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "both-histories.csv").read_text().splitlines()))
+    assert len(rows) == 2 * 2 * 21
+    assert float(rows[20]["stationarity"]) == records[0].entries[0].runs[0].history["stationarity"][20]
+    assert float(rows[20]["seconds"]) > 0
+    assert report.write_report(folders[:1]).page == tmp_path / "one" / "report.html"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"out": Path("report.pdf")}, "--out = 'report.pdf': the report is a page of HTML. Give a file name"),
+        ({"target": -1.0}, "--target = -1.0: must be positive"),
+        ({"figures": ["gif"]}, "--figures = 'gif': there is no such choice"),
+        ({}, "there is no such folder, so this is not a run's folder. Give one that fedpd run"),
+    ],
+)
+def test_mistakes_are_sentences(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(FedpdError, match=re.escape(message)):
+        report.write_report([tmp_path / "missing"], **arguments)

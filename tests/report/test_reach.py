@@ -1,0 +1,87 @@
+"""What it cost to reach a target, and the sentence that says so."""
+
+import numpy as np
+import pytest
+
+from fedpd.report.reach import finding, reach, shared_quantities, targets, usual_target
+from tests.report.recordings import diverging, entry
+
+FAST, SLOW = entry("Fast", 0.2, 0.25), entry("Slow", 0.1, 0.1)
+
+
+def test_costs_are_those_of_the_first_row_that_is_there() -> None:
+    met = reach(FAST, "stationarity", 1e-4)  # after 20 rounds with rate 0.2, 16 with 0.25
+    assert met.costs is not None
+    assert met.costs["communications"] == (18, 16, 20)
+    assert met.costs["samples"] == (1501 * 18, 1501 * 16, 1501 * 20)
+    assert met.costs["bytes"] == (48_020 * 18, 48_020 * 16, 48_020 * 20)
+    assert met.costs["seconds"] == pytest.approx((0.26 * 18, 0.26 * 16, 0.26 * 20))
+    assert met.seeds == 2
+
+
+def test_a_method_is_there_when_all_its_seeds_are() -> None:
+    met = reach(FAST, "stationarity", 1e-22)
+    assert (met.seeds, met.costs) == (1, None)
+    assert met.best == pytest.approx(1e-20), "of the worse seed"
+
+
+def test_more_is_better_for_accuracies() -> None:
+    one = entry("Net", 0.1, accuracy=True)
+    met = reach(one, "test_accuracy", 0.91)
+    assert met.costs is not None
+    assert met.costs["communications"][0] == 10
+    assert "test_accuracy" in shared_quantities([one])
+    assert "test_accuracy" not in shared_quantities([one, FAST])
+    offered = targets([one], "test_accuracy")
+    assert offered == sorted(offered)
+    assert offered[0] == pytest.approx(0.1)
+    assert offered[-1] > 0.98, "not in decades: what is of interest lies close to 1"
+
+
+def test_targets_are_round_numbers_down_to_the_best() -> None:
+    offered = targets([FAST, SLOW], "stationarity")
+    assert offered[:4] == [1, 0.5, 0.2, 0.1]
+    assert offered[-1] == pytest.approx(1e-20)
+    assert usual_target([FAST, SLOW], "stationarity", offered) == 1e-10
+    assert usual_target([SLOW], "stationarity", [1, 1e-5]) == 1e-5
+    assert 3e-7 in targets([FAST], "stationarity", 3e-7)
+
+
+def test_targets_of_what_never_moves_or_is_negative() -> None:
+    still = entry("Still", 0.0)
+    assert targets([still], "stationarity") == [1]
+    assert targets([still], "consensus") == [0]
+    for run in still.runs:
+        run.history["loss"][:] = np.linspace(-1, -3, 101)
+    offered = targets([still], "loss")
+    assert len(offered) > 20
+    assert offered[0] == -1
+    assert offered[-1] == -3
+
+
+def test_the_finding_names_the_best_the_factors_and_who_did_not_get_there() -> None:
+    said = finding([SLOW, FAST], "stationarity", 1e-8)
+    assert (
+        said
+        == "Fast reached ‖∇f‖² ≤ 1e-08 with 36 communications, the fewest: Slow, the next, took 2.22 times as many."
+    )
+    assert finding([SLOW, FAST], "stationarity", 1e-15).endswith("; Slow did not reach it.")
+    four = [FAST, *(entry(f"Slow {i}", 0.01) for i in range(4))]
+    assert finding(four, "stationarity", 1e-15).endswith("; 4 of 5 methods did not reach it.")
+    assert "Fast and Same reached" in finding([FAST, FAST._replace(label="Same")], "stationarity", 1e-8)
+    three = [FAST, SLOW, entry("Slower", 0.09)]
+    assert "and Slower, the last, 2.47 times as many." in finding(three, "stationarity", 1e-8)
+
+
+def test_the_finding_is_honest_when_nobody_gets_there() -> None:
+    said = finding([SLOW, FAST], "stationarity", 1e-30)
+    assert said == "No method reached ‖∇f‖² ≤ 1e-30; Fast came closest, 1e-20, after 100 communications."
+    assert finding([SLOW], "stationarity", 1e-30).startswith("Slow did not reach ‖∇f‖² ≤ 1e-30; it came as close as")
+    broken = diverging("Broken")
+    broken.runs[0].history["stationarity"][:] = np.nan
+    assert finding([broken], "stationarity", 1e-3).endswith("nothing finite was measured.")
+
+
+def test_a_run_that_blew_up_counts_up_to_there() -> None:
+    met = reach(diverging("Explodes"), "stationarity", 1e-3)
+    assert (met.costs, met.best, met.at) == (None, 1, 0)
