@@ -53,8 +53,9 @@ class Conv(nn.Module):
 def max_pool(x: Array) -> Array:
     """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`.
 
-    Pair by pair: the gradient of `x.max(...)` looks for the maximum among x, and where XLA computes x anew with another
-    rounding (after batch normalisation it was seen to) it finds none, and divides by their number, 0.
+    Pair by pair: the gradient of `x.max(...)` divides by how many entries equal the maximum. Behind batch
+    normalisation, compiled with few optimisations as in the tests, it was seen to be NaN, presumably since XLA
+    computed x anew with another rounding and none was equal. Pairs are compared among themselves: no division.
     """
     batch, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2].reshape(batch, height // 2, 2, width // 2, 2, channels)
