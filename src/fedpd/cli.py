@@ -18,12 +18,11 @@ from rich.logging import RichHandler
 from rich.progress import TaskID
 from rich.text import Text
 
-from fedpd import __version__, experiment, runner, theory
+from fedpd import __version__, deploy, experiment, runner, theory
 from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError, choice, count, positive
 from fedpd.defaults import method_tables, toml
 from fedpd.experiment import Experiment
-from fedpd.flower import commands as flower_commands
 from fedpd.progress import bars, stationarity_note
 
 app = typer.Typer(
@@ -35,7 +34,7 @@ app = typer.Typer(
 console = Console()
 data_app = typer.Typer(no_args_is_help=True, help="Federated data in files.")
 app.add_typer(data_app, name="data")
-flower_commands.register(app)
+deploy.register(app)
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder; by default a new one under runs/.")]
 Source = Annotated[
