@@ -21,8 +21,21 @@ FEDERATION = Path("runs/federation")
 
 
 def register(app: typer.Typer) -> None:
-    for name, command in (("up", up), ("down", down)):
+    for name, command in (("new-app", new_app), ("up", up), ("down", down)):
         app.command(name=name)(command)
+
+
+def new_app(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder; its name is the app's.")],
+    framework: Annotated[str, typer.Option(help="What the model is written in: jax, torch or numpy.")] = "jax",
+) -> None:
+    """Write a complete Flower app: FedPD on toy data, to run in Flower's simulation and on a real federation."""
+    _need("flwr", "flower")
+    from fedpd.flower.new_app import new_app as write
+
+    for path in write(folder, framework):
+        console.print(Text(str(path)), soft_wrap=True)
+    console.print(Text(f"How to run it: {folder / 'README.md'}"), soft_wrap=True)
 
 
 def up(

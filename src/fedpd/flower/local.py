@@ -164,7 +164,7 @@ def _add(federation: Federation, name: str, command: list[str], home: Path) -> F
     """Start one more process, and write down who it is before anything else can go wrong."""
     log = federation.folder / "logs" / f"{name}.log"
     log.unlink(missing_ok=True)
-    member = start(name, command, log, environment(home))
+    member = start(name, command, log, environment(home), federation.folder)
     federation = federation._replace(members=(*federation.members, member))
     record = {
         "agents": federation.agents,
@@ -195,6 +195,7 @@ def _superlink(federation: Federation, certificates: ServerCertificates) -> list
 def _supernode(
     federation: Federation, certificates: ServerCertificates, keys: NodeKeys, i: int, port: int
 ) -> list[str]:
+    state = federation.folder / f"node-{i}" / "state"
     return [
         str(bin_folder() / "flower-supernode"),
         *("--superlink", f"{HOST}:{federation.port}"),
@@ -202,7 +203,7 @@ def _supernode(
         *("--auth-supernode-private-key", str(keys.private)),
         *("--host", HOST, "--port", str(port)),
         *_server_side(certificates),  # for what it starts itself, which talks to it over this port
-        *("--node-config", f"partition-id={i} num-partitions={federation.agents}"),
+        *("--node-config", f"partition-id={i} num-partitions={federation.agents} fedpd-state={json.dumps(str(state))}"),
     ]
 
 

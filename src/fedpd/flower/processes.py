@@ -31,11 +31,17 @@ class Member(NamedTuple):
     log: str
 
 
-def start(name: str, command: list[str], log: Path, environment: Mapping[str, str]) -> Member:
-    """Start a process in a session of its own, so that neither Ctrl-C nor the end of this one reaches it."""
+def start(name: str, command: list[str], log: Path, environment: Mapping[str, str], folder: Path) -> Member:
+    """Start a process in a folder and a session of its own: neither Ctrl-C nor the end of this one reaches it."""
     with log.open("ab") as file:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=dict(environment), start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
         )
     _HELD.append(process)
     try:
