@@ -44,16 +44,16 @@ def up(
 ) -> None:
     """Start a Flower federation on this machine: a SuperLink and SuperNodes, with TLS and node authentication."""
     _need("flwr", "flower")
-    from fedpd.flower import local
+    from fedpd.flower import local, programs
 
     with console.status(f"starting a SuperLink and {agents} SuperNodes"):
         federation = local.up(folder, agents)
-    program = shutil.which("flwr", path=str(local.bin_folder()))
+    program = shutil.which("flwr", path=str(programs.bin_folder()))
     program = "flwr" if program == shutil.which("flwr") else str(program)  # by its path where a shell finds another
-    run = f"FLWR_HOME={shlex.quote(str(federation.home))} {program} run APP {local.CONNECTION} --stream"
+    run = f"FLWR_HOME={shlex.quote(str(federation.home))} {program} run APP {programs.CONNECTION} --stream"
     ending = shlex.join(["fedpd", "down"] + ([] if folder == FEDERATION else ["--dir", str(folder)]))
     lines = (
-        f"A SuperLink at {local.HOST}:{federation.port} and {agents} SuperNodes run, with TLS and registered keys.",
+        f"A SuperLink at {programs.HOST}:{federation.port} and {agents} SuperNodes run, with TLS and registered keys.",
         f"Run an app on it (fedpd new-app APP writes one):  {run}",
         f"End it:  {ending}",
         f"Logs: {federation.folder / 'logs'}",

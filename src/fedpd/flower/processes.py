@@ -26,16 +26,18 @@ class Member(NamedTuple):
     """A process that was started here."""
 
     name: str
-    pid: int
-    started: float  # as the system reports it
+    command: list[str]
+    home: str  # its FLWR_HOME
     log: str
+    pid: int = 0  # 0: not started yet
+    started: float = 0.0  # as the system reports it
 
 
-def start(name: str, command: list[str], log: Path, environment: Mapping[str, str], folder: Path) -> Member:
+def start(member: Member, environment: Mapping[str, str], folder: Path) -> Member:
     """Start a process in a folder and a session of its own: neither Ctrl-C nor the end of this one reaches it."""
-    with log.open("ab") as file:
+    with Path(member.log).open("wb") as file:
         process = subprocess.Popen(
-            command,
+            member.command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -48,11 +50,13 @@ def start(name: str, command: list[str], log: Path, environment: Mapping[str, st
         started = psutil.Process(process.pid).create_time()
     except psutil.NoSuchProcess:  # it is over already, and `wait_until` will say so
         started = 0.0
-    return Member(name, process.pid, started, str(log))
+    return member._replace(pid=process.pid, started=started)
 
 
 def find(member: Member) -> psutil.Process | None:
     """The process, if it still runs."""
+    if not member.pid:
+        return None
     try:
         process = psutil.Process(member.pid)
         same = abs(process.create_time() - member.started) < CLOCK_STEP
