@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow test-flower-smoke test-faults lint format bench clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -17,6 +17,12 @@ test: .venv/installed
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+test-flower-smoke: .venv/installed
+	$(BIN)/python -m pytest -m smoke --numprocesses 0 tests/flower
+
+test-faults: .venv/installed
+	$(BIN)/python -m pytest -m faults --numprocesses 0 tests/flower
 
 lint: .venv/installed
 	$(BIN)/ruff check .

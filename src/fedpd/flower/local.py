@@ -16,6 +16,7 @@ import json
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedpd.atomic import replace_file
-from fedpd.checks import count, refuse
+from fedpd.checks import FedpdError, count, refuse
 from fedpd.flower import programs
 from fedpd.flower.certificates import (
     NodeKeys,
@@ -37,6 +38,8 @@ from fedpd.flower.programs import CONNECTION, HOST
 
 RECORD = "federation.json"
 START_SECONDS = 120.0  # for a process to be ready: measured 3 to 8 s on two idle cores
+LEASE_SECONDS = 120.0  # in which a SuperNode that was killed may come back: Flower's lease is 60 s
+LEASE_POLL = 3.0
 
 
 class Federation(NamedTuple):
@@ -138,7 +141,8 @@ def _prepare(folder: Path, agents: int) -> Federation:
 
 
 def _start(federation: Federation) -> Federation:
-    """Start what does not run; if anything fails, end all of it."""
+    """Start what does not run; if anything fails, end what was started."""
+    before = federation.running
     try:
         for i, member in enumerate(federation.members):
             if find(member) is None:
@@ -146,12 +150,28 @@ def _start(federation: Federation) -> Federation:
             if i == 0:
                 with ThreadPoolExecutor(max_workers=4) as pool:  # a `flwr` command takes seconds, mostly of imports
                     list(pool.map(partial(_register, federation), range(federation.agents)))
-        for node in federation.members[2:]:
-            wait_until(partial(programs.is_online, node), node, START_SECONDS, "online")
+        for i in range(2, len(federation.members)):
+            federation = _bring_online(federation, i)
     except BaseException:
-        _end(federation.members)
+        _end([member for member in federation.members if member not in before])
         raise
     return federation
+
+
+def _bring_online(federation: Federation, i: int) -> Federation:
+    """Wait until a SuperNode is online. One that was killed is turned away until the lease of its former self is over,
+    and then ends, so it is started again."""
+    until = time.monotonic() + LEASE_SECONDS
+    while True:
+        node = federation.members[i]
+        try:
+            wait_until(partial(programs.is_online, node), node, START_SECONDS, "online")
+            return federation
+        except FedpdError:
+            if not programs.was_turned_away(node) or time.monotonic() > until:
+                raise
+        time.sleep(LEASE_POLL)
+        federation = _start_one(federation, i)
 
 
 def _start_one(federation: Federation, i: int) -> Federation:
@@ -174,7 +194,8 @@ def _start_one(federation: Federation, i: int) -> Federation:
 
 def _end(members: Sequence[Member]) -> list[str]:
     """SuperNodes first: one that says goodbye to the SuperLink can come back at once, else after its lease of 60 s."""
-    return end(members[2:]) + end(members[:2])
+    nodes = [member for member in members if member.name.startswith("supernode")]
+    return end(nodes) + end([member for member in members if member not in nodes])
 
 
 def _keys(folder: Path, i: int) -> NodeKeys:

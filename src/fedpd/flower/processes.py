@@ -89,6 +89,7 @@ def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
     remaining = _until_gone(psutil.Process.terminate, heads, grace)
     remaining += _until_gone(psutil.Process.terminate, children, grace)  # mostly gone by now: they follow their heads
     _until_gone(psutil.Process.kill, remaining, grace)
+    _reap()
     return [member.name for member, _ in running]
 
 
@@ -107,12 +108,16 @@ def _until_gone(
 
 def _runs(process: psutil.Process) -> bool:
     """Whether it does. One that has ended may be listed until its parent asks how: ask, if that is this process."""
-    for held in _HELD:
-        held.poll()
+    _reap()
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _reap() -> None:
+    for held in _HELD:
+        held.poll()
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

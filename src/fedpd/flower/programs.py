@@ -19,6 +19,7 @@ HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
 COMMAND_SECONDS = 120.0
 ONLINE = "SuperNode ID:"  # a SuperNode's log says so once the SuperLink has let it in
+TURNED_AWAY = "Failed to activate SuperNode"
 
 
 def bin_folder() -> Path:
@@ -122,4 +123,13 @@ def is_healthy(port: int, authority: Path) -> bool:
 
 
 def is_online(node: Member) -> bool:
-    return ONLINE in Path(node.log).read_text(encoding="utf-8", errors="replace")
+    return _says(node, ONLINE)
+
+
+def was_turned_away(node: Member) -> bool:
+    """Whether the SuperLink did not let a SuperNode in: its key is not registered, or its former self still counts."""
+    return _says(node, TURNED_AWAY)
+
+
+def _says(member: Member, words: str) -> bool:
+    return words in Path(member.log).read_text(encoding="utf-8", errors="replace")
