@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -201,8 +201,8 @@ class Endless(IterableDataset):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: torch_local(nn.Linear, nn.MSELoss(), loader(0)), "must be an nn.Module"),
-        (lambda: torch_local(network(), nn.MSELoss(), [1, 2]), "must be a DataLoader"),
+        (lambda: torch_local(cast(Any, nn.Linear), nn.MSELoss(), loader(0)), "must be an nn.Module"),
+        (lambda: torch_local(network(), nn.MSELoss(), cast(Any, [1, 2])), "must be a DataLoader"),
         (lambda: torch_local(network(), nn.MSELoss(), DataLoader(Endless())), "has no indices"),
         (lambda: torch_local(nn.Tanh(), nn.MSELoss(), loader(0)), "nothing to train"),
         (lambda: torch_local(network(torch.bfloat16), nn.MSELoss(), loader(0)), "must be float32 or float64"),

@@ -129,7 +129,11 @@ def _prepare(folder: Path, agents: int) -> Federation:
         "superexec": programs.superexec(link, certificates, secret),
     }
     for i, port in enumerate(ports):
-        state = {"partition-id": i, "num-partitions": agents, "fedpd-state": str(folder / f"node-{i}" / "state")}
+        state: dict[str, str | int] = {
+            "partition-id": i,
+            "num-partitions": agents,
+            "fedpd-state": str(folder / f"node-{i}" / "state"),
+        }
         commands[f"supernode-{i}"] = programs.supernode(link, port, certificates, _keys(folder, i), state)
     homes = ["flwr", "flwr", *(f"node-{i}" for i in range(agents))]
     members = tuple(

@@ -205,7 +205,7 @@ def _size(loader: DataLoader) -> int:
 def _one_a_sample(loss: Outcome) -> Outcome:
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         loss = copy.copy(loss)
-        loss.reduction = "none"
+        setattr(loss, "reduction", "none")  # noqa: B010 - nn.Module types its attributes as tensors
     return loss
 
 

@@ -61,7 +61,7 @@ def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Dra
             change = task.complete(task.losses.gradient(indices))
             with torch.no_grad():
                 for name, parameter in task.losses.parameters.items():
-                    parameter -= float(length) * change[name]
+                    parameter.sub_(float(length) * change[name])
 
     return _oracle(describe("torch.sgd", step=step, **loop.settings()), loop, run, step=step)
 
@@ -141,7 +141,7 @@ def _oracle(
 
     def init(f: LocalObjective, x: Vector) -> Any:
         memory: dict[str, Any] = {} if refresh is None else {"g": 0 * x}
-        return memory | ({"buffers": _buffers(f.losses)} if isinstance(f.losses, TorchLosses) else {})
+        return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         f, Q = phi.f, loop.iterations
@@ -197,9 +197,9 @@ def _solve(losses: TorchLosses, run: Run, given: Given) -> tuple[Vector, Any]:
     )
     with borrowed(losses.module), seeded(int(given.seed)):
         load(losses.parameters, given.x.tree)
-        load(dict(losses.module.named_buffers()), given.memory["buffers"])
+        load(dict(losses.module.named_buffers()), given.memory.get("buffers", {}))
         g = run(task)
-        memory = {"buffers": _buffers(losses)} | ({} if g is None else {"g": _vector(g)})
+        memory = _buffers(losses) | ({} if g is None else {"g": _vector(g)})
         return _vector(losses.parameters), memory
 
 
@@ -211,10 +211,11 @@ def _check(f: LocalObjective, description: str) -> TorchLosses:
     return f.losses
 
 
-def _buffers(losses: TorchLosses) -> dict[str, np.ndarray]:
-    """The module's buffers. Counters have 32 bits: JAX has no others beside float32."""
+def _buffers(losses: TorchLosses) -> dict[str, Any]:
+    """The module's buffers, as part of a memory. Counters have 32 bits: JAX has no others beside float32."""
     arrays = {name: array_of(tensor).copy() for name, tensor in losses.module.named_buffers()}
-    return {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}
+    arrays = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}
+    return {"buffers": arrays} if arrays else {}
 
 
 def _tensors(vector: Vector) -> Tensors:
