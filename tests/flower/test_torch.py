@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tree_math import Vector
 
 import fedpd
-from fedpd import algorithms, oracles, problems
+from fedpd import Algorithm, algorithms, oracles, problems
 from fedpd.checks import FedpdError
 from fedpd.core import LocalObjective, Oracle, Subproblem
-from fedpd.flower import torch_oracles
-from fedpd.flower.agent import Local
+from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate, torch_oracles
 from fedpd.flower.torch import load_model, model_of, torch_local
 from fedpd.precision import scope
 
@@ -130,10 +130,10 @@ def test_all_agents_of_a_simulation_are_jaxs() -> None:
     np.testing.assert_array_equal(runs[0].history["samples"], runs[1].history["samples"])
 
 
-def solve_once(oracle: Oracle, local: Local, seed: int = 0) -> tuple[Any, Any]:
+def solve_once(oracle: Oracle, local: Local, seed: int = 0, start: Any = None) -> tuple[Any, Any]:
     with scope(True):
         f = objective(local.losses, local.data)
-        x = Vector(model_of(local.losses.module))  # type: ignore[attr-defined]
+        x = Vector(model_of(local.losses.module) if start is None else start)  # type: ignore[attr-defined]
         solve = jax.jit(lambda *state: oracle.solve(Subproblem(f), *state))
         x, memory, _ = solve(x, oracle.init(f, x), jnp.int32(0), jax.random.key(seed))
         return jax.device_get((x.tree, memory))
@@ -142,8 +142,8 @@ def solve_once(oracle: Oracle, local: Local, seed: int = 0) -> tuple[Any, Any]:
 def test_dropout_is_drawn_from_the_key_and_the_users_generator_is_left_alone() -> None:
     module = nn.Sequential(nn.Linear(INPUTS, CLASSES), nn.Dropout(0.5)).double()
     oracle = torch_oracles.sgd(step=0.1, iterations=3, batch=4)
-    state = torch.random.get_rng_state()
-    one, again, other = (solve_once(oracle, client(module=module), seed)[0] for seed in (0, 0, 1))
+    state, start = torch.random.get_rng_state(), model_of(module)
+    one, again, other = (solve_once(oracle, client(module=module), seed, start)[0] for seed in (0, 0, 1))
     assert torch.equal(torch.random.get_rng_state(), state)
     jax.tree.map(np.testing.assert_array_equal, one, again)
     assert not np.array_equal(one["0.weight"], other["0.weight"])
@@ -158,6 +158,28 @@ def test_buffers_stay_in_the_oracles_memory() -> None:
     assert not np.array_equal(memory["buffers"]["1.running_mean"], np.zeros(5))
     for name, tensor in module.named_buffers():
         assert torch.equal(tensor, before[name])
+
+
+def test_a_batch_norm_in_a_federation() -> None:
+    """Round after round, with states that go through files."""
+
+    def module() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(INPUTS, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)).double()
+
+    def local(context: Context) -> Local:
+        return torch_local(module(), nn.CrossEntropyLoss(), loader(int(context.node_config["partition-id"])))
+
+    def method(config: Any = None) -> Algorithm:
+        return algorithms.fedpd(eta=0.2, oracle=torch_oracles.sgd(step=0.1, iterations=3, batch=4))
+
+    def start(config: Any = None) -> Any:
+        return model_of(module())
+
+    settings = Settings(agents=2, rounds=3, deadline=60.0, poll=0.001)
+    outcome = federate(InProcessGrid(client_app(method, start, local), 2, {}), method(), start(), settings)
+    assert set(outcome.model) == {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
+    assert outcome.history["loss"][-1] < outcome.history["loss"][0]
 
 
 def test_lbfgs_and_a_dataset_of_python_objects() -> None:

@@ -197,9 +197,10 @@ def _solve(losses: TorchLosses, run: Run, given: Given) -> tuple[Vector, Any]:
     )
     with borrowed(losses.module), seeded(int(given.seed)):
         load(losses.parameters, given.x.tree)
-        load(dict(losses.module.named_buffers()), given.memory.get("buffers", {}))
+        kept = "buffers" in given.memory  # else the module's own are taken every time
+        load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
         g = run(task)
-        memory = _buffers(losses) | ({} if g is None else {"g": _vector(g)})
+        memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g)})
         return _vector(losses.parameters), memory
 
 
