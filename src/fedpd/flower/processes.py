@@ -89,7 +89,6 @@ def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
     remaining = _until_gone(psutil.Process.terminate, heads, grace)
     remaining += _until_gone(psutil.Process.terminate, children, grace)  # mostly gone by now: they follow their heads
     _until_gone(psutil.Process.kill, remaining, grace)
-    _reap()
     return [member.name for member, _ in running]
 
 
@@ -107,17 +106,14 @@ def _until_gone(
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it does. One that has ended may be listed until its parent asks how: ask, if that is this process."""
-    _reap()
+    """Whether it does. One that has ended may be listed until its parent asks how: ask, if that is this process. (One
+    whose first thread has ended is listed as ended too, and its parent told only when the last one has.)"""
+    if any(held.poll() is None and held.pid == process.pid for held in _HELD):
+        return True
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _reap() -> None:
-    for held in _HELD:
-        held.poll()
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
