@@ -111,8 +111,9 @@ def test_an_oracle_takes_the_steps_of_jaxs(in_torch: Oracle, in_jax: Oracle) -> 
             assert (work.updates, work.samples) == (expected.updates, expected.samples)
 
 
-def test_all_agents_of_a_simulation_are_jaxs() -> None:
-    """FedPD with skipping: samples of several agents in one dataset, referred to by their index."""
+@pytest.mark.parametrize("devices", [1, 2])
+def test_all_agents_of_a_simulation_are_jaxs(devices: int) -> None:
+    """FedPD with skipping: samples of several agents in one dataset, and one module that all devices take turns at."""
     data = [samples(agent) for agent in range(AGENTS)]
     dataset = TensorDataset(*(torch.from_numpy(np.concatenate(part)) for part in zip(*data, strict=True)))
     local = torch_local(network(), nn.CrossEntropyLoss(), DataLoader(dataset, batch_size=5))
@@ -123,7 +124,7 @@ def test_all_agents_of_a_simulation_are_jaxs() -> None:
         (problems.from_losses(jax_losses, data, start), oracles.vr(gamma=0.2, iterations=4, refresh=2)),
     ]
     runs = [
-        fedpd.simulate(algorithms.fedpd(eta=0.2, oracle=oracle, p=0.3), problem, rounds=4, seed=1, devices=1)
+        fedpd.simulate(algorithms.fedpd(eta=0.2, oracle=oracle, p=0.3), problem, rounds=4, seed=1, devices=devices)
         for problem, oracle in made
     ]
     close(runs[0].model, runs[1].model, 1e-11)

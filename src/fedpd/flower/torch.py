@@ -10,6 +10,7 @@ and collate_fn. Any oracle works; those of `torch_oracles` do a whole local solv
 """
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,7 @@ from fedpd.flower.external import external
 
 Outcome = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
 CHUNK = 256  # samples that a full gradient takes at a time, where the loader does not say
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def torch_local(
@@ -172,14 +174,19 @@ def array_of(tensor: Tensor) -> np.ndarray:
 
 @contextmanager
 def borrowed(module: nn.Module) -> Iterator[None]:
-    """Leave the module's buffers and mode as they were."""
-    mode, buffers = module.training, {name: tensor.clone() for name, tensor in module.named_buffers()}
-    try:
-        yield
-    finally:
-        module.train(mode)
-        for name, tensor in module.named_buffers():
-            tensor.copy_(buffers[name])
+    """The module for oneself, with its buffers and mode afterwards as they were.
+
+    JAX calls back from a thread for each of its devices, and there is one module: without the lock they would compute
+    with each other's parameters.
+    """
+    with _ONE_AT_A_TIME:
+        mode, buffers = module.training, {name: tensor.clone() for name, tensor in module.named_buffers()}
+        try:
+            yield
+        finally:
+            module.train(mode)
+            for name, tensor in module.named_buffers():
+                tensor.copy_(buffers[name])
 
 
 @contextmanager
