@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tree_math import Vector
 
 import fedpd
-from fedpd import Algorithm, algorithms, oracles, problems
+from fedpd import Algorithm, algorithms, checkpoint, oracles, problems
 from fedpd.checks import FedpdError
 from fedpd.core import LocalObjective, Oracle, Subproblem
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate, torch_oracles
@@ -161,8 +162,8 @@ def test_buffers_stay_in_the_oracles_memory() -> None:
         assert torch.equal(tensor, before[name])
 
 
-def test_a_batch_norm_in_a_federation() -> None:
-    """Round after round, with states that go through files."""
+def test_a_batch_norm_in_a_federation(tmp_path: Path) -> None:
+    """Round after round, with states that go through files: the buffers too, three batches a round."""
 
     def module() -> nn.Module:
         torch.manual_seed(0)
@@ -181,6 +182,9 @@ def test_a_batch_norm_in_a_federation() -> None:
     outcome = federate(InProcessGrid(client_app(method, start, local), 2, {}), method(), start(), settings)
     assert set(outcome.model) == {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
     assert outcome.history["loss"][-1] < outcome.history["loss"][0]
+    kept = [checkpoint.read(file)[0] for file in (tmp_path / "clients").rglob("*.*")]
+    counts = [array for arrays in kept for name, array in arrays.items() if "num_batches_tracked" in name]
+    assert sorted(np.ravel(counts)) == [6, 6, 9, 9]  # of two clients, before and after the last order
 
 
 def test_lbfgs_and_a_dataset_of_python_objects() -> None:

@@ -84,7 +84,9 @@ def settle(local: Local, start: Tree, algorithm: Algorithm, shapes: Shapes, name
         size = np.int32(0 if local.test is None else len(jax.tree.leaves(test)[0]))
         functions = functions._replace(correct=local.correct)
         shard = shard._replace(test=test, test_sizes=size)  # type: ignore[arg-type]
-    return Site(algorithm, shapes, functions, shard)
+    # An oracle may keep what only this client's own objective has, such as a PyTorch module's buffers.
+    agent = jax.eval_shape(partial(with_objective, algorithm.init, functions), shard, Vector(shapes.model))
+    return Site(algorithm, shapes._replace(agent=agent), functions, shard)
 
 
 def _first(shard: Shard) -> Shard:
