@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format bench docs clean
+.PHONY: demo test test-slow test-flower-smoke test-faults lint format bench docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -21,6 +21,12 @@ test: .venv/installed
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+test-flower-smoke: .venv/installed
+	$(BIN)/python -m pytest -m smoke --numprocesses 0 tests/flower
+
+test-faults: .venv/installed
+	$(BIN)/python -m pytest -m faults --numprocesses 0 tests/flower
 
 lint: .venv/installed
 	$(BIN)/ruff check .

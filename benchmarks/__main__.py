@@ -1,4 +1,4 @@
-"""Times the engine beside plain NumPy, interleaved, and prints the medians and the ratios with their goals.
+"""Times the engine beside plain NumPy and PyTorch, interleaved; prints the medians and the ratios with their goals.
 
 A goal is judged by the quickest of the plain vectorised NumPy variants; one tuned by hand is shown beside them.
 """
@@ -6,6 +6,7 @@ A goal is judged by the quickest of the plain vectorised NumPy variants; one tun
 import os
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 
 import numpy as np
 from rich.console import Console
@@ -27,7 +28,14 @@ def main() -> None:
         f"Seconds a round, median of {REPETITIONS} interleaved repetitions, float32, on {os.cpu_count()} cores "
         f"(fedpd {version('fedpd')}, jax {version('jax')}, numpy {np.__version__})"
     )
-    agree = [run(workload, console) for workload in (full_gradients(), stochastic_gradients())]
+    workloads = [full_gradients(), stochastic_gradients()]
+    if find_spec("torch") is None:
+        console.print("PyTorch is not installed: networks are not timed. Install torch==2.13.0 beside fedpd for it.")
+    else:
+        from benchmarks import networks
+
+        workloads += networks.workloads()
+    agree = [run(workload, console) for workload in workloads]
     console.print(grid_table(grid.measure()))
     if not all(agree):
         raise SystemExit("The contenders do not compute the same iterates: the times above compare different things.")
@@ -74,7 +82,7 @@ def measure(contenders: tuple[Contender, ...], tell: Callable[[str], None], adva
 def table(workload: Workload, times: Times, difference: float) -> Table:
     medians = {contender: float(np.median(values)) for contender, values in times.items()}
     ours = next(medians[contender] for contender in medians if contender.kind == "engine")
-    best = min((c for c in medians if c.kind == "vectorised"), key=medians.__getitem__)
+    best = min((c for c in medians if c.kind in ("vectorised", "torch")), key=medians.__getitem__)
     verdict = "same iterates" if difference < ROUNDING else "DIFFERENT ITERATES"
     result = Table(
         title=f"{workload.name}: {workload.about}",
@@ -87,7 +95,7 @@ def table(workload: Workload, times: Times, difference: float) -> Table:
         result.add_column(heading, justify="right")
     for contender, median in medians.items():
         ratio = median / ours
-        goal = f"{workload.goal:.0f}x: {'met' if ratio >= workload.goal else 'missed'}" if contender is best else ""
+        goal = f"{workload.goal:g}x: {'met' if ratio >= workload.goal else 'missed'}" if contender is best else ""
         faster = "" if contender.kind == "engine" else f"{ratio:.1f}x"
         style = "bold" if contender.kind == "engine" or contender is best else None
         cells = (label(contender), f"{1e3 * median:.2f}", f"{1e3 * min(times[contender]):.2f}", faster, goal)
@@ -112,7 +120,13 @@ def grid_table(times: grid.Times) -> Table:
 
 
 def label(contender: Contender) -> str:
-    kinds = {"engine": "this engine", "vectorised": "vectorised NumPy", "tuned": "NumPy", "loop": "Python loop"}
+    kinds = {
+        "engine": "this engine",
+        "vectorised": "vectorised NumPy",
+        "tuned": "NumPy",
+        "loop": "Python loop",
+        "torch": "PyTorch",
+    }
     return f"{kinds[contender.kind]}: {contender.name}"
 
 

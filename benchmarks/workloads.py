@@ -1,7 +1,7 @@
 """What is timed: two workloads, and for each the engine and its plain contenders."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,16 +20,16 @@ class Contender(NamedTuple):
     """play(rounds) -> seconds a round; iterates() -> where the first rounds lead, on the same draws for everyone."""
 
     name: str
-    kind: str  # "engine", "vectorised" or "loop"
+    kind: str  # "engine", "vectorised", "tuned", "loop" or "torch"
     rounds: int  # rounds of a repetition
     play: Callable[[int], float]
-    iterates: Callable[[], plain.Iterates]
+    iterates: Callable[[], Sequence[np.ndarray]]
 
 
 class Workload(NamedTuple):
     name: str
     about: str
-    goal: float  # how many times as fast as the quickest vectorised NumPy the engine is to be
+    goal: float  # how many times as fast as the quickest vectorised NumPy, or PyTorch, the engine is to be
     contenders: tuple[Contender, ...]
 
 
@@ -82,21 +82,10 @@ def recorded_draws(setup: plain.Setup) -> np.ndarray:
 
 
 def engine(problem: fedpd.Problem, algorithm: fedpd.Algorithm, replayed: fedpd.Algorithm, rounds: int) -> Contender:
-    """This package. `replayed` is the algorithm on the recorded draws.
-
-    Timed from the engine's first report, after the first round, to its last: what happens once a run, such as placing
-    the data, is left out. Metrics are taken once, at the end. What the warm-up compiled is reused by all repetitions.
-    """
+    """This package. `replayed` is the algorithm on the recorded draws."""
 
     def play(rounds: int) -> float:
-        reports: list[tuple[int, float]] = []
-
-        def note(done: int, total: int, stationarity: float) -> None:
-            reports.append((done, time.perf_counter()))
-
-        fedpd.simulate(algorithm, problem, rounds=rounds, metrics_every=rounds, progress=note)
-        (first, began), (last, ended) = reports[0], reports[-1]
-        return (ended - began) / (last - first)
+        return engine_seconds(algorithm, problem, rounds)
 
     def iterates() -> plain.Iterates:
         run = fedpd.simulate(replayed, problem, rounds=CHECKED, metrics_every=CHECKED, progress=False)
@@ -104,6 +93,22 @@ def engine(problem: fedpd.Problem, algorithm: fedpd.Algorithm, replayed: fedpd.A
         return plain.Iterates(x, x0[0], dual)
 
     return Contender("fedpd", "engine", rounds, play, iterates)
+
+
+def engine_seconds(algorithm: fedpd.Algorithm, problem: fedpd.Problem, rounds: int) -> float:
+    """Seconds a round, from the engine's first report, after the first round, to its last.
+
+    What happens once a run, such as placing the data, is left out. Metrics are taken once, at the end. What the warm-up
+    compiled is reused by all repetitions.
+    """
+    reports: list[tuple[int, float]] = []
+
+    def note(done: int, total: int, stationarity: float) -> None:
+        reports.append((done, time.perf_counter()))
+
+    fedpd.simulate(algorithm, problem, rounds=rounds, metrics_every=rounds, progress=note)
+    (first, began), (last, ended) = reports[0], reports[-1]
+    return (ended - began) / (last - first)
 
 
 def numpy(

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Tree
+from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Statistics, Tree
 
 AXIS = "agents"
 AGENTS, SHARED = PartitionSpec(AXIS), PartitionSpec()  # sharded by agent; the same on all devices
@@ -37,12 +37,16 @@ class Functions(NamedTuple):
     penalty: Penalty | None
     correct: Losses | None = None
     block: int | None = None  # samples that a full gradient takes at a time; None: all of them
+    test_losses: Losses | None = None  # F of test samples; None: `losses`
+    statistics: Statistics | None = None
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
         large = problem.dimension * int(problem.sizes.max()) > LARGE_GRADIENT
-        correct = None if problem.evaluation is None else problem.evaluation.correct
-        return Functions(problem.losses, problem.penalty, correct, BLOCK if large else None)
+        block = problem.block or (BLOCK if large else None)
+        judge = problem.evaluation
+        correct, test_losses = (None, None) if judge is None else (judge.correct, judge.losses)
+        return Functions(problem.losses, problem.penalty, correct, block, test_losses, problem.statistics)
 
 
 class Shard(NamedTuple):
@@ -69,7 +73,7 @@ def arrays(problem: Problem) -> Shard:
         scale = problem.scale.astype(dtype)
     test = test_sizes = None
     if problem.evaluation is not None:
-        _, test, test_sizes = problem.evaluation
+        test, test_sizes = problem.evaluation.data, problem.evaluation.sizes
     agent = np.arange(problem.agents, dtype=np.int32)
     return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_sizes)  # type: ignore[arg-type]
 
@@ -173,7 +177,7 @@ def counted(one: Shard, part: Tree) -> Tree:
 
 
 def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
-    losses, penalty, _, block = functions
+    losses, penalty, block = functions.losses, functions.penalty, functions.block
     return LocalObjective(losses, penalty, one.data, one.sizes, one.scale, one.mask, one.agent, effort, block)
 
 

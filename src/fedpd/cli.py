@@ -18,7 +18,7 @@ from rich.logging import RichHandler
 from rich.progress import TaskID
 from rich.text import Text
 
-from fedpd import __version__, experiment, runner, theory
+from fedpd import __version__, deploy, experiment, runner, theory
 from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError, choice, count, positive
 from fedpd.defaults import method_tables, toml
@@ -34,6 +34,7 @@ app = typer.Typer(
 console = Console()
 data_app = typer.Typer(no_args_is_help=True, help="Federated data in files.")
 app.add_typer(data_app, name="data")
+deploy.register(app)
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder; by default a new one under runs/.")]
 Source = Annotated[

@@ -20,6 +20,7 @@ Array = jax.Array
 Tree = Any  # a pytree of arrays
 Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
 Penalty = Callable[[Tree], Array]  # what does not depend on a sample
+Statistics = Callable[[Tree, Tree], Tree]  # (model, batch) -> what the batch is normalised by
 Key = Array
 
 
@@ -40,6 +41,7 @@ class Evaluation(NamedTuple):
     correct: Losses  # (model, batch) -> (B,), 1 where the model is right and 0 where not
     data: Tree  # (N, m, ...) test samples; agents with fewer are padded, with their own or, where none, anyone's
     sizes: np.ndarray  # (N,), 0 where an agent has none
+    losses: Losses | None = None  # F of test samples; None: the problem's own losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,11 @@ class Problem:
     scale:  (N,) w_i |D_i|: 1 for the default w_i = 1/|D_i|, which makes f_i a mean and f their plain average.
     start:  the model x^0.
     double: whether it is computed in float64.
+    block:  where a sample's loss depends on its batch (batch normalisation), the size of the batches that f_i is made
+            of: the agent's samples in their order, the last batch filled up from the first sample on, whose losses are
+            not summed again. None: F depends on its own sample only.
+    statistics: what a batch is normalised by. An agent is judged by their mean over its own batches: the evaluation's
+            functions get (model, statistics) for a model. None: they get the model.
     """
 
     losses: Losses
@@ -63,6 +70,8 @@ class Problem:
     answer: Answer = UNKNOWN
     name: str = "problem"
     evaluation: Evaluation | None = None
+    block: int | None = None
+    statistics: Statistics | None = None
 
     @property
     def agents(self) -> int:
@@ -136,15 +145,17 @@ class LocalObjective(NamedTuple):
 
 
 def in_blocks(function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: Array, block: int) -> Tree:
-    """The sum of function(x, rows, inside) over blocks of the first `size` samples; `inside` is False on those beyond.
+    """The sum of function(x, rows, inside) over blocks of the first `size` samples.
 
-    Takes the memory of a block, and no time for padding. Measured on 90 agents of 103 to 756 samples, a small
-    convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
+    The last block goes on with the first samples, where `inside` is False: so a block holds this agent's samples only,
+    however far its data is padded. Takes the memory of a block, and no time for padding. Measured on 90 agents of 103
+    to 756 samples, a small convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
     """
 
     def rows_of(q: Any) -> tuple[Tree, Array]:
         index = q * block + jnp.arange(block)
-        rows = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0, mode="clip"), data)
+        own = index % jnp.maximum(size, 1)
+        rows = jax.tree.map(lambda leaf: jnp.take(leaf, own, axis=0, mode="clip"), data)
         return rows, index < size
 
     def add(q: Array, total: Tree) -> Tree:
@@ -202,12 +213,17 @@ class Oracle(NamedTuple):
     init(f, x) -> memory: what it keeps between rounds.
     solve(phi, x, memory, r, key) -> (x, memory, Work).
     batch: samples a step takes (None: all of the agent's), by which the execution over agents is chosen.
+    anew(f, x) -> memory: as `init`, for an agent that has lost its state in the middle of a run; None: as `init`.
     """
 
     description: str
     init: Callable[[LocalObjective, Vector], Any]
     solve: Callable[[Subproblem, Vector, Any, Array, Key], tuple[Vector, Any, Work]]
     batch: int | None
+    anew: Callable[[LocalObjective, Vector], Any] | None = None
+
+    def remember(self, f: LocalObjective, x: Vector) -> Any:
+        return (self.anew or self.init)(f, x)
 
 
 def check_oracle(oracle: Any) -> None:
@@ -252,6 +268,10 @@ class Algorithm(NamedTuple):
     drifts: whether copies of the model differ even after a communication.
     everyone: whether it needs all agents, always.
     caution(L) -> a sentence if the method's theory does not cover problems of smoothness L, else None.
+    rebuild(f, agent) -> agent: an agent that has lost its state, from what it would be had it been away since the start
+        (init, then `absent` with the newest broadcast); None: it stays that.
+    repeats: whether the server may count an agent's last message once more in its stead: messages are models, not
+        changes, and the server keeps no sum of them.
     """
 
     description: str
@@ -266,6 +286,8 @@ class Algorithm(NamedTuple):
     drifts: bool = False
     everyone: bool = False
     caution: Callable[[float], str | None] | None = None
+    rebuild: Callable[[LocalObjective, Any], Any] | None = None
+    repeats: bool = False
 
     @property
     def skips(self) -> bool:

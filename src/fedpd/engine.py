@@ -100,7 +100,7 @@ class Engine:
         functions = Functions.of(problem)
         self.program = Program(algorithm, functions, layout, None if who is None else who.kind, plan.record, plan.build)
         keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
-        key = self._place(jnp.stack(keys) if plan.many else keys[0], SHARED)
+        key = jnp.stack(keys) if plan.many else keys[0]
         numbers = None if who is None else who.numbers
         self.store: stored.Store | None = None
         begin = self._begin if store is None else partial(self._begin_stored, store)

@@ -15,6 +15,7 @@ from tree_math import Vector
 
 from fedpd.agents import AXIS, BLOCK, Functions, Layout, Shard, counted, each_agent, local_objective
 from fedpd.core import Algorithm, Array, Tree, in_blocks
+from fedpd.statistics import judged
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
@@ -103,16 +104,17 @@ def accuracy(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> t
     and over the worst tenth of them (agents without test samples left out); the mean loss over all test samples.
     """
 
-    correct = functions.correct
+    correct, losses = functions.correct, functions.test_losses or functions.losses
     assert correct is not None  # `simulate` asks for accuracy only where there are tests
 
-    def sums_of(x: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
-        return jnp.sum(correct(x.tree, rows) * inside), jnp.sum(functions.losses(x.tree, rows) * inside)
+    def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
+        return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
 
     def judge(one: Shard) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
-        trained, _ = in_blocks(sums_of, x, one.data, one.sizes, BLOCK)
+        model = judged(functions, one, x)
+        trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
         tests = jnp.asarray(one.test_sizes)
-        right, loss = in_blocks(sums_of, x, one.test, tests, BLOCK)
+        right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
         number = tests.astype(float)
         sums = counted(one, (trained, one.sizes.astype(float), right, loss, number))
         return sums, (right / jnp.maximum(number, 1), number if one.real is None else jnp.where(one.real, number, 0))

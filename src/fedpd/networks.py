@@ -6,9 +6,49 @@ LeafCNN and SmallCNN see images (B, H, W) or (B, H, W, C), MLP anything, GRU tex
 from collections.abc import Sequence
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from fedpd.core import Array
+
+FEW = 4  # rows of a batch up to which the gradient of a dense layer is written as a sum of outer products
+
+
+@jax.custom_vjp
+def product(x: Array, kernel: Array) -> Array:
+    """x @ kernel, (B, m) by (m, n). For a few rows, the kernel's gradient is the sum of B outer products.
+
+    As sums they are merged with the step that uses them, and the gradient is never written to memory. Measured on one
+    core, a step of LEAF's network (6.4 million parameters in this layer) on 2 images: 17.6 ms so, 21.4 ms otherwise;
+    with FedPD's terms 20.7 ms and 25.2 ms.
+    """
+    return x @ kernel
+
+
+def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _backward(known: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+    x, kernel = known
+    if len(x) > FEW:
+        return slope @ kernel.T, x.T @ slope
+    outer = [row[:, None] * pull for row, pull in zip(x, slope, strict=True)]
+    return slope @ kernel.T, sum(outer[1:], outer[0])
+
+
+product.defvjp(_forward, _backward)
+
+
+class Dense(nn.Module):
+    """`nn.Dense`, parameter for parameter, by `product`."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features))
+        return product(x, kernel) + self.param("bias", nn.initializers.zeros, (self.features,))
 
 
 class MLP(nn.Module):
@@ -21,8 +61,8 @@ class MLP(nn.Module):
     def __call__(self, x: Array) -> Array:
         x = x.reshape(len(x), -1)
         for width in self.hidden:
-            x = nn.relu(nn.Dense(width)(x))
-        return nn.Dense(self.classes)(x)
+            x = nn.relu(Dense(width)(x))
+        return Dense(self.classes)(x)
 
 
 class Conv(nn.Module):
@@ -51,10 +91,16 @@ class Conv(nn.Module):
 
 
 def max_pool(x: Array) -> Array:
-    """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`."""
+    """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`.
+
+    Pair by pair: the gradient of `x.max(...)` divides by how many entries equal the maximum. Behind batch
+    normalisation, compiled with few optimisations as in the tests, it was seen to be NaN, presumably since XLA
+    computed x anew with another rounding and none was equal. Pairs are compared among themselves: no division.
+    """
     batch, height, width, channels = x.shape
-    x = x[:, : height // 2 * 2, : width // 2 * 2]
-    return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
+    x = x[:, : height // 2 * 2, : width // 2 * 2].reshape(batch, height // 2, 2, width // 2, 2, channels)
+    rows = jnp.maximum(x[:, :, 0], x[:, :, 1])
+    return jnp.maximum(rows[..., 0, :], rows[..., 1, :])
 
 
 class LeafCNN(nn.Module):
@@ -69,8 +115,8 @@ class LeafCNN(nn.Module):
         x = x[..., None] if x.ndim == 3 else x
         for number in self.channels:
             x = max_pool(nn.relu(Conv(number)(x)))
-        x = nn.relu(nn.Dense(self.width)(x.reshape(len(x), -1)))
-        return nn.Dense(self.classes)(x)
+        x = nn.relu(Dense(self.width)(x.reshape(len(x), -1)))
+        return Dense(self.classes)(x)
 
 
 class SmallCNN(LeafCNN):

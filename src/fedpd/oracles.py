@@ -133,7 +133,8 @@ def vr(
         return x, g, work._replace(samples=work.samples + jnp.where(renew, phi.f.size, 0))
 
     settings = {"gamma": gamma, **loop.settings(), "refresh": refresh}
-    return Oracle(describe("vr", **settings), lambda f, x: 0 * x, solve, batch)
+    # g_i starts at 0 because round 0 renews it; in the middle of a run it must be a gradient.
+    return Oracle(describe("vr", **settings), lambda f, x: 0 * x, solve, batch, anew=lambda f, x: f.gradient(x))
 
 
 def optax(

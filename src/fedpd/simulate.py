@@ -141,6 +141,7 @@ def simulate(
         rule = "needs all agents in every communication"
         refuse("algorithm", algorithm.description, rule, 'Leave participation at 1, or use drift="corrected-exact"')
     _check_mixing(algorithm, problem.agents, who is not None)
+    check_batch(algorithm, problem)
     if algorithm.caution is not None and problem.answer.smoothness is not None:
         caution = algorithm.caution(problem.answer.smoothness)
         if caution is not None:
@@ -174,6 +175,12 @@ def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
     for number in seeds:
         if count("seed", number, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
             refuse("seed", number, "must be below 2^31", "Give an integer from 0 to 2147483647")
+
+
+def check_batch(algorithm: Algorithm, problem: Problem) -> None:
+    if problem.block is not None and algorithm.batch == 1:
+        rule = "must be larger where a sample's loss depends on its batch, as with batch normalisation"
+        refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")
 
 
 def _check_store(algorithm: Algorithm, store: str | Path, several: bool) -> None:

@@ -17,7 +17,7 @@ from fedpd.engine import Engine, Plan
 from fedpd.execution import choose_layout
 from fedpd.precision import scope
 from fedpd.progress import Report, reporter
-from fedpd.simulate import Run, check_run, results
+from fedpd.simulate import Run, check_batch, check_run, results
 
 Point = dict[str, Any]
 
@@ -112,6 +112,7 @@ def _run(
 ) -> list[tuple[Run, ...]]:
     """All points that share the constants, times all seeds, as variants of one program."""
     examples = [build(**point) for point in points]  # validates concrete numbers, and names the runs
+    check_batch(examples[0], problem)
     names = [name for name in points[0] if name not in constants]
     repeated = [point for point in points for _ in seeds]
     with scope(problem.double):

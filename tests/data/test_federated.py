@@ -136,6 +136,8 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
 def test_what_is_asked_for_is_checked() -> None:
     with pytest.raises(FedpdError, match="holds no agents"):
         from_arrays({})
+    with pytest.raises(FedpdError, match="data = 'list': must map each agent to its samples"):
+        from_arrays([ROWS, ROWS])  # type: ignore[arg-type]
     with pytest.raises(FedpdError, match="agent = '1': is the name of several agents"):
         from_arrays({1: agent(1), "1": agent(1)})
     with pytest.raises(FedpdError, match="must hold x and y"):

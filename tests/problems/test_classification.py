@@ -1,5 +1,6 @@
 """Classification by any model: losses and accuracies by hand, padding, networks, what is refused."""
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -113,15 +114,7 @@ def _start(module: Any) -> dict[str, dict[str, np.ndarray]]:
     return jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, 28, 28)))["params"]
 
 
-class Normalised(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1)))
-
-
 def test_what_is_refused() -> None:
-    with pytest.raises(FedpdError, match="keeps batch_stats besides parameters"):
-        problems.network(Normalised(), images())
     empty = data.from_arrays(
         {"a": {"x": np.ones((1, 2)), "y": np.zeros(1)}}, {"b": {"x": np.ones((1, 2)), "y": np.zeros(1)}}
     )
@@ -142,6 +135,29 @@ def test_convolutions_are_flaxs(size: int, side: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
     pooled = nn.max_pool(expected, (2, 2), strides=(2, 2))
     np.testing.assert_array_equal(networks.max_pool(expected), pooled)
+
+
+@pytest.mark.parametrize("rows", [1, networks.FEW, networks.FEW + 1])
+def test_dense_layers_are_flaxs(rows: int) -> None:
+    """Values, gradients and products with the Hessian, with and without outer products."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, 5)), jnp.float32)
+    ours, theirs = networks.Dense(3), nn.Dense(3)
+    start = theirs.init(jax.random.key(0), x)
+    again = ours.init(jax.random.key(0), x)
+    jax.tree.map(np.testing.assert_array_equal, start, again)
+
+    def curved(module: nn.Module, variables: Any) -> Any:
+        return jnp.sum(jnp.tanh(jnp.asarray(module.apply(variables, x))) ** 3)
+
+    for take in (curved, jax.grad(curved, 1), lambda m, v: jax.jvp(jax.grad(partial(curved, m)), (v,), (v,))):
+        pair = [take(module, start) for module in (ours, theirs)]
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), *pair)
+
+
+def test_poolings_gradient_is_shared_by_equal_maxima() -> None:
+    x = jnp.asarray([[1.0, 1.0, 5.0, 2.0], [1.0, 1.0, 5.0, 3.0]])[None, :, :, None]
+    gradient = jax.grad(lambda x: jnp.sum(networks.max_pool(x)))(x)[0, :, :, 0]
+    np.testing.assert_array_equal(gradient, [[0.25, 0.25, 0.5, 0], [0.25, 0.25, 0.5, 0]])
 
 
 @pytest.mark.parametrize("block", [1, 4, 64])

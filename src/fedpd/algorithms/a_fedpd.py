@@ -73,6 +73,9 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
         x0, moved = broadcast
         return agent._replace(x0=x0, dual=agent.dual + (moved - agent.heard) / eta, heard=moved)
 
+    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(x=agent.x0, dual=-f.gradient(agent.x0), memory=oracle.remember(f, agent.x0))
+
     return Algorithm(
         description=describe("a_fedpd", eta=eta, oracle=oracle),
         init=init,
@@ -80,4 +83,5 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
         exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
         model=lambda agent: agent.x0,
         batch=oracle.batch,
+        rebuild=rebuild,
     )

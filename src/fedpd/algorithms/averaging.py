@@ -35,6 +35,9 @@ def local_averaging(
     def receive(agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x)
 
+    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=oracle.remember(f, agent.x))
+
     return Algorithm(
         description=description,
         init=init,
@@ -42,4 +45,6 @@ def local_averaging(
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x,
         batch=oracle.batch,
+        rebuild=rebuild,
+        repeats=True,
     )

@@ -90,7 +90,7 @@ def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
     exchange = Exchange(local, send, aggregate, receive, absent=missed)
     server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
-    return paper._replace(init=init, server=server, exchanges=(exchange,), partial=None)
+    return paper._replace(init=init, server=server, exchanges=(exchange,), partial=None, repeats=False)
 
 
 def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
@@ -112,9 +112,13 @@ def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         mean = agent.mean + ((x0 - agent.server) / eta - agent.mean * k) * (2 / (k + 3))
         return agent._replace(x0=x0, server=x0, mean=mean, sent=agent.dual, rounds=jnp.int32(0))
 
+    def rebuild(f: LocalObjective, agent: FreeAgent) -> FreeAgent:
+        assert paper.rebuild is not None
+        return paper.rebuild(f, agent)._replace(mean=0 * agent.mean)  # its models do not tell m: 0, as at the solution
+
     aggregate = paper.exchanges[0].aggregate
     exchange = Exchange(local, send, aggregate, receive)
-    return paper._replace(init=init, exchanges=(exchange,), partial=None, everyone=True)
+    return paper._replace(init=init, exchanges=(exchange,), partial=None, everyone=True, rebuild=rebuild, repeats=False)
 
 
 def corrected_round(paper: Algorithm, eta: Any, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:

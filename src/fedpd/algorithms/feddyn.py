@@ -54,6 +54,9 @@ def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
     def receive(agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
+    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(x=agent.x0, g=f.gradient(agent.x0), memory=oracle.remember(f, agent.x0))
+
     return Algorithm(
         description=describe("feddyn", alpha=alpha, oracle=oracle),
         init=init,
@@ -61,4 +64,5 @@ def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x0,
         batch=oracle.batch,
+        rebuild=rebuild,
     )

@@ -141,6 +141,11 @@ def fedpd(
     def receive(agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
+    def rebuild(f: LocalObjective, agent: Any) -> Any:  # lambda_i = -grad f_i, as after an exact local solve
+        x, dual = agent.x0, -f.gradient(agent.x0)
+        sent = {"sent": dual} if "sent" in agent._fields else {}
+        return agent._replace(x=x, dual=dual, memory=oracle.remember(f, x), **sent)
+
     settings: dict[str, Any] = {"eta": eta, "p": p, "oracle": oracle}
     settings |= {} if drift == "paper" or auto else {"drift": drift}
     settings |= {} if start == "local" else {"start": start}
@@ -155,6 +160,8 @@ def fedpd(
         skip=skip,
         batch=oracle.batch,
         caution=lambda L: _caution(eta, L),
+        rebuild=rebuild,
+        repeats=True,
     )
     if auto:
         return automatic(whole, eta, oracle)
@@ -209,4 +216,5 @@ def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
     local = whole.exchanges[0].local
     exchange = Exchange(local, send, aggregate, receive, absent=missed)
-    return whole._replace(init=init, server=lambda x: ServerOfDuals(x, 0 * x), exchanges=(exchange,))
+    server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
+    return whole._replace(init=init, server=server, exchanges=(exchange,), repeats=False)

@@ -108,6 +108,10 @@ def assemble(
     name: str,
 ) -> Federated:
     """As `from_arrays`, with `place` saying where an agent's data comes from."""
+    for part in (train, test):
+        if not isinstance(part, Mapping):
+            remedy = 'Give {agent: {"x": features, "y": labels}}, an entry an agent'
+            refuse("data", type(part).__name__, "must map each agent to its samples", remedy)
     agents = list(dict.fromkeys([*train, *test]))
     names = tuple(map(str, agents))
     if not names:

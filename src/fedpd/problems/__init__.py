@@ -1,15 +1,20 @@
 """Problems: N local objectives, their data, and where it is known their answer."""
 
 from fedpd.problems.build import from_losses
-from fedpd.problems.classification import classification, network
+from fedpd.problems.classification import Normalisation, classification
 from fedpd.problems.hard_instance import hard_instance
 from fedpd.problems.logistic import penalized_logistic
+from fedpd.problems.network import network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
+from fedpd.problems.redundancy import share_blocks
+from fedpd.statistics import local_statistics
 
 __all__ = [
+    "Normalisation",
     "classification",
     "from_losses",
     "hard_instance",
+    "local_statistics",
     "network",
     "opposing_quadratics",
     "penalized_logistic",
@@ -17,4 +22,3 @@ __all__ = [
     "random_quadratic",
     "share_blocks",
 ]
-from fedpd.problems.redundancy import share_blocks

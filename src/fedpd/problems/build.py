@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.checks import FedpdError, count, refuse
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
 from fedpd.precision import as_numpy, is_double, scope
 
@@ -19,6 +19,7 @@ def from_losses(
     *,
     penalty: Penalty | None = None,
     weights: Sequence[float] | np.ndarray | None = None,
+    block: int | None = None,
     answer: Answer = UNKNOWN,
     name: str = "problem",
 ) -> Problem:
@@ -30,12 +31,16 @@ def from_losses(
     start:   the model x^0, any pytree of floating-point arrays.
     penalty: (model) -> scalar, what does not depend on a sample.
     weights: the w_i of f_i = w_i sum F; by default 1/|D_i|, so that f_i is a mean.
+    block:   where a sample's loss depends on the others of its batch (contrastive losses, batch normalisation), the
+             size of the batches that f_i is made of, see `fedpd.Problem`.
 
     >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
     >>> problem = from_losses(lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2))
     >>> problem.agents, problem.samples, problem.dimension
     (2, 8, 2)
     """
+    if block is not None:
+        count("block", block, "Give the samples of a batch, e.g. 64; None where losses do not depend on their batch")
     data, start = jax.tree.map(np.asarray, (data, start))
     double = is_double(data, start)
     sizes = _sizes(data)
@@ -50,7 +55,7 @@ def from_losses(
             raise FedpdError(f"start has a leaf of {leaf.dtype}: models are floating-point. Give float32 or float64.")
         if not np.isfinite(leaf).all():
             raise FedpdError("start holds NaN or infinity. Start from finite numbers.")
-    problem = Problem(losses, penalty, stacked, sizes, _scale(weights, sizes), start, double, answer, name)
+    problem = Problem(losses, penalty, stacked, sizes, _scale(weights, sizes), start, double, answer, name, block=block)
     _try(problem)
     return problem
 

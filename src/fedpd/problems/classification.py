@@ -2,28 +2,40 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedpd.agents import BLOCK
 from fedpd.checks import FedpdError, at_least
-from fedpd.core import Array, Evaluation, Problem, Tree
+from fedpd.core import Array, Evaluation, Losses, Problem, Tree
 from fedpd.data.federated import Federated, Samples
 from fedpd.problems.build import from_losses
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 
 
-def classification(apply: Apply, data: Federated, start: Tree, *, l2: float = 0.0) -> Problem:
+class Normalisation(NamedTuple):
+    """How a model is judged whose `apply` normalises a batch by its own statistics (see `fedpd.statistics`)."""
+
+    statistics: Callable[[Tree, Array], Tree]  # (model, x) -> what `apply` normalises x by
+    apply: Callable[[Tree, Tree, Array], Array]  # (model, statistics, x) -> scores of samples one by one
+
+
+def classification(
+    apply: Apply, data: Federated, start: Tree, *, l2: float = 0.0, normalisation: Normalisation | None = None
+) -> Problem:
     """F(x; (a, y)) = cross entropy of softmax(apply(model, a)) against y, plus (l2/2) ||model||^2.
 
     apply: (model, features (B, ...)) -> scores (B, K), one a class of `data.classes`. uint8 features reach it as
            floating-point numbers in [0, 1], integers (texts) as they are.
     data:  train samples make up the f_i; test samples are what the accuracy is measured on.
     start: the model x^0, any pytree.
+    normalisation: for an `apply` that normalises a batch by its own statistics. f_i is then made of batches of 64, and
+           an agent's samples are judged by its own statistics.
     """
     at_least("l2", l2, 0, "l2 weighs ||model||^2/2; 0 leaves it out")
     for name, samples in zip(data.names, data.train, strict=True):
@@ -31,24 +43,41 @@ def classification(apply: Apply, data: Federated, start: Tree, *, l2: float = 0.
             raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
     dtype = jax.tree.leaves(start)[0].dtype
 
-    def scores(model: Tree, batch: Tree) -> Array:
+    def features(batch: Tree) -> Array:
         x = batch["x"]
-        return apply(model, x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x)
+        return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x
 
-    def losses(model: Tree, batch: Tree) -> Array:
-        return optax.softmax_cross_entropy_with_integer_labels(scores(model, batch), batch["y"])
+    def trained(model: Tree, batch: Tree) -> Array:
+        return apply(model, features(batch))
+
+    def judged(model: Tree, batch: Tree) -> Array:
+        if normalisation is None:
+            return trained(model, batch)
+        weights, statistics = model
+        return normalisation.apply(weights, statistics, features(batch))
 
     def correct(model: Tree, batch: Tree) -> Array:
-        return (jnp.argmax(scores(model, batch), axis=-1) == batch["y"]).astype(dtype)
+        return (jnp.argmax(judged(model, batch), axis=-1) == batch["y"]).astype(dtype)
 
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
 
     train = [_numbered(samples, data.classes) for samples in data.train]
-    problem = from_losses(losses, train, start, penalty=penalty if l2 else None, name=data.name)
+    block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
+    problem = from_losses(_cross_entropy(trained), train, start, penalty=regulariser, block=block, name=data.name)
+    if normalisation is not None:
+        measure = normalisation.statistics
+        problem = replace(problem, statistics=lambda model, batch: measure(model, features(batch)))
     if not data.test_sizes.sum():
         return problem
-    return replace(problem, evaluation=Evaluation(correct, *_tests(data)))
+    return replace(problem, evaluation=Evaluation(correct, *_tests(data), _cross_entropy(judged)))
+
+
+def _cross_entropy(scores: Losses) -> Losses:
+    def losses(model: Tree, batch: Tree) -> Array:
+        return optax.softmax_cross_entropy_with_integer_labels(scores(model, batch), batch["y"])
+
+    return losses
 
 
 def _numbered(samples: Samples, classes: np.ndarray) -> dict[str, np.ndarray]:
@@ -69,24 +98,3 @@ def _tests(data: Federated) -> tuple[dict[str, np.ndarray], np.ndarray]:
         return filled
 
     return {name: fill(name) for name in ("x", "y")}, sizes
-
-
-def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> Problem:
-    """`classification` by a flax module, with its own initialisation.
-
-    Modules that keep statistics of batches (batch normalisation) are refused: use group or layer normalisation.
-    """
-    x = data.train[0]["x"][:1]
-    example = jnp.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
-    variables = module.init(jax.random.key(seed), example)
-    kept = [name for name in variables if name != "params"]
-    if kept:
-        raise FedpdError(
-            f"the module keeps {', '.join(kept)} besides parameters, which agents cannot share yet. Use group or layer "
-            "normalisation instead of batch normalisation."
-        )
-
-    def apply(model: Tree, x: Array) -> Array:
-        return module.apply({"params": model}, x)
-
-    return classification(apply, data, jax.tree.map(np.asarray, variables["params"]), l2=l2)

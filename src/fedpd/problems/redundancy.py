@@ -24,4 +24,10 @@ def share_blocks(problem: Problem, copies: int) -> Problem:
         for i in range(len(own))
     ]
     shared = from_losses(problem.losses, held, problem.start, penalty=problem.penalty, name=problem.name)
-    return replace(shared, answer=Answer(smoothness=problem.answer.smoothness))
+    return replace(
+        shared,
+        answer=Answer(smoothness=problem.answer.smoothness),
+        evaluation=problem.evaluation,
+        block=problem.block,
+        statistics=problem.statistics,
+    )

@@ -1,0 +1,29 @@
+"""Any Algorithm on a real federation: a ServerApp and a ClientApp of Flower. Needs fedpd[flower]."""
+
+try:
+    import flwr as _  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"fedpd.flower needs Flower ({error}): pip install 'fedpd[flower]'.") from None
+
+from fedpd.flower.agent import Local
+from fedpd.flower.app import server_app
+from fedpd.flower.client import client_app, client_name
+from fedpd.flower.federation import Federated, federate
+from fedpd.flower.inprocess import InProcessGrid
+from fedpd.flower.roll import FederationError
+from fedpd.flower.settings import Settings, read_settings
+from fedpd.flower.strategy import Strategy
+
+__all__ = [
+    "Federated",
+    "FederationError",
+    "InProcessGrid",
+    "Local",
+    "Settings",
+    "Strategy",
+    "client_app",
+    "client_name",
+    "federate",
+    "read_settings",
+    "server_app",
+]

@@ -1,0 +1,62 @@
+"""Pytrees as Flower's ArrayRecords and back: arrays named by their path, checked one by one; no pickle, no ravel."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
+from jax.tree_util import FlattenedIndexKey, keystr
+
+from fedpd.checks import FedpdError
+from fedpd.core import Tree
+
+
+class RefusedError(FedpdError):
+    """A message that must not be used, and why."""
+
+
+def pack(tree: Tree) -> ArrayRecord:
+    """A pytree as named arrays: "w" of a model {"w": ...}, "1/w" of the second of two such models."""
+    leaves = [np.asarray(leaf, order="C") for leaf in jax.tree.leaves(tree)]
+    return ArrayRecord({name: Array(leaf) for name, leaf in zip(_names(tree), leaves, strict=True)})
+
+
+def _names(tree: Tree) -> list[str]:
+    """Paths without the vectors that models are wrapped in; where that is ambiguous, the whole paths."""
+    paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+    short = [tuple(key for key in path if key != FlattenedIndexKey(0)) for path in paths]
+    names = [keystr(path, simple=True, separator="/") or "x" for path in short]
+    return names if len(set(names)) == len(names) else [keystr(path) for path in paths]
+
+
+def unpack(record: ArrayRecord, like: Tree, what: str) -> Tree:
+    """The pytree of the structure, shapes and types of `like` that `pack` has packed; anything else is refused."""
+    leaves, structure = jax.tree.flatten(like)
+    wanted = dict(zip(_names(like), leaves, strict=True))
+    if set(record) != set(wanted):
+        lacking, foreign = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
+        raise RefusedError(f"{what}: lacks the arrays {lacking} and has {foreign}, which do not belong to it.")
+    return jax.tree.unflatten(
+        structure, [_array(record[name], leaf, f"{what}, {name}") for name, leaf in wanted.items()]
+    )
+
+
+def _array(array: Array, like: Any, what: str) -> np.ndarray:
+    try:
+        found = array.numpy()
+    except Exception as error:  # bytes of anyone's making: whatever NumPy says of them, they are refused
+        raise RefusedError(f"{what}: is not an array ({type(error).__name__}: {error}).") from None
+    if found.shape != like.shape or found.dtype != like.dtype:
+        is_, wanted = f"{found.dtype}{list(found.shape)}", f"{like.dtype}{list(like.shape)}"
+        raise RefusedError(f"{what}: is {is_} where {wanted} belongs.")
+    if jnp.issubdtype(found.dtype, np.inexact) and not np.isfinite(found).all():
+        raise RefusedError(f"{what}: holds NaN or infinity.")
+    return found
+
+
+def serialised_bytes(content: RecordDict) -> int:
+    """The bytes of a message's content as Flower sends it: equal arrays are sent once."""
+    with no_object_id_recompute():  # else Flower hashes every part once for every part that holds it
+        return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())

@@ -1,0 +1,110 @@
+"""A flax module on federated data: its parameters are the model, its batch statistics stay with the agents."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.errors import InvalidRngError
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fedpd.checks import FedpdError, below, refuse
+from fedpd.core import Array, Problem, Tree
+from fedpd.data.federated import Federated
+from fedpd.problems.classification import Normalisation, classification
+
+STATISTICS = "batch_stats"  # what flax calls them
+TRAIN = "Write __call__(self, x, train) and nn.BatchNorm(use_running_average=not train)"
+
+
+def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> Problem:
+    """`classification` by a flax.linen module, with its own initialisation.
+
+    Its __call__ takes (x) or (x, train). A module with batch normalisation takes `train`, for
+    nn.BatchNorm(use_running_average=not train): batches are normalised by their own statistics while it trains, and an
+    agent's samples by that agent's statistics when it is judged. Models, duals and averages are of parameters only.
+    """
+    train = _arguments(module)
+    x = data.train[0]["x"][:1]
+    example = jnp.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
+    variables, momenta = _initialise(module, seed, example, train)
+    start = jax.tree.map(np.asarray, variables["params"])
+    unknown = [name for name in variables if name not in ("params", STATISTICS)]
+    if unknown:
+        rule = "is kept besides parameters, and only batch normalisation's statistics have a rule"
+        refuse("collection", unknown[0], rule, "Use a module without it")
+    if STATISTICS not in variables:
+        return classification(lambda model, x: module.apply({"params": model}, x, **train), data, start, l2=l2)
+    if not train:
+        refuse("module", type(module).__name__, "has batch normalisation and is not told when it is judged", TRAIN)
+    kept = _momenta(variables[STATISTICS], momenta)
+    normalise = Normalisation(partial(_statistics, module, kept), partial(_judged, module))
+    return classification(partial(_trained, module, kept), data, start, l2=l2, normalisation=normalise)
+
+
+def _arguments(module: Any) -> dict[str, Any]:
+    """{"train": True} where the module's __call__ takes it; what it takes besides features must have a default."""
+    if not isinstance(module, nn.Module):
+        remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
+        refuse("module", type(module).__name__, "must be a flax.linen module", remedy)
+    _, *others = inspect.signature(module.__call__).parameters.values()
+    for one in others:
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD and one.name != "train":
+            rule = "is an argument of the module's __call__ without a default"
+            refuse(f"argument of {type(module).__name__}", one.name, rule, "It is called with x, or with x and train")
+    return {"train": True} if "train" in [one.name for one in others] else {}
+
+
+def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -> tuple[Tree, dict[Any, float]]:
+    """The module's variables, and the momentum of each batch normalisation by its path."""
+    momenta: dict[Any, float] = {}
+
+    def note(function: Any, arguments: Any, named: Any, context: Any) -> Any:
+        if isinstance(context.module, nn.BatchNorm):
+            momenta[context.module.path] = context.module.momentum
+        return function(*arguments, **named)
+
+    try:
+        with nn.intercept_methods(note):
+            variables = module.init(jax.random.key(seed), example, **train)
+        jax.eval_shape(lambda: module.apply(variables, example, mutable=True, **train))
+        return variables, momenta
+    except InvalidRngError as error:
+        raise FedpdError(
+            f"{type(module).__name__} draws random numbers while it trains (dropout): a loss must be a function of the "
+            "model and the batch alone. Leave dropout out; l2= regularises."
+        ) from error
+
+
+def _momenta(statistics: Tree, momenta: dict[Any, float]) -> Tree:
+    """The momentum of every statistic, in the structure of the statistics."""
+    kept = {}
+    for path in flatten_dict(statistics):
+        if path[:-1] not in momenta:
+            refuse("statistic", "/".join(path), "is not of nn.BatchNorm, and only that has a rule", "Leave it out")
+        name = f"momentum of {'/'.join(path[:-1])}"
+        kept[path] = below(name, momenta[path[:-1]], 1, "With 1 it never learns its statistics; 0.99 is usual")
+    return unflatten_dict(kept)
+
+
+def _train(module: Any, momenta: Tree, model: Tree, x: Array) -> tuple[Array, Tree]:
+    """Scores of a batch normalised by its own statistics, and flax's update m s + (1 - m) b of statistics s = 0."""
+    nothing = jax.tree.map(lambda _: np.float32(0), momenta)
+    return module.apply({"params": model, STATISTICS: nothing}, x, train=True, mutable=[STATISTICS])
+
+
+def _trained(module: Any, momenta: Tree, model: Tree, x: Array) -> Array:
+    return _train(module, momenta, model, x)[0]
+
+
+def _statistics(module: Any, momenta: Tree, model: Tree, x: Array) -> Tree:
+    """b, the statistics of the batch."""
+    updated = _train(module, momenta, model, x)[1][STATISTICS]
+    return jax.tree.map(lambda s, m: s / (1 - m), updated, momenta)
+
+
+def _judged(module: Any, model: Tree, statistics: Tree, x: Array) -> Array:
+    return module.apply({"params": model, STATISTICS: statistics}, x, train=False)

@@ -1,0 +1,91 @@
+"""A real federation for tests: an app written by `new_app`, run on `local.up`, and what a simulation makes of it."""
+
+import importlib
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import fedpd
+from fedpd import checkpoint, problems
+from fedpd.flower import local, programs
+from fedpd.flower.local import Federation
+from fedpd.flower.new_app import new_app
+from fedpd.flower.processes import Member, tail
+
+AGENTS = 2
+FAST = {"agents": AGENTS, "evaluate-every": 0, "deadline": 300.0, "resend": 20.0, "iterations": 3}
+
+
+class Deployment:
+    """A federation and an app."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app = folder / "toy-deployed"
+        new_app(self.app, "jax")
+        self.federation: Federation = local.up(folder / "federation", AGENTS)
+
+    def repair(self) -> None:
+        """Start again what has been killed."""
+        self.federation = local.up(self.federation.folder, AGENTS)
+
+    def start(self, **config: Any) -> None:
+        words = " ".join(f"{key}={value!r}".replace("'", '"') for key, value in (FAST | config).items())
+        programs.flwr(self.federation.home, "run", str(self.app), programs.CONNECTION, "--run-config", words)
+
+    def member(self, name: str) -> Member:
+        return next(member for member in self.federation.members if member.name == name)
+
+    def wait(self, what: Callable[[], Any], seconds: float) -> Any:
+        """What `what` returns once it is true; the logs if it does not come true."""
+        deadline = time.monotonic() + seconds
+        while not (found := what()):
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"{member.name}:\n{tail(member)}" for member in self.federation.members)
+                raise AssertionError(f"not within {seconds} s\n{logs}")
+            time.sleep(0.2)
+        return found
+
+    def communications(self, out: str) -> int:
+        """How many the server has done, by its checkpoints."""
+        names = [path.stem for path in (self.federation.folder / out / "checkpoints").glob("round-*.safetensors")]
+        return max((int(name.removeprefix("round-")) for name in names), default=0)
+
+    def child(self, of: str, program: str) -> psutil.Process | None:
+        """A process of this program that a member has started."""
+        try:
+            children = psutil.Process(self.member(of).pid).children(recursive=True)
+            return next((one for one in children if any(program in word for word in one.cmdline())), None)
+        except psutil.NoSuchProcess:
+            return None
+
+    def model(self, out: str, seconds: float) -> dict[str, np.ndarray]:
+        path = self.federation.folder / out / "model.safetensors"
+        self.wait(path.exists, seconds)
+        arrays, _ = checkpoint.read(path)
+        return {name.removeprefix("model['").removesuffix("']"): array for name, array in arrays.items()}
+
+    def simulated(self, **config: Any) -> dict[str, np.ndarray]:
+        """What `simulate` makes of the app."""
+        settings = tomllib.loads((self.app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+        settings |= FAST | config
+        sys.path.insert(0, str(self.app))
+        try:
+            task = importlib.import_module("toy_deployed.task")
+        finally:
+            sys.path.remove(str(self.app))
+        data = [dict(zip(("features", "class"), task.samples(i, task.TRAIN), strict=True)) for i in range(AGENTS)]
+        problem = problems.from_losses(task.losses, data, task.start(settings))
+        return fedpd.simulate(task.algorithm(settings), problem, rounds=settings["rounds"], seed=settings["seed"]).model
+
+
+def equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, leaf in expected.items():
+        assert leaf.dtype == np.float64
+        np.testing.assert_allclose(found[name], leaf, rtol=1e-12, atol=1e-14)

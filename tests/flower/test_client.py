@@ -1,0 +1,72 @@
+"""A client's own part of the problem."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpd import problems, simulate
+from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, client_name, federate
+from tests.flower.federations import AGENTS, FEDPD, assert_same, losses, run, samples, start
+
+
+def penalty(model: Any) -> Any:
+    return 0.05 * (model["w"] @ model["w"])
+
+
+def test_weights_and_a_penalty_are_those_of_a_problem() -> None:
+    weights = [0.1, 0.2, 0.3]
+
+    def part(context: Context) -> Local:
+        i = int(context.node_config["partition-id"])
+        return Local(losses, samples()[i], penalty, weights[i])
+
+    grid = InProcessGrid(client_app(lambda config: FEDPD, start, part), AGENTS, {})
+    problem = problems.from_losses(losses, samples(), start(), penalty=penalty, weights=weights)
+    here = simulate(FEDPD, problem, rounds=4)
+    there = run(FEDPD, 4, grid, evaluate_every=1)
+    assert_same(there.model, here.model)
+    np.testing.assert_allclose(there.history["loss"], here.history["loss"], rtol=1e-12)
+
+
+def test_nothing_is_cast_down() -> None:
+    def small(config: Any) -> Any:
+        return {"w": np.zeros(4, np.float32), "b": np.zeros((), np.float32)}
+
+    grid = InProcessGrid(client_app(lambda config: FEDPD, small, lambda context: Local(losses, samples()[0])), 1, {})
+    settings = Settings(agents=1, rounds=1, evaluate_every=0, poll=0.001)
+    with pytest.raises(FederationError, match="client '0' has float64 data, and the model is float32"):
+        federate(grid, FEDPD, small({}), settings)
+
+
+def test_a_name_is_stable_where_the_node_says_one() -> None:
+    def named(**node_config: Any) -> str:
+        return client_name(Context(1, 77, node_config, RecordDict(), {}))
+
+    assert named(**{"name": "hospital-a", "partition-id": 3}) == "hospital-a"
+    assert named(**{"partition-id": 3}) == "3"
+    assert named() == "77"
+
+
+def test_an_exception_of_the_users_own_is_reported_and_not_repeated_without_end() -> None:
+    def broken(context: Context) -> Local:
+        raise OSError("no such file: samples.csv")
+
+    grid = InProcessGrid(client_app(lambda config: FEDPD, start, broken), AGENTS, {})
+    with pytest.raises(FederationError, match=r"failed 3 times: OSError: no such file: samples\.csv"):
+        run(FEDPD, 1, grid, resend=0.01)
+    assert grid.pushed == AGENTS * (1 + 3)
+
+
+def test_the_same_app_serves_runs_of_other_configurations() -> None:
+    made = []
+
+    def algorithm(config: Any) -> Any:
+        made.append(config)
+        return FEDPD
+
+    shared = client_app(algorithm, start, lambda context: Local(losses, samples()[0]), defaults={"eta": 1, "a": 2})
+    for eta in (3, 4, 4):
+        run(FEDPD, 1, InProcessGrid(shared, AGENTS, {"eta": eta}))
+    assert made == [{"eta": 3, "a": 2}, {"eta": 4, "a": 2}]

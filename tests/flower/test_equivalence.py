@@ -1,0 +1,115 @@
+"""A federation on Flower is a simulation: the same model and the same books, for every method."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flwr.app import Context
+
+from fedpd import Algorithm, algorithms, oracles, problems, schedules, simulate
+from fedpd.core import Evaluation
+from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate
+from fedpd.history import COLUMNS
+from fedpd.metrics import ACCURACY
+from tests.algorithms.test_conformance import ROWS
+from tests.flower.federations import AGENTS, DIMENSION, GD, app, assert_same, run, samples, whole
+
+ROUNDS = 8
+PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
+OTHERS = ("feddane", "pr_spider", "lag")  # two exchanges; one that is not always due; agents that stay silent
+APART = ("coop_sgd-elastic", "coop_sgd-mixing")  # every agent has a model of its own
+METHODS = [
+    pytest.param(name, marks=() if name in PROMISED + OTHERS else pytest.mark.slow)
+    for name in ROWS
+    if name not in APART
+]
+
+
+def compare(algorithm: Algorithm, rounds: int, sizes: tuple[int, ...] = (6,) * AGENTS) -> None:
+    grid = InProcessGrid(app(algorithm, sizes), AGENTS, {})
+    there = run(algorithm, rounds, grid, seed=3, evaluate_every=1)
+    here = simulate(algorithm, whole(sizes), rounds=rounds, seed=3)
+    rows = here.history["communicated"].copy()
+    rows[0] = True
+    assert rows.sum() > 2
+    for name in COLUMNS:
+        np.testing.assert_allclose(there.history[name], here.history[name][rows], rtol=1e-9, atol=1e-13, err_msg=name)
+    if rows[-1]:
+        assert_same(there.model, here.model)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method(name: str) -> None:
+    compare(ROWS[name].make(), ROUNDS)
+
+
+def test_a_schedule_of_skips_and_agents_of_unequal_sizes() -> None:
+    skips = schedules.decreasing_skips(rounds=10)
+    compare(algorithms.fedpd(eta=0.5, oracle=oracles.sgd(0.1, 3, batch=2), p=skips), 10, (5, 8, 3))
+
+
+def test_a_skipped_communication_costs_no_message() -> None:
+    algorithm = algorithms.fedpd(eta=0.5, oracle=GD, p=0.6)
+    grid = InProcessGrid(app(algorithm), AGENTS, {})
+    there = run(algorithm, 12, grid)
+    communications = int(there.history["communications"][-1])
+    assert 1 < communications < 8
+    assert grid.pushed == AGENTS * (1 + communications)  # one hello
+    assert there.history["local_updates"][-1] == 3 * there.history["round"][-1]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_methods_without_a_model_of_the_server_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="a model of its own"):
+        run(ROWS[name].make(), 1)
+
+
+def test_float32_is_computed_in_float32() -> None:
+    small: Any = jax.tree.map(lambda leaf: leaf.astype(np.float32), samples())
+    algorithm = algorithms.fedpd(eta=0.5, oracle=GD)
+
+    def begin(config: Any) -> np.ndarray:
+        return np.zeros(DIMENSION, np.float32)
+
+    def losses(model: Any, batch: Any) -> Any:
+        return (batch["a"] @ model - batch["y"]) ** 2
+
+    def part(context: Context) -> Local:
+        return Local(losses, small[int(context.node_config["partition-id"])])
+
+    grid = InProcessGrid(client_app(lambda config: algorithm, begin, part), AGENTS, {})
+    there = federate(grid, algorithm, begin({}), Settings(agents=AGENTS, rounds=4, evaluate_every=0, poll=0.001))
+    here = simulate(algorithm, problems.from_losses(losses, small, begin({})), rounds=4)
+    assert there.model.dtype == np.float32
+    np.testing.assert_allclose(there.model, here.model, rtol=1e-5)
+
+
+def test_accuracies_are_those_of_a_simulation() -> None:
+    rng = np.random.default_rng(1)
+    parts: list[Any] = [
+        {"x": rng.normal(size=(6, 2)), "y": rng.integers(0, 2, 6).astype(np.int32)} for _ in range(AGENTS)
+    ]
+    tests = [{name: leaf[:4] for name, leaf in one.items()} for one in parts]
+
+    def losses(model: Any, batch: Any) -> Any:
+        return jax.numpy.logaddexp(0, (1 - 2 * batch["y"]) * (batch["x"] @ model))
+
+    def correct(model: Any, batch: Any) -> Any:
+        return 1.0 * ((batch["x"] @ model > 0) == (batch["y"] > 0))
+
+    stacked: Any = {name: np.stack([one[name] for one in tests]) for name in ("x", "y")}
+    problem = problems.from_losses(losses, parts, np.ones(2))
+    problem = replace(problem, evaluation=Evaluation(correct, stacked, np.full(AGENTS, 4, np.int32)))
+    algorithm = algorithms.fedavg(oracle=GD)
+
+    def part(context: Context) -> Local:
+        i = int(context.node_config["partition-id"])
+        return Local(losses, parts[i], correct=correct, test=tests[i])
+
+    grid = InProcessGrid(client_app(lambda config: algorithm, lambda config: np.ones(2), part), AGENTS, {})
+    there = federate(grid, algorithm, np.ones(2), Settings(agents=AGENTS, rounds=2, poll=0.001))
+    here = simulate(algorithm, problem, rounds=2)
+    for name in ACCURACY:
+        np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-12, err_msg=name)

@@ -1,0 +1,55 @@
+"""The commands for Flower, from a shell's side."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpd.checks import FedpdError
+from fedpd.cli import app
+from fedpd.flower import local
+from fedpd.flower.local import Federation
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_line_does_not_need_flower() -> None:
+    check = "import sys, fedpd.cli; assert not {'flwr', 'torch', 'psutil', 'cryptography'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_without_flower_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for command in (["new-app", str(tmp_path / "toy")], ["up"], ["down"]):
+        with pytest.raises(FedpdError, match=r"pip install 'fedpd\[flower\]'"):
+            invoke(*command)
+
+
+def test_new_app_names_what_it_wrote(tmp_path: Path) -> None:
+    said = invoke("new-app", str(tmp_path / "toy"), "--framework", "numpy")
+    assert "toy/toy/task.py" in said
+    assert said.rstrip().endswith("toy/README.md")
+
+
+def test_up_says_how_to_run_an_app_and_how_to_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "up", lambda folder, agents: Federation(folder, agents, 1234, ()))
+    folder = tmp_path / "a federation"
+    said = invoke("up", "--agents", "3", "--dir", str(folder))
+    assert "127.0.0.1:1234 and 3 SuperNodes" in said
+    assert f"FLWR_HOME='{folder}/flwr'" in said
+    assert "run APP fedpd --stream" in said
+    assert f"fedpd down --dir '{folder}'" in said
+
+
+def test_down_says_what_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "down", lambda folder: ["supernode-0", "superlink"])
+    assert invoke("down", "--dir", str(tmp_path)) == "Ended: supernode-0, superlink.\n"
+    monkeypatch.setattr(local, "down", lambda folder: [])
+    assert invoke("down", "--dir", str(tmp_path)) == "Nothing was running.\n"

@@ -1,0 +1,42 @@
+"""The examples run as they are, and say what they should."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def output(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def number(after: str, printed: str) -> float:
+    return float(re.findall(f"{after}([0-9.e+-]+)", printed)[0])
+
+
+def test_own_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    fedpd, fedavg = output("own_loss.py", capsys).splitlines()
+    assert number("stationarity ", fedpd) < 1e-20
+    assert number("stationarity ", fedavg) > 1e-3  # it stops where the agents' own answers average out
+
+
+def test_own_network(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = output("own_network.py", capsys)
+    assert number("round 10  test accuracy ", printed) > 0.9
+    assert printed.count("normalises by the means") == 4
+
+
+def test_own_equinox(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("equinox")
+    assert number("round 40  test accuracy ", output("own_equinox.py", capsys)) > 0.9
+
+
+def test_own_data(capsys: pytest.CaptureFixture[str]) -> None:
+    texts, table = output("own_data.py", capsys).splitlines()
+    assert texts.startswith("texts: 3 agents, 495 samples")
+    assert number("-> ", texts) > 0.5
+    assert number("-> ", table) > 0.9
