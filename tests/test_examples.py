@@ -40,3 +40,11 @@ def test_own_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert texts.startswith("texts: 3 agents, 495 samples")
     assert number("-> ", texts) > 0.5
     assert number("-> ", table) > 0.9
+
+
+def test_own_federation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    monkeypatch.setenv("FEDPD_STATE", "")  # put back afterwards
+    printed = output("own_federation.py", capsys)
+    assert number("stationarity ", printed) < 1e-3
+    assert number("a simulation ", printed) < 1e-9
