@@ -99,27 +99,33 @@ def measure_at(
     return Metrics(loss, stationarity, gap, recorded)
 
 
+def judge(functions: Functions, one: Shard, x: Vector) -> tuple[Array, ...]:
+    """Of one agent at x: training samples that it gets right, and has; test samples, their loss, and their number."""
+    correct, losses = functions.correct, functions.test_losses or functions.losses
+    assert correct is not None  # accuracy is asked for only where there are tests
+    model = judged(functions, one, x)
+
+    def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
+        return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
+
+    tests = jnp.asarray(one.test_sizes)
+    trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
+    right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
+    return trained, one.sizes.astype(float), right, loss, tests.astype(float)
+
+
 def accuracy(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Array, ...]:
     """ACCURACY at x: over all training samples; over all test samples; the mean over agents of their own test accuracy,
     and over the worst tenth of them (agents without test samples left out); the mean loss over all test samples.
     """
 
-    correct, losses = functions.correct, functions.test_losses or functions.losses
-    assert correct is not None  # `simulate` asks for accuracy only where there are tests
+    def of_agent(one: Shard) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
+        sums = judge(functions, one, x)
+        _, _, right, _, number = sums
+        own = right / jnp.maximum(number, 1), number if one.real is None else jnp.where(one.real, number, 0)
+        return counted(one, sums), own
 
-    def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
-        return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
-
-    def judge(one: Shard) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
-        model = judged(functions, one, x)
-        trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
-        tests = jnp.asarray(one.test_sizes)
-        right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
-        number = tests.astype(float)
-        sums = counted(one, (trained, one.sizes.astype(float), right, loss, number))
-        return sums, (right / jnp.maximum(number, 1), number if one.real is None else jnp.where(one.real, number, 0))
-
-    (trained, samples, right, loss, number), each = each_agent(judge, shard, layout)
+    (trained, samples, right, loss, number), each = each_agent(of_agent, shard, layout)
     everyone = each if layout.mesh is None else lax.all_gather(each, AXIS, tiled=True)
     accuracies, numbers = everyone
     tested = jnp.sum(numbers > 0)

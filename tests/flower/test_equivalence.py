@@ -1,20 +1,22 @@
 """A federation on Flower is a simulation: the same model and the same books, for every method."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 from flwr.app import Context
 
-from fedpd import Algorithm, algorithms, oracles, problems, schedules, simulate
+from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Evaluation
-from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate
+from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, federate
 from fedpd.history import COLUMNS
 from fedpd.metrics import ACCURACY
 from tests.algorithms.test_conformance import ROWS
-from tests.flower.federations import AGENTS, DIMENSION, GD, app, assert_same, run, samples, whole
+from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole
 
 ROUNDS = 8
 PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
@@ -113,3 +115,36 @@ def test_accuracies_are_those_of_a_simulation() -> None:
     here = simulate(algorithm, problem, rounds=2)
     for name in ACCURACY:
         np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-12, err_msg=name)
+
+
+class Normalised(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any, train: bool) -> Any:
+        return nn.Dense(2)(nn.BatchNorm(use_running_average=not train)(x))
+
+
+def test_a_client_may_be_a_problem_of_one_agent() -> None:
+    """A flax module, its batch statistics and all: what `problems.network` makes of this client's data."""
+    rng = np.random.default_rng(1)
+    everyone = {
+        str(i): {"x": rng.normal(i, 1, (6, 2)).astype(np.float32), "y": rng.integers(0, 2, 6)} for i in range(AGENTS)
+    }
+    whole = problems.network(Normalised(), data.from_arrays(everyone, everyone, classes=2))
+    algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.sgd(step=0.1, iterations=2, batch=3))
+
+    def part(context: Context) -> Problem:
+        own = {"own": everyone[str(context.node_config["partition-id"])]}
+        return problems.network(Normalised(), data.from_arrays(own, own, classes=2))
+
+    grid = InProcessGrid(client_app(lambda config: algorithm, lambda config: whole.start, part), AGENTS, {})
+    there = federate(grid, algorithm, whole.start, Settings(agents=AGENTS, rounds=2, poll=0.001))
+    here = simulate(algorithm, whole, rounds=2)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), there.model, here.model)
+    for name in ("loss", "stationarity", *ACCURACY):
+        np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-4, err_msg=name)
+
+
+def test_a_problem_of_several_agents_is_not_a_client() -> None:
+    grid = InProcessGrid(client_app(lambda config: FEDPD, start, lambda context: whole()), AGENTS, {})
+    with pytest.raises(FederationError, match="is the problem of 3 agents, and a client is one"):
+        federate(grid, FEDPD, start(), Settings(agents=AGENTS, rounds=1, poll=0.001))

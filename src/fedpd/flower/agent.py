@@ -6,6 +6,7 @@ the server did not use its reply (it came too late), the agent was away, and an 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from flwr.app import RecordDict
 from tree_math import Vector
 
 from fedpd.agents import Functions, Shard, agent_key, arrays, local_objective
-from fedpd.checks import FedpdError
-from fedpd.core import Algorithm, Exchange, Key, Losses, Penalty, Tree
+from fedpd.checks import FedpdError, refuse
+from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree
 from fedpd.flower.protocol import Order
 from fedpd.flower.records import RefusedError, unpack
 from fedpd.flower.shapes import Shapes
@@ -68,25 +69,33 @@ class LostError(FedpdError):
     """That an order cannot be carried out because the state that it goes on from is gone."""
 
 
-def settle(local: Local, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> Site:
+def settle(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> Site:
     """The site of a client, its data checked."""
-    weights = None if local.weight is None else [local.weight]
-    problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
+    problem = local if isinstance(local, Problem) else _problem(local, start, name)
+    if problem.agents != 1:
+        rule = f"is the problem of {problem.agents} agents, and a client is one"
+        refuse("local", problem.name, rule, "Build it from this client's own samples")
     if problem.double and not is_double(start):
         raise FedpdError(
             f"client {name!r} has float64 data, and the model is float32: nothing is cast down silently. "
             "Start from a float64 model, or give the data as float32."
         )
     functions, shard = Functions.of(problem), _first(arrays(problem))
-    if local.correct is not None:
-        test = local.data if local.test is None else local.test  # some samples must give the test's shapes
-        test = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test"), jax.tree.map(np.asarray, test))
-        size = np.int32(0 if local.test is None else len(jax.tree.leaves(test)[0]))
-        functions = functions._replace(correct=local.correct)
-        shard = shard._replace(test=test, test_sizes=size)  # type: ignore[arg-type]
     # An oracle may keep what only this client's own objective has, such as a PyTorch module's buffers.
     agent = jax.eval_shape(partial(with_objective, algorithm.init, functions), shard, Vector(shapes.model))
     return Site(algorithm, shapes._replace(agent=agent), functions, shard)
+
+
+def _problem(local: Local, start: Tree, name: str) -> Problem:
+    """The problem of this client alone."""
+    weights = None if local.weight is None else [local.weight]
+    problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
+    if local.correct is None:
+        return problem
+    test = local.data if local.test is None else local.test  # some samples must give the test's shapes
+    rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
+    size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
+    return replace(problem, evaluation=Evaluation(local.correct, rows, np.array([size], np.int32)))
 
 
 def _first(shard: Shard) -> Shard:

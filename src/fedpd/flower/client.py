@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedpd.checks import FedpdError
-from fedpd.core import Algorithm, Tree
+from fedpd.core import Algorithm, Problem, Tree
 from fedpd.flower import store
 from fedpd.flower.agent import Local, LostError, Site, message_of, obey, settle
 from fedpd.flower.evaluation import evaluate
@@ -24,7 +24,7 @@ log = logging.getLogger(f"flwr.{__name__}")  # beside Flower's own lines, wherev
 Config = Mapping[str, Any]  # a run's configuration, the same on all sides
 MakeAlgorithm = Callable[[Config], Algorithm]
 MakeStart = Callable[[Config], Tree]
-MakeLocal = Callable[[Context], Local]
+MakeLocal = Callable[[Context], Local | Problem]
 SITES = 64  # clients whose samples a process keeps at hand
 
 
@@ -49,7 +49,8 @@ def client_app(
 
     algorithm: run configuration -> Algorithm, the same function as the server's.
     start:     run configuration -> the model x^0, likewise; here only its structure and shapes matter.
-    local:     context -> Local, this client's own samples. Called once a process and client.
+    local:     context -> this client's own samples: a Local, or a problem of one agent, e.g. `problems.network` of its
+               data. Called once a process and client.
     defaults:  what the run's configuration says where it is silent, as at the server.
     name:      context -> the client's stable name, under which it keeps its state.
     mods:      Flower's mods around the messages of training (clipping, local differential privacy, ...).

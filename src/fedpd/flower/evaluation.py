@@ -9,17 +9,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from tree_math import Vector
 
-from fedpd.agents import BLOCK, Functions, Shard, local_objective
-from fedpd.core import Array, Tree, in_blocks
+from fedpd.agents import Functions, Shard, local_objective
+from fedpd.core import Array, Tree
 from fedpd.flower.agent import Site
 from fedpd.flower.protocol import PREFIX
 from fedpd.flower.records import RefusedError, pack, unpack
-from fedpd.metrics import WORST
+from fedpd.metrics import WORST, judge
 
 SUMS = ("train_right", "train_samples", "test_right", "test_loss", "test_samples")
 
@@ -40,16 +39,7 @@ def evaluate(site: Site, content: RecordDict) -> RecordDict:
 @partial(jax.jit, static_argnums=0)
 def _judge(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, Vector, tuple[Array, ...] | None]:
     value, gradient = local_objective(functions, shard).value_and_gradient(x)
-    correct, tests = functions.correct, shard.test_sizes
-    if correct is None or tests is None:
-        return value, gradient, None
-
-    def sums_of(x: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
-        return jnp.sum(correct(x.tree, rows) * inside), jnp.sum(functions.losses(x.tree, rows) * inside)
-
-    trained, _ = in_blocks(sums_of, x, shard.data, shard.sizes, BLOCK)
-    right, loss = in_blocks(sums_of, x, shard.test, tests, BLOCK)
-    return value, gradient, (trained, shard.sizes.astype(float), right, loss, tests.astype(float))
+    return value, gradient, None if functions.correct is None else judge(functions, shard, x)
 
 
 def read_evaluation(content: RecordDict, model: Tree) -> tuple[float, Tree, list[float] | None]:
