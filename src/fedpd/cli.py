@@ -188,6 +188,33 @@ def tune(
     console.print(Text(f"Figure: {paths[0]}\nTuned experiment: fedpd run {tuned_file}"), soft_wrap=True)
 
 
+@app.command()
+def reproduce(
+    items: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]...", help="See --list; by default all.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the items, and end.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder; what is in it already is gone on with.")] = Path(
+        "runs/reproduce"
+    ),
+    data: Annotated[Path | None, typer.Option(help="FEMNIST (LEAF) or Parquet by writer, for Figures 3 to 5.")] = None,
+) -> None:
+    """Every figure, table and claim of the paper, measured, with a verdict each: reproduced, corrected, or not."""
+    from fedpd.reproduce.command import listing, reproduce, wanted_items
+    from fedpd.reproduce.written import checks_table, verdict_table
+
+    if show:
+        console.print(listing())
+        return
+    wanted_items(items or ())
+    try:
+        with _steps() as display:
+            found = reproduce(items or (), out=out, data=data, tell=display)
+    except KeyboardInterrupt:
+        console.print(Text(f"Interrupted. The same command goes on where it stopped, in {out}"), soft_wrap=True)
+        raise typer.Exit(130) from None
+    console.print(*map(checks_table, found), verdict_table(found))
+    console.print(Text(f"Reasons and figures: {out / 'reproduction.md'}"), soft_wrap=True)
+
+
 @data_app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(help="A LEAF json file or folder (train, or train/ and test/), or Parquet.")],

@@ -23,6 +23,7 @@ there are is read off the code, so that the file and the Python interface cannot
 """
 
 import inspect
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,11 +31,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import numpy as np
 import optax
 
 from fedpd import algorithms, data, networks, oracles, problems, schedules
 from fedpd import data as datasets
-from fedpd.checks import FedpdError, choice, count, nearest
+from fedpd.checks import FedpdError, at_least, choice, count, nearest
 from fedpd.core import Algorithm, Problem, describe
 from fedpd.data import Federated
 from fedpd.metrics import RECORDED
@@ -48,7 +50,7 @@ DATA: Functions = {
     "strong": data.strongly_noniid,
     "strong_program": data.program_strongly_noniid,
 }
-LOADERS: Functions = {"leaf": data.leaf, "parquet": data.parquet, "hub": data.hub}
+LOADERS: Functions = {"leaf": data.leaf, "parquet": data.parquet, "hub": data.hub, "characters": data.characters}
 NETWORKS: Functions = {
     "MLP": networks.MLP,
     "SmallCNN": networks.SmallCNN,
@@ -56,8 +58,12 @@ NETWORKS: Functions = {
     "GRU": networks.GRU,
 }
 ORACLES: Functions = {"gd": oracles.gd, "sgd": oracles.sgd, "vr": oracles.vr, "optax": oracles.optax}
-STEPS: Functions = {"inverse_sqrt": schedules.inverse_sqrt}
-SKIPS: Functions = {"decreasing_skips": schedules.decreasing_skips}
+STEPS: Functions = {
+    "inverse_sqrt": schedules.inverse_sqrt,
+    "program_fedpd_sgd": schedules.program_fedpd_sgd,
+    "program_fedavg_sgd": schedules.program_fedavg_sgd,
+}
+SKIPS: Functions = {"decreasing_skips": schedules.decreasing_skips, "every": schedules.every}
 
 
 def _logistic(
@@ -68,11 +74,15 @@ def _logistic(
     seed: int = 0,
     alpha: float = 1.0,
     beta: float = 0.1,
+    start: float = 0.0,
 ) -> Problem:
+    """`start`: every entry of x^0."""
     generate = DATA[choice("data", data, DATA)]
     count("seed", seed, "The seed of the data, an integer", least=0)
     features, labels = generate(agents, samples, dimension, seed=seed)
-    return problems.penalized_logistic(features, labels, alpha, beta)
+    problem = problems.penalized_logistic(features, labels, alpha, beta)
+    at_least("start", start, -math.inf, "Give a number, every entry of x^0")
+    return replace(problem, start=np.full_like(problem.start, start))
 
 
 def _network(

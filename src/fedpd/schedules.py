@@ -29,3 +29,41 @@ def inverse_sqrt(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
 
     step.description = f"{initial:g}/sqrt({iterations}r+q+1)"  # type: ignore[attr-defined]
     return step
+
+
+def every(rounds_apart: int) -> Callable[[Any], Any]:
+    """p_r = 0 in every R-th round and 1 in the others: communications at fixed times instead of by a coin."""
+    count("rounds_apart", rounds_apart, "Give R: 1 communicates in every round, 2 in every other")
+
+    def p(r: Any) -> Any:
+        return jnp.where((r + 1) % rounds_apart == 0, 0.0, 1.0)
+
+    p.description = f"every {rounds_apart}"  # type: ignore[attr-defined]
+    return p
+
+
+def program_fedpd_sgd(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
+    """step(r, q) = initial / sqrt(Q r/5 + q + 1): the local step of FedPD-SGD in the authors' program."""
+    positive("initial", initial, "Give the first step, e.g. 0.08")
+    count("iterations", iterations, "Give Q, the local steps of a round")
+
+    def step(r: Any, q: Any) -> Any:
+        return initial / jnp.sqrt(iterations * r / 5 + q + 1.0)
+
+    step.description = f"{initial:g}/sqrt({iterations}r/5+q+1)"  # type: ignore[attr-defined]
+    return step
+
+
+def program_fedavg_sgd(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
+    """step(r, q) = initial / (Q r + q + 1), and initial / (10 r + 1) first: what FedAvg-SGD in their program does.
+
+    No square root, so that the steps add up to little: after a few rounds the model hardly moves.
+    """
+    positive("initial", initial, "Give the first step, e.g. 0.04")
+    count("iterations", iterations, "Give Q, the local steps of a round")
+
+    def step(r: Any, q: Any) -> Any:
+        return initial / jnp.where(q == 0, 10 * r + 1.0, iterations * r + q + 1.0)
+
+    step.description = f"{initial:g}/({iterations}r+q+1)"  # type: ignore[attr-defined]
+    return step

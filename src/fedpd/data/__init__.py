@@ -1,5 +1,6 @@
 """Data by agent: synthetic, from files, from the Hub, from arrays."""
 
+from fedpd.data.characters import characters
 from fedpd.data.federated import Federated, Samples, from_arrays
 from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
@@ -17,6 +18,7 @@ __all__ = [
     "Samples",
     "Spread",
     "Summary",
+    "characters",
     "describe",
     "from_arrays",
     "hub",

@@ -1,0 +1,114 @@
+"""What `fedpd reproduce` does: run the items that were asked for, judge each, and write down what came out.
+
+DIR/reproduction.json    every check and verdict of all items that were ever run in DIR
+DIR/reproduction.md      the same to read, with the figures
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from fedpd import __version__
+from fedpd.atomic import replace_file
+from fedpd.checks import FedpdError, choice
+from fedpd.reproduce.items import ITEMS
+from fedpd.reproduce.session import Session, Tell
+from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
+from fedpd.reproduce.written import markdown
+
+RESULTS = "reproduction.json"
+
+
+class Reproduction(NamedTuple):
+    """What came out for one item."""
+
+    name: str
+    title: str
+    verdict: Verdict
+    scale: str
+    seconds: float
+    checks: list[Check]
+
+
+def wanted_items(names: Sequence[str]) -> list[str]:
+    """The items that were asked for, in the order of the paper; all of them if none is named."""
+    for name in names:
+        choice("ITEM", name, ITEMS)
+    return [name for name in ITEMS if not names or name in names]
+
+
+def reproduce(
+    names: Sequence[str] = (), *, out: Path = Path("runs/reproduce"), data: Path | None = None, tell: Tell | None = None
+) -> list[Reproduction]:
+    """Run items (none named: all), and write what came out into `out`. A folder that was interrupted is gone on with.
+
+    data: FEMNIST as LEAF makes it, or Parquet with a column `writer`, for Figures 3 to 5.
+    """
+    chosen = wanted_items(names)
+    if data is not None and not data.exists():
+        raise FedpdError(f"--data {data}: there is no such file. Give LEAF's folder or json, or a Parquet file.")
+    out.mkdir(parents=True, exist_ok=True)
+    session = Session(out, tell or (lambda what, done, total: None), data)
+    found = []
+    for name in chosen:
+        found.append(_one(name, session))
+        save(out, found[-1])
+    return found
+
+
+def _one(name: str, session: Session) -> Reproduction:
+    began = time.monotonic()
+    findings = ITEMS[name].run(session)
+    if findings.figure is not None:
+        findings.figure.savefig(session.folder / f"{name}.png", dpi=150)
+    verdict = judge(findings.checks)
+    return Reproduction(
+        name, ITEMS[name].title, verdict, findings.scale, time.monotonic() - began, list(findings.checks)
+    )
+
+
+def save(out: Path, one: Reproduction) -> None:
+    """Put an item among those that were run in this folder before."""
+    stored = {item.name: item for item in load(out)} | {one.name: one}
+    ordered = [stored[name] for name in ITEMS if name in stored]
+    with replace_file(out / RESULTS) as file:
+        file.write(json.dumps({"fedpd": __version__, "items": [_plain(item) for item in ordered]}, indent=1).encode())
+    with replace_file(out / "reproduction.md") as file:
+        file.write(markdown(ordered, out).encode())
+
+
+def load(out: Path) -> list[Reproduction]:
+    """The items that were run in a folder."""
+    path = out / RESULTS
+    if not path.exists():
+        return []
+    try:
+        items = json.loads(path.read_text(encoding="utf-8"))["items"]
+        return [_reproduction(item) for item in items]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FedpdError(
+            f"{path} is not what fedpd reproduce writes ({error}). Remove it, or give another --out."
+        ) from None
+
+
+def _plain(item: Reproduction) -> dict[str, Any]:
+    return item._asdict() | {"checks": [check._asdict() for check in item.checks]}
+
+
+def _reproduction(item: dict[str, Any]) -> Reproduction:
+    checks = [Check(**(check | {"outcome": Outcome(check["outcome"])})) for check in item["checks"]]
+    return Reproduction(**(item | {"verdict": Verdict(item["verdict"]), "checks": checks}))
+
+
+def listing() -> Table:
+    """The items that there are."""
+    table = Table(title="What can be reproduced", title_justify="left")
+    table.add_column("item", no_wrap=True)
+    table.add_column("what")
+    for name, item in ITEMS.items():
+        table.add_row(name, item.title)
+    return table

@@ -1,0 +1,111 @@
+"""Figure 2: FedPD, FedAvg and FedProx on penalised logistic regression, curve by curve.
+
+A curve's published values were read off the journal's vector figure at some numbers of communications. It agrees if the
+runs with the settings of the paper's text are within a factor of 3 of all of them; it is corrected if the runs with the
+settings of the authors' program are. Where samples or coins are drawn, the published curve is one draw: it is compared
+with the range of three seeds.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedpd.report.figures import COLOURS
+from fedpd.reproduce.session import Findings, Session, run_file
+from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
+from fedpd.runner import Result
+from fedpd.simulate import Run
+
+PRINTED = " (as printed)"  # the label of the run with the text's settings
+
+
+class Curve(NamedTuple):
+    """What is published of one curve: ||grad f||^2 at numbers of communications."""
+
+    at: list[int]
+    values: list[float]
+    why: str
+
+
+def published(name: str) -> dict[str, Curve]:
+    """A figure's curves by label."""
+    tables = tomllib.loads(files("fedpd.reproduce").joinpath("published.toml").read_text(encoding="utf-8"))
+    return {label: Curve(**table) for label, table in tables[name].items()}
+
+
+def values_at(run: Run, communications: Sequence[int]) -> list[float]:
+    """||grad f||^2 when so many communications had happened, at the last such round; NaN where a run never got there."""
+    column, stationarity = run.history["communications"], run.history["stationarity"]
+    rows = [np.flatnonzero(column == number) for number in communications]
+    return [float(stationarity[row[-1]]) if len(row) else float("nan") for row in rows]
+
+
+class Measured(NamedTuple):
+    """One curve as measured: at each number of communications the least, middle and largest of the seeds."""
+
+    least: list[float]
+    middle: list[float]
+    largest: list[float]
+
+    def factor(self, values: Sequence[float]) -> float:
+        """By how much published values leave the range of the seeds, at worst; 1 where all are inside."""
+        nearest = np.clip(values, self.least, self.largest)  # NaN where a run never got there
+        return worst_ratio([float(one) for one in nearest], values)
+
+
+def measure(result: Result, communications: Sequence[int]) -> Measured:
+    columns = np.array([values_at(run, communications) for run in result.runs])  # NaN in one seed is NaN in all
+    return Measured(*(part(columns, axis=0).tolist() for part in (np.min, np.median, np.max)))
+
+
+def figure_2(session: Session, name: str) -> Findings:
+    """A panel against communications."""
+    _, results = run_file(session, name)
+    curves = published(name)
+    checks = [check_curve(label, curve, results) for label, curve in curves.items()]
+    return Findings(checks, figure=curves_figure(curves, results))
+
+
+def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Check:
+    """One curve by the rule above."""
+    measured = measure(results[label], curve.at)
+    off, printed_off, words = measured.factor(curve.values), np.inf, ""
+    if label + PRINTED in results:
+        printed = measure(results[label + PRINTED], curve.at)
+        printed_off, words = printed.factor(curve.values), f" As printed: {numbers(printed.middle)}."
+    found = "beyond any factor" if np.isinf(off) else f"within a factor {off:.2g}"
+    at = ", ".join(map(str, curve.at))
+    return Check(
+        f"{label}: ‖∇f‖² after {at} communications",
+        numbers(curve.values),
+        numbers(measured.middle),
+        outcome(printed_off <= FACTOR, off <= FACTOR),
+        f"{found.capitalize()}. {curve.why}{words}",
+    )
+
+
+def curves_figure(curves: Mapping[str, Curve], results: Mapping[str, Result]) -> Figure:
+    """Measured lines, published points."""
+    figure = Figure(figsize=(7.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    for number, (label, curve) in enumerate(curves.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        for seed, run in enumerate(results[label].runs):
+            name = label if seed == 0 else None
+            x, y = run.history["communications"], run.history["stationarity"]
+            axes.plot(x, y, color=colour, linewidth=1.5 if seed == 0 else 0.6, label=name)
+        axes.plot(curve.at, curve.values, "o", color=colour, markersize=6, markeredgecolor="white", clip_on=False)
+    axes.plot([], [], "o", color="0.4", label="published")
+    axes.set(yscale="log", xlabel="communications", ylabel="stationarity ‖∇f‖²")
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure

@@ -1,0 +1,37 @@
+"""Figures of formulas: lines, and what was measured as points."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.figure import Figure
+
+from fedpd.report.figures import COLOURS, DASHES
+
+Points = Sequence[tuple[float, float]]
+
+
+def lines_figure(
+    lines: Mapping[str, Points],
+    points: Points,
+    x: str,
+    y: str,
+    *,
+    points_label: str,
+    scales: tuple[str, str] = ("log", "log"),
+) -> Figure:
+    """Lines by label, and one set of points."""
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = figure.subplots()
+    for number, (label, line) in enumerate(lines.items()):
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        axes.plot(*zip(*line, strict=True), color=colour, linestyle=dash, linewidth=1.6, label=label)
+    if points:
+        axes.plot(*zip(*points, strict=True), "o", color="black", markersize=5, label=points_label)
+    axes.set(xscale=scales[0], yscale=scales[1], xlabel=x, ylabel=y)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure

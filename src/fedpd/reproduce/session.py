@@ -1,0 +1,62 @@
+"""Where an item runs: a folder of its own, its experiment file, and someone to tell how far it is.
+
+DIR/runs/NAME/       a run's folder like any other (`fedpd report DIR/runs/fig2a` works), gone on with if interrupted
+DIR/NAME.png         the item's figure
+"""
+
+import warnings
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from fedpd import experiment, runner
+from fedpd.checks import FedpdError, TheoryWarning
+from fedpd.experiment import Experiment
+from fedpd.reproduce.verdict import Check
+from fedpd.runner import Result
+
+Tell = Callable[[str, int, int], None]  # (what, done, of)
+
+
+class Session(NamedTuple):
+    folder: Path
+    tell: Tell
+    data: Path | None = None  # handwriting that the user has, for Figures 3 to 5
+
+
+class Findings(NamedTuple):
+    """What an item found."""
+
+    checks: list[Check]
+    scale: str = ""  # what was run, where that is not what the paper ran
+    figure: Figure | None = None
+
+
+def experiment_text(name: str, **values: object) -> str:
+    """An item's experiment file, with what it leaves open."""
+    text = files("fedpd.reproduce").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
+    return Template(text).substitute(values)
+
+
+def run_file(session: Session, name: str, **values: object) -> tuple[Experiment, dict[str, Result]]:
+    """Run an item's experiment file, or what is left of it, and give the results by label."""
+    text = experiment_text(name, **values)
+    folder = session.folder / "runs" / name
+    stored = folder / runner.EXPERIMENT
+    if not stored.exists():
+        runner.create(folder, text)
+    elif stored.read_text(encoding="utf-8") != text:
+        raise FedpdError(
+            f"{folder}: holds a run of another experiment file, and runs are never mixed. "
+            "Give another --out, or remove the folder."
+        )
+    plan = experiment.parse(text)
+    rounds = plan.settings.rounds
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TheoryWarning)  # the paper's own steps are beyond its theorem
+        found = runner.run(plan, folder, lambda label, done, _: session.tell(f"{name} {label}", done, rounds))
+    return plan, {result.label: result for result in found}

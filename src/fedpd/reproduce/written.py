@@ -1,0 +1,76 @@
+"""What came out, to read: a table for the terminal, and Markdown with the figures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from fedpd.reproduce.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from fedpd.reproduce.command import Reproduction
+
+STYLES = {
+    Verdict.REPRODUCED: "green",
+    Verdict.CORRECTED: "yellow",
+    Verdict.NOT: "red",
+    Verdict.SKIPPED: "dim",
+    Outcome.AGREES: "green",
+    Outcome.CORRECTED: "yellow",
+    Outcome.DIFFERS: "red",
+}
+RULES = """A check *agrees* if what is printed holds, is *corrected* if only a stated correction of it does, and *differs*
+if neither does. An item is reproduced if all its checks agree, reproduced with a correction if none differs, and not
+reproduced otherwise. A curve counts as the published one within a factor of 3 at every number of communications."""
+
+
+def verdict_table(items: Sequence["Reproduction"]) -> Table:
+    """One row an item."""
+    table = Table(title="The paper, measured", title_justify="left")
+    table.add_column("item", no_wrap=True)
+    table.add_column("what")
+    table.add_column("verdict")
+    for name in (*Outcome, "time"):
+        table.add_column(str(name), justify="right", no_wrap=True)
+    for item in items:
+        counts = [sum(check.outcome == outcome for check in item.checks) for outcome in Outcome]
+        verdict = Text(item.verdict, STYLES[item.verdict])
+        table.add_row(item.name, item.title, verdict, *map(str, counts), f"{item.seconds:.0f} s")
+    return table
+
+
+def checks_table(item: "Reproduction") -> Table:
+    """One row a check of an item."""
+    title = f"{item.name}: {item.title}"
+    table = Table(title=title, caption=item.scale or None, title_justify="left", caption_justify="left")
+    for name in ("check", "published", "measured", ""):
+        table.add_column(name)
+    for check in item.checks:
+        table.add_row(
+            Text(check.what), Text(check.published), Text(check.measured), Text(check.outcome, STYLES[check.outcome])
+        )
+    return table
+
+
+def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
+    """All of it: the verdicts, then each item with its checks, reasons and figure."""
+    lines = ["# The paper, reproduced", "", RULES, "", "| item | what | verdict |", "| --- | --- | --- |"]
+    lines += [f"| [{item.name}](#{_anchor(item.name)}) | {_cell(item.title)} | {item.verdict} |" for item in items]
+    for item in items:
+        lines += ["", f"## {item.name}", "", f"{item.title.capitalize()}. **{item.verdict.capitalize()}**.", ""]
+        lines += [f"Scale: {item.scale}.", ""] if item.scale else []
+        lines += ["| check | published | measured | outcome | why |", "| --- | --- | --- | --- | --- |"]
+        lines += [f"| {' | '.join(map(_cell, check))} |" for check in item.checks]
+        if (folder / f"{item.name}.png").exists():
+            lines += ["", f"![{item.title}]({item.name}.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def _anchor(name: str) -> str:
+    return name.replace(".", "")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
