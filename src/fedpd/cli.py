@@ -199,7 +199,7 @@ def reproduce(
 ) -> None:
     """Every figure, table and claim of the paper, measured, with a verdict each: reproduced, corrected, or not."""
     from fedpd.reproduce.command import listing, reproduce, wanted_items
-    from fedpd.reproduce.written import checks_table, verdict_table
+    from fedpd.reproduce.written import checks_table, rows_table, verdict_table
 
     if show:
         console.print(listing())
@@ -211,7 +211,9 @@ def reproduce(
     except KeyboardInterrupt:
         console.print(Text(f"Interrupted. The same command goes on where it stopped, in {out}"), soft_wrap=True)
         raise typer.Exit(130) from None
-    console.print(*map(checks_table, found), verdict_table(found))
+    for item in found:
+        console.print(checks_table(item), *([rows_table(item)] if item.table else []))
+    console.print(verdict_table(found))
     console.print(Text(f"Reasons and figures: {out / 'reproduction.md'}"), soft_wrap=True)
 
 

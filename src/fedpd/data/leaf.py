@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.checks import FedpdError, refuse
-from fedpd.data.federated import Federated, assemble, checked_dtype
+from fedpd.data.arrow import Shape, reshape
+from fedpd.data.federated import Federated, Place, assemble, checked_dtype
 from fedpd.data.labels import Classes
 
 SHAKESPEARE = (
@@ -34,6 +35,7 @@ def leaf(
     train: str | Path,
     test: str | Path | None = None,
     *,
+    shape: Shape | None = None,
     vocabulary: str = SHAKESPEARE,
     classes: Classes = None,
     label_names: Sequence[str] | None = None,
@@ -45,6 +47,7 @@ def leaf(
 
     train, test: a file or a folder of files each. A single folder that has the folders `train` and `test`, as LEAF
                  makes them, is both.
+    shape:       of a sample, e.g. (28, 28) for FEMNIST, whose images are lists of 784 numbers.
     vocabulary:  the characters that texts consist of, in the order of their numbers.
     drop_empty:  leave users out that have no samples at all, rather than refuse them.
     """
@@ -63,9 +66,19 @@ def leaf(
     def place(user: str, part: str) -> str:
         return f"{places.get((part, user)) or places['test', user]}: user {user!r}"
 
+    if shape is not None:
+        learn, check = (_shaped(users, part, place, shape) for part, users in (("train", learn), ("test", check)))
     return assemble(
         learn, check, place, classes=classes, label_names=label_names, dtype=dtype, name=name or _stem(train)
     )
+
+
+def _shaped(users: Users, part: str, place: Place, shape: Shape) -> Users:
+    """Users whose samples have the shape asked for; one without samples of this part has none to reshape."""
+    return {
+        user: d | {"x": reshape(d["x"], shape, place(user, part)) if len(d["y"]) else np.empty((0, *shape), np.float32)}
+        for user, d in users.items()
+    }
 
 
 def _stem(path: Path) -> str:

@@ -16,7 +16,7 @@ from fedpd import __version__
 from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError, choice
 from fedpd.reproduce.items import ITEMS
-from fedpd.reproduce.session import Session, Tell
+from fedpd.reproduce.session import Rows, Session, Tell
 from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
 from fedpd.reproduce.written import markdown
 
@@ -32,6 +32,7 @@ class Reproduction(NamedTuple):
     scale: str
     seconds: float
     checks: list[Check]
+    table: Rows = ()
 
 
 def wanted_items(names: Sequence[str]) -> list[str]:
@@ -67,7 +68,13 @@ def _one(name: str, session: Session) -> Reproduction:
         findings.figure.savefig(session.folder / f"{name}.png", dpi=150)
     verdict = judge(findings.checks)
     return Reproduction(
-        name, ITEMS[name].title, verdict, findings.scale, time.monotonic() - began, list(findings.checks)
+        name,
+        ITEMS[name].title,
+        verdict,
+        findings.scale,
+        time.monotonic() - began,
+        list(findings.checks),
+        findings.table,
     )
 
 

@@ -42,7 +42,7 @@ def published(name: str) -> dict[str, Curve]:
 
 
 def values_at(run: Run, communications: Sequence[int]) -> list[float]:
-    """||grad f||^2 when so many communications had happened, at the last such round; NaN where a run never got there."""
+    """||grad f||^2 when so many communications had happened, at the last such round; NaN where a run never came."""
     column, stationarity = run.history["communications"], run.history["stationarity"]
     rows = [np.flatnonzero(column == number) for number in communications]
     return [float(stationarity[row[-1]]) if len(row) else float("nan") for row in rows]

@@ -5,7 +5,7 @@ DIR/NAME.png         the item's figure
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -19,6 +19,7 @@ from fedpd.experiment import Experiment
 from fedpd.reproduce.verdict import Check
 from fedpd.runner import Result
 
+Rows = Sequence[Sequence[str]]
 Tell = Callable[[str, int, int], None]  # (what, done, of)
 
 
@@ -34,6 +35,7 @@ class Findings(NamedTuple):
     checks: list[Check]
     scale: str = ""  # what was run, where that is not what the paper ran
     figure: Figure | None = None
+    table: Rows = ()  # more numbers, headings first
 
 
 def experiment_text(name: str, **values: object) -> str:
@@ -42,10 +44,16 @@ def experiment_text(name: str, **values: object) -> str:
     return Template(text).substitute(values)
 
 
-def run_file(session: Session, name: str, **values: object) -> tuple[Experiment, dict[str, Result]]:
-    """Run an item's experiment file, or what is left of it, and give the results by label."""
+def run_file(
+    session: Session, name: str, *, into: str | None = None, **values: object
+) -> tuple[Experiment, dict[str, Result]]:
+    """Run an item's experiment file, or what is left of it, and give the results by label.
+
+    into: the name of the run's folder, where a file is run with several values.
+    """
     text = experiment_text(name, **values)
-    folder = session.folder / "runs" / name
+    into = into or name
+    folder = session.folder / "runs" / into
     stored = folder / runner.EXPERIMENT
     if not stored.exists():
         runner.create(folder, text)
@@ -58,5 +66,5 @@ def run_file(session: Session, name: str, **values: object) -> tuple[Experiment,
     rounds = plan.settings.rounds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # the paper's own steps are beyond its theorem
-        found = runner.run(plan, folder, lambda label, done, _: session.tell(f"{name} {label}", done, rounds))
+        found = runner.run(plan, folder, lambda label, done, _: session.tell(f"{into} {label}", done, rounds))
     return plan, {result.label: result for result in found}

@@ -5,8 +5,9 @@
     some differ                                  not reproduced
     nothing was checked                          not run
 
-A check agrees if what is printed holds. It is corrected if what is printed does not hold, and a stated correction (a unit,
-a constant, a setting that the text leaves out) does. Neither is written down anywhere: both come from measured numbers.
+A check agrees if what is printed holds. It is corrected if what is printed does not hold, and a stated correction (a
+unit, a constant, a setting that the text leaves out) does. Both come from measured numbers, and are
+written down nowhere.
 """
 
 import math

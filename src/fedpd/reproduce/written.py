@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from fedpd.reproduce.session import Rows
 from fedpd.reproduce.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ STYLES = {
     Outcome.CORRECTED: "yellow",
     Outcome.DIFFERS: "red",
 }
-RULES = """A check *agrees* if what is printed holds, is *corrected* if only a stated correction of it does, and *differs*
-if neither does. An item is reproduced if all its checks agree, reproduced with a correction if none differs, and not
-reproduced otherwise. A curve counts as the published one within a factor of 3 at every number of communications."""
+RULES = """A check *agrees* if what is printed holds, is *corrected* if only a stated correction of it does, and
+*differs* if neither does. An item is reproduced if all its checks agree, reproduced with a correction if none differs,
+and not reproduced otherwise. A curve counts as the published one if it is within a factor of 3 of every value."""
 
 
 def verdict_table(items: Sequence["Reproduction"]) -> Table:
@@ -48,9 +49,8 @@ def checks_table(item: "Reproduction") -> Table:
     for name in ("check", "published", "measured", ""):
         table.add_column(name)
     for check in item.checks:
-        table.add_row(
-            Text(check.what), Text(check.published), Text(check.measured), Text(check.outcome, STYLES[check.outcome])
-        )
+        outcome = Text(check.outcome, STYLES[check.outcome])
+        table.add_row(Text(check.what), Text(check.published), Text(check.measured), outcome)
     return table
 
 
@@ -63,9 +63,26 @@ def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
         lines += [f"Scale: {item.scale}.", ""] if item.scale else []
         lines += ["| check | published | measured | outcome | why |", "| --- | --- | --- | --- | --- |"]
         lines += [f"| {' | '.join(map(_cell, check))} |" for check in item.checks]
+        lines += ["", *_markdown_rows(item.table)] if item.table else []
         if (folder / f"{item.name}.png").exists():
             lines += ["", f"![{item.title}]({item.name}.png)"]
     return "\n".join(lines) + "\n"
+
+
+def rows_table(item: "Reproduction") -> Table:
+    """The further numbers of an item."""
+    headings, *rows = item.table
+    table = Table(title=f"{item.name}: {item.title}", title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _markdown_rows(rows: Rows) -> list[str]:
+    headings, *rest = rows
+    return [f"| {' | '.join(map(_cell, row))} |" for row in (headings, ["---"] * len(headings), *rest)]
 
 
 def _anchor(name: str) -> str:

@@ -1,0 +1,91 @@
+"""The appendix's panels against samples, and what the text says of Figure 2, as comparisons of the same runs.
+
+The panels themselves were not read off: what is checked is what the text concludes from them. "Similar" is within a
+factor of 3, as elsewhere; "does not converge" is an end a hundred times above that of FedPD-GD at p = 0.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedpd.report.figures import comparison_figure
+from fedpd.reproduce.curves import PRINTED, published
+from fedpd.reproduce.session import Findings, Session, run_file
+from fedpd.reproduce.verdict import FACTOR, Check, outcome, ratio
+from fedpd.runner import Result
+from fedpd.sweep import first_below
+
+TARGET = 1e-8
+FAR = 100.0
+
+
+def weak_panel(session: Session) -> Findings:
+    """Figure 2(a)'s runs against samples."""
+    _, results = run_file(session, "fig2a")
+    ends, shown = _ends(results), _shown(results)
+    samples = {label: _samples(result) for label, result in shown.items()}
+    order = sorted((number, label) for label, number in samples.items() if math.isfinite(number))
+    words = ", ".join(f"{label} {number:.2g}" for number, label in order)
+    first, second = ([label for _, label in order] + ["nobody"] * 2)[:2]
+    checks = [
+        Check(f"fewest samples to {TARGET:g}", "FedPD-VR", words, outcome(first == "FedPD-VR")),
+        Check("second fewest", "FedProx-VR", second, outcome(second == "FedProx-VR")),
+        _similar("FedProx and FedPD at p = 0 are comparable", ends, "FedProx-VR", "FedPD-GD p=0"),
+        _floor("FedAvg-GD does not converge with Q > 1", ends),
+        _similar(
+            "skipping half of the communications gives FedAvg's error", ends, "FedPD-GD p=0.5", "FedAvg-GD", "fig2a"
+        ),
+    ]
+    return Findings(checks, "the runs of fig2a", comparison_figure(list(shown.values()), "weakly non-iid data"))
+
+
+def strong_panel(session: Session) -> Findings:
+    """Figure 2(b)'s runs against samples."""
+    _, results = run_file(session, "fig2b")
+    ends, shown = _ends(results), _shown(results)
+    both = max(ends["FedPD-GD p=0"], ends["FedPD-VR"])
+    checks = [
+        Check(
+            "FedPD-VR and FedPD-GD at p = 0 converge to the stationary point",
+            "converge",
+            f"‖∇f‖² {ends['FedPD-VR']:.1e} and {ends['FedPD-GD p=0']:.1e} after 600 rounds",
+            outcome(both < 1e-12),
+        ),
+        _similar("FedProx has an error similar to FedAvg-GD's", ends, "FedProx-VR", "FedAvg-GD", "fig2b"),
+        _floor("FedAvg-GD does not converge with Q > 1", ends),
+    ]
+    return Findings(checks, "the runs of fig2b", comparison_figure(list(shown.values()), "strongly non-iid data"))
+
+
+def _shown(results: Mapping[str, Result]) -> dict[str, Result]:
+    return {label: result for label, result in results.items() if not label.endswith(PRINTED)}
+
+
+def _ends(results: Mapping[str, Result]) -> dict[str, float]:
+    """||grad f||^2 at the end, the middle of the seeds."""
+    return {
+        label: float(np.median([run.history["stationarity"][-1] for run in result.runs]))
+        for label, result in _shown(results).items()
+    }
+
+
+def _samples(result: Result) -> float:
+    return float(np.median([first_below(run, TARGET, "samples") for run in result.runs]))
+
+
+def _similar(what: str, ends: Mapping[str, float], one: str, other: str, figure: str | None = None) -> Check:
+    """Whether two ends are within a factor of 3; with a figure, what its own published curves say of it."""
+    words = ""
+    if figure is not None:
+        curves = published(figure)
+        words = (
+            f"On the published curves the two ends are {curves[one].values[-1]:.1e} and {curves[other].values[-1]:.1e}."
+        )
+    found = f"{ends[one]:.1e} and {ends[other]:.1e}, a factor {ratio(ends[one], ends[other]):.2g}"
+    return Check(what, "similar", found, outcome(ratio(ends[one], ends[other]) <= FACTOR), words)
+
+
+def _floor(what: str, ends: Mapping[str, float]) -> Check:
+    found = f"{ends['FedAvg-GD']:.1e}, FedPD-GD {ends['FedPD-GD p=0']:.1e}"
+    return Check(what, "stops at a floor", found, outcome(ends["FedAvg-GD"] > FAR * ends["FedPD-GD p=0"]))
