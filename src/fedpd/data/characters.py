@@ -36,8 +36,8 @@ def characters(
     held = min(max(1, round(samples * test_share)), samples - 1)
     for writer in range(writers):
         one = _written(rng, corners, samples, size)
-        train[f"writer {writer}"] = {name: array[held:] for name, array in one.items()}
-        test[f"writer {writer}"] = {name: array[:held] for name, array in one.items()}
+        train[f"writer {writer}"] = {"x": one["x"][held:], "y": one["y"][held:]}
+        test[f"writer {writer}"] = {"x": one["x"][:held], "y": one["y"][:held]}
     return from_arrays(train, test, classes=classes, name="generated characters")
 
 

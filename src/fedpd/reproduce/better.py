@@ -1,8 +1,8 @@
 """Better than the paper: every method at its best step against the paper's steps, on the strongly non-iid data.
 
 `tune` tries factors 1/4 to 256 on the steps of each method's own rule for 200 rounds, and takes the one with the fewest
-communications to 1e-10; `advise` measures L and recommends a setting; p="auto" is one of the methods. What was tuned is kept in
-DIR/tuned.json, method by method, and not tuned again.
+communications to 1e-10; `advise` measures L and recommends a setting; p="auto" is one of the methods. What was tuned
+is kept in DIR/tuned.json, method by method, and not tuned again.
 """
 
 import json

@@ -13,7 +13,7 @@ from fedpd.reproduce.verdict import Check, outcome
 from fedpd.runner import Result
 from fedpd.sweep import first_below
 
-AGENTS, LINKS, EPSILON = 8, 16, 1e-3
+AGENTS, LINKS, EPSILON, ROUNDS = 8, 16, 1e-3, 200
 GROWTH = {  # label: (step, Q)
     "FedAvg Q=1, step 0.1": (0.1, 1),
     "FedAvg Q=2, step 0.1": (0.1, 2),
@@ -24,7 +24,7 @@ GROWTH = {  # label: (step, Q)
 
 def claim_1(session: Session) -> Findings:
     """Nobody is below epsilon before the T-th communication; the printed bound asks for more than some need."""
-    _, results = run_file(session, "claim2.1", agents=AGENTS, links=LINKS, epsilon=EPSILON, rounds=200)
+    _, results = run_file(session, "claim2.1", {"agents": AGENTS, "links": LINKS, "epsilon": EPSILON, "rounds": ROUNDS})
     needed = {label: first_below(result.runs[0], EPSILON) for label, result in results.items()}
     reached = [number for number in needed.values() if not math.isnan(number)]
     gap = initial_gap(AGENTS, LINKS, epsilon=EPSILON)
@@ -107,4 +107,4 @@ def _gradient(result: Result) -> Check:
 
 
 def _count(number: float) -> str:
-    return "not in 200" if math.isnan(number) else f"{number:.0f}"
+    return f"not in {ROUNDS}" if math.isnan(number) else f"{number:.0f}"

@@ -1,9 +1,9 @@
 """Figures 3 to 5, handwritten characters: what the paper concludes, on data that is at hand.
 
-The paper's data is FEMNIST, of 100 writers. With `--data PATH` it is read from there (LEAF's folder, or Parquet with the
-columns writer, image, label and split) and called by the file's name; without, characters are generated (data.characters)
-and called so. Only orders and differences of methods are compared then, never an accuracy with a published one: another
-data set has other accuracies. Networks are small, and rounds few: two cores take minutes for them, not days.
+The paper's data is FEMNIST, of 100 writers. With `--data PATH` it is read from there (LEAF's folder, or Parquet with
+the columns writer, image, label and split) and called by the file's name; without, characters are generated
+(data.characters) and called so. Only orders and differences of methods are compared, never an accuracy with a published
+one: another data set has other accuracies. Networks are small and rounds few: two cores take minutes for them.
 """
 
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def _run(session: Session, name: str, rounds: int) -> tuple[dict[str, Result], s
     agents = WRITERS if session.data is None else AGENTS
     values = {"eta": 100 / agents, "gamma": 400 / agents, "step": 80 / agents} if name != "fig4" else {}
     problem = _generated() if session.data is None else _given(session.data)
-    plan, results = run_file(session, name, problem=problem, rounds=rounds, **values)
+    plan, results = run_file(session, name, {"problem": problem, "rounds": rounds, **values})
     built = plan.problem
     size = f"{built.agents} agents, {built.samples:,} samples, {built.dimension:,} parameters, {rounds} rounds"
     return results, f"{_title(session)}: {size}" + ("" if session.data else f". {GET}")

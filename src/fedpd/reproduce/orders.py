@@ -34,7 +34,7 @@ def table_1(session: Session) -> Findings:
     for links in LINKS:
         epsilon = epsilon_of(links)
         name, values = f"table1-{links}", {"links": links, "epsilon": epsilon, "rounds": ROUNDS * links}
-        _, results = run_file(session, "table1", into=name, **values)
+        _, results = run_file(session, "table1", values, into=name)
         for label, result in results.items():
             needed.setdefault(label, []).append(first_below(result.runs[0], epsilon))
     checks = [_exponent(label, counts) for label, counts in needed.items()]

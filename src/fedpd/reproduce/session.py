@@ -5,10 +5,11 @@ DIR/NAME.png         the item's figure
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from types import MappingProxyType
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -38,20 +39,20 @@ class Findings(NamedTuple):
     table: Rows = ()  # more numbers, headings first
 
 
-def experiment_text(name: str, **values: object) -> str:
+def experiment_text(name: str, values: Mapping[str, object]) -> str:
     """An item's experiment file, with what it leaves open."""
     text = files("fedpd.reproduce").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
     return Template(text).substitute(values)
 
 
 def run_file(
-    session: Session, name: str, *, into: str | None = None, **values: object
+    session: Session, name: str, values: Mapping[str, object] = MappingProxyType({}), *, into: str | None = None
 ) -> tuple[Experiment, dict[str, Result]]:
     """Run an item's experiment file, or what is left of it, and give the results by label.
 
-    into: the name of the run's folder, where a file is run with several values.
+    values: what the file leaves open.  into: the name of the run's folder, where a file is run with several values.
     """
-    text = experiment_text(name, **values)
+    text = experiment_text(name, values)
     into = into or name
     folder = session.folder / "runs" / into
     stored = folder / runner.EXPERIMENT

@@ -6,6 +6,7 @@ what is printed leaves nothing but the local solves' errors. A printed bound tha
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,8 @@ def theorem_1(session: Session) -> Findings:
     problem = plan.problem
     gap = theory.objective(problem, problem.start) - theory.objective(problem, problem.answer.minimiser)
     gradients = float(np.mean(np.sum(problem.data["linear"] ** 2, axis=-1)))  # grad f_i(0) = -c_i
-    checks, lines = [], {}
+    checks: list[Check] = []
+    lines: dict[str, list[tuple[float, float]]] = {}
     for label, eta in (("FedPD, eta L = 0.15", 0.15), ("FedPD, eta L = 0.3", 0.3)):
         means = running_means(results[label].runs[0].history["stationarity"])
         rounds = range(1, len(means) + 1)
@@ -54,27 +56,27 @@ def theorem_1(session: Session) -> Findings:
 def theorem_3(session: Session) -> Findings:
     """Oracle II on logistic regression, and from a minimiser."""
     schedule = (ITERATIONS, REFRESH, 1)
-    blank = experiment_text("theorem3", eta=1.0, gamma=1.0, iterations=ITERATIONS, refresh=REFRESH)
-    problem = experiment.parse(blank).problem
+    steps: dict[str, Any] = {"iterations": ITERATIONS, "refresh": REFRESH}
+    problem = experiment.parse(experiment_text("theorem3", steps | {"eta": 1.0, "gamma": 1.0})).problem
     L = theory.smoothness_constants(problem).per_sample or math.inf
     eta = 0.9 * vr.max_eta(L, *schedule)
     gamma = vr.SAFE_GAMMA * eta
-    _, results = run_file(session, "theorem3", eta=eta, gamma=gamma, iterations=ITERATIONS, refresh=REFRESH)
+    _, results = run_file(session, "theorem3", steps | {"eta": eta, "gamma": gamma})
     runs = results["FedPD-VR"].runs
     means = running_means(np.mean([run.history["stationarity"] for run in runs], axis=0))
     gap, gradients = theory.objective(problem, problem.start), _start_gradients(problem)
     rounds = range(1, len(means) + 1)
-    settings = {"L": L, "eta": eta, "gamma": gamma, "iterations": ITERATIONS, "refresh": REFRESH, "batch": 1}
-    as_printed = [vr.printed_bound(T, gap, **settings) for T in rounds]  # type: ignore[arg-type]
-    proved = [vr.bound(T, gap, gradients, **settings) for T in rounds]  # type: ignore[arg-type]
-    negative = vr.printed_constants(**settings).C_10  # type: ignore[arg-type]
+    settings = steps | {"L": L, "eta": eta, "gamma": gamma, "batch": 1}
+    as_printed = [vr.printed_bound(T, gap, **settings) for T in rounds]
+    proved = [vr.bound(T, gap, gradients, **settings) for T in rounds]
+    negative = vr.printed_constants(**settings).C_10
     why = f"The printed C_10 is {negative:.3g} here, and the printed bound infinite where it is negative."
     checks = [_bound(f"Q = {ITERATIONS}, I = {REFRESH}, B = 1, mean of 5 seeds", means, as_printed, proved, why)]
     away = running_means(_from_minimiser(oracles.vr(30.0, 1, 1, None)))
-    exact = {"L": 1.0, "eta": 0.3, "gamma": 30.0, "iterations": 1, "refresh": 1, "batch": None}
+    exact: dict[str, Any] = {"L": 1.0, "eta": 0.3, "gamma": 30.0, "iterations": 1, "refresh": 1, "batch": None}
     rounds = range(1, len(away) + 1)
-    nothing = [vr.printed_bound(T, 0.0, **exact) for T in rounds]  # type: ignore[arg-type]
-    enough = [vr.bound(T, 0.0, 1.0, **exact) for T in rounds]  # type: ignore[arg-type]
+    nothing = [vr.printed_bound(T, 0.0, **exact) for T in rounds]
+    enough = [vr.bound(T, 0.0, 1.0, **exact) for T in rounds]
     why = "As for Theorem 1: the start adds C_14 mean ||grad f_i(x^0)||^2."
     checks += [_bound("from a minimiser of f", away, nothing, enough, why), _positive()]
     lines = {"measured": _points(means), "proved": _points(proved)}
