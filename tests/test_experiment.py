@@ -134,3 +134,11 @@ def test_a_network_on_a_data_file(tmp_path: Path) -> None:
     with pytest.raises(FedpdError, match="Did you mean 'SmallCNN'"):
         experiment.build_problem(table | {"model": "smallCNN"})
     assert experiment.build_problem(table | {"model": "MLP"}).dimension == 2 * 128 + 128 + 128 * 2 + 2
+
+
+def test_a_start_away_from_0() -> None:
+    table = {"name": "penalized_logistic", "agents": 2, "samples": 3, "dimension": 4}
+    assert experiment.build_problem(table | {"start": 0.5}).start.tolist() == [0.5] * 4
+    assert experiment.build_problem(table).start.tolist() == [0] * 4
+    with pytest.raises(FedpdError, match="start = 'x'"):
+        experiment.build_problem(table | {"start": "x"})

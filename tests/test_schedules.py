@@ -27,6 +27,23 @@ def test_inverse_sqrt_counts_local_steps_over_rounds() -> None:
     assert jax.jit(step)(jnp.int32(2), jnp.int32(299)).dtype == np.float32
 
 
+def test_every_communicates_at_fixed_times() -> None:
+    p = schedules.every(3)
+    assert [float(p(r)) for r in range(6)] == [1, 1, 0, 1, 1, 0]
+    assert [float(schedules.every(1)(r)) for r in range(2)] == [0, 0]
+    with pytest.raises(FedpdError, match="rounds_apart = 0"):
+        schedules.every(0)
+
+
+def test_the_steps_of_the_authors_program() -> None:
+    fedpd, fedavg = schedules.program_fedpd_sgd(0.08, 600), schedules.program_fedavg_sgd(0.04, 600)
+    with scope(True):
+        np.testing.assert_allclose([fedpd(0, 3), fedpd(5, 0)], [0.04, 0.08 / 601**0.5], rtol=1e-15)
+        np.testing.assert_allclose(
+            [fedavg(0, 3), fedavg(2, 0), fedavg(2, 1)], [0.01, 0.04 / 21, 0.04 / 1202], rtol=1e-15
+        )
+
+
 def test_schedules_name_themselves_in_descriptions() -> None:
     oracle = oracles.gd(step=schedules.inverse_sqrt(0.04, 300), iterations=300)
     algorithm = algorithms.fedpd(eta=0.5, oracle=oracle, p=schedules.decreasing_skips(600))

@@ -57,6 +57,17 @@ def test_leaf_s_folders_of_train_and_test(tmp_path: Path) -> None:
     assert leaf(tmp_path / "set" / "train").names == ("a", "b")
 
 
+def test_lists_become_images(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write(folder / "train" / "a.json", content(a={"x": [[1, 2, 3, 4]], "y": [0]}))
+    write(folder / "test" / "a.json", content(b={"x": [[5, 6, 7, 8]], "y": [1]}))
+    data = leaf(folder, shape=(2, 2))
+    assert data.shape == (2, 2)
+    assert data.train[0]["x"].tolist() == [[[1, 2], [3, 4]]]
+    with pytest.raises(FedpdError, match=r"must hold the 4 numbers of a sample of .*a\.json: user 'a'"):
+        leaf(folder, shape=(3, 2))
+
+
 def test_samples_of_any_shape_and_labels_in_lists(tmp_path: Path) -> None:
     images = {"x": np.arange(12).reshape(2, 2, 3).tolist(), "y": [[1], [-1]]}
     data = leaf(write(tmp_path / "a.json", content(x=images, y=images)))  # users may be called x and y

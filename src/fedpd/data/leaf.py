@@ -76,7 +76,8 @@ def leaf(
 def _shaped(users: Users, part: str, place: Place, shape: Shape) -> Users:
     """Users whose samples have the shape asked for; one without samples of this part has none to reshape."""
     return {
-        user: d | {"x": reshape(d["x"], shape, place(user, part)) if len(d["y"]) else np.empty((0, *shape), np.float32)}
+        user: d
+        | {"x": reshape(d["x"], shape, place(user, part)) if len(d["y"]) else np.empty((0, *shape), d["x"].dtype)}
         for user, d in users.items()
     }
 

@@ -1,7 +1,6 @@
 """The items, in the order of the paper. Figures have the numbers of the journal version."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from fedpd.reproduce import better, claims, curves, formulas, handwriting, orders, panels, remarks, theorems
@@ -20,8 +19,8 @@ ITEMS: dict[str, Item] = {
     "claim2.2": Item("FedAvg with a constant step may diverge", claims.claim_2),
     "theorem1": Item("what FedPD with Oracle I guarantees", theorems.theorem_1),
     "table2": Item("skip probability, linear and logarithmic", formulas.table_2),
-    "fig2a": Item("stationarity against communications, weakly non-iid", partial(curves.figure_2, name="fig2a")),
-    "fig2b": Item("stationarity against communications, strongly non-iid", partial(curves.figure_2, name="fig2b")),
+    "fig2a": Item("stationarity against communications, weakly non-iid", curves.figure_2a),
+    "fig2b": Item("stationarity against communications, strongly non-iid", curves.figure_2b),
     "fig2c": Item("stationarity against samples, weakly non-iid (appendix)", panels.weak_panel),
     "fig2d": Item("stationarity against samples, strongly non-iid (appendix)", panels.strong_panel),
     "fig3a": Item("characters by writer: accuracy against samples", handwriting.figure_3a),

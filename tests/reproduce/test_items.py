@@ -1,0 +1,128 @@
+"""Items whose verdict is worked out in seconds, and that each can come out otherwise."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpd.problems import hard_instance
+from fedpd.reproduce import better, claims, formulas, handwriting, orders, panels, remarks, theorems
+from fedpd.reproduce.session import Session
+from fedpd.reproduce.verdict import Outcome, Verdict, judge
+from fedpd.runner import Result
+from tests.reproduce.test_curves import run
+
+
+def session(tmp_path: Path) -> Session:
+    return Session(tmp_path, lambda what, done, total: None)
+
+
+def outcomes(checks: list) -> list[str]:  # type: ignore[type-arg]
+    return [check.outcome.value for check in checks]
+
+
+def test_figure_1(tmp_path: Path) -> None:
+    assert outcomes(formulas.figure_1(session(tmp_path)).checks) == ["agrees", "agrees", "corrected"]
+
+
+def test_table_2_is_corrected_row_by_row(tmp_path: Path) -> None:
+    assert outcomes(formulas.table_2(session(tmp_path)).checks) == ["corrected"] * 4
+
+
+def test_table_2_would_agree_with_the_right_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = [5.6, 5.9]
+    assert formulas._approximation("C", 6, exact, 1, "1").outcome is Outcome.AGREES
+    assert formulas._approximation("C", 12, exact, 1, "1").outcome is Outcome.DIFFERS
+
+
+def test_remarks_are_wrong_as_printed_and_right_corrected(tmp_path: Path) -> None:
+    found = remarks.remarks(session(tmp_path)).checks
+    assert set(outcomes(found)) == {"corrected"}
+
+
+def test_a_wrong_correction_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remarks, "theta", lambda x: hard_instance_scaled(x))
+    assert remarks._chain_gradient().outcome is Outcome.DIFFERS
+
+
+def hard_instance_scaled(x: np.ndarray):  # type: ignore[no-untyped-def]
+    from fedpd.problems.hard_instance import theta
+
+    return theta(x) / 10
+
+
+def test_bounds_fail_where_a_run_is_above() -> None:
+    means = np.array([1.0, 0.5])
+    assert theorems._bound("a", means, [2.0, 1.0], [2.0, 1.0]).outcome is Outcome.AGREES
+    assert theorems._bound("a", means, [2.0, 0.4], [2.0, 1.0]).outcome is Outcome.CORRECTED
+    assert theorems._bound("a", means, [math.inf, math.inf], [2.0, 1.0]).outcome is Outcome.CORRECTED
+    assert theorems._bound("a", means, [2.0, 1.0], [2.0, 0.4]).outcome is Outcome.DIFFERS
+
+
+def test_claim_2_2_end_to_end(tmp_path: Path) -> None:
+    findings = claims.claim_2(session(tmp_path))
+    assert outcomes(findings.checks) == ["agrees"] * 5 + ["corrected"]
+    assert judge(findings.checks) is Verdict.CORRECTED
+    assert findings.figure is not None
+
+
+def test_growth_at_another_rate_differs() -> None:
+    label = "FedAvg Q=2, step 0.1"
+    still = run([1.0] * 41)
+    history = {"round": np.arange(41), "stationarity": np.zeros(41)}
+    still = still.__class__(**{**still.__dict__, "model": np.ones(1), "history": history})
+    assert claims._growth(label, Result(label, (still,))).outcome is Outcome.DIFFERS
+
+
+def test_epsilon_makes_the_gap_1() -> None:
+    from fedpd.problems.hard_instance import initial_gap
+
+    assert initial_gap(orders.AGENTS, 16, epsilon=orders.epsilon_of(16)) == pytest.approx(1)
+    assert hard_instance(orders.AGENTS, 16).agents == 2
+
+
+def test_an_exponent_beyond_the_printed_one_differs() -> None:
+    epsilons = [orders.epsilon_of(links) for links in orders.LINKS]
+    assert orders.exponent(epsilons, [1 / e for e in epsilons]) == pytest.approx(1)
+    assert orders._exponent("FedProx", [1 / e for e in epsilons]).outcome is Outcome.AGREES
+    assert orders._exponent("FedProx", [e**-1.5 for e in epsilons]).outcome is Outcome.DIFFERS
+    assert orders._exponent("Local-GD", [e**-1.5 for e in epsilons]).outcome is Outcome.AGREES
+    assert orders._exponent("FedProx", [e**-0.5 for e in epsilons]).outcome is Outcome.DIFFERS
+    assert orders._exponent("FedProx", [1.0, 2.0, 3.0, math.nan]).outcome is Outcome.DIFFERS
+
+
+def test_panels_compare_ends() -> None:
+    ends = {"FedProx-VR": 1e-8, "FedAvg-GD": 1e-10, "FedPD-GD p=0": 1e-13}
+    assert panels._similar("a", ends, "FedProx-VR", "FedAvg-GD", "fig2b").outcome is Outcome.DIFFERS
+    assert panels._similar("a", ends | {"FedProx-VR": 2e-10}, "FedProx-VR", "FedAvg-GD").outcome is Outcome.AGREES
+    assert panels._floor("a", ends).outcome is Outcome.AGREES
+    assert panels._floor("a", ends | {"FedAvg-GD": 2e-13}).outcome is Outcome.DIFFERS
+
+
+def test_accuracies_are_compared_with_a_margin() -> None:
+    found = {"a": 0.60, "b": 0.59, "a (as printed)": 0.01}
+    assert handwriting._above("x", found, "a", "b", "").outcome is Outcome.DIFFERS
+    assert handwriting._above("x", found | {"a": 0.7}, "a", "b", "").outcome is Outcome.CORRECTED
+    assert handwriting._above("x", found | {"a (as printed)": 0.7}, "a", "b", "").outcome is Outcome.AGREES
+    assert handwriting._above("x", {"a": 0.7, "b": 0.5}, "a", "b", "").outcome is Outcome.AGREES
+    assert handwriting._not_below("x", found, "b", "a", "").outcome is Outcome.AGREES
+    assert handwriting._not_below("x", {"a": 0.5, "b": 0.6}, "a", "b", "").outcome is Outcome.DIFFERS
+
+
+def test_a_method_that_never_gets_there_has_no_costs() -> None:
+    nothing = dict.fromkeys(better.COSTS, math.nan)
+    assert better._row("FedAvg", nothing, nothing, "step = 1")[1:3] == ("not in 600", "not in 200")
+    some = {"communications": 11.0, "samples": 3.5e6, "bytes_up": 1e5, "bytes_down": 1e5}
+    assert better._row("FedPD", None, some, "eta = 2") == ("FedPD", "", "11", "3.5 M", "200 kB", "eta = 2")
+    assert better._setting({"oracle": {"step": {"initial": 0.5}}}) == "step = 0.5"
+
+
+@pytest.mark.slow
+def test_figures_4_and_5_run_on_generated_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handwriting, "WRITERS", 4)
+    monkeypatch.setattr(handwriting, "CHARACTERS", 10)
+    findings = handwriting.figure_4(session(tmp_path))
+    assert len(findings.checks) == 6
+    assert "generated characters, not FEMNIST" in findings.scale
+    assert "--data" in findings.scale
