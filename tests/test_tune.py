@@ -59,3 +59,10 @@ def test_the_usual_methods_exist() -> None:
 def test_wrong_requests_are_refused(settings: dict[str, Any], answer: str) -> None:
     with pytest.raises(FedpdError, match=answer):
         tune(PROBLEM, **settings)
+
+
+def test_a_diminishing_step_is_tuned_too() -> None:
+    problem = problems.random_quadratic(3, 2)
+    (one,) = tune(problem, methods=["FedAvg-SGD"], rounds=3, scales=(0.5, 1.0))
+    assert one.table["oracle"]["step"]["name"] == "inverse_sqrt"
+    assert np.isfinite(one.stationarity).all()

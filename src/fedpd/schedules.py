@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedpd.checks import count, positive
+from fedpd.checks import count, is_traced, positive
 
 
 def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
@@ -27,7 +27,7 @@ def inverse_sqrt(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
     def step(r: Any, q: Any) -> Any:
         return initial / jnp.sqrt(iterations * r + q + 1.0)
 
-    step.description = f"{initial:g}/sqrt({iterations}r+q+1)"  # type: ignore[attr-defined]
+    step.description = f"{_words(initial)}/sqrt({iterations}r+q+1)"  # type: ignore[attr-defined]
     return step
 
 
@@ -50,7 +50,7 @@ def program_fedpd_sgd(initial: float, iterations: int) -> Callable[[Any, Any], A
     def step(r: Any, q: Any) -> Any:
         return initial / jnp.sqrt(iterations * r / 5 + q + 1.0)
 
-    step.description = f"{initial:g}/sqrt({iterations}r/5+q+1)"  # type: ignore[attr-defined]
+    step.description = f"{_words(initial)}/sqrt({iterations}r/5+q+1)"  # type: ignore[attr-defined]
     return step
 
 
@@ -65,5 +65,10 @@ def program_fedavg_sgd(initial: float, iterations: int) -> Callable[[Any, Any], 
     def step(r: Any, q: Any) -> Any:
         return initial / jnp.where(q == 0, 10 * r + 1.0, iterations * r + q + 1.0)
 
-    step.description = f"{initial:g}/({iterations}r+q+1)"  # type: ignore[attr-defined]
+    step.description = f"{_words(initial)}/({iterations}r+q+1)"  # type: ignore[attr-defined]
     return step
+
+
+def _words(number: Any) -> str:
+    """A number in a description; a sweep traces it, and then it has no digits."""
+    return "traced" if is_traced(number) else f"{number:g}"

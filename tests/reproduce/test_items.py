@@ -1,15 +1,17 @@
 """Items whose verdict is worked out in seconds, and that each can come out otherwise."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpd.problems import hard_instance
+from fedpd.problems.hard_instance import initial_gap, theta
 from fedpd.reproduce import better, claims, formulas, handwriting, orders, panels, remarks, theorems
 from fedpd.reproduce.session import Session
-from fedpd.reproduce.verdict import Outcome, Verdict, judge
+from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
 from fedpd.runner import Result
 from tests.reproduce.test_curves import run
 
@@ -18,7 +20,7 @@ def session(tmp_path: Path) -> Session:
     return Session(tmp_path, lambda what, done, total: None)
 
 
-def outcomes(checks: list) -> list[str]:  # type: ignore[type-arg]
+def outcomes(checks: list[Check]) -> list[str]:
     return [check.outcome.value for check in checks]
 
 
@@ -30,7 +32,7 @@ def test_table_2_is_corrected_row_by_row(tmp_path: Path) -> None:
     assert outcomes(formulas.table_2(session(tmp_path)).checks) == ["corrected"] * 4
 
 
-def test_table_2_would_agree_with_the_right_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_2_would_agree_with_the_right_constants() -> None:
     exact = [5.6, 5.9]
     assert formulas._approximation("C", 6, exact, 1, "1").outcome is Outcome.AGREES
     assert formulas._approximation("C", 12, exact, 1, "1").outcome is Outcome.DIFFERS
@@ -42,14 +44,8 @@ def test_remarks_are_wrong_as_printed_and_right_corrected(tmp_path: Path) -> Non
 
 
 def test_a_wrong_correction_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remarks, "theta", lambda x: hard_instance_scaled(x))
+    monkeypatch.setattr(remarks, "theta", lambda x: theta(x) / 10)
     assert remarks._chain_gradient().outcome is Outcome.DIFFERS
-
-
-def hard_instance_scaled(x: np.ndarray):  # type: ignore[no-untyped-def]
-    from fedpd.problems.hard_instance import theta
-
-    return theta(x) / 10
 
 
 def test_bounds_fail_where_a_run_is_above() -> None:
@@ -69,17 +65,13 @@ def test_claim_2_2_end_to_end(tmp_path: Path) -> None:
 
 def test_growth_at_another_rate_differs() -> None:
     label = "FedAvg Q=2, step 0.1"
-    still = run([1.0] * 41)
-    history = {"round": np.arange(41), "stationarity": np.zeros(41)}
-    still = still.__class__(**{**still.__dict__, "model": np.ones(1), "history": history})
+    history: Any = {"round": np.arange(41), "stationarity": np.zeros(41)}
+    still = replace(run([1.0]), model=np.ones(1), history=history)
     assert claims._growth(label, Result(label, (still,))).outcome is Outcome.DIFFERS
 
 
 def test_epsilon_makes_the_gap_1() -> None:
-    from fedpd.problems.hard_instance import initial_gap
-
     assert initial_gap(orders.AGENTS, 16, epsilon=orders.epsilon_of(16)) == pytest.approx(1)
-    assert hard_instance(orders.AGENTS, 16).agents == 2
 
 
 def test_an_exponent_beyond_the_printed_one_differs() -> None:

@@ -21,7 +21,7 @@ from fedpd.report.tables import quantity
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.runner import Result
-from fedpd.simulate import Run
+from fedpd.simulate import Run, simulate
 from fedpd.sweep import first_below
 from fedpd.tune import tune
 
@@ -50,7 +50,7 @@ def better(session: Session) -> Findings:
             "FedPD-GD with the paper's eta, 0.08 on f_i: communications",
             "over 200",
             f"{papers:.0f}",
-            _over(papers, 200),
+            outcome(papers > 200),
         ),
         Check("FedPD-GD with a good eta", "about 11", f"{best:.0f}", outcome(9 <= best <= 13)),
         Check(
@@ -68,17 +68,13 @@ def better(session: Session) -> Findings:
             f"{toml({'eta': advice.table['eta']})}, p = {advice.table.get('p', 0)}.",
         ),
     ]
-    figure = comparison_figure([results["FedPD-GD"], *_reruns(session, plan.problem, tuned)], "strongly non-iid data")
+    figure = comparison_figure([results["FedPD-GD"], *_reruns(plan.problem, tuned)], "strongly non-iid data")
     scale = f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds a method"
     return Findings(checks, scale, figure, table)
 
 
 def costs_to(run: Run) -> Costs:
     return {column: first_below(run, TARGET, column) for column in COSTS}
-
-
-def _over(number: float, bound: float) -> Any:
-    return outcome(math.isnan(number) or number > bound)
 
 
 def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
@@ -101,10 +97,8 @@ def _keep(path: Path, known: Mapping[str, Any]) -> None:
         file.write(json.dumps(known, indent=1).encode())
 
 
-def _reruns(session: Session, problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
+def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
     """The tuned methods that the figure shows."""
-    from fedpd import simulate
-
     shown = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "SCAFFOLD")
     found = []
     for label in shown:

@@ -59,7 +59,7 @@ def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
     lines = ["# The paper, reproduced", "", RULES, "", "| item | what | verdict |", "| --- | --- | --- |"]
     lines += [f"| [{item.name}](#{_anchor(item.name)}) | {_cell(item.title)} | {item.verdict} |" for item in items]
     for item in items:
-        lines += ["", f"## {item.name}", "", f"{item.title.capitalize()}. **{item.verdict.capitalize()}**.", ""]
+        lines += ["", f"## {item.name}", "", f"{_sentence(item.title)} **{_sentence(item.verdict)}**", ""]
         lines += [f"Scale: {item.scale}.", ""] if item.scale else []
         lines += ["| check | published | measured | outcome | why |", "| --- | --- | --- | --- | --- |"]
         lines += [f"| {' | '.join(map(_cell, check))} |" for check in item.checks]
@@ -83,6 +83,10 @@ def rows_table(item: "Reproduction") -> Table:
 def _markdown_rows(rows: Rows) -> list[str]:
     headings, *rest = rows
     return [f"| {' | '.join(map(_cell, row))} |" for row in (headings, ["---"] * len(headings), *rest)]
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _anchor(name: str) -> str:
