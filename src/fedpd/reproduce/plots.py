@@ -33,5 +33,6 @@ def lines_figure(
     axes.set(xscale=scales[0], yscale=scales[1], xlabel=x, ylabel=y)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    ncols = 2 if max(map(len, lines)) > 20 else 3  # what fits
+    figure.legend(loc="outside lower center", ncols=ncols, frameon=False)
     return figure
