@@ -15,7 +15,7 @@ from fedpd import experiment, theory
 from fedpd.advise import advise
 from fedpd.atomic import replace_file
 from fedpd.core import Problem
-from fedpd.defaults import method_tables, toml
+from fedpd.defaults import method_tables
 from fedpd.report.figures import comparison_figure
 from fedpd.report.tables import quantity
 from fedpd.reproduce.session import Findings, Session, run_file
@@ -65,10 +65,11 @@ def better(session: Session) -> Findings:
             f"{advice.communications:.0f} communications, {quantity(advice.samples)} samples, "
             f"{quantity(advice.transfer, 'B')}",
             outcome(advice.reached and advice.communications <= 15),
-            f"{toml({'eta': advice.table['eta']})}, p = {advice.table.get('p', 0)}.",
+            f"eta = {advice.table['eta']:.3g}, p = {advice.table.get('p', 0)}.",
         ),
     ]
-    figure = comparison_figure([results["FedPD-GD"], *_reruns(plan.problem, tuned)], "strongly non-iid data")
+    papers_run = results["FedPD-GD"]._replace(label="FedPD-GD, the paper's step")
+    figure = comparison_figure([papers_run, *_reruns(plan.problem, tuned)], "strongly non-iid data")
     scale = f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds a method"
     return Findings(checks, scale, figure, table)
 
@@ -110,7 +111,7 @@ def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
 
 def _setting(table: Mapping[str, Any]) -> str:
     """The step of a method's table, in its own symbol."""
-    names = ("eta", "step", "rho", "alpha", "mu")
+    names = ("eta", "step", "rho", "mu") if "beta" in table else ("eta", "step", "rho", "alpha", "mu")  # elastic alpha
     numbers = {name: table[name] for name in names if isinstance(table.get(name), float)}
     if not numbers and isinstance(table.get("oracle"), Mapping):
         step = table["oracle"]["step"]
