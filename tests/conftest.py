@@ -6,6 +6,7 @@ Both hold for the test workers and for the processes that tests start.
 import os
 import shutil
 import tempfile
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,18 @@ if OWNER:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="fedpd-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
+MAPS = Path("/proc/self/maps")
+MOST = 30_000  # mapped regions of a process; Linux allows 65530, and XLA crashes where it gets no more
+TESTS = count(1)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Compiled programs are mapped memory, and a worker keeps thousands: forget them before there are too many."""
+    if next(TESTS) % 10 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST:
+        import jax  # after the environment is set
+
+        jax.clear_caches()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
