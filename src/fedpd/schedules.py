@@ -7,6 +7,8 @@ import jax.numpy as jnp
 
 from fedpd.checks import count, is_traced, positive
 
+Step = Callable[[Any, Any], Any]
+
 
 def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
     """p_r = 1 - r/T: hardly any communication at first, all of it at the end, and no error floor."""
@@ -19,16 +21,11 @@ def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
     return p
 
 
-def inverse_sqrt(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
+def inverse_sqrt(initial: float, iterations: int) -> Step:
     """step(r, q) = initial / sqrt(Q r + q + 1): the paper's diminishing step, Q = `iterations` a round."""
-    positive("initial", initial, "Give the first step, e.g. 0.04")
-    count("iterations", iterations, "Give Q, the local steps of a round")
-
-    def step(r: Any, q: Any) -> Any:
-        return initial / jnp.sqrt(iterations * r + q + 1.0)
-
-    step.description = f"{_words(initial)}/sqrt({iterations}r+q+1)"  # type: ignore[attr-defined]
-    return step
+    return _diminishing(
+        initial, iterations, lambda r, q: jnp.sqrt(iterations * r + q + 1.0), f"sqrt({iterations}r+q+1)"
+    )
 
 
 def every(rounds_apart: int) -> Callable[[Any], Any]:
@@ -42,30 +39,33 @@ def every(rounds_apart: int) -> Callable[[Any], Any]:
     return p
 
 
-def program_fedpd_sgd(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
+def program_fedpd_sgd(initial: float, iterations: int) -> Step:
     """step(r, q) = initial / sqrt(Q r/5 + q + 1): the local step of FedPD-SGD in the authors' program."""
-    positive("initial", initial, "Give the first step, e.g. 0.08")
-    count("iterations", iterations, "Give Q, the local steps of a round")
-
-    def step(r: Any, q: Any) -> Any:
-        return initial / jnp.sqrt(iterations * r / 5 + q + 1.0)
-
-    step.description = f"{_words(initial)}/sqrt({iterations}r/5+q+1)"  # type: ignore[attr-defined]
-    return step
+    words = f"sqrt({iterations}r/5+q+1)"
+    return _diminishing(initial, iterations, lambda r, q: jnp.sqrt(iterations * r / 5 + q + 1.0), words)
 
 
-def program_fedavg_sgd(initial: float, iterations: int) -> Callable[[Any, Any], Any]:
+def program_fedavg_sgd(initial: float, iterations: int) -> Step:
     """step(r, q) = initial / (Q r + q + 1), and initial / (10 r + 1) first: what FedAvg-SGD in their program does.
 
     No square root, so that the steps add up to little: after a few rounds the model hardly moves.
     """
+
+    def divisor(r: Any, q: Any) -> Any:
+        return jnp.where(q == 0, 10 * r + 1.0, iterations * r + q + 1.0)
+
+    return _diminishing(initial, iterations, divisor, f"({iterations}r+q+1)")
+
+
+def _diminishing(initial: float, iterations: int, divisor: Step, words: str) -> Step:
+    """step(r, q) = initial / divisor(r, q), described by `words`."""
     positive("initial", initial, "Give the first step, e.g. 0.04")
     count("iterations", iterations, "Give Q, the local steps of a round")
 
     def step(r: Any, q: Any) -> Any:
-        return initial / jnp.where(q == 0, 10 * r + 1.0, iterations * r + q + 1.0)
+        return initial / divisor(r, q)
 
-    step.description = f"{_words(initial)}/({iterations}r+q+1)"  # type: ignore[attr-defined]
+    step.description = f"{_words(initial)}/{words}"  # type: ignore[attr-defined]
     return step
 
 
