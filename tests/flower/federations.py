@@ -46,8 +46,10 @@ def app(algorithm: Algorithm, sizes: tuple[int, ...] = (SAMPLES,) * AGENTS, **op
 class Fallible(InProcessGrid):
     """Nodes that do to a message what `fault(message, deliver)` says; `deliver` is what a sound node does."""
 
-    def __init__(self, algorithm: Algorithm, fault: Callable[[Message, Deliver], Message | None]) -> None:
-        super().__init__(app(algorithm), AGENTS, {})
+    def __init__(
+        self, algorithm: Algorithm, fault: Callable[[Message, Deliver], Message | None], **options: Any
+    ) -> None:
+        super().__init__(app(algorithm, **options), AGENTS, {})
         self.fault = fault
 
     def deliver(self, message: Message) -> Message | None:
@@ -63,7 +65,7 @@ def order_of(message: Message) -> tuple[int, int]:
 def run(algorithm: Algorithm, rounds: int, grid: InProcessGrid | None = None, **settings: Any) -> Federated:
     quick: dict[str, Any] = {"deadline": 20.0, "poll": 0.001, "evaluate_every": 0}
     grid = grid or InProcessGrid(app(algorithm), AGENTS, {})
-    return federate(grid, algorithm, start(), Settings(agents=AGENTS, rounds=rounds, **{**quick, **settings}))
+    return federate(grid, algorithm, start(), Settings(**{"agents": AGENTS, "rounds": rounds, **quick, **settings}))
 
 
 def assert_same(model: Tree, other: Tree, rtol: float = 1e-12) -> None:

@@ -54,9 +54,23 @@ def test_an_exception_of_the_users_own_is_reported_and_not_repeated_without_end(
         raise OSError("no such file: samples.csv")
 
     grid = InProcessGrid(client_app(lambda config: FEDPD, start, broken), AGENTS, {})
-    with pytest.raises(FederationError, match=r"failed 3 times: OSError: no such file: samples\.csv"):
+    with pytest.raises(FederationError, match=r"failed at attempt 3: OSError: no such file: samples\.csv"):
         run(FEDPD, 1, grid, resend=0.01)
     assert grid.pushed == AGENTS * (1 + 3)
+
+
+def test_an_exception_within_a_loss_is_reported_by_its_own_words() -> None:
+    """JAX ends its tracebacks with a remark about frames, which is not the reason."""
+
+    def wrong(model: Any, batch: Any) -> Any:
+        return model["no such leaf"]
+
+    def local(context: Context) -> Local:
+        return Local(wrong, samples()[0])
+
+    grid = InProcessGrid(client_app(lambda config: FEDPD, start, local), AGENTS, {})
+    with pytest.raises(FederationError, match="no such leaf"):
+        run(FEDPD, 1, grid, resend=0.01)
 
 
 def test_the_same_app_serves_runs_of_other_configurations() -> None:

@@ -14,7 +14,8 @@ from fedpd.core import Algorithm, Problem, Tree
 from fedpd.flower import store
 from fedpd.flower.agent import Local, LostError, Site, message_of, obey, settle
 from fedpd.flower.evaluation import evaluate
-from fedpd.flower.protocol import DONE, LOST, PREFIX, REFUSED, Order, Reply, read_order, reply_content
+from fedpd.flower.masking import masked, wants_masks
+from fedpd.flower.protocol import DONE, LOST, PREFIX, REFUSED, Order, Reply, no_reply, read_order, reply_content
 from fedpd.flower.records import RefusedError, pack
 from fedpd.flower.shapes import check_algorithm, check_start, shapes
 from fedpd.precision import is_double, scope
@@ -44,6 +45,7 @@ def client_app(
     defaults: Config | None = None,
     name: Callable[[Context], str] = client_name,
     mods: list[Mod] | None = None,
+    secure: bool = False,
 ) -> ClientApp:
     """A ClientApp that takes part in a federation of any method.
 
@@ -54,6 +56,8 @@ def client_app(
     defaults:  what the run's configuration says where it is silent, as at the server.
     name:      context -> the client's stable name, under which it keeps its state.
     mods:      Flower's mods around the messages of training (clipping, local differential privacy, ...).
+    secure:    messages only leave under masks (SecAgg+, the outermost mod), and evaluations without gradients: then the
+               server learns sums over all clients. It must ask for it (`secure-range`); other orders are refused.
     """
     app = ClientApp()
     # What a process need not make twice, above all compiled programs, which belong to the functions of one Algorithm.
@@ -85,8 +89,10 @@ def client_app(
     def hello(message: Message, context: Context) -> Message:
         return Message(RecordDict({"config": ConfigRecord({PREFIX + "name": name(context)})}), reply_to=message)
 
-    @app.train(mods=mods)
+    @app.train(mods=[masked(name), *(mods or [])] if secure else mods)
     def train(message: Message, context: Context) -> Message:
+        if wants_masks(message) and not secure:
+            raise FedpdError("the server wants masked messages (secure-range). Build this app with secure=True.")
         order = read_order(message.content)
         try:
             with precision(context):
@@ -100,7 +106,7 @@ def client_app(
     def judge(message: Message, context: Context) -> Message:
         with precision(context):
             form = str(message.content.config_records["config"][PREFIX + "form"])
-            return Message(evaluate(site(context, form), message.content), reply_to=message)
+            return Message(evaluate(site(context, form), message.content, secure=secure), reply_to=message)
 
     return app
 
@@ -126,7 +132,3 @@ def answer(site: Site, order: Order, content: RecordDict, name: str, context: Co
     updates, samples = saved.updates.tolist(), saved.samples.tolist()
     reply = Reply(order.run, name, order.number, DONE, "", saved.rebuilt, updates, samples, int(site.shard.sizes))
     return reply_content(reply, None if message is None else pack(message))
-
-
-def no_reply(order: Order, name: str, status: str, note: str = "") -> Reply:
-    return Reply(order.run, name, order.number, status, note, 0, [], [], 0)

@@ -5,6 +5,7 @@ clients answer a repetition without carrying it out again. The first answer that
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -19,8 +20,11 @@ from fedpd.flower.roll import Roll
 
 log = logging.getLogger(f"flwr.{__name__}")
 
-OWN_FAULT = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # likely to recur
-ATTEMPTS = 3  # at an order in which a ClientApp fails by its own fault
+OWN_FAULT = (  # likely to recur
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.MOD_FAILED_PRECONDITION,
+)
 LOOK = 5.0  # seconds between two looks at who is there
 Read = Callable[[str, RecordDict], Any]  # (name, content) -> answer; another RecordDict: ask again with that
 
@@ -29,6 +33,7 @@ class Patience(NamedTuple):
     deadline: float  # seconds
     resend: float
     poll: float
+    attempts: int = 3  # at an order in which a ClientApp fails by its own fault
 
 
 class Collected(NamedTuple):
@@ -124,14 +129,14 @@ class _Collection:
 
     def _fail(self, name: str, error: Error) -> None:
         """An error of Flower, or of the ClientApp (which has so many chances): the order is sent again, ever later."""
-        reason = (error.reason or f"error {error.code}").strip().splitlines()[-1]
+        reason = reason_of(error)
         log.warning("Client %r: %s", name, reason)
         order = self.open[name]
         errors, faults = order.errors + 1, order.faults + (error.code in OWN_FAULT)
         again = time.monotonic() + min(2.0**errors, self.patience.resend)
         self.open[name] = order._replace(errors=errors, faults=faults, heard=reason, again=again)
-        if faults == ATTEMPTS:
-            self.refused[name] = f"failed {ATTEMPTS} times: {reason}"
+        if faults == self.patience.attempts:
+            self.refused[name] = f"failed at attempt {faults}: {reason}"
 
     def _read(self, name: str, content: RecordDict) -> None:
         try:
@@ -143,3 +148,10 @@ class _Collection:
             self.open[name] = self.open[name]._replace(content=answer, again=time.monotonic())
         else:
             self.answers[name] = answer
+
+
+def reason_of(error: Error) -> str:
+    """The line of a traceback that says what went wrong; JAX ends its own with remarks about frames."""
+    lines = (error.reason or f"error {error.code}").strip().splitlines()
+    named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
+    return named[-1] if named else lines[-1]

@@ -2,6 +2,7 @@
 
 This is a message of its own, beside the method: a model down, and f_i and grad f_i up. Its bytes are counted as
 serialised, not among the method's nominal ones; and it tells the server grad f_i, which the method itself may not.
+Clients whose messages only leave under masks do not send grad f_i, and ||grad f||^2 stays unknown.
 """
 
 from collections.abc import Sequence
@@ -27,13 +28,16 @@ def question(model: ArrayRecord, form: str) -> RecordDict:
     return RecordDict({"arrays": model, "config": ConfigRecord({PREFIX + "form": form})})
 
 
-def evaluate(site: Site, content: RecordDict) -> RecordDict:
-    """A client's f_i and grad f_i at the model it is sent, and what it gets right there."""
+def evaluate(site: Site, content: RecordDict, *, secure: bool = False) -> RecordDict:
+    """A client's f_i and, unless `secure`, grad f_i at the model it is sent, and what it gets right there."""
     x = Vector(unpack(content["arrays"], site.shapes.model, "model"))  # type: ignore[arg-type]
     value, gradient, sums = jax.device_get(_judge(site.functions, site.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if sums is None else {name: float(one) for name, one in zip(SUMS, sums, strict=True)}
-    return RecordDict({"arrays": pack(gradient.tree), "metrics": MetricRecord(metrics)})
+    answer = RecordDict({"metrics": MetricRecord(metrics)})
+    if not secure:
+        answer["arrays"] = pack(gradient.tree)
+    return answer
 
 
 @partial(jax.jit, static_argnums=0)
@@ -42,26 +46,29 @@ def _judge(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, Vector
     return value, gradient, None if functions.correct is None else judge(functions, shard, x)
 
 
-def read_evaluation(content: RecordDict, model: Tree) -> tuple[float, Tree, list[float] | None]:
-    """A client's (f_i, grad f_i, sums), checked."""
+def read_evaluation(content: RecordDict, model: Tree | None) -> tuple[float, Tree | None, list[float] | None]:
+    """A client's (f_i, grad f_i, sums), checked; without a `model` that it must be like, there is no gradient."""
     metrics: Any = content.metric_records.get("metrics", {})
     values = [metrics.get(name) for name in ("loss", *SUMS) if name == "loss" or name in metrics]
-    if "arrays" not in content.array_records or len(values) not in (1, 1 + len(SUMS)):
+    if (model is not None and "arrays" not in content.array_records) or len(values) not in (1, 1 + len(SUMS)):
         raise RefusedError("evaluation: is not a loss, a gradient and their counts.")
     numbers = [float(value) for value in values if isinstance(value, int | float) and np.isfinite(value)]
     if len(numbers) != len(values):
         raise RefusedError(f"evaluation: {values} are not all finite numbers.")
-    return numbers[0], unpack(content.array_records["arrays"], model, "gradient"), numbers[1:] or None
+    gradient = None if model is None else unpack(content.array_records["arrays"], model, "gradient")
+    return numbers[0], gradient, numbers[1:] or None
 
 
-def combine(answers: Sequence[tuple[float, Tree, list[float] | None]]) -> dict[str, float]:
+def combine(answers: Sequence[tuple[float, Tree | None, list[float] | None]]) -> dict[str, float]:
     """The history's columns from all clients' answers, in the order of the agents."""
     number = len(answers)
+    columns = {"loss": sum(value for value, _, _ in answers) / number}
     gradient = answers[0][1]
-    for _, more, _ in answers[1:]:
-        gradient = jax.tree.map(np.add, gradient, more)
-    square = sum(float(np.sum(np.square(leaf / number, dtype=np.float64))) for leaf in jax.tree.leaves(gradient))
-    columns = {"loss": sum(value for value, _, _ in answers) / number, "stationarity": square}
+    if gradient is not None:
+        for _, more, _ in answers[1:]:
+            gradient = jax.tree.map(np.add, gradient, more)
+        squares = [np.sum(np.square(leaf / number, dtype=np.float64)) for leaf in jax.tree.leaves(gradient)]
+        columns["stationarity"] = float(sum(squares))
     sums = [counts for _, _, counts in answers if counts is not None]
     return columns | (_accuracies(np.array(sums)) if len(sums) == number else {})
 

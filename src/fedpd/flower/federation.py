@@ -23,7 +23,8 @@ from fedpd.flower.protocol import EVALUATE, TRAIN
 from fedpd.flower.records import pack
 from fedpd.flower.roll import call_roll, in_order
 from fedpd.flower.saved import restore, save
-from fedpd.flower.server import Desk, Terms, aggregate, begin, model_of, next_meeting
+from fedpd.flower.secure import check_secure, collect_sum
+from fedpd.flower.server import Desk, Terms, aggregate, begin, mean_of, model_of, next_meeting
 from fedpd.flower.settings import Settings, choose_form
 from fedpd.flower.shapes import check_algorithm, check_start, shapes
 from fedpd.history import History, write_parquet
@@ -67,7 +68,10 @@ def federate(
             run.close(evaluate())
         while (last := run.meeting()) is not None:
             desk = Desk(run.terms, run.state, last, {})
-            run.settle(desk, collect(grid, run.roll, desk.orders(), TRAIN, patience, desk.read))
+            if settings.secure_range:
+                run.settle_sum(desk, *collect_sum(grid, run.roll, desk, patience, settings.secure_range))
+            else:
+                run.settle(desk, collect(grid, run.roll, desk.orders(), TRAIN, patience, desk.read))
             run.close(evaluate())
             report(
                 run.state.step // run.terms.exchanges, settings.rounds, float(run.ledger.history["stationarity"][-1])
@@ -103,14 +107,15 @@ class Federation:
     """
 
     def __init__(self, grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> None:
-        self.settings = settings
+        self.settings, forms = settings, shapes(algorithm, start)
+        check_secure(algorithm, forms, settings)
         identity = identity_of(algorithm, start, settings)
         folder = None if settings.out is None else settings.out / "checkpoints"
         found = None if folder is None else checkpoint.load_newest(folder, identity)
         meta = {} if found is None else found[1]
         self.roll = call_roll(grid, settings.agents, settings.deadline, settings.poll, meta.get("names"))
         names, run = meta.get("names") or in_order(self.roll.nodes), meta.get("run") or new_run(identity)
-        self.terms = Terms(algorithm, settings.form, shapes(algorithm, start), start, names, settings.seed, run)
+        self.terms = Terms(algorithm, settings.form, forms, start, names, settings.seed, run)
         self.save = None if folder is None else partial(save, folder, self.terms, identity)
         if found is None:
             self.state, self.ledger = begin(self.terms), books.begin(len(names), self.terms.exchanges)
@@ -133,16 +138,27 @@ class Federation:
         self.count(found)
         terms, state, policy = self.terms, self.state, self.settings.on_timeout
         messages = self._clip(counted_messages(terms, state, desk.expected(), found, policy))
+        if policy == "stale":
+            self.state = state._replace(last=state.last | messages)
+        senders = sum(answer.message is not None for answer in found.answers.values())
+        self._advance(desk, found, mean_of(messages, desk.message_shapes()), len(messages), senders)
+
+    def settle_sum(self, desk: Desk, found: Collected, mean: Tree | None) -> None:
+        """As `settle`, where only the mean of the messages is known."""
+        self.count(found)
+        counted_messages(self.terms, self.state, desk.expected(), found, "fail")
+        self._advance(desk, found, mean, len(found.answers), len(found.answers))
+
+    def _advance(self, desk: Desk, found: Collected, mean: Tree, number: int, senders: int) -> None:
+        """The method's own server step on the mean of `number` messages; the work of all that answered."""
+        terms = self.terms
         replies = {terms.names.index(name): answer.reply for name, answer in found.answers.items()}
-        self.state = aggregate(terms, state, desk.last, messages, list(replies))
-        if policy != "stale":
-            self.state = self.state._replace(last={})
+        self.state = aggregate(terms, self.state, desk.last, mean, number / len(terms.names), list(replies))
         for agent, reply in replies.items():
             if reply.rebuilt:
                 log.warning("Client %r had lost its state, and has made it anew.", terms.names[agent])
         self.ledger = books.count(self.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
         work = {agent: (reply.updates, reply.samples) for agent, reply in replies.items()}
-        senders = sum(answer.message is not None for answer in found.answers.values())
         self.ledger = books.add_work(self.ledger, desk.last, work, senders, len(replies))
 
     def _clip(self, messages: dict[int, Tree]) -> dict[int, Tree]:
@@ -183,7 +199,7 @@ class Federation:
         return combine([found.answers[name] for name in self.terms.names]) if whole else {}
 
     def read_metrics(self, name: str, content: RecordDict) -> Any:
-        return read_evaluation(content, self.terms.start)
+        return read_evaluation(content, None if self.settings.secure_range else self.terms.start)
 
     def ends_round(self) -> bool:
         """Whether the last communication ended a round, and so may have changed the model."""

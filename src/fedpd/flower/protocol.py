@@ -53,6 +53,11 @@ class Reply(NamedTuple):
     examples: int  # |D_i|, under the name that Flower's strategies use
 
 
+def no_reply(order: Order, name: str, status: str, note: str = "") -> Reply:
+    """The reply of an agent that has not carried out its order."""
+    return Reply(order.run, name, order.number, status, note, 0, [], [], 0)
+
+
 STRINGS = ("run", "name", "status", "note")
 
 

@@ -19,8 +19,12 @@ class RefusedError(FedpdError):
 
 def pack(tree: Tree) -> ArrayRecord:
     """A pytree as named arrays: "w" of a model {"w": ...}, "1/w" of the second of two such models."""
-    leaves = [np.asarray(leaf, order="C") for leaf in jax.tree.leaves(tree)]
-    return ArrayRecord({name: Array(leaf) for name, leaf in zip(_names(tree), leaves, strict=True)})
+    return ArrayRecord({name: Array(np.asarray(leaf, order="C")) for name, leaf in named(tree).items()})
+
+
+def named(tree: Tree) -> dict[str, Any]:
+    """The leaves of a pytree, in order, by the names that they are packed under."""
+    return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))
 
 
 def _names(tree: Tree) -> list[str]:
@@ -33,8 +37,7 @@ def _names(tree: Tree) -> list[str]:
 
 def unpack(record: ArrayRecord, like: Tree, what: str) -> Tree:
     """The pytree of the structure, shapes and types of `like` that `pack` has packed; anything else is refused."""
-    leaves, structure = jax.tree.flatten(like)
-    wanted = dict(zip(_names(like), leaves, strict=True))
+    structure, wanted = jax.tree.structure(like), named(like)
     if set(record) != set(wanted):
         lacking, foreign = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
         raise RefusedError(f"{what}: lacks the arrays {lacking} and has {foreign}, which do not belong to it.")

@@ -128,7 +128,12 @@ class Desk(NamedTuple):
         return self.records[which]
 
     def read(self, name: str, content: RecordDict) -> Answer | RecordDict:
-        """A reply, checked; or, to a client that has lost its state, an order that it can go on from."""
+        """A reply and its message, checked; or, to a client that has lost its state, an order to go on from."""
+        reply = self.reply(name, content)
+        return reply if isinstance(reply, RecordDict) else Answer(self._message(content), reply)
+
+    def reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
+        """A reply without its message."""
         reply = read_reply(content)
         agent = self.terms.names.index(name)
         if (reply.run, reply.name, reply.number) != (self.terms.run, name, self.state.number):
@@ -143,16 +148,22 @@ class Desk(NamedTuple):
             return self.order(agent, lost=True)
         if reply.status != DONE:
             raise RefusedError(f"the client refuses: {reply.note[:500]}")
-        return Answer(self._message(content), _check_work(reply, self.last + 1 - first))
+        return _check_work(reply, self.last + 1 - first)
 
     def _message(self, content: RecordDict) -> Tree | None:
-        e = self.last % self.terms.exchanges
         arrays = content.array_records.get("arrays")
         if arrays is None:
-            if self.terms.algorithm.exchanges[e].speaks is None:
+            if self.terms.algorithm.exchanges[self.last % self.terms.exchanges].speaks is None:
                 raise RefusedError("reply: has no arrays, and agents always send here.")
             return None
-        return unpack(arrays, self.terms.shapes.messages[e], "message")
+        return unpack(arrays, self.message_shapes(), "message")
+
+    def message_shapes(self) -> Tree:
+        return self.terms.shapes.messages[self.last % self.terms.exchanges]
+
+    def newest(self) -> ArrayRecord:
+        """What the orders carry as their arrays: the newest outcome, or the start."""
+        return self._record(self.state.number - 1 if self.state.number else "start")
 
 
 def _check_work(reply: Reply, steps: int) -> Reply:
@@ -167,19 +178,22 @@ def newest_outcomes(state: State) -> list[int]:
     return list({outcome.exchange: number for number, outcome in sorted(state.outcomes.items())}.values())
 
 
-def aggregate(terms: Terms, state: State, last: int, messages: Mapping[int, Tree], heard: list[int]) -> State:
-    """The state after a communication: the mean of the `messages`, of agents in order; `heard` were used."""
-    e = last % terms.exchanges
-    total = zeros(terms.shapes.messages[e])
+def mean_of(messages: Mapping[int, Tree], like: Tree) -> Tree:
+    """The mean of the `messages`, of agents in order."""
+    total = zeros(like)
     for agent in sorted(messages):
         total = jax.tree.map(np.add, total, messages[agent])
     number = max(len(messages), 1)
-    mean = jax.tree.map(lambda leaf: (leaf / number).astype(leaf.dtype), total)
-    share = len(messages) / len(terms.names)
+    return jax.tree.map(lambda leaf: (leaf / number).astype(leaf.dtype), total)
+
+
+def aggregate(terms: Terms, state: State, last: int, mean: Tree, share: float, heard: list[int]) -> State:
+    """The state after a communication: the `mean` of this `share` of the agents; the replies of `heard` were used."""
+    e = last % terms.exchanges
     server, broadcast = jax.device_get(call(terms.algorithm.exchanges[e].aggregate, state.server, mean, share))
     counted = [state.number if agent in heard else since for agent, since in enumerate(state.counted)]
     outcomes = state.outcomes | {state.number: Outcome(e, broadcast)}
-    new = State(server, state.number + 1, last + 1, counted, outcomes, state.last | dict(messages))
+    new = State(server, state.number + 1, last + 1, counted, outcomes, state.last)
     needed = {*newest_outcomes(new), *counted}
     return new._replace(outcomes={n: outcome for n, outcome in outcomes.items() if n in needed})
 

@@ -21,6 +21,9 @@ class Settings(NamedTuple):
                     be resumed); "stale" counts their last message once more; "partial" goes on without them.
     evaluate_every: communications between two evaluations by all clients; 0: never.
     clip:           the largest norm of what a client may move the mean by (times N); 0: any.
+    secure_range:   the largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+), where
+                    the server learns the sum of all messages and no client's own; 0: without. Needs
+                    `client_app(secure=True)`.
     resend:         seconds after which an unanswered order is sent again, then twice as many, and so on.
     poll:           seconds between two looks for replies.
     out:            a folder of the server: checkpoints, history.parquet, model.safetensors. Without it, nothing is
@@ -35,6 +38,7 @@ class Settings(NamedTuple):
     on_timeout: str = "fail"
     evaluate_every: int = 1
     clip: float = 0.0
+    secure_range: float = 0.0
     resend: float = 60.0
     poll: float = 0.5
     out: Path | None = None
@@ -60,6 +64,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for any")
+    at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masks")
     choice("on-timeout", settings.on_timeout, POLICIES)
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
 

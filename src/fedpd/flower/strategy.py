@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from tree_math import Vector
 
-from fedpd.checks import FedpdError
+from fedpd.checks import FedpdError, refuse
 from fedpd.core import Algorithm, Tree
 from fedpd.flower.collect import Collected, Read
 from fedpd.flower.federation import Federated, Federation
@@ -35,6 +35,9 @@ class Strategy(flower.Strategy):
     """strategy.start(grid, strategy.arrays, num_rounds=settings.rounds), then `strategy.result()`."""
 
     def __init__(self, algorithm: Algorithm, start: Tree, settings: Settings) -> None:
+        if settings.secure_range:
+            rule = "needs four messages a communication, and Flower's loop carries one"
+            refuse("secure-range", settings.secure_range, rule, "Use server_app")
         self.algorithm = choose_form(check_algorithm(algorithm), settings)
         self.model, self.settings = check_start(start), settings
         self.federation: Federation | None = None

@@ -1,0 +1,176 @@
+"""Secure aggregation: the model is a plain run's up to fixed point, and the server sees no client's own message."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+
+from fedpd import Algorithm, FedpdError, algorithms
+from fedpd.flower import FederationError, InProcessGrid, Settings, Strategy
+from fedpd.flower.secure import MODULUS, fixed_point
+from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, app, assert_same, run, start
+
+ROUNDS, BOUND = 6, 16.0
+CONFIGS = "secaggplus_configs"
+METHODS = {
+    "fedpd": FEDPD,
+    "fedpd, skipping": algorithms.fedpd(eta=0.5, p=0.5, oracle=GD),
+    "fedavg": algorithms.fedavg(oracle=GD),
+    "scaffold": algorithms.scaffold(step=0.2, iterations=3),
+    "feddyn": algorithms.feddyn(alpha=2.0, oracle=GD),
+}
+
+
+class Listening(InProcessGrid):
+    """Keeps all that the server is told, and lets a test meddle with a stage's message before it is delivered."""
+
+    def __init__(self, algorithm: Algorithm, **options: Any) -> None:
+        super().__init__(app(algorithm, **({"secure": True} | options)), AGENTS, {})
+        self.told: list[RecordDict] = []
+        self.meddle: Any = None
+
+    def deliver(self, message: Message) -> Message | None:
+        if self.meddle is not None:
+            self.meddle(message)
+        reply = super().deliver(message)
+        if reply is not None and reply.has_content():
+            self.told.append(reply.content)
+        return reply
+
+
+def stage_of(message: Message) -> str:
+    return str(message.content.config_records.get(CONFIGS, {}).get("stage", ""))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_model_is_that_of_a_plain_run_up_to_fixed_point(method: str) -> None:
+    algorithm = METHODS[method]
+    plain, secure = run(algorithm, ROUNDS), run(algorithm, ROUNDS, Listening(algorithm), secure_range=BOUND)
+    assert_same(secure.model, plain.model, rtol=1e-6)
+    for column in ("round", "communications", "samples", "bytes_up"):
+        np.testing.assert_array_equal(secure.history[column], plain.history[column])
+
+
+def test_the_server_is_told_no_array_and_no_gradient() -> None:
+    grid = Listening(FEDPD)
+    found = run(FEDPD, ROUNDS, grid, secure_range=BOUND, evaluate_every=2)
+    assert grid.told
+    assert not any(array for content in grid.told for array in content.array_records.values())
+    assert np.isfinite(found.history["loss"][[0, 2, 4]]).all()
+    assert np.isnan(found.history["stationarity"]).all()
+
+
+def test_masks_differ_from_the_message_and_from_each_other() -> None:
+    """The same answers, asked for twice: nothing of the masked vectors repeats."""
+    seen: list[Any] = []
+    for _ in range(2):
+        grid = Listening(FEDPD)
+        run(FEDPD, 1, grid, secure_range=BOUND)
+        records: list[Any] = [content.config_records.get(CONFIGS, {}) for content in grid.told]
+        seen += [record["masked_params"] for record in records if "masked_params" in record]
+    assert len(seen) == 2 * AGENTS
+    assert len({tuple(parts) for parts in seen}) == 2 * AGENTS
+
+
+def test_a_range_that_would_cut_is_refused_by_name_and_says_what_is_enough() -> None:
+    with pytest.raises(FederationError, match=r"beyond secure-range = 0.001 and would be cut. Try \d+ or more"):
+        run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=0.001)
+
+
+def test_an_order_without_masks_is_refused() -> None:
+    with pytest.raises(FederationError, match="'0': the client refuses: its messages only leave under masks"):
+        run(FEDPD, ROUNDS, Listening(FEDPD))
+
+
+def test_clients_that_do_not_mask_are_refused() -> None:
+    with pytest.raises(FederationError, match="secure=True"):
+        run(FEDPD, ROUNDS, InProcessGrid(app(FEDPD), AGENTS, {}), secure_range=BOUND, deadline=10.0)
+
+
+def test_a_node_that_comes_back_amid_the_stages_begins_them_anew() -> None:
+    """Its keys are gone with Flower's context; its own state, in its file, is not."""
+    grid, fresh = Listening(FEDPD), {"share_keys", "collect_masked_vectors"}
+
+    def restart(message: Message) -> None:
+        if message.metadata.dst_node_id == 2 and stage_of(message) in fresh:
+            fresh.discard(stage_of(message))
+            grid.contexts[2].state = RecordDict()
+
+    grid.meddle = restart
+    assert_same(run(FEDPD, ROUNDS, grid, secure_range=BOUND).model, run(FEDPD, ROUNDS).model, rtol=1e-6)
+    assert not fresh
+
+
+def test_shares_are_asked_for_only_when_all_have_answered() -> None:
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        asked.append(stage_of(message))
+        absent = stage_of(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 3
+        return None if absent else deliver(message)
+
+    asked: list[str] = []
+    grid = Fallible(FEDPD, fault, secure=True)
+    with pytest.raises(FederationError, match="'2': no answer"):
+        run(FEDPD, ROUNDS, grid, secure_range=BOUND, deadline=1.0)
+    assert "collect_masked_vectors" in asked
+    assert "unmask" not in asked
+
+
+def test_a_damaged_masked_message_is_refused() -> None:
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        masked = stage_of(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 1
+        reply = deliver(message)
+        if reply is not None and masked:
+            reply.content.config_records[CONFIGS]["masked_params"] = [b"not an array"]
+        return reply
+
+    with pytest.raises(FederationError, match="'0': secure aggregation: the masked message is not arrays"):
+        run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
+
+
+def test_differential_privacy_composes_inside_of_the_masks() -> None:
+    plain = run(FEDPD, ROUNDS)
+    for noise in (1e-12, 0.1):
+        mod = LocalDpMod(clipping_norm=1e6, sensitivity=noise, epsilon=1.0, delta=1e-5)
+        found = run(FEDPD, ROUNDS, secure_range=BOUND, grid=Listening(FEDPD, mods=[mod]))
+        off = np.abs(found.model["w"] - plain.model["w"]).max()
+        assert (off < 1e-6) == (noise < 1e-6)
+
+
+def test_what_a_mod_says_against_an_order_is_heard() -> None:
+    """Flower's clipping at the client needs a norm from the server's wrapper, which is not there."""
+    with pytest.raises(FederationError, match="clipping"):
+        run(FEDPD, ROUNDS, secure_range=BOUND, grid=Listening(FEDPD, mods=[fixedclipping_mod]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all must answer"),
+        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all must answer"),
+        ({"clip": 1.0}, "clip = 1.0.*sees no client's own message"),
+        ({"agents": 2}, "secure-range.*hides nobody"),
+    ],
+)
+def test_what_sums_are_not_enough_for_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedpdError, match=message):
+        run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=BOUND, **settings)
+
+
+def test_a_method_whose_agents_may_be_silent_is_refused() -> None:
+    lag = algorithms.lag(step=0.1)
+    with pytest.raises(FedpdError, match="do not always send"):
+        run(lag, ROUNDS, Listening(lag), secure_range=BOUND)
+
+
+def test_flowers_loop_has_no_room_for_the_stages() -> None:
+    with pytest.raises(FedpdError, match="Use server_app"):
+        Strategy(FEDPD, start(), Settings(agents=AGENTS, rounds=1, secure_range=BOUND))
+
+
+@pytest.mark.parametrize("clients", [3, 4, 5, 64, 90, 1000])
+def test_the_sum_of_all_clients_stays_below_the_modulus(clients: int) -> None:
+    levels = fixed_point(1.0, clients).levels
+    assert clients * levels < MODULUS
+    assert levels == 2**30 or 2 * clients * levels >= MODULUS
