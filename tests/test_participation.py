@@ -100,3 +100,19 @@ def test_skipping_while_agents_come_and_go_sends_two_models() -> None:
 def test_wrong_attendance_is_answered_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         simulate(FEDAVG, PROBLEM, rounds=3, **options)
+
+
+def test_an_agent_that_first_appears_between_two_full_gradients_begins_with_one() -> None:
+    """On all samples g_i stays grad f_i, so it does not matter how often it is renewed."""
+    present = np.ones((6, AGENTS), int)
+    present[:3, 1] = 0
+    models = [
+        simulate(
+            algorithms.fedpd(eta=0.1, oracle=oracles.vr(gamma=0.1, iterations=3, refresh=refresh, batch=None)),
+            PROBLEM,
+            rounds=6,
+            participation=present,
+        ).model
+        for refresh in (1, 100)
+    ]
+    np.testing.assert_allclose(models[0], models[1], rtol=1e-12)

@@ -210,20 +210,15 @@ class Work(NamedTuple):
 class Oracle(NamedTuple):
     """A local solver: approximately minimises a Subproblem from where the agent stands.
 
-    init(f, x) -> memory: what it keeps between rounds.
+    init(f, x) -> memory: what it keeps between rounds, at the start or after an agent has lost it.
     solve(phi, x, memory, r, key) -> (x, memory, Work).
     batch: samples a step takes (None: all of the agent's), by which the execution over agents is chosen.
-    anew(f, x) -> memory: as `init`, for an agent that has lost its state in the middle of a run; None: as `init`.
     """
 
     description: str
     init: Callable[[LocalObjective, Vector], Any]
     solve: Callable[[Subproblem, Vector, Any, Array, Key], tuple[Vector, Any, Work]]
     batch: int | None
-    anew: Callable[[LocalObjective, Vector], Any] | None = None
-
-    def remember(self, f: LocalObjective, x: Vector) -> Any:
-        return (self.anew or self.init)(f, x)
 
 
 def check_oracle(oracle: Any) -> None:

@@ -109,7 +109,8 @@ def vr(
         x+ = argmin <g + linear, x> + (curvature/2)||x||^2 + ||x - x_q||^2/(2 gamma)
            = (x_q/gamma - g - linear) / (curvature + 1/gamma)
         g+ = g + mean_b (h_i(x+; xi_b) - h_i(x; xi_b))
-    gamma = infinity is allowed (the authors' program) where the method has a quadratic term.
+    gamma = infinity is allowed (the authors' program) where the method has a quadratic term. An agent whose first round
+    does not renew begins with grad f_i(x^0); these |D_i| samples are not counted.
 
     >>> vr(gamma=0.1, iterations=8, refresh=20).description
     'vr(gamma=0.1, iterations=8, batch=1, refresh=20)'
@@ -133,8 +134,8 @@ def vr(
         return x, g, work._replace(samples=work.samples + jnp.where(renew, phi.f.size, 0))
 
     settings = {"gamma": gamma, **loop.settings(), "refresh": refresh}
-    # g_i starts at 0 because round 0 renews it; in the middle of a run it must be a gradient.
-    return Oracle(describe("vr", **settings), lambda f, x: 0 * x, solve, batch, anew=lambda f, x: f.gradient(x))
+    # Round 0 renews g_i, but an agent may be away then, or have lost its state since: it must begin with a gradient.
+    return Oracle(describe("vr", **settings), lambda f, x: f.gradient(x), solve, batch)
 
 
 def optax(

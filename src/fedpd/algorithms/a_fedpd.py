@@ -74,7 +74,7 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
         return agent._replace(x0=x0, dual=agent.dual + (moved - agent.heard) / eta, heard=moved)
 
     def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return agent._replace(x=agent.x0, dual=-f.gradient(agent.x0), memory=oracle.remember(f, agent.x0))
+        return agent._replace(x=agent.x0, dual=-f.gradient(agent.x0), memory=oracle.init(f, agent.x0))
 
     return Algorithm(
         description=describe("a_fedpd", eta=eta, oracle=oracle),

@@ -36,7 +36,7 @@ def local_averaging(
         return agent._replace(x=x)
 
     def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return agent._replace(memory=oracle.remember(f, agent.x))
+        return agent._replace(memory=oracle.init(f, agent.x))
 
     return Algorithm(
         description=description,

@@ -55,7 +55,7 @@ def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
         return agent._replace(x0=x0)
 
     def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return agent._replace(x=agent.x0, g=f.gradient(agent.x0), memory=oracle.remember(f, agent.x0))
+        return agent._replace(x=agent.x0, g=f.gradient(agent.x0), memory=oracle.init(f, agent.x0))
 
     return Algorithm(
         description=describe("feddyn", alpha=alpha, oracle=oracle),

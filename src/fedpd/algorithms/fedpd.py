@@ -144,7 +144,7 @@ def fedpd(
     def rebuild(f: LocalObjective, agent: Any) -> Any:  # lambda_i = -grad f_i, as after an exact local solve
         x, dual = agent.x0, -f.gradient(agent.x0)
         sent = {"sent": dual} if "sent" in agent._fields else {}
-        return agent._replace(x=x, dual=dual, memory=oracle.remember(f, x), **sent)
+        return agent._replace(x=x, dual=dual, memory=oracle.init(f, x), **sent)
 
     settings: dict[str, Any] = {"eta": eta, "p": p, "oracle": oracle}
     settings |= {} if drift == "paper" or auto else {"drift": drift}

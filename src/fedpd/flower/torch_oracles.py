@@ -140,13 +140,13 @@ def _oracle(
     step_at = schedule(step)
 
     def init(f: LocalObjective, x: Vector) -> Any:
-        memory: dict[str, Any] = {} if refresh is None else {"g": 0 * x}
+        memory: dict[str, Any] = {} if refresh is None else {"g": 0 * x, "known": jnp.bool_(False)}
         return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         f, Q = phi.f, loop.iterations
         steps = f.steps(Q)
-        renew = jnp.bool_(False) if refresh is None else r % refresh == 0
+        renew = jnp.bool_(False) if refresh is None else (r % refresh == 0) | ~memory["known"]
         cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
         work = Work(jnp.int32(steps), steps * cost + jnp.where(renew, f.size, 0))
         if not jax.tree.leaves(f.data):  # only shapes are asked for
@@ -200,7 +200,7 @@ def _solve(losses: TorchLosses, run: Run, given: Given) -> tuple[Vector, Any]:
         kept = "buffers" in given.memory  # else the module's own are taken every time
         load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
         g = run(task)
-        memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g)})
+        memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g), "known": np.True_})
         return _vector(losses.parameters), memory
 
 
