@@ -42,8 +42,10 @@ def _check_name(name: str) -> str:
     """The folder's name, if it can be the name of an app and of a Python package."""
     remedy = "Name the folder e.g. my-app"
     package = name.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name) or keyword.iskeyword(package):
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         refuse("DIR", name, "is to be the app's name: lower-case letters, digits, - and _, from a letter on", remedy)
+    if keyword.iskeyword(package):
+        refuse("DIR", name, "is to be the app's name, and is a word of Python's own", remedy)
     if len(name) > LONGEST_NAME:
         refuse("DIR", name, f"is to be the app's name, of at most {LONGEST_NAME} characters", remedy)
     if find_spec(package) is not None:
