@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower-smoke test-faults lint format bench docs clean
+.PHONY: demo test test-slow test-flower-smoke test-faults lint format bench bench-peers docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -40,8 +40,11 @@ format: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
+bench-peers: .venv/installed
+	$(BIN)/python -m benchmarks.peers
+
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv runs site
+	rm -rf .venv .venv-peers runs site

@@ -11,7 +11,14 @@ from torch.nn import functional
 Parameters = list[torch.Tensor]
 
 
-class CNN(nn.Module):
+class Model(nn.Module):
+    """What the loop trains: a module that knows its mean loss on a batch."""
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class CNN(Model):
     def __init__(self, channels: Sequence[int], width: int, classes: int) -> None:
         super().__init__()
         first, second = channels
@@ -24,6 +31,9 @@ class CNN(nn.Module):
         x = functional.max_pool2d(functional.relu(self.first(x)), 2)
         x = functional.max_pool2d(functional.relu(self.second(x)), 2)
         return self.scores(functional.relu(self.dense(x.flatten(1))))
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self(x), y)
 
 
 def from_flax(tree: dict[str, Any], module: CNN) -> Parameters:
@@ -39,12 +49,12 @@ def from_flax(tree: dict[str, Any], module: CNN) -> Parameters:
 
 
 def local_steps(
-    module: CNN, x: torch.Tensor, y: torch.Tensor, draws: np.ndarray, step: float, pull: tuple[Any, ...] | None
+    module: Model, x: torch.Tensor, y: torch.Tensor, draws: np.ndarray, step: float, pull: tuple[Any, ...] | None
 ) -> None:
     """Q steps of SGD on the module's parameters; with `pull` = (x_0, lambda_i, eta) on the augmented Lagrangian."""
     parameters: Parameters = list(module.parameters())
     for rows in torch.as_tensor(draws):
-        gradients = list(torch.autograd.grad(functional.cross_entropy(module(x[rows]), y[rows]), parameters))
+        gradients = list(torch.autograd.grad(module.loss(x[rows], y[rows]), parameters))
         with torch.no_grad():
             if pull is not None:
                 x0, dual, eta = pull
@@ -53,7 +63,7 @@ def local_steps(
             torch._foreach_add_(parameters, gradients, alpha=-step)
 
 
-def fedavg_round(module: CNN, x0: Parameters, data: Any, draws: np.ndarray, step: float) -> Parameters:
+def fedavg_round(module: Model, x0: Parameters, data: Any, draws: np.ndarray, step: float) -> Parameters:
     """draws (N, Q, B): which samples agent i takes at step q."""
     total = [torch.zeros_like(leaf) for leaf in x0]
     for (x, y), indices in zip(data, draws, strict=True):
@@ -87,6 +97,6 @@ def fedpd_round(
 
 
 @torch.no_grad()
-def _load(module: CNN, parameters: Parameters) -> None:
+def _load(module: Model, parameters: Parameters) -> None:
     for mine, leaf in zip(module.parameters(), parameters, strict=True):
         mine.copy_(leaf)

@@ -1,0 +1,178 @@
+"""Installs the peers, lets everyone play the tasks in turns, and prints the times with fedpd's beside them."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.peers import inputs
+from benchmarks.peers.environments import ROOT, NotInstalledError, python_of, reason, version
+from benchmarks.peers.roster import CORES, FEDPD, PEERS, Peer, Way
+from benchmarks.peers.task import Outcome, Task, save
+
+PASSES = 3
+PATIENCE = 1200.0  # seconds that one process may take
+ROUNDING = 1e-4  # relative difference of float32 losses that rounding explains
+
+
+class Contender(NamedTuple):
+    peer: Peer
+    way: Way
+    python: str
+    version: str
+
+    @property
+    def label(self) -> str:
+        return ": ".join(filter(None, (self.peer.name, self.way.label)))
+
+
+class FailedError(Exception):
+    """Says why."""
+
+
+class Played(NamedTuple):
+    contender: Contender
+    outcomes: list[Outcome]  # one a pass
+    failure: str | None = None  # why there are no more of them
+
+    @property
+    def seconds(self) -> float:
+        return float(np.median([outcome.seconds for outcome in self.outcomes]))
+
+    @property
+    def loss(self) -> float:
+        return self.outcomes[-1].loss
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("--passes", type=int, default=PASSES, help="how many times everyone plays every task")
+    passes = parser.parse_args().passes
+    console = Console()
+    console.print(f"FedAvg, seconds a round: medians of {passes} processes each, in turns, float32, on {CORES} cores")
+    contenders = [one for peer in (FEDPD, *PEERS) for one in installed(peer, console)]
+    agree = [run(task, contenders, passes, console) for task in (inputs.linear(), inputs.cnn())]
+    if not all(agree):
+        raise SystemExit("Not everyone computed the same model: the times above compare different things.")
+
+
+def installed(peer: Peer, console: Console) -> list[Contender]:
+    try:
+        with console.status(f"installing {peer.name}"):
+            python = python_of(peer)
+            number = version(python, peer.distribution)
+    except NotInstalledError as why:
+        console.print(f"{peer.name} could not be installed: {why}", markup=False)
+        return []
+    return [Contender(peer, way, python, number) for way in peer.ways]
+
+
+def run(task: Task, contenders: list[Contender], passes: int, console: Console) -> bool:
+    """Time and print one task; whether all that finished have the same loss."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress, tempfile.TemporaryDirectory() as folder:
+        bar, path = progress.add_task("", total=passes * len(contenders)), Path(folder) / "task.npz"
+        save(task, path)
+
+        def tell(contender: Contender) -> None:
+            progress.update(bar, description=f"{task.kind}: {contender.label}", advance=1)
+
+        results = measure(path, contenders, passes, tell)
+    finished = [played for played in results if played.outcomes]
+    console.print(table(task, finished))
+    for played in results:
+        if played.failure is not None:
+            console.print(f"{played.contender.label} failed: {played.failure}", markup=False)
+    return all(same_loss(played, finished[0]) for played in finished)
+
+
+def measure(path: Path, contenders: list[Contender], passes: int, tell: Callable[[Contender], None]) -> list[Played]:
+    """Everyone in turns, fedpd first, so that whatever else the machine does falls on all alike."""
+    results = [Played(contender, []) for contender in contenders]
+    for _ in range(passes):
+        for i, (contender, outcomes, failure) in enumerate(results):
+            tell(contender)
+            if failure is None:
+                try:
+                    outcomes.append(play(contender, path))
+                except FailedError as why:
+                    results[i] = Played(contender, outcomes, str(why))
+    if not results[0].outcomes:
+        raise SystemExit(f"fedpd itself failed: {results[0].failure}")
+    return results
+
+
+def play(contender: Contender, path: Path) -> Outcome:
+    """A process of its own, with whatever processes it starts."""
+    places = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(places), **contender.way.variables}
+    module = ("-m", "benchmarks.peers.play", contender.peer.module, str(path))
+    with subprocess.Popen(
+        (contender.python, *contender.way.launcher, *module),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=variables,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise FailedError(f"it took more than {PATIENCE:.0f} s") from None
+    if process.returncode:
+        raise FailedError(reason(stderr))
+    return Outcome(**json.loads(stdout.splitlines()[-1]))
+
+
+def same_loss(played: Played, ours: Played) -> bool:
+    return abs(played.loss - ours.loss) <= ROUNDING * abs(ours.loss)
+
+
+def table(task: Task, finished: list[Played]) -> Table:
+    """fedpd first, as it was played; of a peer's several ways the quickest is bold."""
+    ours = finished[0]
+    agents, samples = task.y.shape
+    result = Table(
+        title=f"{task.kind}: {agents} agents x {samples} samples, {task.steps} steps of {task.batch} a round",
+        caption="loss: after the last round, at the same start, steps and batches",
+        title_justify="left",
+        caption_justify="left",
+    )
+    result.add_column("")
+    result.add_column("version")
+    for heading in ("ms a round", "quickest", "times fedpd's", "loss"):
+        result.add_column(heading, justify="right")
+    for played in finished:
+        rivals = [one.seconds for one in finished if one.contender.peer is played.contender.peer]
+        result.add_row(*cells(played, ours), style="bold" if played.seconds == min(rivals) else None)
+    return result
+
+
+def cells(played: Played, ours: Played) -> tuple[str, ...]:
+    quickest = min(outcome.seconds for outcome in played.outcomes)
+    ratio = "" if played is ours else f"{played.seconds / ours.seconds:.1f}x"
+    loss = f"{played.loss:.5f}" + ("" if same_loss(played, ours) else ": ANOTHER")
+    times = (f"{1e3 * played.seconds:.1f}", f"{1e3 * quickest:.1f}")
+    return (played.contender.label, played.contender.version, *times, ratio, loss)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""One contender plays one task: `python -m benchmarks.peers.play fedjax task.npz`, by that peer's own Python.
+
+Prints one line of JSON. The contender is a module here with a function `play(Task) -> Outcome`; it is imported, and not
+run as a script, so that processes which it starts find its functions by their names.
+"""
+
+import json
+import os
+import sys
+from importlib import import_module
+
+from benchmarks.peers import task
+
+
+def main(name: str, path: str) -> None:
+    outcome = import_module(f"benchmarks.peers.{name}").play(task.load(path))
+    if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one reports
+        print(json.dumps(outcome._asdict()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
