@@ -22,7 +22,6 @@ from benchmarks.peers.task import Outcome, Task, save
 
 PASSES = 3
 PATIENCE = 1200.0  # seconds that one process may take
-ROUNDING = 1e-4  # relative difference of float32 losses that rounding explains
 
 
 class Contender(NamedTuple):
@@ -99,7 +98,7 @@ def run(task: Task, contenders: list[Contender], passes: int, console: Console) 
     for played in results:
         if played.failure is not None:
             console.print(f"{played.contender.label} failed: {played.failure}", markup=False)
-    return all(same_loss(played, finished[0]) for played in finished)
+    return all(same_loss(task, played, finished[0]) for played in finished)
 
 
 def measure(path: Path, contenders: list[Contender], passes: int, tell: Callable[[Contender], None]) -> list[Played]:
@@ -142,8 +141,8 @@ def play(contender: Contender, path: Path) -> Outcome:
     return Outcome(**json.loads(stdout.splitlines()[-1]))
 
 
-def same_loss(played: Played, ours: Played) -> bool:
-    return abs(played.loss - ours.loss) <= ROUNDING * abs(ours.loss)
+def same_loss(task: Task, played: Played, ours: Played) -> bool:
+    return abs(played.loss - ours.loss) <= task.rounding * abs(ours.loss)
 
 
 def table(task: Task, finished: list[Played]) -> Table:
@@ -162,14 +161,14 @@ def table(task: Task, finished: list[Played]) -> Table:
         result.add_column(heading, justify="right")
     for played in finished:
         rivals = [one.seconds for one in finished if one.contender.peer is played.contender.peer]
-        result.add_row(*cells(played, ours), style="bold" if played.seconds == min(rivals) else None)
+        result.add_row(*cells(task, played, ours), style="bold" if played.seconds == min(rivals) else None)
     return result
 
 
-def cells(played: Played, ours: Played) -> tuple[str, ...]:
+def cells(task: Task, played: Played, ours: Played) -> tuple[str, ...]:
     quickest = min(outcome.seconds for outcome in played.outcomes)
     ratio = "" if played is ours else f"{played.seconds / ours.seconds:.1f}x"
-    loss = f"{played.loss:.5f}" + ("" if same_loss(played, ours) else ": ANOTHER")
+    loss = f"{played.loss:.6f}" + ("" if same_loss(task, played, ours) else ": ANOTHER")
     times = (f"{1e3 * played.seconds:.1f}", f"{1e3 * quickest:.1f}")
     return (played.contender.label, played.contender.version, *times, ratio, loss)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 ALPHA, BETA = 1.0, 0.1  # of the logistic problem's penalty, beta sum_d alpha w_d^2 / (1 + alpha w_d^2)
-SCALARS = ("kind", "batch", "step", "rounds")
+SCALARS = ("kind", "batch", "step", "rounds", "rounding")
 
 
 class Task(NamedTuple):
@@ -20,6 +20,7 @@ class Task(NamedTuple):
     batch: int
     step: float
     rounds: int  # the first one, which compiles and wakes threads, is not timed
+    rounding: float  # relative difference of losses after the last round that rounding explains
 
     @property
     def steps(self) -> int:
