@@ -135,6 +135,28 @@ def test_convolutions_are_flaxs(size: int, side: int) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
     pooled = nn.max_pool(expected, (2, 2), strides=(2, 2))
     np.testing.assert_array_equal(networks.max_pool(expected), pooled)
+    first = networks.Conv(4, size, first=True).apply(variables, np.moveaxis(x, -1, 0))
+    np.testing.assert_allclose(np.moveaxis(np.asarray(first), 0, -1), expected, atol=1e-5)
+    np.testing.assert_array_equal(
+        networks.max_pool(jnp.moveaxis(expected, -1, 0), first=True), np.moveaxis(pooled, -1, 0)
+    )
+
+
+def test_leafs_network_is_flaxs() -> None:
+    """With channels first inside, on images of several channels: the same function of the same parameters."""
+
+    class Plain(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for number in (2, 3):
+                x = nn.max_pool(nn.relu(nn.Conv(number, (5, 5))(x)), (2, 2), strides=(2, 2))
+            x = nn.relu(nn.Dense(6)(x.reshape(len(x), -1)))
+            return nn.Dense(4)(x)
+
+    x = np.random.default_rng(0).standard_normal((2, 9, 8, 3)).astype(np.float32)
+    variables = Plain().init(jax.random.key(0), x)
+    found = networks.LeafCNN(4, (2, 3), 6).apply(variables, x)
+    np.testing.assert_allclose(found, Plain().apply(variables, x), atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, networks.FEW, networks.FEW + 1])
