@@ -117,15 +117,37 @@ def test_shares_are_asked_for_only_when_all_have_answered() -> None:
     assert "unmask" not in asked
 
 
-def test_a_damaged_masked_message_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("stage", "field", "value", "why"),
+    [
+        ("setup", "pk1", "not bytes", "does not have pk1, pk2"),
+        ("share_keys", "ctxts", [], "does not have dsts, ctxts"),
+        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message is not arrays"),
+        ("unmask", "shares", [1, 2, 3], "does not have nids, shares"),
+    ],
+)
+def test_a_client_that_breaks_a_stage_is_named(stage: str, field: str, value: Any, why: str) -> None:
     def fault(message: Message, deliver: Deliver) -> Message | None:
-        masked = stage_of(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 1
+        here = stage_of(message) == stage and message.metadata.dst_node_id == 1
         reply = deliver(message)
-        if reply is not None and masked:
-            reply.content.config_records[CONFIGS]["masked_params"] = [b"not an array"]
+        if reply is not None and here:
+            reply.content.config_records[CONFIGS][field] = value
         return reply
 
-    with pytest.raises(FederationError, match="'0': secure aggregation: the masked message is not arrays"):
+    with pytest.raises(FederationError, match=f"'0': secure aggregation: .*{why}"):
+        run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
+
+
+def test_a_share_that_is_not_ones_own_ends_the_run() -> None:
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        here = stage_of(message) == "unmask" and message.metadata.dst_node_id == 1
+        reply = deliver(message)
+        if reply is not None and here:
+            record: Any = reply.content.config_records[CONFIGS]
+            record["shares"] = [share[:4] + bytes(len(share) - 4) for share in record["shares"]]
+        return reply
+
+    with pytest.raises(FederationError, match=r"secure aggregation: .* Start the run again"):
         run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
 
 

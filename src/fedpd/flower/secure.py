@@ -30,7 +30,7 @@ from fedpd.flower.collect import Collected, Patience, collect
 from fedpd.flower.masking import is_alike
 from fedpd.flower.protocol import TRAIN
 from fedpd.flower.records import RefusedError, named
-from fedpd.flower.roll import Roll
+from fedpd.flower.roll import FederationError, Roll
 from fedpd.flower.server import Answer, Desk
 from fedpd.flower.settings import Settings
 from fedpd.flower.shapes import Shapes
@@ -104,14 +104,11 @@ def _attempt(
     """The four stages once, from new keys. Who has `lost` its state or `declined` the order is noted."""
     everyone, form = len(nodes), fixed_point(bound, len(nodes))
     threshold = 2 * everyone // 3 + 1
-    keys = ask({name: _setup(everyone, threshold, form) for name in nodes}, _fields(Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2))
+    keys = ask({name: _setup(everyone, threshold, form) for name in nodes}, KEYS)
     if len(keys) < everyone:
         return {}, None
     public = {str(nodes[name]): list(pair) for name, pair in keys.items()}
-    shares = ask(
-        {name: _content(Stage.SHARE_KEYS, **public) for name in nodes},
-        _fields(Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST),
-    )
+    shares = ask({name: _content(Stage.SHARE_KEYS, **public) for name in nodes}, SEALED)
     if len(shares) < everyone:
         return {}, None
     read = _reader(desk, lost, declined)
@@ -119,10 +116,15 @@ def _attempt(
     if len(found) < everyone:
         return {}, None
     active = {Key.ACTIVE_NODE_ID_LIST: list(nodes.values()), Key.DEAD_NODE_ID_LIST: []}
-    secrets = ask({name: _content(Stage.UNMASK, **active) for name in nodes}, _fields(Key.NODE_ID_LIST, Key.SHARE_LIST))
+    secrets = ask({name: _content(Stage.UNMASK, **active) for name in nodes}, SHARES)
     if len(secrets) < threshold:
         return {}, None
-    total = _unmask([vectors for _, vectors in found.values()], list(secrets.values()), list(nodes.values()))
+    try:
+        total = _unmask([vectors for _, vectors in found.values()], list(secrets.values()), list(nodes.values()))
+    except ValueError as error:
+        raise FederationError(
+            f"secure aggregation: a client's shares are wrong ({error}). Start the run again."
+        ) from None
     return {name: answer for name, (answer, _) in found.items()}, _mean(desk, total, form, everyone)
 
 
@@ -136,16 +138,31 @@ def _setup(everyone: int, threshold: int, form: Range) -> RecordDict:
     return _content(Stage.SETUP, **fields, **{Key.MAX_WEIGHT: 1.0})
 
 
-def _fields(*names: str) -> Callable[[str, RecordDict], Any]:
-    """Reads these entries of a stage's answer."""
+def _fields(**kinds: Any) -> Callable[[str, RecordDict], Any]:
+    """Reads entries of a stage's answer, each of its kind; lists of one answer are equally long."""
 
     def read(_: str, content: RecordDict) -> list[Any]:
         record: Any = content.config_records.get(RECORD_KEY_CONFIGS, {})
-        if not set(names) <= set(record):
-            raise RefusedError(f"secure aggregation: the answer lacks {', '.join(names)}. Build it with secure=True.")
-        return [record[name] for name in names]
+        values = [record.get(name) for name in kinds]
+        fits = [_is(value, kind) for value, kind in zip(values, kinds.values(), strict=True)]
+        if not all(fits) or len({len(value) for value in values if isinstance(value, list)}) > 1:
+            raise RefusedError(f"secure aggregation: the answer does not have {', '.join(kinds)} as it should.")
+        return values
 
     return read
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether it is of the kind `bytes`, `list[int]` or `list[bytes]`."""
+    if kind is bytes:
+        return isinstance(value, bytes)
+    return isinstance(value, list) and all(isinstance(one, kind.__args__[0]) for one in value)
+
+
+KEYS = _fields(**{Key.PUBLIC_KEY_1: bytes, Key.PUBLIC_KEY_2: bytes})
+SEALED = _fields(**{Key.DESTINATION_LIST: list[int], Key.CIPHERTEXT_LIST: list[bytes]})
+MASKED = _fields(**{Key.MASKED_PARAMETERS: list[bytes]})
+SHARES = _fields(**{Key.NODE_ID_LIST: list[int], Key.SHARE_LIST: list[bytes]})
 
 
 def _orders(desk: Desk, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]) -> Contents:
@@ -181,7 +198,7 @@ def _reader(desk: Desk, lost: set[str], declined: set[str]) -> Callable[[str, Re
         if isinstance(reply, RecordDict):
             lost.add(name)
             raise RefusedError("has lost its state; it is sent what it needs to go on.")
-        (parts,) = _fields(Key.MASKED_PARAMETERS)(name, content)
+        (parts,) = MASKED(name, content)
         try:
             vectors = [bytes_to_ndarray(part) for part in parts]
         except ValueError as error:
@@ -209,7 +226,7 @@ def _mean(desk: Desk, total: list[np.ndarray], form: Range, everyone: int) -> Tr
     """The mean message: the mean change in the messages' own type, onto what the agents changed it from."""
     (weight,), *sums = total
     if weight != everyone * form.levels:
-        raise RefusedError("secure aggregation: the weights of the sum are not those of all clients; it is not used.")
+        raise FederationError("secure aggregation: the sum is not that of all clients once. Start the run again.")
     step = 2 * form.bound / form.levels
     like = desk.message_shapes()
     heard = desk.newest()
