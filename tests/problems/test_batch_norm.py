@@ -167,7 +167,12 @@ def test_a_network_with_batch_normalisation_learns_parameters_only() -> None:
     assert np.mean(np.argmax(np.asarray(guesses), axis=1) == samples["y"]) > 0.8
 
 
-@pytest.mark.parametrize("name", algorithms.__all__)
+QUICK = ("fedavg", "fedpd", "scaffold", "f_svrg", "pr_spider")  # one of each kind; all of them: make test-slow
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in algorithms.__all__]
+)
 def test_every_method_runs(name: str) -> None:
     problem = problems.classification(normalised, shifted((5, 9, 70)), start(), normalisation=RULE)
     history = simulate(FIRST[name].make(), problem, rounds=3, metrics_every=3).history
