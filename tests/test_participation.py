@@ -106,13 +106,16 @@ def test_an_agent_that_first_appears_between_two_full_gradients_begins_with_one(
     """On all samples g_i stays grad f_i, so it does not matter how often it is renewed."""
     present = np.ones((6, AGENTS), int)
     present[:3, 1] = 0
-    models = [
+    runs = [
         simulate(
             algorithms.fedpd(eta=0.1, oracle=oracles.vr(gamma=0.1, iterations=3, refresh=refresh, batch=None)),
             PROBLEM,
             rounds=6,
             participation=present,
-        ).model
+        )
         for refresh in (1, 100)
     ]
-    np.testing.assert_allclose(models[0], models[1], rtol=1e-12)
+    np.testing.assert_allclose(runs[0].model, runs[1].model, rtol=1e-12)
+    work = 2 * 3 * present.sum()  # two gradients a step; an agent is one sample
+    assert runs[0].history["samples"][-1] == work + present.sum()
+    assert runs[1].history["samples"][-1] == work + AGENTS, "the gradient that each begins with is counted once"

@@ -21,7 +21,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.checks import count, positive, positive_or_schedule, refuse
-from fedpd.core import Array, Key, Oracle, Subproblem, Tree, Work, describe
+from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, describe
 from fedpd.sampling import Draw, uniform
 
 STEP = "A safe step is 1/(L + 1/eta), L the smoothness of the f_i"
@@ -93,6 +93,13 @@ def sgd(
     return Oracle(describe("sgd", step=step, **loop.settings()), lambda f, x: None, solve, batch)
 
 
+class Estimate(NamedTuple):
+    """What Oracle II keeps between rounds."""
+
+    g: Vector  # g_i
+    owed: Array  # whether it is a gradient whose samples are not counted yet
+
+
 def vr(
     gamma: float,
     iterations: int,
@@ -110,7 +117,7 @@ def vr(
            = (x_q/gamma - g - linear) / (curvature + 1/gamma)
         g+ = g + mean_b (h_i(x+; xi_b) - h_i(x; xi_b))
     gamma = infinity is allowed (the authors' program) where the method has a quadratic term. An agent whose first round
-    does not renew begins with grad f_i(x^0); these |D_i| samples are not counted.
+    does not renew begins with grad f_i(x^0), and pays for it then.
 
     >>> vr(gamma=0.1, iterations=8, refresh=20).description
     'vr(gamma=0.1, iterations=8, batch=1, refresh=20)'
@@ -125,17 +132,21 @@ def vr(
         new = pull / (1 / gamma + (0 if phi.curvature is None else phi.curvature))
         return new, g + estimate(phi, new, rows) - estimate(phi, x, rows)
 
-    def solve(phi: Subproblem, x: Vector, g: Vector, r: Array, key: Key) -> tuple[Vector, Vector, Work]:
+    def init(f: LocalObjective, x: Vector) -> Estimate:
+        # Round 0 renews g_i, but an agent may be away then, or lose its state later: it must begin with a gradient.
+        return Estimate(f.gradient(x), jnp.bool_(True))
+
+    def solve(phi: Subproblem, x: Vector, known: Estimate, r: Array, key: Key) -> tuple[Vector, Estimate, Work]:
         if phi.curvature is None and gamma == float("inf"):
             refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma: it is the step here")
         renew = r % refresh == 0
-        g = lax.cond(renew, lambda: phi.f.gradient(x), lambda: g)
+        g = lax.cond(renew, lambda: phi.f.gradient(x), lambda: known.g)
         (x, g), work = loop.run(advance, lambda carry: carry[0], phi, (x, g), r, key, per_step=2)
-        return x, g, work._replace(samples=work.samples + jnp.where(renew, phi.f.size, 0))
+        work = work._replace(samples=work.samples + jnp.where(renew | known.owed, phi.f.size, 0))
+        return x, Estimate(g, jnp.bool_(False)), work
 
     settings = {"gamma": gamma, **loop.settings(), "refresh": refresh}
-    # Round 0 renews g_i, but an agent may be away then, or have lost its state since: it must begin with a gradient.
-    return Oracle(describe("vr", **settings), lambda f, x: f.gradient(x), solve, batch)
+    return Oracle(describe("vr", **settings), init, solve, batch)
 
 
 def optax(
