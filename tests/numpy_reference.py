@@ -4,7 +4,7 @@ Written from Algorithms 1 to 4 and not from the package, to check it. Randomness
 whether round r communicates, `indices[r][q][i]` which samples agent i uses at its local step q (an index or several).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,10 @@ class Agent(NamedTuple):
         a, b = self.features[rows], self.labels[rows]
         weights = (1 - np.tanh(b * (a @ x) / 2)) / 2  # the sigmoid of -b a.x, without overflow
         return -(weights * b) @ a / len(b) + 2 * ALPHA * BETA * x / (1 + ALPHA * x**2) ** 2
+
+
+def agents_of(features: Iterable[np.ndarray], labels: Iterable[np.ndarray]) -> list[Agent]:
+    return [Agent(a, b) for a, b in zip(features, labels, strict=True)]
 
 
 class Local(NamedTuple):

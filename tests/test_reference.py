@@ -1,95 +1,26 @@
-"""Fidelity: every iterate against the recorded reference runs, and against the paper's pseudo-code in plain NumPy.
+"""Fidelity: every iterate against the recorded reference runs, and against those of the authors' own program.
 
 That a method converges proves little: FedPD with a wrong server step converges too. So all iterates are compared.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
-from tree_math import Vector
 
-from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, simulate
-from fedpd.agents import Functions, Layout, Shard, arrays
-from fedpd.core import State
-from fedpd.precision import scope
-from fedpd.rounds import Inputs, Program, init_agents, one_round
+from fedpd import Algorithm, Problem, algorithms, oracles, problems, simulate
 from fedpd.sampling import Draw
-from fedpd.schedules import inverse_sqrt
+from fedpd.schedules import inverse_sqrt, program_fedavg_sgd, program_fedpd_sgd
 from tests import numpy_reference as paper
+from tests.trajectories import gaps, recorded_coins, recorded_draw, trajectories
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 NAMES = ("text_strong", "code_weak")
 ALWAYS = np.ones(600, bool)
-# The tests as a whole let XLA optimise less, since they mostly compile; what runs long here is optimised all the same.
-OPTIMISED: dict[str, Any] = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 Arrays = dict[str, np.ndarray]
-
-
-# --- a run that shows every iterate ---------------------------------------------------------------------------------
-
-
-class Trajectory(NamedTuple):
-    x: np.ndarray  # (T+1, D): mean_i x_{0,i}^r
-    agents: Any  # their final state
-
-
-def trajectories(algorithm: Algorithm, *some: Problem, rounds: int) -> list[Trajectory]:
-    """All iterates of `algorithm` on problems that share their functions: compiled once, run side by side."""
-    first = some[0]
-    functions = Functions(first.losses, first.penalty)
-    layout = Layout(first.agents, first.samples < 1000, None)  # small ones all at once, large ones agent by agent
-    program = Program(algorithm, functions, layout)
-
-    def run(shard: Shard, start: Vector) -> tuple[Any, Any]:
-        def step(state: State, nothing: None) -> tuple[State, Any]:
-            state, *_ = one_round(program, Inputs(shard, jax.random.key(0)), state)
-            return state, jax.vmap(algorithm.model)(state.agents).tree.mean(0)
-
-        agents = init_agents(program, shard, start)
-        state = State(agents, algorithm.server(start), jnp.int32(0))
-        end, path = lax.scan(step, state, None, length=rounds)
-        return jnp.concatenate([start.tree[None], path]), end.agents
-
-    with scope(True):
-        inputs = [jax.device_put((arrays(problem), Vector(problem.start))) for problem in some]
-        compiled = jax.jit(run).lower(*inputs[0]).compile(None if layout.parallel else OPTIMISED)
-        with ThreadPoolExecutor() as pool:
-            return list(pool.map(lambda one: Trajectory(*jax.tree.map(np.asarray, compiled(*one))), inputs))
-
-
-@partial(jax.jit, static_argnums=(0, 1), compiler_options=OPTIMISED)
-def _gaps(losses: Any, penalty: Any, samples: jax.Array, path: jax.Array) -> jax.Array:
-    gradient = jax.grad(lambda x: jnp.mean(losses(x, samples)) + penalty(x))
-    return lax.map(lambda x: jnp.sum(gradient(x) ** 2), path)
-
-
-def gaps(problem: Problem, path: np.ndarray) -> np.ndarray:
-    """||grad f||^2 along a path, where all agents have as many samples."""
-    with scope(True):
-        return np.asarray(_gaps(problem.losses, problem.penalty, problem.data.reshape(-1, problem.dimension), path))
-
-
-def recorded_coins(coins: np.ndarray) -> Callable[[Any], Any]:
-    """p_r for which round r communicates exactly where the coin says so."""
-    return lambda r: jnp.where(jnp.asarray(coins)[r], 0.0, 1.0)
-
-
-def recorded_draw(indices: np.ndarray) -> Draw:
-    """The samples of (T, Q, N) or (T, Q, N, B), whatever the key."""
-    indices = indices.astype(np.int32)
-    return lambda key, r, agent, size, shape: jnp.asarray(indices)[r, :, agent].reshape(shape)
-
-
-# --- against the recorded runs --------------------------------------------------------------------------------------
 
 
 def load(name: str) -> Arrays:
@@ -164,11 +95,6 @@ def fedprox_gd(rho: float) -> Build:
     return lambda draws: algorithms.fedprox(rho=rho, oracle=oracles.gd(step=0.04, iterations=8))
 
 
-def code_schedule(r: Any, q: Any) -> Any:
-    """The local step of the authors' FedPD-SGD."""
-    return 0.08 / jnp.sqrt(600 * r / 5 + q + 1)
-
-
 RUNS: dict[str, Build] = {
     "fedavg_gd__eta0.005_Q8": fedavg_gd,
     "fedpd_gd__eta0.08_eta1eq_Q8_p0": fedpd_gd(0.08, 0.08),
@@ -184,7 +110,7 @@ RUNS: dict[str, Build] = {
     "fedprox_gd__eta0.04_rho1_Q8": fedprox_gd(1.0),
     "fedprox_gd__eta0.04_rho25_Q8": fedprox_gd(25.0),
     "fedpd_sgd__eta4_eta1_1over600_Q600_T6": fedpd_sgd(4.0, 1 / 600),
-    "fedpd_sgd__eta0.08_codesched_Q600_T6": fedpd_sgd(0.08, code_schedule),
+    "fedpd_sgd__eta0.08_codesched_Q600_T6": fedpd_sgd(0.08, program_fedpd_sgd(0.08, 600)),
     "fedpd_sgd__eta0.08_eta1_1over600_Q600_T6": fedpd_sgd(0.08, 1 / 600),
     "fedavg_sgd__eta0.04_Q600_T6": fedavg_sgd(0.04),
     "fedavg_sgd__eta4_Q600_T6": fedavg_sgd(4.0),
@@ -256,62 +182,10 @@ def test_recorded_coins_mean_communication(reference: dict[str, Arrays]) -> None
     assert reference["text_strong"]["coin_p05"].sum() == 267
 
 
-# --- against the authors' own program -------------------------------------------------------------------------------
-# In the units of f_i its steps 8 and 4 are 0.08 and 0.04. Its server step is x_0 + eta lambda^{r+1}, its Oracle II has
-# no gamma. Its FedProx is left out: there the agents never restart at x_0, which no description of FedProx has.
-
-
-def octave_draw(recorded: Arrays, run: str, iterations: int) -> Draw:
-    return recorded_draw(recorded[f"{run}__idx0"].reshape(-1, iterations, 100))
-
-
-def fedavg_sgd_step(r: Any, q: Any) -> Any:
-    """What its FedAvg-SGD was found to do: not 1/sqrt, and a first step of its own in a round (seen at r = 0, 1)."""
-    return 0.04 / jnp.where(q == 0, 10 * r + 1.0, 600 * r + q + 1.0)
-
-
-def octave_algorithm(run: str, recorded: Arrays) -> Algorithm:
-    match run:
-        case "fedavg_gd":
-            return algorithms.fedavg(oracle=oracles.gd(step=0.04 / 8, iterations=8))
-        case "fedavg_sgd":
-            return algorithms.fedavg(oracle=oracles.sgd(fedavg_sgd_step, 600, draw=octave_draw(recorded, run, 600)))
-        case "fedpd_gd_p0" | "fedpd_gd_p05":
-            oracle = oracles.gd(step=0.08, iterations=8)
-        case "fedpd_vr":
-            oracle = oracles.vr(np.inf, 2, 100, draw=octave_draw(recorded, run, 2))
-        case "fedpd_vr_fullbatch":
-            oracle = oracles.vr(np.inf, 2, 100, batch=None)
-        case "fedpd_sgd":
-            oracle = oracles.sgd(code_schedule, 600, draw=octave_draw(recorded, run, 600))
-    p = recorded_coins(recorded[f"{run}__comm"])
-    return algorithms.fedpd(eta=0.08, oracle=oracle, p=p, x0_rule="matlab")
-
-
-OCTAVE = ["fedavg_gd", "fedavg_sgd", "fedpd_gd_p0", "fedpd_gd_p05", "fedpd_vr", "fedpd_vr_fullbatch", "fedpd_sgd"]
-
-
-@pytest.mark.parametrize("run", OCTAVE)
-def test_every_iterate_of_the_authors_program(run: str, recorded_problems: dict[str, Problem]) -> None:
-    recorded = load("octave_code_weak")
-    wanted = recorded[f"{run}__x"]
-    algorithm = octave_algorithm(run, recorded)
-    (found,) = trajectories(algorithm, recorded_problems["code_weak"], rounds=len(wanted) - 1)
-    np.testing.assert_allclose(found.x, wanted, rtol=0, atol=1e-12)
-    assert_same_gap(gaps(recorded_problems["code_weak"], found.x[:-1]), recorded[f"{run}__gap"])
-
-
-# --- against the paper's pseudo-code in NumPy -----------------------------------------------------------------------
-
-
-def paper_agents(features: Any, labels: Any) -> list[paper.Agent]:
-    return [paper.Agent(a, b) for a, b in zip(features, labels, strict=True)]
-
-
 def test_the_pseudo_code_gives_the_recorded_runs(reference: dict[str, Arrays]) -> None:
-    """What the small problem below is compared with is itself right: the first rounds of the recorded runs."""
+    """What `test_pseudo_code` compares with is itself right: the first rounds of the recorded runs."""
     arrays, runs = load("data_text_strong"), reference["text_strong"]
-    agents = paper_agents(arrays["A"], arrays["b"])
+    agents = paper.agents_of(arrays["A"], arrays["b"])
     sgd_rows = runs["idx_sgd_Q600"][:1]
     found = {
         "fedpd_gd__eta0.08_eta1eq_Q8_p05": paper.fedpd(
@@ -334,78 +208,43 @@ def test_the_pseudo_code_gives_the_recorded_runs(reference: dict[str, Arrays]) -
         np.testing.assert_allclose(x, runs[f"{run}__x"][: len(x)], rtol=0, atol=1e-14)
 
 
-T, N, SIZES = 25, 6, (12, 5, 9, 12, 7, 10)
-RNG = np.random.default_rng(0)
-COINS = RNG.random(T) < 0.5
-INDICES = np.stack([RNG.integers(size, size=(T, 3, 2)) for size in SIZES], axis=2)  # (T, Q, N, B): Q = 3 steps, B = 2
-FEATURES, LABELS = (
-    [rows[:size] for rows, size in zip(stack, SIZES, strict=True)] for stack in data.strongly_noniid(N, 12, 4, seed=7)
-)
-SMALL = problems.penalized_logistic(FEATURES, LABELS)
-AGENTS = paper_agents(FEATURES, LABELS)
-STEP = inverse_sqrt(0.3, 3)
+# --- against the authors' own program -------------------------------------------------------------------------------
+# In the units of f_i its steps 8 and 4 are 0.08 and 0.04. Its server step is x_0 + eta lambda^{r+1}, its Oracle II has
+# no gamma. Its FedProx is left out: there the agents never restart at x_0, which no description of FedProx has.
 
 
-def numpy_step(r: int, q: int) -> float:
-    return 0.3 / np.sqrt(3 * r + q + 1)
+def octave_draw(recorded: Arrays, run: str, iterations: int) -> Draw:
+    return recorded_draw(recorded[f"{run}__idx0"].reshape(-1, iterations, 100))
 
 
-GD, PAPER_GD = oracles.gd(step=0.3, iterations=3), paper.gd(0.3, 3)
-SGD, PAPER_SGD = oracles.sgd(STEP, 3, 2, draw=recorded_draw(INDICES)), paper.sgd(numpy_step, 3, INDICES)
-ORACLES = {
-    "gd": (GD, PAPER_GD),
-    "sgd": (SGD, PAPER_SGD),
-    "vr": (oracles.vr(0.4, 3, 4, 2, draw=recorded_draw(INDICES)), paper.vr(0.4, 3, 4, INDICES)),
-    "vr_all_samples": (oracles.vr(0.4, 3, 4, None), paper.vr(0.4, 3, 4)),
-    "vr_gamma_inf": (oracles.vr(np.inf, 3, 4, 2, draw=recorded_draw(INDICES)), paper.vr(np.inf, 3, 4, INDICES)),
-}
+def octave_algorithm(run: str, recorded: Arrays) -> Algorithm:
+    match run:
+        case "fedavg_gd":
+            return algorithms.fedavg(oracle=oracles.gd(step=0.04 / 8, iterations=8))
+        case "fedavg_sgd":
+            return algorithms.fedavg(
+                oracle=oracles.sgd(program_fedavg_sgd(0.04, 600), 600, draw=octave_draw(recorded, run, 600))
+            )
+        case "fedpd_gd_p0" | "fedpd_gd_p05":
+            oracle = oracles.gd(step=0.08, iterations=8)
+        case "fedpd_vr":
+            oracle = oracles.vr(np.inf, 2, 100, draw=octave_draw(recorded, run, 2))
+        case "fedpd_vr_fullbatch":
+            oracle = oracles.vr(np.inf, 2, 100, batch=None)
+        case "fedpd_sgd":
+            oracle = oracles.sgd(program_fedpd_sgd(0.08, 600), 600, draw=octave_draw(recorded, run, 600))
+    p = recorded_coins(recorded[f"{run}__comm"])
+    return algorithms.fedpd(eta=0.08, oracle=oracle, p=p, x0_rule="matlab")
 
 
-@pytest.mark.parametrize(
-    ("oracle", "x0_rule"), [*((oracle, "paper") for oracle in ORACLES), ("gd", "matlab"), ("vr", "matlab")]
-)
-def test_fedpd_is_the_pseudo_code(oracle: str, x0_rule: str) -> None:
-    ours, theirs = ORACLES[oracle]
-    algorithm = algorithms.fedpd(eta=0.5, oracle=ours, p=recorded_coins(COINS), x0_rule=x0_rule)
-    x, x_i, duals = paper.fedpd(AGENTS, eta=0.5, oracle=theirs, coins=COINS, x0_rule=x0_rule)
-    (found,) = trajectories(algorithm, SMALL, rounds=T)
-    np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found.agents.x.tree, x_i, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found.agents.dual.tree, duals, rtol=0, atol=1e-12)
-    assert np.abs(x[-1]).max() > 0.1  # it went somewhere
+OCTAVE = ["fedavg_gd", "fedavg_sgd", "fedpd_gd_p0", "fedpd_gd_p05", "fedpd_vr", "fedpd_vr_fullbatch", "fedpd_sgd"]
 
 
-@pytest.mark.parametrize("indices", [None, INDICES], ids=["gd", "sgd"])
-def test_fedavg_is_the_pseudo_code(indices: np.ndarray | None) -> None:
-    oracle = oracles.sgd(STEP, 3, None) if indices is None else SGD
-    x, _ = paper.fedavg(AGENTS, step=numpy_step, Q=3, rounds=T, indices=indices)
-    (found,) = trajectories(algorithms.fedavg(oracle=oracle), SMALL, rounds=T)
-    np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-12)
-
-
-PROX_ORACLES = {
-    "gd": (GD, PAPER_GD),
-    "sgd": (SGD, PAPER_SGD),
-    "vr": (oracles.vr(0.4, 3, 1, 2, draw=recorded_draw(INDICES)), paper.vr(0.4, 3, 1, INDICES)),
-}
-
-
-@pytest.mark.parametrize("oracle", PROX_ORACLES)
-def test_fedprox_is_the_pseudo_code(oracle: str) -> None:
-    ours, theirs = PROX_ORACLES[oracle]
-    x, _ = paper.fedprox(AGENTS, rho=2.0, oracle=theirs, rounds=T)
-    (found,) = trajectories(algorithms.fedprox(rho=2.0, oracle=ours), SMALL, rounds=T)
-    np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("oracle", ["gd", "vr"])
-def test_simulate_is_the_pseudo_code(oracle: str) -> None:
-    ours, theirs = ORACLES[oracle]
-    x, x_i, duals = paper.fedpd(AGENTS, eta=0.5, oracle=theirs, coins=COINS)
-    run = simulate(algorithms.fedpd(eta=0.5, oracle=ours, p=recorded_coins(COINS)), SMALL, rounds=T)
-    gap = [sum(np.mean([agent.grad(point) for agent in AGENTS], axis=0) ** 2) for point in x]
-    np.testing.assert_allclose(run.model, x[-1], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.agents.x.tree, x_i, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.agents.dual.tree, duals, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.history["stationarity"], gap, rtol=1e-9)
-    assert np.array_equal(run.history["communicated"][1:], COINS)
+@pytest.mark.parametrize("run", OCTAVE)
+def test_every_iterate_of_the_authors_program(run: str, recorded_problems: dict[str, Problem]) -> None:
+    recorded = load("octave_code_weak")
+    wanted = recorded[f"{run}__x"]
+    algorithm = octave_algorithm(run, recorded)
+    (found,) = trajectories(algorithm, recorded_problems["code_weak"], rounds=len(wanted) - 1)
+    np.testing.assert_allclose(found.x, wanted, rtol=0, atol=1e-12)
+    assert_same_gap(gaps(recorded_problems["code_weak"], found.x[:-1]), recorded[f"{run}__gap"])
