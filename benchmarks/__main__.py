@@ -10,10 +10,10 @@ from importlib.util import find_spec
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks import grid
+from benchmarks.bar import bar
 from benchmarks.workloads import Contender, Workload, full_gradients, largest_difference, stochastic_gradients
 
 REPETITIONS = 9
@@ -43,14 +43,7 @@ def main() -> None:
 
 def run(workload: Workload, console: Console) -> bool:
     """Check, time and print one workload; whether all contenders computed the same."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with bar(console) as progress:
         task = progress.add_task("", total=1 + REPETITIONS)
 
         def tell(text: str) -> None:

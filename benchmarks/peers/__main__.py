@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks.bar import bar
 from benchmarks.peers import inputs
 from benchmarks.peers.environments import ROOT, NotInstalledError, python_of, reason, version
 from benchmarks.peers.roster import CORES, FEDPD, PEERS, Peer, Way
@@ -78,19 +78,12 @@ def installed(peer: Peer, console: Console) -> list[Contender]:
 
 def run(task: Task, contenders: list[Contender], passes: int, console: Console) -> bool:
     """Time and print one task; whether all that finished have the same loss."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress, tempfile.TemporaryDirectory() as folder:
-        bar, path = progress.add_task("", total=passes * len(contenders)), Path(folder) / "task.npz"
+    with bar(console) as progress, tempfile.TemporaryDirectory() as folder:
+        turns, path = progress.add_task("", total=passes * len(contenders)), Path(folder) / "task.npz"
         save(task, path)
 
         def tell(contender: Contender) -> None:
-            progress.update(bar, description=f"{task.kind}: {contender.label}", advance=1)
+            progress.update(turns, description=f"{task.kind}: {contender.label}", advance=1)
 
         results = measure(path, contenders, passes, tell)
     finished = [played for played in results if played.outcomes]

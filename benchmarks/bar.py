@@ -1,0 +1,10 @@
+"""The bar of a benchmark under way: what it is at, how far, since when; gone at the end."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+def bar(console: Console) -> Progress:
+    what = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), what, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
