@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.common import bytes_to_ndarray
 
 from fedpd import Algorithm, FedpdError, algorithms
 from fedpd.core import Tree
 from fedpd.flower import FederationError, InProcessGrid, Settings, Strategy
 from fedpd.flower.secure import MODULUS, fixed_point
-from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, app, run, start
+from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, Deliver, Fallible, app, run, start
 
 ROUNDS, BOUND = 6, 16.0
 CONFIGS = "secaggplus_configs"
@@ -70,20 +71,22 @@ def test_the_server_is_told_no_array_and_no_gradient() -> None:
     assert np.isnan(found.history["stationarity"]).all()
 
 
-def test_masks_differ_from_the_message_and_from_each_other() -> None:
-    """The same answers, asked for twice: nothing of the masked vectors repeats."""
-    seen: list[Any] = []
-    for _ in range(2):
-        grid = Listening(FEDPD)
-        run(FEDPD, 1, grid, secure_range=BOUND)
-        records: list[Any] = [content.config_records.get(CONFIGS, {}) for content in grid.told]
-        seen += [record["masked_params"] for record in records if "masked_params" in record]
-    assert len(seen) == 2 * AGENTS
-    assert len({tuple(parts) for parts in seen}) == 2 * AGENTS
+def test_what_the_server_is_told_fills_the_masks_range() -> None:
+    """Messages themselves are below the levels of fixed point, a quarter of the modulus here."""
+    grid = Listening(FEDPD)
+    run(FEDPD, ROUNDS, grid, secure_range=BOUND)
+    records: list[Any] = [content.config_records.get(CONFIGS, {}) for content in grid.told]
+    parts = [part for record in records for part in record.get("masked_params", [])]
+    entries = np.concatenate([bytes_to_ndarray(part).ravel() for part in parts])
+    assert len(entries) == ROUNDS * AGENTS * (1 + DIMENSION + 1)  # the weight, w and b
+    share = np.mean(entries > fixed_point(BOUND, AGENTS).levels)
+    assert share == pytest.approx(3 / 4, abs=0.2)
 
 
 def test_a_range_that_would_cut_is_refused_by_name_and_says_what_is_enough() -> None:
-    with pytest.raises(FederationError, match=r"beyond secure-range = 0.001 and would be cut. Try \d+ or more"):
+    with pytest.raises(
+        FederationError, match=r"beyond secure-range = 0.001 and would be cut. Try \d+ or more.*resumes it\.$"
+    ):
         run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=0.001)
 
 

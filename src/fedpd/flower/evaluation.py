@@ -31,18 +31,21 @@ def question(model: ArrayRecord, form: str) -> RecordDict:
 def evaluate(site: Site, content: RecordDict, *, secure: bool = False) -> RecordDict:
     """A client's f_i and, unless `secure`, grad f_i at the model it is sent, and what it gets right there."""
     x = Vector(unpack(content["arrays"], site.shapes.model, "model"))  # type: ignore[arg-type]
-    value, gradient, sums = jax.device_get(_judge(site.functions, site.shard, x))
+    value, gradient, sums = jax.device_get(_judge(site.functions, secure, site.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if sums is None else {name: float(one) for name, one in zip(SUMS, sums, strict=True)}
     answer = RecordDict({"metrics": MetricRecord(metrics)})
-    if not secure:
+    if gradient is not None:
         answer["arrays"] = pack(gradient.tree)
     return answer
 
 
-@partial(jax.jit, static_argnums=0)
-def _judge(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, Vector, tuple[Array, ...] | None]:
-    value, gradient = local_objective(functions, shard).value_and_gradient(x)
+@partial(jax.jit, static_argnums=(0, 1))
+def _judge(
+    functions: Functions, secure: bool, shard: Shard, x: Vector
+) -> tuple[Array, Vector | None, tuple[Array, ...] | None]:
+    f = local_objective(functions, shard)
+    value, gradient = (f.value(x), None) if secure else f.value_and_gradient(x)
     return value, gradient, None if functions.correct is None else judge(functions, shard, x)
 
 

@@ -18,7 +18,7 @@ from fedpd.core import Algorithm, Tree
 from fedpd.flower import ledger as books
 from fedpd.flower.collect import Collected, Patience, collect
 from fedpd.flower.evaluation import combine, question, read_evaluation
-from fedpd.flower.policy import clip, counted_messages
+from fedpd.flower.policy import clip, counted_messages, incomplete, tell_absent
 from fedpd.flower.protocol import EVALUATE, TRAIN
 from fedpd.flower.records import pack
 from fedpd.flower.roll import call_roll, in_order
@@ -146,7 +146,8 @@ class Federation:
     def settle_sum(self, desk: Desk, found: Collected, mean: Tree | None) -> None:
         """As `settle`, where only the mean of the messages is known."""
         self.count(found)
-        counted_messages(self.terms, self.state, desk.expected(), found, "fail")
+        if mean is None:
+            raise incomplete(self.terms, self.state, tell_absent(self.state, found))
         self._advance(desk, found, mean, len(found.answers), len(found.answers))
 
     def _advance(self, desk: Desk, found: Collected, mean: Tree, number: int, senders: int) -> None:

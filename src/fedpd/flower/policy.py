@@ -1,6 +1,7 @@
 """What the server does about clients that did not answer, and about answers that move the mean too far."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,19 +19,14 @@ def counted_messages(
     terms: Terms, state: State, expected: list[int], found: Collected, on_timeout: str
 ) -> dict[int, Any]:
     """The messages that make up the mean, by agent: of all that answered, and by the policy of the others."""
-    absent = found.missing | found.refused
-    for name, why in absent.items():
-        log.warning("Client %r is not counted in communication %d: %s", name, state.number, why)
+    absent = tell_absent(state, found)
     silent = {terms.names.index(name): answer.message for name, answer in found.answers.items()}
     messages = {agent: message for agent, message in silent.items() if message is not None}
     if not absent and len(expected) == len(terms.names):
         return messages
     reasons = "; ".join(f"{name!r}: {why}" for name, why in absent.items())
     if on_timeout == "fail":
-        raise FederationError(
-            f"communication {state.number} lacks {len(absent)} of {len(terms.names)} clients ({reasons}). Mend them "
-            'and start the run again, which resumes it; or choose on-timeout = "stale" or "partial".'
-        )
+        raise incomplete(terms, state, absent, '; or choose on-timeout = "stale" or "partial"')
     if not found.answers:
         raise FederationError(f"communication {state.number}: nobody answered ({reasons}). Mend them and start again.")
     if on_timeout == "stale":
@@ -41,6 +37,23 @@ def counted_messages(
             if agent not in silent:
                 messages[agent] = state.last[agent]
     return messages
+
+
+def tell_absent(state: State, found: Collected) -> dict[str, str]:
+    """Who did not answer as asked, and why, into the log too."""
+    absent = found.missing | found.refused
+    for name, why in absent.items():
+        log.warning("Client %r is not counted in communication %d: %s", name, state.number, why)
+    return absent
+
+
+def incomplete(terms: Terms, state: State, absent: Mapping[str, str], otherwise: str = "") -> FederationError:
+    """That a communication which needs all clients lacks some."""
+    reasons = "; ".join(f"{name!r}: {why}" for name, why in absent.items())
+    return FederationError(
+        f"communication {state.number} lacks {len(absent)} of {len(terms.names)} clients ({reasons}). Mend them "
+        f"and start the run again, which resumes it{otherwise}."
+    )
 
 
 def clip(message: Tree, reference: Tree | None, bound: float) -> tuple[Tree, bool]:
