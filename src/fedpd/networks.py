@@ -12,30 +12,46 @@ from jax import lax
 
 from fedpd.core import Array
 
-FEW = 4  # rows of a batch up to which the gradient of a dense layer is written as a sum of outer products
+FEW = 4  # rows of a batch up to which products with a kernel are written out, row by row or part by part
+LARGE = 2**20  # numbers of a kernel from which on its rows are split
+PARTS = 64
 
 
 @jax.custom_vjp
 def product(x: Array, kernel: Array) -> Array:
-    """x @ kernel, (B, m) by (m, n). For a few rows, the kernel's gradient is the sum of B outer products.
+    """x @ kernel, (B, m) by (m, n), with a gradient that is quick inside a loop of training steps.
 
-    As sums they are merged with the step that uses them, and the gradient is never written to memory. Measured on one
-    core, a step of LEAF's network (6.4 million parameters in this layer) on 2 images: 17.6 ms so, 21.4 ms otherwise;
-    with FedPD's terms 20.7 ms and 25.2 ms.
+    A step of a wide layer reads and writes its kernel, and little else, so it counts how often it is read. For a few
+    rows the kernel's gradient is a sum of B outer products: merged with the step that uses it, it is never written to
+    memory; and matrix products are split so that XLA streams the kernel once. Measured on one core, LEAF's layer of
+    3136 x 2048 on 2 images: forward 1.2 ms against 3.8 ms, backward 1.4 ms against 2.3 ms. Measured with FedPD on two
+    cores, a round of 8 agents and 10 steps: 0.93 s, and 1.2 s without this and without the order in `_backward`.
     """
-    return x @ kernel
+    return _multiply(x, kernel)
+
+
+def _multiply(x: Array, kernel: Array) -> Array:
+    if len(x) > FEW or kernel.size < LARGE or len(kernel) % PARTS:
+        return x @ kernel
+    parts = kernel.reshape(PARTS, -1, kernel.shape[1])
+    return jnp.einsum("bpm,pmn->pbn", x.reshape(len(x), PARTS, -1), parts).sum(axis=0)
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    return x @ kernel, (x, kernel)
+    return _multiply(x, kernel), (x, kernel)
 
 
 def _backward(known: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
     x, kernel = known
-    if len(x) > FEW:
-        return slope @ kernel.T, x.T @ slope
+    few = len(x) <= FEW
+    dx = jnp.stack([kernel @ pull for pull in slope]) if few else slope @ kernel.T
+    # A step overwrites the kernel. If its gradient did not need dx, XLA might compute dx later, and to be safe would
+    # copy the kernel in every step. (An optimisation barrier is gone before it decides on copies.)
+    slope = slope + 0 * dx[:, :1]
+    if not few:
+        return dx, x.T @ slope
     outer = [row[:, None] * pull for row, pull in zip(x, slope, strict=True)]
-    return slope @ kernel.T, sum(outer[1:], outer[0])
+    return dx, sum(outer[1:], outer[0])
 
 
 product.defvjp(_forward, _backward)
