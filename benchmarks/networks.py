@@ -71,7 +71,7 @@ def _engine(problem: fedpd.Problem, method: fedpd.Algorithm, module: torch_loop.
         run = fedpd.simulate(method, problem, rounds=1, progress=False)
         return [leaf.numpy() for leaf in torch_loop.from_flax(run.model, module)]
 
-    return Contender("fedpd", "engine", 4, play, iterates)
+    return Contender("fedpd", "engine", 5, play, iterates)
 
 
 def _torch(threads: int, rounds_of: Callable[[int], tuple[float, torch_loop.Parameters]]) -> Contender:
