@@ -165,18 +165,23 @@ def test_leafs_network_is_flaxs() -> None:
 )
 def test_dense_layers_are_flaxs(rows: int, features: int, width: int) -> None:
     """Values, gradients and products with the Hessian, with and without outer products and parts."""
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, features)), jnp.float32)
-    ours, theirs = networks.Dense(width), nn.Dense(width)
-    start = theirs.init(jax.random.key(0), x)
-    again = ours.init(jax.random.key(0), x)
-    jax.tree.map(np.testing.assert_array_equal, start, again)
+    ours, theirs = networks.Dense(width), nn.Dense(width, param_dtype=jnp.float64)
+    with scope(True):
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(rows, features)))
+        start = theirs.init(jax.random.key(0), x)
 
-    def curved(module: nn.Module, variables: Any) -> Any:
-        return jnp.sum(jnp.tanh(jnp.asarray(module.apply(variables, x))) ** 3)
+        def curved(module: nn.Module, variables: Any) -> Any:
+            return jnp.sum(jnp.tanh(jnp.asarray(module.apply(variables, x))) ** 3)
 
-    for take in (curved, jax.grad(curved, 1), lambda m, v: jax.jvp(jax.grad(partial(curved, m)), (v,), (v,))):
-        pair = [take(module, start) for module in (ours, theirs)]
-        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), *pair)
+        for take in (curved, jax.grad(curved, 1), lambda m, v: jax.jvp(jax.grad(partial(curved, m)), (v,), (v,))):
+            pair = [take(module, start) for module in (ours, theirs)]
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12), *pair)
+
+
+def test_dense_layers_begin_as_flaxs() -> None:
+    x = jnp.ones((2, 5))
+    start = [module.init(jax.random.key(0), x) for module in (networks.Dense(3), nn.Dense(3))]
+    jax.tree.map(np.testing.assert_array_equal, *start)
 
 
 def test_poolings_gradient_is_shared_by_equal_maxima() -> None:
