@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, Error, Message
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -69,6 +70,21 @@ def test_an_order_without_an_answer_is_sent_again() -> None:
     there = run(FEDPD, ROUNDS, Fallible(FEDPD, lose_first_reply), resend=0.01)
     assert_same(there.model, undisturbed().model, rtol=0)
     assert there.history["missing"][-1] == 0
+
+
+def test_a_message_that_the_superlink_did_not_take_is_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+    """As when it is killed between a message's head and its arrays, of the hellos and of the orders."""
+    failures = {kind: iter([True, True]) for kind in ("query.hello", "train")}
+
+    def take_later(message: Message, deliver: Deliver) -> Message | None:
+        if next(failures[message.metadata.message_type], False):
+            raise ObjectPushError("an array", run_id=1, session_id="of before")
+        return deliver(message)
+
+    there = run(FEDPD, ROUNDS, Fallible(FEDPD, take_later), resend=0.01)
+    assert_same(there.model, undisturbed().model, rtol=0)
+    assert there.history["missing"][-1] == 0
+    assert "was not taken: Failed to push object with ID 'an array'" in caplog.text
 
 
 def test_a_client_that_fails_and_recovers_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

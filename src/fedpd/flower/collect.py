@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from fedpd.checks import FedpdError
 from fedpd.flower.records import serialised_bytes
-from fedpd.flower.roll import Roll
+from fedpd.flower.roll import Roll, push
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -113,8 +113,11 @@ class _Collection:
             if now >= order.again:
                 message = Message(order.content, self.roll.nodes[name], self.kind, ttl=self.patience.deadline + 60)
                 self.down += serialised_bytes(order.content)
-                self.sent |= {identity: name for identity in self.grid.push_messages([message]) if identity}
-                self.open[name] = order._replace(again=now + order.pause, pause=2 * order.pause)
+                if taken := push(self.grid, message):
+                    self.sent |= dict.fromkeys(taken, name)
+                    self.open[name] = order._replace(again=now + order.pause, pause=2 * order.pause)
+                else:
+                    self._postpone(name, "the SuperLink did not take the order")
 
     def hear(self) -> None:
         for reply in self.grid.pull_messages(list(self.sent)) if self.sent else ():
@@ -128,15 +131,20 @@ class _Collection:
             self.open.pop(name, None)
 
     def _fail(self, name: str, error: Error) -> None:
-        """An error of Flower, or of the ClientApp (which has so many chances): the order is sent again, ever later."""
+        """An error of Flower, or of the ClientApp, which has so many chances."""
         reason = reason_of(error)
         log.warning("Client %r: %s", name, reason)
-        order = self.open[name]
-        errors, faults = order.errors + 1, order.faults + (error.code in OWN_FAULT)
-        again = time.monotonic() + min(2.0**errors, self.patience.resend)
-        self.open[name] = order._replace(errors=errors, faults=faults, heard=reason, again=again)
+        self._postpone(name, reason)
+        faults = self.open[name].faults + (error.code in OWN_FAULT)
+        self.open[name] = self.open[name]._replace(faults=faults)
         if faults == self.patience.attempts:
             self.refused[name] = f"failed at attempt {faults}: {reason}"
+
+    def _postpone(self, name: str, reason: str) -> None:
+        """The order is sent again, ever later."""
+        order = self.open[name]
+        again = time.monotonic() + min(2.0 ** (order.errors + 1), self.patience.resend)
+        self.open[name] = order._replace(errors=order.errors + 1, heard=reason, again=again)
 
     def _read(self, name: str, content: RecordDict) -> None:
         try:

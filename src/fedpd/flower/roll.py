@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedpd.checks import FedpdError
 from fedpd.flower.protocol import HELLO, PREFIX
@@ -31,6 +32,15 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (parts(name), name))
 
 
+def push(grid: Grid, message: Message) -> list[str]:
+    """Flower's identity of the message; none where the SuperLink did not take it, as when it dies meanwhile."""
+    try:
+        return [identity for identity in grid.push_messages([message]) if identity]
+    except ObjectPushError as error:
+        log.warning("A message to node %d was not taken: %s", message.metadata.dst_node_id, error)
+        return []
+
+
 class Roll:
     """The names of nodes, learned by asking every node once. `nodes` has the newest node of every name."""
 
@@ -44,9 +54,9 @@ class Roll:
         """Ask new nodes for their names and hear those asked before; returns who is on another node than before."""
         for node in self.grid.get_node_ids():
             if node not in self._known:
-                self._known.add(node)
-                message = Message(RecordDict({"config": ConfigRecord({})}), node, HELLO)
-                self._asked |= {identity: node for identity in self.grid.push_messages([message]) if identity}
+                asked = push(self.grid, Message(RecordDict({"config": ConfigRecord({})}), node, HELLO))
+                self._known |= {node for _ in asked}
+                self._asked |= dict.fromkeys(asked, node)
         moved = []
         for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
             node = self._asked.pop(reply.metadata.reply_to_message_id)
