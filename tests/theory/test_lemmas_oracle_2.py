@@ -59,11 +59,11 @@ def solve_step_by_step(problem: Problem, eta: float, gamma: float, refresh: int)
 
             inner = [local(q) for q in range(1, STEPS + 1)]
             full = jax.vmap(lambda one, x: local_objective(functions, one).gradient(x))(shard, agents.x)
-            g = jnp.where(r % refresh == 0, full.tree, agents.memory.tree)
+            g = jnp.where(r % refresh == 0, full.tree, agents.memory.g.tree)
             after = inner[-1]
             mean = jnp.broadcast_to(after.x0.tree.mean(0), after.x0.tree.shape)
             x = jnp.stack([agents.x.tree, *(agent.x.tree for agent in inner)])
-            g = jnp.stack([g, *(agent.memory.tree for agent in inner[:-1])])
+            g = jnp.stack([g, *(agent.memory.g.tree for agent in inner[:-1])])
             after = after._replace(x0=Vector(mean))
             return after, (x, g, after, inner[-1].x0.tree)
 
