@@ -85,7 +85,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
     assert "communications" in done.stdout
     assert re.search(r"Explodes: .*diverged at round \d+.*1/L", done.stdout)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "experiment.toml", "history.parquet", "checkpoints", "models", "comparison.png", "comparison.svg",
+        ".fedpd-run", "experiment.toml", "history.parquet", "checkpoints", "models", "comparison.png", "comparison.svg",
     }  # fmt: skip
     histories = read_parquet(tmp_path / "out" / "history.parquet")
     assert len(histories["FedAvg", 0]["round"]) == 41
@@ -111,7 +111,8 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("compare", "--data", "stong"), "Did you mean 'strong'?"),
         (("run", "nothing.toml"), "nothing.toml cannot be read"),
         (("run", "wrong.toml"), "error: wrong.toml: [run] rounds = 0: must be an integer of at least 1"),
-        (("resume", "."), "this is not a run's folder"),
+        (("resume", "."), "fedpd did not make this folder for a run"),
+        (("run", "small.toml", "--out", ".", "--overwrite"), "--out .: the folder is not empty, and fedpd did not"),
         (("report", "full"), "full: there is no experiment.toml in it, so this is not a run's folder"),
         (("watch", "nothing"), "nothing: there is no such folder"),
         (("compare", "--out", "full"), "the folder is not empty"),
@@ -124,6 +125,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
 def test_wrong_input_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "wrong.toml").write_text(EXPERIMENT.format(rounds=0))
+    write(tmp_path, 1)
     (tmp_path / "full" / "thesis.tex").touch()
     done = fedpd(*arguments, folder=tmp_path)
     assert done.returncode == 2

@@ -18,7 +18,7 @@ from rich.logging import RichHandler
 from rich.progress import TaskID
 from rich.text import Text
 
-from fedpd import __version__, deploy, experiment, runner, theory
+from fedpd import __version__, deploy, experiment, run_folder, runner, theory
 from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError, choice, count, positive
 from fedpd.defaults import method_tables, toml
@@ -182,9 +182,9 @@ def tune(
     console.print(report.tuning_table(tuned, target))
     folder = out or _new_folder("tune")
     text = report.experiment_text(toml(dict(table)), rounds, [one.table for one in tuned])
-    runner.create(folder, text, overwrite=overwrite)
+    run_folder.create(folder, text, overwrite=overwrite)
     paths = save_figure(report.sensitivity_figure(tuned, target, rounds), folder, "sensitivity")
-    tuned_file = folder / runner.EXPERIMENT
+    tuned_file = folder / run_folder.EXPERIMENT
     console.print(Text(f"Figure: {paths[0]}\nTuned experiment: fedpd run {tuned_file}"), soft_wrap=True)
 
 
@@ -278,7 +278,7 @@ def _new_folder(name: str) -> Path:
 
 
 def _start(plan: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
-    runner.create(folder, plan.text, overwrite=overwrite)
+    run_folder.create(folder, plan.text, overwrite=overwrite)
     _execute(plan, folder, target)
 
 
@@ -312,7 +312,7 @@ def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: 
     paths = save_figure(comparison_figure(results, title), folder, "comparison")
     if all("test_accuracy" in run.history for result in results for run in result.runs):
         paths = save_figure(comparison_figure(results, title, "test_accuracy"), folder, "accuracy")
-    saved = f"Figure: {paths[0]}\nHistories: {folder / runner.HISTORY}\nAs a page: fedpd report {folder}"
+    saved = f"Figure: {paths[0]}\nHistories: {folder / run_folder.HISTORY}\nAs a page: fedpd report {folder}"
     console.print(Text(saved), soft_wrap=True)
 
 

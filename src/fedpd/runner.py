@@ -1,26 +1,16 @@
-"""Run an experiment into a folder, method by method; a folder that was interrupted is gone on with.
-
-DIR/experiment.toml                     what is run, word for word
-DIR/checkpoints/METHOD/round-*.safetensors
-DIR/history.parquet                     all histories, by label and seed
-DIR/models/METHOD-seed-S.safetensors
-"""
+"""Run an experiment into a run folder, method by method; an interrupted run is resumed."""
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from fedpd import checkpoint, experiment
-from fedpd.atomic import replace_file
 from fedpd.checks import FedpdError
 from fedpd.experiment import Experiment, Method
 from fedpd.history import write_parquet
+from fedpd.run_folder import CHECKPOINTS, EXPERIMENT, HISTORY, MODELS, is_run_folder
 from fedpd.simulate import Ensemble, Run, simulate
-
-EXPERIMENT = "experiment.toml"
-HISTORY = "history.parquet"
 
 Report = Callable[[str, int, float], None]  # (label, rounds done, stationarity now)
 
@@ -32,24 +22,10 @@ class Result(NamedTuple):
     runs: tuple[Run, ...]
 
 
-def create(folder: Path, text: str, *, overwrite: bool = False) -> None:
-    """A run's folder with its experiment file; refuses to mix with what is there already."""
-    if folder.exists() and any(folder.iterdir()):
-        ours = (folder / EXPERIMENT).exists()
-        if not (overwrite and ours):
-            remedy = f"Go on with it: fedpd resume {folder}; or start afresh: --overwrite" if ours else "Choose another"
-            raise FedpdError(f"--out {folder}: the folder is not empty, and runs are never mixed. {remedy}.")
-        shutil.rmtree(folder)
-    with replace_file(folder / EXPERIMENT) as file:
-        file.write(text.encode())
-
-
 def open_folder(folder: Path) -> Experiment:
-    """The experiment of a run's folder."""
-    if not (folder / EXPERIMENT).exists():
-        raise FedpdError(
-            f"{folder}: there is no {EXPERIMENT}, so this is not a run's folder. Start one: fedpd run FILE."
-        )
+    """The experiment of a run folder; those of fedpd 0.1.0 have no marker, but checkpoints."""
+    if not (folder / EXPERIMENT).exists() or not (is_run_folder(folder) or (folder / CHECKPOINTS).is_dir()):
+        raise FedpdError(f"{folder}: fedpd did not make this folder for a run. Start a run: fedpd run FILE.")
     return experiment.load(folder / EXPERIMENT)
 
 
@@ -74,14 +50,14 @@ def _run_method(plan: Experiment, method: Method, folder: Path, name: str, repor
         stragglers=plan.settings.stragglers,
         metrics_every=plan.settings.metrics_every,
         record=plan.settings.record,
-        checkpoints=folder / "checkpoints" / name,
+        checkpoints=folder / CHECKPOINTS / name,
         checkpoint_every=plan.settings.checkpoint_every,
         progress=lambda done, total, stationarity: report(method.label, done, stationarity),
     )
     runs = outcome.runs if isinstance(outcome, Ensemble) else (outcome,)
     for run in runs:
         meta = {"label": method.label, "algorithm": run.algorithm, "seed": run.seed, "rounds": plan.settings.rounds}
-        path = folder / "models" / f"{name}-seed-{run.seed}.safetensors"
+        path = folder / MODELS / f"{name}-seed-{run.seed}.safetensors"
         checkpoint.write(path, checkpoint.flatten("model", run.model), meta)
     return Result(method.label, runs)
 

@@ -142,10 +142,10 @@ oracle = { name = "gd", step = 0.1, iterations = 2 }
 
 
 def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
-    from fedpd import experiment, runner
+    from fedpd import experiment, run_folder, runner
 
     for name in ("one", "two"):
-        runner.create(tmp_path / name, EXPERIMENT)
+        run_folder.create(tmp_path / name, EXPERIMENT)
         runner.run(experiment.parse(EXPERIMENT), tmp_path / name, lambda *_: None)
     folders = [tmp_path / "one", tmp_path / "two"]
     records = read_all(folders)

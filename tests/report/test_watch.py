@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpd import FedpdError, experiment, runner
+from fedpd import FedpdError, experiment, run_folder, runner
 from fedpd.report.braille import plot
 from fedpd.report.curves import page_data
 from fedpd.report.recorded import read, read_all
@@ -46,7 +46,7 @@ class StopError(Exception):
 def half(tmp_path: Path) -> Path:
     """A run that was stopped after ten rounds of its first method."""
     folder = tmp_path / "half"
-    runner.create(folder, EXPERIMENT)
+    run_folder.create(folder, EXPERIMENT)
 
     def stop(label: str, done: int, stationarity: float) -> None:
         if done > 10:
@@ -106,7 +106,7 @@ def test_a_torn_checkpoint_is_passed_over(half: Path) -> None:
 
 def test_folders_that_cannot_be_reported(tmp_path: Path, half: Path) -> None:
     empty = tmp_path / "empty"
-    runner.create(empty, EXPERIMENT)
+    run_folder.create(empty, EXPERIMENT)
     assert "first checkpoint" in text(empty, once=True)
     with pytest.raises(FedpdError, match=r"nothing is recorded yet.*fedpd resume"):
         read_all([empty])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyarrow import ArrowException
 
-from fedpd import checkpoint, experiment, runner
+from fedpd import checkpoint, experiment, run_folder, runner
 from fedpd.checks import FedpdError, refuse
 from fedpd.engine import Divergence
 from fedpd.history import COLUMNS, History, read_parquet
@@ -66,16 +66,16 @@ class Record(NamedTuple):
 
 def read(folder: Path) -> Record:
     """A run's folder, also while the run goes on: what is finished and, up to the last checkpoint, what is not."""
-    path = folder / runner.EXPERIMENT
+    path = folder / run_folder.EXPERIMENT
     if not path.is_file():
-        what = "there is no such folder" if not folder.exists() else f"there is no {runner.EXPERIMENT} in it"
+        what = "there is no such folder" if not folder.exists() else f"there is no {run_folder.EXPERIMENT} in it"
         raise FedpdError(f"{folder}: {what}, so this is not a run's folder. Give one that fedpd run or compare made.")
     text = experiment.read_text(path)
     try:
         _, settings, methods = outline = experiment.read_outline(text)
     except FedpdError as error:
         raise FedpdError(f"{path}: {error}") from None
-    whole, entries, versions = _whole(folder / runner.HISTORY), [], None
+    whole, entries, versions = _whole(folder / run_folder.HISTORY), [], None
     for number, method in enumerate(methods, 1):
         books = checkpoint.peek(folder / "checkpoints" / runner.method_name(number, method.label), "history.", "clock")
         runs = [_recorded(books, i, seed, whole.get((method.label, seed))) for i, seed in enumerate(settings.seeds)]

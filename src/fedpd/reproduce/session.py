@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from fedpd import experiment, runner
+from fedpd import experiment, run_folder, runner
 from fedpd.checks import FedpdError, TheoryWarning
 from fedpd.experiment import Experiment
 from fedpd.reproduce.verdict import Check
@@ -55,9 +55,9 @@ def run_file(
     text = experiment_text(name, values)
     into = into or name
     folder = session.folder / "runs" / into
-    stored = folder / runner.EXPERIMENT
+    stored = folder / run_folder.EXPERIMENT
     if not stored.exists():
-        runner.create(folder, text)
+        run_folder.create(folder, text)
     elif stored.read_text(encoding="utf-8") != text:
         raise FedpdError(
             f"{folder}: holds a run of another experiment file, and runs are never mixed. "
