@@ -101,7 +101,7 @@ def test_five_minutes_run() -> None:
 
 
 def test_experiment_files_in_the_documentation_are_valid() -> None:
-    from fedpd.experiment import read_outline
+    from fedpd.experiments.experiment import read_outline
 
     files = [block for page in PAGES for block in blocks(page, "toml") if "[run]" in block]
     assert files

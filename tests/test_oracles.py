@@ -16,9 +16,9 @@ import pytest
 from tree_math import Vector
 
 from fedpd import FedpdError, Oracle, algorithms, oracles, problems, simulate
+from fedpd.base.precision import scope
 from fedpd.core import LocalObjective, augmented_lagrangian
-from fedpd.precision import scope
-from fedpd.sampling import Draw
+from fedpd.core.sampling import Draw
 
 
 def losses(x: Any, sample: Any) -> Any:

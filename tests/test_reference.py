@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedpd import Algorithm, Problem, algorithms, oracles, problems, simulate
-from fedpd.sampling import Draw
+from fedpd.core.sampling import Draw
 from fedpd.schedules import inverse_sqrt, program_fedavg_sgd, program_fedpd_sgd
 from tests import numpy_reference as paper
 from tests.trajectories import gaps, recorded_coins, recorded_draw, trajectories

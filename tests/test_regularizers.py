@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from tree_math import Vector
 
 from fedpd import FedpdError, regularizers
-from fedpd.precision import scope
+from fedpd.base.precision import scope
 
 ALL = [regularizers.l1(0.4), regularizers.l2(2.0), regularizers.box(-0.5, 1.0), regularizers.group_l1(0.7)]
 entries = arrays(np.float64, 3, elements=st.floats(-3, 3))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, algorithms, oracles, schedules
-from fedpd.precision import scope
+from fedpd.base.precision import scope
 
 
 def test_decreasing_skips_fall_linearly_to_nothing() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpd import Problem, advise, algorithms, oracles, problems, simulate, theory
-from fedpd.sweep import first_below
+from fedpd.search.sweep import first_below
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 needs_reference = pytest.mark.skipif(not REFERENCE.exists(), reason="the recorded runs are not beside this checkout")

@@ -20,7 +20,7 @@ from docstrings import markdown as docstring_markdown
 from parameters import parameters
 
 from fedpd import cli
-from fedpd.defaults import method_tables, toml
+from fedpd.experiments.defaults import method_tables, toml
 from fedpd.report.methods import CLAIMS, ROUNDS, Claim, Sizes, Worked, example_methods, measure_sizes, measure_work
 
 NAMES = {table["label"]: table["name"] for table in method_tables(1.0, 2)}

@@ -8,26 +8,17 @@
 True
 """
 
-import contextlib
-import os
-
-import jax
-
-# The agents of a simulation are sharded over devices, and on a CPU the cores are to count as such. JAX settles their
-# number when it is first used, so it is set here, unless the user has set it.
-if "JAX_NUM_CPU_DEVICES" not in os.environ and "xla_force_host_platform" not in os.environ.get("XLA_FLAGS", ""):
-    with contextlib.suppress(RuntimeError):  # JAX was in use before fedpd was imported: its devices stay as they are
-        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
-
 from fedpd import algorithms, data, loggers, oracles, problems, regularizers, schedules, theory
-from fedpd.advise import Advice, advise
-from fedpd.checks import FedpdError, TheoryWarning
+from fedpd._moved import install as _install_moved_paths
+from fedpd.base.checks import FedpdError, TheoryWarning
 from fedpd.core import Algorithm, Exchange, Oracle, Problem
-from fedpd.simulate import Ensemble, Run, simulate
-from fedpd.sweep import Sweep, sweep
-from fedpd.tune import Tuned, tune
+from fedpd.engine.simulate import Ensemble, Run, simulate
+from fedpd.search.advise import Advice, advise
+from fedpd.search.sweep import Sweep, sweep
+from fedpd.search.tune import Tuned, tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
+_install_moved_paths()
 
 __all__ = [
     "Advice",

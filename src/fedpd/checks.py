@@ -1,115 +1,33 @@
-"""One error style: the value, the rule it broke, the remedy.
+"""Checks of arguments, for methods and oracles of your own: see `fedpd.base.checks`."""
 
-Hyper-parameters may be traced (a sweep is a vmap over them); only concrete numbers are validated.
-"""
+from fedpd.base.checks import (
+    FedpdError,
+    TheoryWarning,
+    at_least,
+    at_most,
+    below,
+    choice,
+    count,
+    is_traced,
+    nearest,
+    positive,
+    positive_or_schedule,
+    refuse,
+    skip_probability,
+)
 
-import math
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
-from numbers import Integral, Real
-from typing import Any, NoReturn
-
-import jax
-import numpy as np
-
-
-class TheoryWarning(UserWarning):
-    """That a run is outside of what is proved of its method. It may well do better, or diverge."""
-
-
-class FedpdError(ValueError):
-    """A mistake in what was asked for, told as a sentence: the value, the rule, the remedy."""
-
-
-def refuse(name: str, value: Any, rule: str, remedy: str) -> NoReturn:
-    raise FedpdError(f"{name} = {value!r}: {rule}. {remedy}{'' if remedy.endswith(('.', '?')) else '.'}")
-
-
-def is_traced(value: Any) -> bool:
-    return isinstance(value, jax.core.Tracer)
-
-
-def _number(name: str, value: Any, remedy: str) -> float:
-    if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0:
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, Real):
-        refuse(name, value, f"must be a number, not {type(value).__name__}", remedy)
-    if math.isnan(value):
-        refuse(name, value, "must be a number, not NaN", remedy)
-    return float(value)
-
-
-def positive(name: str, value: Any, remedy: str, *, infinite: bool = False) -> Any:
-    """`value`, if it is a number > 0 (finite unless `infinite`) or traced."""
-    if is_traced(value):
-        return value
-    number = _number(name, value, remedy)
-    if number <= 0 or (math.isinf(number) and not infinite):
-        refuse(name, value, "must be positive" if infinite else "must be positive and finite", remedy)
-    return value
-
-
-def at_least(name: str, value: Any, bound: float, remedy: str) -> Any:
-    """`value`, if it is a finite number >= `bound` or traced."""
-    if is_traced(value):
-        return value
-    number = _number(name, value, remedy)
-    if number < bound or math.isinf(number):
-        refuse(name, value, f"must be finite and at least {bound:g}", remedy)
-    return value
-
-
-def below(name: str, value: Any, bound: float, remedy: str) -> Any:
-    """`value`, if it is a number < `bound` or traced."""
-    if not is_traced(value) and not _number(name, value, remedy) < bound:
-        refuse(name, value, f"must be below {bound:g}", remedy)
-    return value
-
-
-def at_most(name: str, value: Any, bound: float, remedy: str) -> Any:
-    """`value`, if it is a number <= `bound` or traced."""
-    if not is_traced(value) and not _number(name, value, remedy) <= bound:
-        refuse(name, value, f"must be at most {bound:g}", remedy)
-    return value
-
-
-def count(name: str, value: Any, remedy: str, *, least: int = 1) -> Any:
-    """`value`, if it is an integer >= `least` or traced."""
-    if is_traced(value):
-        return value
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        refuse(name, value, f"must be an integer of at least {least}", remedy)
-    return int(value)
-
-
-def positive_or_schedule(name: str, value: Any, remedy: str) -> Any:
-    return value if callable(value) else positive(name, value, remedy)
-
-
-def skip_probability(p: Any) -> Callable[[Any], Any] | None:
-    """`p` as a function of the round r, or None where nothing is ever skipped."""
-    if callable(p):
-        return p
-    if is_traced(p):
-        return lambda r: p
-    remedy = "p is the probability of SKIPPING a communication: 0 never skips, 0.75 skips three of four"
-    if isinstance(p, str):
-        refuse("p", p, 'must be a number in [0, 1), a schedule or "auto"', remedy)
-    number = _number("p", p, remedy)
-    if not 0 <= number < 1:
-        refuse("p", p, "must lie in [0, 1)", remedy)
-    return None if number == 0 else lambda r: p
-
-
-def choice(name: str, value: Any, options: Iterable[str]) -> str:
-    options = tuple(options)
-    if value not in options:
-        refuse(name, value, "there is no such choice", nearest(value, options))
-    return value
-
-
-def nearest(value: Any, options: Iterable[str]) -> str:
-    """ "Did you mean ...?", or the whole list where nothing is near."""
-    options = list(options)
-    match = get_close_matches(str(value), options, n=1)
-    return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}."
+__all__ = [
+    "FedpdError",
+    "TheoryWarning",
+    "at_least",
+    "at_most",
+    "below",
+    "choice",
+    "count",
+    "is_traced",
+    "nearest",
+    "positive",
+    "positive_or_schedule",
+    "refuse",
+    "skip_probability",
+]

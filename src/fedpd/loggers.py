@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fedpd.checks import FedpdError
-from fedpd.progress import Report
+from fedpd.base.checks import FedpdError
+from fedpd.base.progress import Report
 
 if TYPE_CHECKING:
-    from fedpd.engine import Engine
+    from fedpd.engine.driver import Engine
 
 Row = dict[str, Any]
 Log = Callable[[list[Row]], object]

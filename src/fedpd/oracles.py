@@ -20,9 +20,9 @@ import optax as optax_library
 from jax import lax
 from tree_math import Vector
 
-from fedpd.checks import count, positive, positive_or_schedule, refuse
+from fedpd.base.checks import count, positive, positive_or_schedule, refuse
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, describe
-from fedpd.sampling import Draw, uniform
+from fedpd.core.sampling import Draw, uniform
 
 STEP = "A safe step is 1/(L + 1/eta), L the smoothness of the f_i"
 ITERATIONS = "Give the number of local steps, e.g. 8"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.checks import at_least, refuse
+from fedpd.base.checks import at_least, refuse
 from fedpd.core import Array, describe
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedpd.checks import count, is_traced, positive
+from fedpd.base.checks import count, is_traced, positive
 
 Step = Callable[[Any, Any], Any]
 

@@ -10,7 +10,7 @@ from tree_math import Vector
 from fedpd import Problem, algorithms, data, oracles, problems, simulate, theory
 from fedpd.algorithms.automatic import FOLDS, LONGEST, PATIENCE, Observed, Planner, plan
 from fedpd.algorithms.corrected import ServerOfDuals
-from fedpd.precision import scope
+from fedpd.base.precision import scope
 
 TARGET = 1e-10
 

@@ -14,12 +14,12 @@ from safetensors.numpy import load, save
 from tree_math import Vector
 
 from fedpd import Algorithm, FedpdError, Run, algorithms, oracles, problems, simulate
-from fedpd.agents import Functions, agent_key, arrays, local_objective
-from fedpd.checkpoint import flatten, unflatten
+from fedpd.base.checkpoint import flatten, unflatten
+from fedpd.base.precision import scope
 from fedpd.core import Exchange
-from fedpd.history import COLUMNS
-from fedpd.precision import scope
-from fedpd.rounds import coin
+from fedpd.core.agents import Functions, agent_key, arrays, local_objective
+from fedpd.engine.history import COLUMNS
+from fedpd.engine.rounds import coin
 
 GD = oracles.gd(step=0.2, iterations=3)
 ROUNDS, AGENTS, DIMENSION = 6, 3, 4

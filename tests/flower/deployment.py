@@ -12,7 +12,8 @@ import numpy as np
 import psutil
 
 import fedpd
-from fedpd import checkpoint, problems
+from fedpd import problems
+from fedpd.base import checkpoint
 from fedpd.flower import local, programs
 from fedpd.flower.local import Federation
 from fedpd.flower.new_app import new_app

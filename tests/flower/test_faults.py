@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedpd import Algorithm, algorithms, simulate
-from fedpd.checkpoint import CheckpointError
+from fedpd.base.checkpoint import CheckpointError
 from fedpd.flower import Federated, FederationError
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, app, assert_same, order_of, run, whole

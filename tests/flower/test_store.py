@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpd.costs import Costs
+from fedpd.engine.costs import Costs
 from fedpd.flower import store
 from fedpd.flower.agent import Saved
 from fedpd.flower.records import RefusedError

@@ -16,12 +16,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tree_math import Vector
 
 import fedpd
-from fedpd import Algorithm, algorithms, checkpoint, oracles, problems
+from fedpd import Algorithm, algorithms, oracles, problems
+from fedpd.base import checkpoint
+from fedpd.base.precision import scope
 from fedpd.checks import FedpdError
 from fedpd.core import LocalObjective, Oracle, Subproblem
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate, torch_oracles
 from fedpd.flower.torch import load_model, model_of, torch_local
-from fedpd.precision import scope
 
 AGENTS, SAMPLES, INPUTS, CLASSES = 3, 12, 4, 3
 

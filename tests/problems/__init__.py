@@ -7,8 +7,8 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd import Problem
-from fedpd.agents import Functions, Shard, arrays, local_objective
-from fedpd.precision import scope
+from fedpd.base.precision import scope
+from fedpd.core.agents import Functions, Shard, arrays, local_objective
 
 
 def local_values(problem: Problem, x: Any) -> tuple[np.ndarray, Any]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tree_math import Vector
 
 from fedpd import FedpdError, Problem, algorithms, data, networks, oracles, problems, simulate, sweep
-from fedpd.agents import Functions, Shard, arrays, local_objective
-from fedpd.precision import scope
+from fedpd.base.precision import scope
+from fedpd.core.agents import Functions, Shard, arrays, local_objective
 from tests.algorithms.test_conformance import ROWS
 from tests.problems.test_classification import images
 

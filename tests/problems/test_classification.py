@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from tree_math import Vector
 
-from fedpd import FedpdError, algorithms, data, networks, oracles, problems, simulate
-from fedpd.agents import Functions, arrays, local_objective
-from fedpd.metrics import ACCURACY
-from fedpd.precision import scope
+from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
+from fedpd.base.precision import scope
+from fedpd.core.agents import Functions, arrays, local_objective
+from fedpd.engine.metrics import ACCURACY
+from fedpd.problems import networks
 
 STAND = algorithms.fedavg(oracle=oracles.gd(step=1e-30, iterations=1))  # a run that stays where it is
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd import FedpdError, theory
-from fedpd.experiment import build_problem
-from fedpd.precision import scope
+from fedpd.base.precision import scope
+from fedpd.experiments.experiment import build_problem
 from fedpd.problems import hard_instance
 from fedpd.problems.hard_instance import initial_gap, phi, psi, theta
 from tests.problems import local_values

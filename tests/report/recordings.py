@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedpd.engine import Divergence
-from fedpd.history import COLUMNS, History
+from fedpd.engine.driver import Divergence
+from fedpd.engine.history import COLUMNS, History
 from fedpd.report.recorded import Entry, Record, Recorded
 
 QUADRATIC = {"name": "random_quadratic", "agents": 4, "dimension": 3}

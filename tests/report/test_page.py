@@ -142,7 +142,7 @@ oracle = { name = "gd", step = 0.1, iterations = 2 }
 
 
 def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
-    from fedpd import experiment, run_folder, runner
+    from fedpd.experiments import experiment, run_folder, runner
 
     for name in ("one", "two"):
         run_folder.create(tmp_path / name, EXPERIMENT)

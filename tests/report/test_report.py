@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpd import algorithms, data, oracles, problems, simulate
+from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
 from fedpd.report.methods import CLAIMS, example_methods, measure_sizes, methods_markdown
 from fedpd.report.tables import first_at_most, quantity
-from fedpd.runner import Result
 
 PROBLEM = problems.random_quadratic(4, 3)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpd import FedpdError, experiment, run_folder, runner
+from fedpd import FedpdError
+from fedpd.experiments import experiment, run_folder, runner
 from fedpd.report.braille import plot
 from fedpd.report.curves import page_data
 from fedpd.report.recorded import read, read_all

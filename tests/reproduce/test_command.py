@@ -12,7 +12,7 @@ from fedpd.reproduce.command import load, wanted_items
 from fedpd.reproduce.items import Item
 from fedpd.reproduce.session import Findings, Session
 from fedpd.reproduce.verdict import Outcome
-from tests.test_cli import fedpd
+from tests.cli.test_cli import fedpd
 
 
 def item(outcome: Outcome, table: bool = False) -> Item:

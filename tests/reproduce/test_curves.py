@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpd.engine.simulate import Run
+from fedpd.experiments.runner import Result
 from fedpd.reproduce.curves import PRINTED, Curve, check_curve, curves_figure, measure, published, values_at
 from fedpd.reproduce.verdict import Outcome
-from fedpd.runner import Result
-from fedpd.simulate import Run
 
 CURVE = Curve([2, 4], [1e-2, 1e-4], "Because.")
 

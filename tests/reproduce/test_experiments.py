@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpd import experiment
 from fedpd.checks import FedpdError
+from fedpd.experiments import experiment
 from fedpd.reproduce import curves
 from fedpd.reproduce.session import Session, experiment_text, run_file
 

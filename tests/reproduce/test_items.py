@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpd.experiments.runner import Result
 from fedpd.problems.hard_instance import initial_gap, theta
 from fedpd.reproduce import better, claims, formulas, handwriting, orders, panels, remarks, theorems
 from fedpd.reproduce.session import Session
 from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
-from fedpd.runner import Result
 from tests.reproduce.test_curves import run
 
 

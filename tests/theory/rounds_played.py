@@ -10,8 +10,8 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd import Algorithm, Problem
-from fedpd.agents import Functions, agent_key, arrays, local_objective
-from fedpd.precision import scope
+from fedpd.base.precision import scope
+from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 
 
 class Path(NamedTuple):

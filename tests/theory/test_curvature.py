@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from tree_math import Vector
 
 from fedpd import FedpdError, Problem
-from fedpd.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_ghosts
+from fedpd.base.precision import scope
 from fedpd.core import Answer
-from fedpd.precision import scope
+from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_ghosts
 from fedpd.problems import from_losses, penalized_logistic, quadratic, share_blocks
 from fedpd.theory.curvature import (
     estimate_smoothness,

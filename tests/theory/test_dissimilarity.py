@@ -9,11 +9,11 @@ from jax.sharding import Mesh
 from tree_math import Vector
 
 from fedpd import FedpdError, Problem
-from fedpd.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_ghosts
 from fedpd.algorithms import fedavg
-from fedpd.execution import choose_layout
+from fedpd.base.precision import scope
+from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_ghosts
+from fedpd.engine.execution import choose_layout
 from fedpd.oracles import gd
-from fedpd.precision import scope
 from fedpd.problems import from_losses, quadratic, random_quadratic
 from fedpd.theory.dissimilarity import gradient_dissimilarity, profile, similarity
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd import FedpdError, algorithms, oracles, problems, simulate
+from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
-from fedpd.precision import scope
-from fedpd.simulate import Run
+from fedpd.engine.simulate import Run
 from fedpd.theory.fedavg import fedavg_bound
 
 PROPERTY = settings(derandomize=True, max_examples=100, deadline=None)

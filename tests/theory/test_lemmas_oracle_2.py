@@ -10,8 +10,8 @@ import pytest
 from tree_math import Vector
 
 from fedpd import Algorithm, Problem, algorithms, oracles, problems
-from fedpd.agents import Functions, arrays, local_objective
-from fedpd.precision import scope
+from fedpd.base.precision import scope
+from fedpd.core.agents import Functions, arrays, local_objective
 from tests.theory.rounds_played import Path, below, gradients, lagrangians, square, values
 
 ROUNDS, STEPS = 3, 2  # T and Q; with two samples an agent and B = 1, there are 2^(QT) = 64 sequences of draws

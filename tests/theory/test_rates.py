@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tree_math import Vector
 
 from fedpd import FedpdError, Problem, algorithms, oracles, problems, simulate
-from fedpd.agents import Functions, arrays, local_objective
-from fedpd.precision import scope
+from fedpd.base.precision import scope
+from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.theory import max_eta, printed, rates, skip_probability
 
 ETA = (math.sqrt(5) - 1) / 8  # half the bound of Theorem 1 at L = 1

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.checks import positive
+from fedpd.base.checks import positive
 from fedpd.core import (
     Algorithm,
     Array,

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.checks import at_least, below, positive
+from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, describe
 
 DECAY = "decay is the factor by which the threshold shrinks every round; below 1, or nothing small is ever sent"

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.checks import at_most, positive, refuse
+from fedpd.base.checks import at_most, positive, refuse
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
 
 ELASTIC = (

@@ -11,7 +11,7 @@ partial participation g is the mean over those present. Difference from the pape
 from tree_math import Vector
 
 from fedpd.algorithms.gradients_first import Agent, gradients_first
-from fedpd.checks import positive
+from fedpd.base.checks import positive
 from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Tree, Work, describe
 from fedpd.oracles import STEP, Loop, estimate
 

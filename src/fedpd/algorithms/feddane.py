@@ -12,7 +12,7 @@ from typing import Any
 from tree_math import Vector
 
 from fedpd.algorithms.gradients_first import Agent, gradients_first
-from fedpd.checks import at_least
+from fedpd.base.checks import at_least
 from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
 
 

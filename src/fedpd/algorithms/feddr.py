@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.checks import below, positive
+from fedpd.base.checks import below, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, check_oracle, describe, proximal
 from fedpd.regularizers import Regularizer, proximal_step
 

@@ -12,7 +12,7 @@ as an option beside its full gradients.
 from tree_math import Vector
 
 from fedpd.algorithms.gradients_first import Agent, gradients_first
-from fedpd.checks import positive
+from fedpd.base.checks import positive
 from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Work, describe
 from fedpd.oracles import STEP, sgd
 

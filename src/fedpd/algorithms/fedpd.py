@@ -39,7 +39,7 @@ from tree_math import Vector
 
 from fedpd.algorithms.automatic import automatic
 from fedpd.algorithms.corrected import ServerOfDuals, corrected, corrected_exact
-from fedpd.checks import choice, is_traced, positive, refuse, skip_probability
+from fedpd.base.checks import choice, is_traced, positive, refuse, skip_probability
 from fedpd.core import (
     Algorithm,
     Array,

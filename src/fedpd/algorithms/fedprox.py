@@ -6,7 +6,7 @@ estimate carried over from x_i^{r-1,Q} would belong to another point.
 """
 
 from fedpd.algorithms.averaging import local_averaging
-from fedpd.checks import at_least
+from fedpd.base.checks import at_least
 from fedpd.core import Algorithm, Oracle, describe, proximal
 
 

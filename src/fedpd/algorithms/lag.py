@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.checks import at_least, choice, count, positive
+from fedpd.base.checks import at_least, choice, count, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, describe
 from fedpd.oracles import STEP
 

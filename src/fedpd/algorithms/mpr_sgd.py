@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.checks import at_least, below, positive
+from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Tree, Work, describe
 from fedpd.oracles import STEP, Loop, estimate
 

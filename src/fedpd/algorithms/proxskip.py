@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.checks import choice, positive, refuse, skip_probability
+from fedpd.base.checks import choice, positive, refuse, skip_probability
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, describe
 from fedpd.oracles import STEP, sgd
 from fedpd.regularizers import Regularizer, proximal_step

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.checks import choice, positive
+from fedpd.base.checks import choice, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, describe
 from fedpd.oracles import STEP, sgd
 

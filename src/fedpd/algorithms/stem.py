@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.checks import at_least, at_most, positive
+from fedpd.base.checks import at_least, at_most, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Tree, Work, describe
 from fedpd.oracles import STEP, Loop, estimate
 

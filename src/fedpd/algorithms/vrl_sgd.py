@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.checks import positive
+from fedpd.base.checks import positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, describe
 from fedpd.oracles import STEP, sgd
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedpd.checks import FedpdError, nearest, refuse
+from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.data.federated import Samples, common_dtype
 
 Shape = tuple[int, ...]

@@ -7,7 +7,7 @@ which is the kind of heterogeneity that FEMNIST has. Nothing measured here is a 
 
 import numpy as np
 
-from fedpd.checks import below, count, positive
+from fedpd.base.checks import below, count, positive
 from fedpd.data.federated import Federated, Samples, from_arrays
 
 POINTS = 24  # on a stroke

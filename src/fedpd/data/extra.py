@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 
 
 def extra(module: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.labels import Classes, encode
 
 Place = Callable[[str, str], str]  # (agent, part) -> where that data comes from, as an error names it

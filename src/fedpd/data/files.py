@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 from fedpd.data.federated import Federated
 from fedpd.data.leaf import leaf
 from fedpd.data.parquet import parquet

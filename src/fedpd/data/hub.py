@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.checks import FedpdError, nearest, refuse
+from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
 from fedpd.data.extra import extra
 from fedpd.data.federated import Federated, Samples, assemble

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedpd.checks import FedpdError, count, refuse
+from fedpd.base.checks import FedpdError, count, refuse
 
 Classes = int | Sequence[int] | np.ndarray | None
 K = TypeVar("K", bound=tuple[str, str])

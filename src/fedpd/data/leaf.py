@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.arrow import Shape, reshape
 from fedpd.data.federated import Federated, Place, assemble, checked_dtype
 from fedpd.data.labels import Classes

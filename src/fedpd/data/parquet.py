@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import DTypeLike
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.labels import Classes

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.extra import extra
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.labels import Classes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpd.checks import FedpdError, count, nearest, positive, refuse
+from fedpd.base.checks import FedpdError, count, nearest, positive, refuse
 from fedpd.data.federated import Federated, Samples
 
 Agent = int | str  # a place in `names`, or a name

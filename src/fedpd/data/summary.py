@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpd.checks import choice
+from fedpd.base.checks import choice
 from fedpd.data.federated import Federated
 
 

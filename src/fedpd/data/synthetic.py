@@ -6,7 +6,7 @@ text and its authors' program generate the strong kind differently, so both are 
 
 import numpy as np
 
-from fedpd.checks import count
+from fedpd.base.checks import count
 
 Data = tuple[np.ndarray, np.ndarray]
 

@@ -16,13 +16,13 @@ import numpy as np
 from flwr.app import RecordDict
 from tree_math import Vector
 
-from fedpd.agents import Functions, Shard, agent_key, arrays, local_objective
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree
+from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
 from fedpd.flower.protocol import Order
 from fedpd.flower.records import RefusedError, unpack
 from fedpd.flower.shapes import Shapes
-from fedpd.precision import as_numpy, is_double
 from fedpd.problems import from_losses
 
 

@@ -9,7 +9,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
+from fedpd.base.precision import is_double, scope
 from fedpd.core import Algorithm, Problem, Tree
 from fedpd.flower import store
 from fedpd.flower.agent import Local, LostError, Site, message_of, obey, settle
@@ -18,7 +19,6 @@ from fedpd.flower.masking import masked, wants_masks
 from fedpd.flower.protocol import DONE, LOST, PREFIX, REFUSED, Order, Reply, no_reply, read_order, reply_content
 from fedpd.flower.records import RefusedError, pack
 from fedpd.flower.shapes import check_algorithm, check_start, shapes
-from fedpd.precision import is_double, scope
 
 log = logging.getLogger(f"flwr.{__name__}")  # beside Flower's own lines, wherever they go
 

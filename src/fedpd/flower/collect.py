@@ -14,7 +14,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 from fedpd.flower.records import serialised_bytes
 from fedpd.flower.roll import Roll, push
 

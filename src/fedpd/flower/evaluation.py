@@ -14,12 +14,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from tree_math import Vector
 
-from fedpd.agents import Functions, Shard, local_objective
 from fedpd.core import Array, Tree
+from fedpd.core.agents import Functions, Shard, local_objective
+from fedpd.engine.metrics import WORST, judge
 from fedpd.flower.agent import Site
 from fedpd.flower.protocol import PREFIX
 from fedpd.flower.records import RefusedError, pack, unpack
-from fedpd.metrics import WORST, judge
 
 SUMS = ("train_right", "train_samples", "test_right", "test_loss", "test_samples")
 

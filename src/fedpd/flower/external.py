@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 from fedpd.core import Array, Losses, Tree
 
 Values = Callable[[Tree, Tree], np.ndarray]  # (model, batch) -> (B,)

@@ -13,8 +13,10 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from tree_math import Vector
 
-from fedpd import checkpoint
+from fedpd.base import checkpoint
+from fedpd.base.precision import is_double, scope
 from fedpd.core import Algorithm, Tree
+from fedpd.engine.history import History, write_parquet
 from fedpd.flower import ledger as books
 from fedpd.flower.collect import Collected, Patience, collect
 from fedpd.flower.evaluation import combine, question, read_evaluation
@@ -27,8 +29,6 @@ from fedpd.flower.secure import check_secure, collect_sum
 from fedpd.flower.server import Desk, Terms, aggregate, begin, mean_of, model_of, next_meeting
 from fedpd.flower.settings import Settings, choose_form
 from fedpd.flower.shapes import check_algorithm, check_start, shapes
-from fedpd.history import History, write_parquet
-from fedpd.precision import is_double, scope
 
 log = logging.getLogger(f"flwr.{__name__}")
 

@@ -4,10 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd import checkpoint
-from fedpd.costs import Costs
-from fedpd.history import History, Totals, extend, start_row
-from fedpd.metrics import ACCURACY
+from fedpd.base import checkpoint
+from fedpd.engine.costs import Costs
+from fedpd.engine.history import History, Totals, extend, start_row
+from fedpd.engine.metrics import ACCURACY
 
 # So far, as further columns: bytes as Flower serialised them (all messages, evaluations and repetitions included), and
 # answers that did not come in time, were refused, came from clients that had lost their state, or were clipped.

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from fedpd.atomic import replace_file
-from fedpd.checks import FedpdError, count, refuse
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError, count, refuse
 from fedpd.flower import programs
 from fedpd.flower.certificates import (
     NodeKeys,

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-from fedpd.checks import choice, refuse
+from fedpd.base.checks import choice, refuse
 
 EXTRAS = {"jax": "flower", "torch": "flower,torch", "numpy": "flower"}  # by framework, what of fedpd the app needs
 TITLES = {"jax": "JAX", "torch": "PyTorch", "numpy": "NumPy"}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 
 TAIL = 15  # lines of a log that an error shows
 GRACE = 10.0  # seconds a process has to end by itself before it is killed

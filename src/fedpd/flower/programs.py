@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 from fedpd.flower.certificates import NodeKeys, ServerCertificates
 from fedpd.flower.processes import Member
 

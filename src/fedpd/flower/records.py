@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from jax.tree_util import FlattenedIndexKey, keystr
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 from fedpd.core import Tree
 
 

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
-from fedpd.checks import FedpdError
+from fedpd.base.checks import FedpdError
 from fedpd.flower.protocol import HELLO, PREFIX
 
 log = logging.getLogger(f"flwr.{__name__}")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from tree_math import Vector
 
-from fedpd import checkpoint
+from fedpd.base import checkpoint
 from fedpd.flower import ledger as books
 from fedpd.flower.ledger import Ledger
 from fedpd.flower.server import Outcome, State, Terms

@@ -24,7 +24,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.serverapp import Grid
 
-from fedpd.checks import refuse
+from fedpd.base.checks import refuse
 from fedpd.core import Algorithm, Tree
 from fedpd.flower.collect import Collected, Patience, collect
 from fedpd.flower.masking import is_alike

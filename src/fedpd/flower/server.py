@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Key, Tree
+from fedpd.engine.rounds import coin
 from fedpd.flower.agent import call
 from fedpd.flower.protocol import DONE, LOST, Order, Reply, order_record, read_reply
 from fedpd.flower.records import RefusedError, pack, unpack
 from fedpd.flower.shapes import Shapes, zeros
-from fedpd.rounds import coin
 
 
 class Terms(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpd.checks import at_least, choice, count, positive, refuse
+from fedpd.base.checks import at_least, choice, count, positive, refuse
 from fedpd.core import Algorithm
 
 POLICIES = ("fail", "stale", "partial")

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Array, LocalObjective, Tree
-from fedpd.costs import Costs, conversation, costs_of
-from fedpd.precision import as_numpy, is_double
+from fedpd.engine.costs import Costs, conversation, costs_of
 
 
 class Shapes(NamedTuple):

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from flwr.app import Context
 
-from fedpd import checkpoint
+from fedpd.base import checkpoint
 from fedpd.flower.agent import Saved
 from fedpd.flower.records import RefusedError
 from fedpd.flower.shapes import Shapes

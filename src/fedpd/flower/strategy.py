@@ -16,7 +16,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from tree_math import Vector
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.precision import is_double, scope
 from fedpd.core import Algorithm, Tree
 from fedpd.flower.collect import Collected, Read
 from fedpd.flower.federation import Federated, Federation
@@ -26,7 +27,6 @@ from fedpd.flower.roll import FederationError
 from fedpd.flower.server import Desk
 from fedpd.flower.settings import Settings, choose_form
 from fedpd.flower.shapes import check_algorithm, check_start
-from fedpd.precision import is_double, scope
 
 log = logging.getLogger(f"flwr.{__name__}")
 

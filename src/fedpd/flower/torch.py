@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset, default_collate
 
-from fedpd.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Array, Tree
 from fedpd.flower.agent import Local
 from fedpd.flower.external import external

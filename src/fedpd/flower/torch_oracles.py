@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from tree_math import Vector
 
-from fedpd.checks import count, positive, refuse
+from fedpd.base.checks import count, positive, refuse
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, describe
+from fedpd.core.sampling import Draw, uniform
 from fedpd.flower.external import call_back
 from fedpd.flower.torch import TorchLosses, array_of, borrowed, load, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
-from fedpd.sampling import Draw, uniform
 
 Tensors = dict[str, Tensor]
 DROPOUT = 2**31 - 1  # folded into an agent's key: what the module itself draws is apart from the samples

@@ -1,5 +1,6 @@
 """Problems: N local objectives, their data, and where it is known their answer."""
 
+from fedpd.core.statistics import local_statistics
 from fedpd.problems.build import from_losses
 from fedpd.problems.classification import Normalisation, classification
 from fedpd.problems.hard_instance import hard_instance
@@ -7,7 +8,6 @@ from fedpd.problems.logistic import penalized_logistic
 from fedpd.problems.network import network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 from fedpd.problems.redundancy import share_blocks
-from fedpd.statistics import local_statistics
 
 __all__ = [
     "Normalisation",

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.checks import FedpdError, count, refuse
+from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
-from fedpd.precision import as_numpy, is_double, scope
 
 
 def from_losses(

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedpd.agents import BLOCK
-from fedpd.checks import FedpdError, at_least
+from fedpd.base.checks import FedpdError, at_least
 from fedpd.core import Array, Evaluation, Losses, Problem, Tree
+from fedpd.core.agents import BLOCK
 from fedpd.data.federated import Federated, Samples
 from fedpd.problems.build import from_losses
 

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from fedpd.checks import count, positive, refuse
+from fedpd.base.checks import count, positive, refuse
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems.build import from_losses
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.checks import FedpdError, at_least, positive, refuse
+from fedpd.base.checks import FedpdError, at_least, positive, refuse
 from fedpd.core import Answer, Array, Problem
 from fedpd.problems.build import from_losses
 from fedpd.theory.curvature import gram_eigenvalue

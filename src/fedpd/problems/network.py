@@ -11,7 +11,8 @@ import numpy as np
 from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fedpd.checks import FedpdError, below, refuse
+from fedpd.base.checks import FedpdError, below, refuse
+from fedpd.base.devices import use_cores
 from fedpd.core import Array, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.classification import Normalisation, classification
@@ -60,6 +61,7 @@ def _arguments(module: Any) -> dict[str, Any]:
 
 def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -> tuple[Tree, dict[Any, float]]:
     """The module's variables, and the momentum of each batch normalisation by its path."""
+    use_cores()
     momenta: dict[Any, float] = {}
 
     def note(function: Any, arguments: Any, named: Any, context: Any) -> Any:

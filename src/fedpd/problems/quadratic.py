@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.checks import at_least, count, positive, refuse
+from fedpd.base.checks import at_least, count, positive, refuse
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems.build import from_losses
 

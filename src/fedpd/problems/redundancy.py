@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from fedpd.checks import count, refuse
+from fedpd.base.checks import count, refuse
 from fedpd.core import Answer, Problem
 from fedpd.problems.build import from_losses
 

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
-from fedpd.advise import Advice, Setting
-from fedpd.defaults import toml
+from fedpd.experiments.defaults import toml
 from fedpd.report.figures import COLOURS, DASHES
 from fedpd.report.tables import quantity
-from fedpd.tune import Tuned
+from fedpd.search.advise import Advice, Setting
+from fedpd.search.tune import Tuned
 
 STEPS = ("eta", "step", "rho", "alpha", "mu")  # what a method may call its step size, or its inverse
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedpd.checks import choice, positive, refuse
+from fedpd.base.checks import choice, positive, refuse
 from fedpd.report.export import save_costs, save_histories
 from fedpd.report.figures import FORMATS, save_paper_figures
 from fedpd.report.page import page_of

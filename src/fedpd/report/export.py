@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpd.atomic import replace_file
+from fedpd.base.atomic import replace_file
 from fedpd.report.reach import COSTS, reach
 from fedpd.report.recorded import Record
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedpd import experiment, theory
-from fedpd.checks import FedpdError
+from fedpd import theory
+from fedpd.base.checks import FedpdError
 from fedpd.core import Problem
-from fedpd.engine import LARGE_PROBLEM
+from fedpd.engine.driver import LARGE_PROBLEM
+from fedpd.experiments import experiment
 from fedpd.theory.dissimilarity import start_gradients
 
 MOST_NUMBERS = 25_000_000  # gradients of all agents that are held at once, else of some agents

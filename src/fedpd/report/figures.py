@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter
 
+from fedpd.experiments.runner import Result
 from fedpd.report.reach import COSTS, QUANTITIES, cost_columns, known_costs
 from fedpd.report.recorded import Entry
-from fedpd.runner import Result
 
 Dash = str | tuple[int, tuple[int, ...]]
 

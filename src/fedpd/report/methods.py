@@ -12,12 +12,13 @@ import numpy as np
 from rich.table import Table
 from tree_math import Vector
 
-from fedpd import experiment, problems
-from fedpd.agents import Functions, Shard, arrays, local_objective
+from fedpd import problems
+from fedpd.base.precision import scope
 from fedpd.core import Algorithm, Problem
-from fedpd.costs import message_costs
-from fedpd.defaults import method_tables
-from fedpd.precision import scope
+from fedpd.core.agents import Functions, Shard, arrays, local_objective
+from fedpd.engine.costs import message_costs
+from fedpd.experiments import experiment
+from fedpd.experiments.defaults import method_tables
 
 
 class Claim(NamedTuple):

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpd.atomic import replace_file
-from fedpd.checks import FedpdError, positive
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError, positive
+from fedpd.base.versions import versions
 from fedpd.core import Problem
+from fedpd.engine.simulate import Ensemble, Run
 from fedpd.report.curves import page_data
 from fedpd.report.facts import Facts, facts, rebuild
 from fedpd.report.recorded import Entry, Record, from_runs
 from fedpd.report.sections import divergences, ends_table, experiment_section, notices, problem_section, title
-from fedpd.simulate import Ensemble, Run
-from fedpd.versions import versions
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpd.engine.simulate import Run
 from fedpd.report.recorded import Entry, Recorded
 from fedpd.report.tables import quantity as readable
-from fedpd.simulate import Run
 
 
 class Quantity(NamedTuple):

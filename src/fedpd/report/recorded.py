@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyarrow import ArrowException
 
-from fedpd import checkpoint, experiment, run_folder, runner
-from fedpd.checks import FedpdError, refuse
-from fedpd.engine import Divergence
-from fedpd.history import COLUMNS, History, read_parquet
-from fedpd.simulate import Ensemble, Run
+from fedpd.base import checkpoint
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.engine.driver import Divergence
+from fedpd.engine.history import COLUMNS, History, read_parquet
+from fedpd.engine.simulate import Ensemble, Run
+from fedpd.experiments import experiment, run_folder, runner
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedpd.runner import Result
+from fedpd.experiments.runner import Result
 
 
 def comparison_table(results: Sequence[Result]) -> Table:

@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpd import experiment, theory
-from fedpd.advise import advise
-from fedpd.atomic import replace_file
+from fedpd import theory
+from fedpd.base.atomic import replace_file
 from fedpd.core import Problem
-from fedpd.defaults import method_tables
+from fedpd.engine.simulate import Run, simulate
+from fedpd.experiments import experiment
+from fedpd.experiments.defaults import method_tables
+from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
 from fedpd.report.tables import quantity
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
-from fedpd.runner import Result
-from fedpd.simulate import Run, simulate
-from fedpd.sweep import first_below
-from fedpd.tune import tune
+from fedpd.search.advise import advise
+from fedpd.search.sweep import first_below
+from fedpd.search.tune import tune
 
 TARGET = 1e-10
 ROUNDS = 200

@@ -5,13 +5,13 @@ import math
 import numpy as np
 
 from fedpd import algorithms, oracles, problems, simulate
+from fedpd.experiments.runner import Result
 from fedpd.problems.hard_instance import PSI_1, initial_gap
 from fedpd.report.figures import comparison_figure
 from fedpd.reproduce.plots import lines_figure
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
-from fedpd.runner import Result
-from fedpd.sweep import first_below
+from fedpd.search.sweep import first_below
 
 AGENTS, LINKS, EPSILON, ROUNDS = 8, 16, 1e-3, 200
 GROWTH = {  # label: (step, Q)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from fedpd import __version__
-from fedpd.atomic import replace_file
-from fedpd.checks import FedpdError, choice
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError, choice
 from fedpd.reproduce.items import ITEMS
 from fedpd.reproduce.session import Rows, Session, Tell
 from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge

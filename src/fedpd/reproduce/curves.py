@@ -11,18 +11,14 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedpd.engine.simulate import Run
+from fedpd.experiments.runner import Result
 from fedpd.report.figures import COLOURS
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
-from fedpd.runner import Result
-from fedpd.simulate import Run
 
 SCALE = (
     "100 agents x 400 samples, 600 rounds, three seeds. The text states neither D nor x^0: D = 20, and x^0 = 0.015 in "

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
 from fedpd.reproduce.curves import PRINTED
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, Outcome, outcome
-from fedpd.runner import Result
 
 WRITERS, CHARACTERS, AGENTS = 30, 100, 90
 MARGIN = 0.02  # accuracies this near are equal

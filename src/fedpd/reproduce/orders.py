@@ -14,7 +14,7 @@ from fedpd.problems.hard_instance import PSI_1
 from fedpd.reproduce.plots import lines_figure
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, numbers, outcome
-from fedpd.sweep import first_below
+from fedpd.search.sweep import first_below
 from fedpd.theory import variance_reduction as vr
 from fedpd.theory.complexity import TABLE
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
 from fedpd.reproduce.curves import PRINTED, published
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, outcome, ratio
-from fedpd.runner import Result
-from fedpd.sweep import first_below
+from fedpd.search.sweep import first_below
 
 TARGET = 1e-8
 FAR = 100.0

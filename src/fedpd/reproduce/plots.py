@@ -2,10 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 from matplotlib.figure import Figure
 
 from fedpd.report.figures import COLOURS, DASHES

@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 
-from fedpd.precision import scope
+from fedpd.base.precision import scope
 from fedpd.problems.hard_instance import PSI_1, theta
 from fedpd.reproduce.session import Findings, Session
 from fedpd.reproduce.verdict import Check, outcome

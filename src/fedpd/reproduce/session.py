@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from fedpd import experiment, run_folder, runner
-from fedpd.checks import FedpdError, TheoryWarning
-from fedpd.experiment import Experiment
+from fedpd.base.checks import FedpdError, TheoryWarning
+from fedpd.experiments import experiment, run_folder, runner
+from fedpd.experiments.experiment import Experiment
+from fedpd.experiments.runner import Result
 from fedpd.reproduce.verdict import Check
-from fedpd.runner import Result
 
 Rows = Sequence[Sequence[str]]
 Tell = Callable[[str, int, int], None]  # (what, done, of)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpd import algorithms, experiment, oracles, problems, simulate, theory
+from fedpd import algorithms, oracles, problems, simulate, theory
 from fedpd.core import Oracle, Problem
+from fedpd.experiments import experiment
 from fedpd.reproduce.plots import lines_figure
 from fedpd.reproduce.session import Findings, Session, experiment_text, run_file
 from fedpd.reproduce.verdict import Check, outcome

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedpd.checks import below, count, positive, refuse
+from fedpd.base.checks import below, count, positive, refuse
 
 
 class Setting(NamedTuple):

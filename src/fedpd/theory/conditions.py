@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from numbers import Real
 
-from fedpd.checks import at_least, at_most, below, count, positive, refuse
+from fedpd.base.checks import at_least, at_most, below, count, positive, refuse
 
 SMOOTHNESS = "L is the smoothness of the f_i; theory.smoothness(problem) finds it"
 ETA = "Theorem 1 asks for eta < max_eta(L)"

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.agents import Functions, Layout, arrays, local_objective
-from fedpd.checks import count
+from fedpd.base.checks import count
+from fedpd.base.precision import scope
 from fedpd.core import Problem, Tree
-from fedpd.precision import scope
+from fedpd.core.agents import Functions, Layout, arrays, local_objective
 from fedpd.theory.curvature import TOLERANCE, agent_curvature
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 

@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
-from fedpd.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
-from fedpd.checks import at_least, count
+from fedpd.base.checks import at_least, count
+from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
-from fedpd.precision import scope
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
 from fedpd.theory.points import Progress, check_finite, places
 
 TOLERANCE = 1e-6  # relative growth of the estimate below which power iteration has converged

@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
-from fedpd.agents import AXIS, Functions, Layout, Shard, arrays, counted, each_agent, local_objective
-from fedpd.checks import at_least
+from fedpd.base.checks import at_least
+from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
-from fedpd.precision import scope
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, counted, each_agent, local_objective
 from fedpd.theory.points import Places, Progress, check_finite, places
 
 TOGETHER = 64  # rows of the distance matrix that are computed at once

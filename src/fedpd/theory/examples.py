@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd.checks import refuse
+from fedpd.base.checks import refuse
 from fedpd.core import Problem
 from fedpd.theory.curvature import gram_eigenvalue, signed_features
 

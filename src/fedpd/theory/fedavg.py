@@ -14,9 +14,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.checks import at_least, count, positive, refuse
+from fedpd.base.checks import at_least, count, positive, refuse
+from fedpd.base.precision import scope
 from fedpd.oracles import schedule
-from fedpd.precision import scope
 
 
 def fedavg_bound(

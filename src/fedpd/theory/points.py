@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from tree_math import Vector
 
-from fedpd.checks import FedpdError, count, positive, refuse
+from fedpd.base.checks import FedpdError, count, positive, refuse
 from fedpd.core import Problem, Tree
 
 Progress = Callable[[int, int], None]  # (done, in all)

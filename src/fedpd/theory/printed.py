@@ -6,7 +6,7 @@ No guarantees: `rates` has what is proved, and docs/theory/rates.md says what is
 import math
 from typing import NamedTuple
 
-from fedpd.checks import at_least, positive, refuse
+from fedpd.base.checks import at_least, positive, refuse
 from fedpd.theory.conditions import (
     ETA,
     accuracy_ratio,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd.checks import at_least, below, count, positive, refuse
+from fedpd.base.checks import at_least, below, count, positive, refuse
 from fedpd.theory.conditions import (
     ETA,
     SMOOTHNESS,

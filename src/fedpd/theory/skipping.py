@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd.checks import at_least, below, choice, count, positive, refuse
+from fedpd.base.checks import at_least, below, choice, count, positive, refuse
 
 DRIFTS = ("paper", "corrected", "corrected-exact")
 ETA = "1/eta is the penalty of FedPD"

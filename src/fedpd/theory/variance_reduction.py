@@ -10,7 +10,7 @@ mean_i ||grad f_i(x^0)||^2 is `gradients`.
 import math
 from typing import NamedTuple
 
-from fedpd.checks import at_least, below, count, positive, refuse
+from fedpd.base.checks import at_least, below, count, positive, refuse
 from fedpd.theory.conditions import SMOOTHNESS
 
 ETA = "Theorem 3 asks for eta < variance_reduction.max_eta(L, Q, I, B)"

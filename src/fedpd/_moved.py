@@ -1,0 +1,51 @@
+"""Import paths of fedpd 0.1 that have moved. They work, with a DeprecationWarning, until version 0.3."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+
+MOVED = {
+    "agents": "core.agents",
+    "atomic": "base.atomic",
+    "checkpoint": "base.checkpoint",
+    "costs": "engine.costs",
+    "deploy": "cli.deploy",
+    "execution": "engine.execution",
+    "experiment": "experiments.experiment",
+    "history": "engine.history",
+    "metrics": "engine.metrics",
+    "participation": "engine.participation",
+    "precision": "base.precision",
+    "progress": "base.progress",
+    "rounds": "engine.rounds",
+    "runner": "experiments.runner",
+    "sampling": "core.sampling",
+    "statistics": "core.statistics",
+    "versions": "base.versions",
+}
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Finds a module under its old name, and makes one that looks everything up under the new name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        return spec_from_loader(fullname, self) if package == "fedpd" and name in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = f"fedpd.{MOVED[module.__name__.rpartition('.')[2]]}"
+        warnings.warn(f"{module.__name__} is now {new}; change the import.", DeprecationWarning, stacklevel=6)
+        module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), name)
+
+
+def install() -> None:
+    """Let Python ask for a moved module after it has looked everywhere else."""
+    if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        sys.meta_path.append(_Moved())

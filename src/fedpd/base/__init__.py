@@ -1,0 +1,1 @@
+"""What knows nothing of federations: checks, specs, files, checkpoints, precision, progress, versions."""

@@ -1,0 +1,145 @@
+"""Checkpoints: one safetensors file a moment, atomic, checksummed, without pickle; the newest whole one is used."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError
+
+log = logging.getLogger(__name__)
+
+FORMAT = "fedpd-1"
+KEPT = 2  # the newest, and the one before it should the newest be torn
+Arrays = dict[str, np.ndarray]
+
+
+class CheckpointError(FedpdError):
+    """A checkpoint that cannot be used, and why."""
+
+
+def flatten(prefix: str, tree: Any) -> Arrays:
+    """A pytree as named arrays: "agents.x.tree['w']"."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
+
+
+def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
+    """The pytree with the structure, shapes and types of `like` whose arrays `flatten` has named."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(like)
+    leaves = []
+    for path, leaf in paths:
+        name = prefix + jax.tree_util.keystr(path)
+        found = arrays.get(name)
+        if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+            has = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            wanted = f"{leaf.dtype}{list(leaf.shape)}"
+            raise CheckpointError(
+                f"the checkpoint has {has} where {name} of {wanted} belongs. Start in another folder."
+            )
+        leaves.append(found)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def fingerprint(*trees: Any) -> str:
+    """A hash of arrays: names, types, shapes and bytes."""
+    return _digest({name: leaf for i, tree in enumerate(trees) for name, leaf in flatten(str(i), tree).items()})
+
+
+def _digest(arrays: Arrays, text: str = "") -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)  # its memory, not a copy: states can be gigabytes
+    return digest.hexdigest()
+
+
+def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+    """One file, whole or not at all, that carries its own checksum."""
+    text = json.dumps(meta, sort_keys=True)
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # safetensors writes memory order
+    with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
+        save_file(arrays, file.name, {FORMAT: json.dumps({"meta": text, "sha256": _digest(arrays, text)})})
+
+
+def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """What `write` wrote; a torn, altered or foreign file is refused with a sentence that says which."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read as a whole safetensors file ({error}).") from None
+    if FORMAT not in metadata:
+        raise CheckpointError(f"{path}: not written by fedpd. Point to a run's own folder.")
+    try:
+        envelope = json.loads(metadata[FORMAT])
+        intact = envelope["sha256"] == _digest(arrays, envelope["meta"])
+    except (ValueError, LookupError, TypeError):  # the envelope itself was altered
+        intact = False
+    if not intact:
+        raise CheckpointError(f"{path}: its checksum does not match: it was torn or altered.")
+    return arrays, json.loads(envelope["meta"])
+
+
+def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+    """Write the checkpoint of a round, and drop all but the newest two."""
+    write(folder / f"round-{done:09d}.safetensors", arrays, meta)
+    for old in _files(folder)[KEPT:]:
+        old.unlink()
+
+
+def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]] | None:
+    """The newest checkpoint that is whole; what is refused is said. None: there is nothing to go on from.
+
+    A whole checkpoint of another run (its `identity` differs) is an error: nothing may be mixed or overwritten.
+    """
+    refused = ""
+    for path in _files(folder):
+        try:
+            arrays, meta = read(path)
+        except CheckpointError as error:
+            refused += f"{error} "
+            continue
+        if refused:
+            log.warning("%sThe one before it is used: %s", refused, path.name)
+        for name, expected in identity.items():
+            if meta.get(name) != expected:
+                raise CheckpointError(
+                    f"{path}: it belongs to another run: its {name} is {meta.get(name)!r}, not {expected!r}. "
+                    "Choose another folder, or remove this one."
+                )
+        return arrays, meta
+    if refused:
+        log.warning("%sThere is no other: the run starts afresh.", refused)
+    return None
+
+
+def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
+    """The arrays so named and the metadata of the newest checkpoint that can be opened, for those who only look on.
+
+    The checksum of the whole is left alone: models may be large, and the run that writes may drop the file any moment.
+    """
+    for path in _files(folder):
+        try:
+            with safe_open(path, framework="numpy") as file:
+                envelope = json.loads((file.metadata() or {})[FORMAT])
+                names = [name for name in file.keys() if name.startswith(prefixes)]  # noqa: SIM118 (not a mapping)
+                return {name: file.get_tensor(name) for name in names}, json.loads(envelope["meta"])
+        except (SafetensorError, OSError, ValueError, LookupError):
+            continue
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted(folder.glob("round-*.safetensors"), reverse=True)

@@ -1,0 +1,44 @@
+"""The data's precision is the computation's.
+
+JAX computes in float32 unless told otherwise for the whole process. Here it is told for the duration of a computation:
+float64 arrays in, float64 throughout; float32 in, float32 throughout; the user's own JAX code is left alone.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.base.checks import FedpdError
+from fedpd.base.devices import use_cores
+
+
+def is_double(*trees: Any) -> bool:
+    """Whether any array of the trees is float64 (or complex128)."""
+    return any(np.dtype(leaf.dtype) in (np.float64, np.complex128) for leaf in jax.tree.leaves(trees))
+
+
+def scope(double: bool) -> AbstractContextManager[Any]:
+    """The context in which arrays of this precision are computed with."""
+    use_cores()
+    return jax.enable_x64(double)
+
+
+def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
+    """`leaf` as a NumPy array that JAX will take over unchanged: float32 is widened where anything else is float64."""
+    array = np.asarray(leaf)
+    if array.dtype != np.bool_ and not jnp.issubdtype(array.dtype, np.number):
+        raise FedpdError(f"{name} is not a rectangular array of numbers. Give one array per agent in a list.")
+    if double and jnp.issubdtype(array.dtype, np.floating):
+        return array.astype(np.float64)
+    if array.dtype in (np.int64, np.uint64) and not double:
+        info = np.iinfo(np.int32)
+        if array.size and (array.min() < info.min or array.max() > info.max):
+            raise FedpdError(
+                f"{name} holds integers from {array.min()} to {array.max()}: beside float32 they have 32 bits. "
+                "Give the floating-point data as float64, or number the integers from 0."
+            )
+        return array.astype(np.int32)
+    return array

@@ -1,0 +1,95 @@
+"""The one history format: a mapping of NumPy columns, row 0 the start, one row a measured round; Parquet on disk.
+
+What a run records besides (`simulate(record=...)`) are further columns of float64.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedpd.base.atomic import replace_file
+from fedpd.engine.costs import Costs
+
+History = dict[str, np.ndarray]
+Totals = dict[str, int]  # the costs so far, {} at the start
+
+COLUMNS: dict[str, Any] = {
+    "round": np.int64,  # r: rounds done
+    "communicated": np.bool_,  # whether round r ended in a communication
+    "communications": np.int64,  # exchanges with the server so far
+    "local_updates": np.int64,  # local steps so far, one after another: sum over rounds of max_i Q_i (Q T for fixed Q)
+    "samples": np.int64,  # sample gradients so far, all agents together
+    "bytes_up": np.int64,  # bytes sent by all agents so far
+    "bytes_down": np.int64,  # bytes received by all agents so far
+    "loss": np.float64,  # f(mean_i x_{0,i})
+    "stationarity": np.float64,  # ||grad f(mean_i x_{0,i})||^2
+    "consensus": np.float64,  # max_ij ||x_{0,i} - x_{0,j}||
+}
+
+
+def start_row(loss: float, stationarity: float, consensus: float = 0.0, **recorded: float) -> History:
+    """Row 0: the start, before any cost."""
+    values = dict.fromkeys(COLUMNS, 0) | {"loss": loss, "stationarity": stationarity, "consensus": consensus}
+    return {name: np.array([value], _dtype(name)) for name, value in (values | recorded).items()}
+
+
+def extend(
+    history: History, totals: Totals, costs: Costs, rounds: Mapping[str, np.ndarray], keep: np.ndarray
+) -> tuple[History, Totals]:
+    """`history` and `totals` after some more rounds, of which the rows `keep` are kept; all of them are counted.
+
+    This is the one place that counts costs. `rounds` has, per round, communicated, senders and receivers (by exchange),
+    updates and samples (by agent) and the metrics; `totals` are the sums up to the last round, kept or not.
+    """
+    senders, receivers = rounds["senders"].astype(np.int64), rounds["receivers"].astype(np.int64)
+    grown = {
+        "round": np.ones(len(senders), np.int64),
+        "communications": (receivers > 0).sum(axis=1),
+        "local_updates": rounds["updates"].max(axis=1),
+        "samples": rounds["samples"].sum(axis=1, dtype=np.int64),
+        "bytes_up": senders @ np.array(costs.bytes_up, np.int64),
+        "bytes_down": receivers @ np.array(costs.bytes_down, np.int64),
+    }
+    new = {name: totals.get(name, 0) + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
+    totals = {name: int(column[-1]) for name, column in new.items()}
+    new |= {name: rounds[name] for name in history if name not in grown}
+    rows = {name: np.concatenate([history[name], new[name][keep].astype(_dtype(name))]) for name in history}
+    return rows, totals
+
+
+def _dtype(name: str) -> Any:
+    return COLUMNS.get(name, np.float64)
+
+
+def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
+    """Mean and standard deviation, column by column, over the rows that all the histories have."""
+    rows = min(len(history["round"]) for history in histories)
+    stacks = {name: np.stack([history[name][:rows] for history in histories]) for name in histories[0]}
+    with np.errstate(over="ignore", invalid="ignore"):  # a run may have diverged
+        mean = {name: stack.mean(axis=0) for name, stack in stacks.items()}
+        return mean, {name: stack.std(axis=0) for name, stack in stacks.items()}
+
+
+def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> None:
+    """All histories of an experiment in one file, by (label, seed)."""
+    tables = []
+    for (label, seed), history in histories.items():
+        rows = len(history["round"])
+        names = {"label": pa.array([label] * rows, pa.string()), "seed": pa.array([seed] * rows, pa.int64())}
+        tables.append(pa.table(names | history))
+    with replace_file(path) as file:
+        pq.write_table(pa.concat_tables(tables), file)
+
+
+def read_parquet(path: Path) -> dict[tuple[str, int], History]:
+    table = pq.read_table(path)
+    labels, seeds = table["label"].to_pylist(), table["seed"].to_pylist()
+    columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("label", "seed")}
+    rows: dict[tuple[str, int], list[int]] = {}
+    for row, key in enumerate(zip(labels, seeds, strict=True)):
+        rows.setdefault(key, []).append(row)
+    return {key: {name: column[chosen] for name, column in columns.items()} for key, chosen in rows.items()}

@@ -1,0 +1,70 @@
+"""Agents that come and go, and agents that do less: who is present in a round, and with what effort.
+
+An absent agent neither computes nor sends. When it comes back it finds the newest broadcast (`Exchange.receive`, or
+`Exchange.absent` where a method makes something of an absence), so that is applied at once; fetching it is counted for
+the agents that are present. The server averages over those who sent, and is told their share of all agents. Where
+nobody is present, nothing happens.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.base.checks import at_least, positive, refuse
+from fedpd.core import Array, Key
+
+PRESENCE, EFFORT = 2, 3  # the first fold into a run's key: what is drawn
+
+
+class Participation(NamedTuple):
+    """A rule for who is present: its kind selects the program, its numbers are data."""
+
+    kind: str  # "share", "probability" or "schedule"
+    numbers: Any  # how many agents; (N,) probabilities; (rounds, N) who is present
+
+
+def participation_rule(participation: Any, agents: int, rounds: int) -> Participation | None:
+    """`participation` as a rule; None where everyone is always present."""
+    remedy = "Give a share in (0, 1], a probability per agent, or an array (rounds, N) of who is present"
+    if np.ndim(participation) == 0:
+        positive("participation", participation, remedy)
+        if participation > 1:
+            refuse("participation", participation, "must be at most 1", remedy)
+        number = max(1, round(float(participation) * agents))
+        return None if number == agents else Participation("share", np.int32(number))
+    numbers = np.asarray(participation)
+    if numbers.shape == (agents,) and numbers.dtype != bool:
+        if not ((numbers > 0) & (numbers <= 1)).all():
+            refuse("participation", numbers.tolist(), "probabilities must lie in (0, 1]", remedy)
+        return None if (numbers == 1).all() else Participation("probability", numbers.astype(np.float32))
+    if numbers.shape != (rounds, agents) or not np.isin(numbers, (0, 1)).all():
+        rule = f"must have the shape ({agents},) or ({rounds}, {agents}), the latter of 0 and 1"
+        refuse("participation", f"array of shape {numbers.shape}", rule, remedy)
+    return None if numbers.all() else Participation("schedule", numbers.astype(bool))
+
+
+def straggler_rule(stragglers: Any) -> np.float32 | None:
+    """The probability that an agent is a straggler in a round; None where nobody ever is."""
+    remedy = "Give the probability that an agent does less than all its local steps in a round, e.g. 0.5"
+    if at_least("stragglers", stragglers, 0, remedy) > 1:
+        refuse("stragglers", stragglers, "must be at most 1", remedy)
+    return np.float32(stragglers) if stragglers else None
+
+
+def present(kind: str, numbers: Array, key: Key, r: Array, agents: int) -> Array:
+    """(N,): who is present in round r. The same on all devices, from (seed, round) alone."""
+    if kind == "schedule":
+        return numbers[r]
+    draws = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, PRESENCE), r), (agents,), jnp.float32)
+    if kind == "probability":
+        return draws < numbers
+    return jnp.argsort(jnp.argsort(draws)) < numbers  # as many as asked for, all subsets alike
+
+
+def effort(probability: Array, key: Key, r: Array, agents: int) -> Array:
+    """(N,): the part of its local steps that each agent does in round r: 1, or uniform in (0, 1] for a straggler."""
+    key = jax.random.fold_in(jax.random.fold_in(key, EFFORT), r)
+    who, how_much = jax.random.uniform(key, (2, agents), jnp.float32)
+    return jnp.where(who < probability, 1 - how_much, 1)

@@ -1,0 +1,1 @@
+"""Experiment files and run folders."""

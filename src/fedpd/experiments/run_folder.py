@@ -1,0 +1,97 @@
+"""A run folder: which files fedpd writes there, how a new one begins, and what `--overwrite` may remove.
+
+    .fedpd-run                              marks the folder as fedpd's own
+    experiment.toml                         the experiment file, word for word
+    checkpoints/METHOD/round-*.safetensors
+    history.parquet                         all histories, by label and seed
+    models/METHOD-seed-S.safetensors
+    comparison.*, accuracy.*, sensitivity.*, report*    figures, reports and tables
+
+An `experiment.toml` alone does not make a run folder: that is how users name their own file.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError
+from fedpd.base.versions import versions
+
+MARKER = ".fedpd-run"
+EXPERIMENT = "experiment.toml"
+HISTORY = "history.parquet"
+CHECKPOINTS = "checkpoints"
+MODELS = "models"
+# Everything that fedpd writes into a run folder, as paths relative to it. Nothing else is ever removed.
+WRITTEN = re.compile(
+    r"\.fedpd-run|experiment\.toml|history\.parquet"
+    r"|checkpoints(/[^/]+(/round-\d+\.safetensors)?)?"
+    r"|models(/[^/]+-seed-\d+\.safetensors)?"
+    r"|(comparison|accuracy|sensitivity)\.(png|svg)"
+    r"|report\.html|report-(histories|costs)\.csv|report-figures(/[a-z_]+-[a-z_]+\.(pdf|svg|png))?"
+    r"|(.+/)?\.[^/]+\.\d+\.tmp"  # left behind by a process that was killed while it wrote
+)
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether fedpd has made this folder for a run."""
+    return (folder / MARKER).is_file()
+
+
+def create(folder: Path, text: str, *, overwrite: bool = False) -> None:
+    """Make a run folder with its experiment file.
+
+    Args:
+        folder: A folder that is empty or does not exist yet; with `overwrite`, also one that holds a run.
+        text: The experiment file.
+        overwrite: Remove the run that the folder holds, file by file, by the names that fedpd gives its files.
+
+    Raises:
+        FedpdError: The folder holds anything that fedpd did not write, or it is the current folder.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FedpdError(f"--out {folder}: there is a file of that name. Choose another folder.")
+    if folder.exists() and any(folder.iterdir()):
+        _remove_run(folder, overwrite)
+    marker = {"fedpd": versions()["fedpd"]}
+    for name, content in ((MARKER, json.dumps(marker)), (EXPERIMENT, text)):
+        with replace_file(folder / name) as file:
+            file.write(content.encode())
+
+
+def _remove_run(folder: Path, overwrite: bool) -> None:
+    """Remove the run in a folder, or refuse with a sentence that says why."""
+    if not is_run_folder(folder):
+        raise FedpdError(
+            f"--out {folder}: the folder is not empty, and fedpd did not make it for a run. Choose another folder."
+        )
+    if not overwrite:
+        raise FedpdError(
+            f"--out {folder}: the folder already holds a run, and runs are never mixed. "
+            f"Resume it: fedpd resume {folder}; or start again: --overwrite."
+        )
+    here = Path.cwd()
+    if folder.resolve() in (here, *here.parents):
+        raise FedpdError(
+            f"--out {folder}: the current folder is in it, and fedpd never removes the folder that you are in. "
+            "Change to another folder, or choose another --out."
+        )
+    contents = sorted(_contents(folder), reverse=True)  # a folder comes after what is in it
+    for path in contents:
+        if path.is_symlink() or not WRITTEN.fullmatch(path.relative_to(folder).as_posix()):
+            raise FedpdError(
+                f"--out {folder}: it also holds {path.relative_to(folder)}, which fedpd did not write, so nothing was "
+                "removed. Move that file away, or choose another folder."
+            )
+    for path in contents:
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _contents(folder: Path) -> Iterator[Path]:
+    """Yield everything below a folder, without following links."""
+    for path in folder.iterdir():
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _contents(path)

@@ -1,0 +1,1 @@
+"""Finding good settings: sweeps over a grid, tuned methods, advice."""

@@ -1,0 +1,168 @@
+"""What to do on a problem of which nothing is known but its losses: step sizes, local steps, when to communicate.
+
+Two settings of FedPD come out. The *guaranteed* one is what Theorem 1 proves (theory.rates, corrected), which is
+pessimistic by orders of magnitude. The *recommended* one is a heuristic, tried on the problem before it is given:
+eta = 1/L, with every round communicating where L is exact, since then nothing beats a large eta, and with p="auto"
+where L is an estimate, which saves the communications that an eta below 1/L would waste.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedpd import theory
+from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
+from fedpd.core import Problem
+from fedpd.engine.simulate import Run, simulate
+from fedpd.experiments.experiment import build_algorithm
+from fedpd.search.sweep import first_below
+from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
+
+ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
+SHARE = 0.9  # of the largest eta that Theorem 1 allows
+WORTHWHILE = 1e-3  # the least p that is worth its constants
+
+Report = Callable[[str, int, int], None]  # (what, done, of)
+
+
+class Setting(NamedTuple):
+    """A method as a table of an experiment file, and what it takes to reach epsilon."""
+
+    table: dict[str, Any]
+    reached: bool
+    rounds: float
+    communications: float
+    samples: float
+    transfer: float  # bytes, up and down
+    how: str  # what makes one believe it
+
+
+class Advice(NamedTuple):
+    epsilon: float
+    smoothness: Smoothness
+    similarity: Similarity
+    delta: float  # an upper bound for all x; infinite where none is known
+    gap: float  # an upper bound of f(x^0) - inf f
+    gap_how: str
+    paper_p: float  # the paper's rule, C(p) <= epsilon/(3 delta^2), at the measured delta: a heuristic
+    guaranteed: Setting
+    recommended: Setting
+
+
+def advise(
+    problem: Problem,
+    epsilon: float = 1e-6,
+    *,
+    floor: float | None = None,
+    pilot: int = 100,
+    progress: Report | None = None,
+) -> Advice:
+    """Measure L and delta, and find eta, the local step, Q, p, rounds, samples and bytes for ||grad f||^2 <= epsilon.
+
+    floor: a lower bound of f; None: f at the minimiser where that is known, else 0, as for losses >= 0.
+    pilot: rounds for which the recommended setting is tried.
+    """
+    positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
+    count("pilot", pilot, "Give the rounds for which the recommended setting is tried, e.g. 100")
+
+    def tell(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: None if progress is None else progress(what, done, total)
+
+    smoothness = theory.smoothness_constants(problem, progress=tell("measuring L"))
+    similarity = theory.similarity(problem, epsilon=epsilon, progress=tell("measuring delta"))
+    gap, gap_how = _gap(problem, floor)
+    eta = SHARE * max_eta(smoothness.value)
+    return Advice(
+        epsilon,
+        smoothness,
+        similarity,
+        _delta(problem),
+        gap,
+        gap_how,
+        printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
+        _guaranteed(problem, epsilon, smoothness, similarity, gap, eta),
+        _recommended(problem, epsilon, smoothness, pilot, tell("trying the recommended setting")),
+    )
+
+
+def _delta(problem: Problem) -> float:
+    """An upper bound of ||grad f_i(x) - grad f(x)|| for all x and i, where one is known."""
+    if problem.answer.heterogeneity is not None:
+        return problem.answer.heterogeneity
+    found = theory.delta_bound(problem)
+    return np.inf if found is None else (problem.agents - 1) / problem.agents * found.tight
+
+
+def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
+    """An upper bound of f(x^0) - inf f, and why."""
+    start = theory.objective(problem, problem.start)
+    if floor is not None:
+        at_most("floor", floor, start, f"It is a lower bound of f, and f(x^0) = {start:.6g}")
+        return start - floor, f"f(x^0) - {floor:g}, the floor that was given"
+    if problem.answer.minimiser is not None:
+        return max(start - theory.objective(problem, problem.answer.minimiser), 0.0), "exact, the minimiser is known"
+    if start < 0:
+        refuse("floor", floor, f"must be given, since f(x^0) = {start:.3g} is negative", "Give a lower bound of f")
+    return start, "f(x^0), if losses are not negative"
+
+
+def _guaranteed(
+    problem: Problem, epsilon: float, smoothness: Smoothness, similarity: Similarity, gap: float, eta: float
+) -> Setting:
+    """Theorem 1 with gradient descent as the oracle; p > 0 only where delta is known for all x."""
+    L, delta = smoothness.value, _delta(problem)
+    p = rates.guaranteed_skip_probability(epsilon, delta, L, eta) if np.isfinite(delta) else 0.0
+    p = p if p >= WORTHWHILE else 0.0
+    accuracy = rates.local_accuracy(epsilon, L=L, eta=eta, p=p, delta=delta)
+    rounds = rates.rounds_for(epsilon, gap, L=L, eta=eta, gradients=similarity.G**2, p=p, delta=delta)
+    # ||grad L_i||^2 where a local solve begins: G^2 in round 0, and smaller later unless the run goes astray.
+    iterations = max(1, rates.local_iterations(accuracy, similarity.G**2, L, eta))
+    oracle = {"name": "gd", "step": 1 / (L + 1 / eta), "iterations": iterations, "tolerance": accuracy}
+    table = {"label": "FedPD, guaranteed", "name": "fedpd", "eta": eta, "p": p, "oracle": oracle}
+    communications = rounds * (1 - p)
+    known = "L is exact" if smoothness.exact else "if L is not larger than estimated"
+    return Setting(
+        table,
+        True,
+        rounds,
+        communications,
+        float(rounds) * iterations * problem.samples,
+        communications * 2 * problem.agents * _model_bytes(problem),
+        f"Theorem 1, corrected: the mean of ||grad f||^2 over the rounds; {known}",
+    )
+
+
+def _recommended(
+    problem: Problem, epsilon: float, smoothness: Smoothness, pilot: int, progress: Callable[[int, int], None]
+) -> Setting:
+    """eta = 1/L, tried."""
+    L = smoothness.value
+    oracle = {"name": "gd", "step": 1 / (2 * L), "iterations": ITERATIONS}
+    table = {"label": "FedPD, recommended", "name": "fedpd", "eta": 1 / L, "oracle": oracle}
+    table |= {} if smoothness.exact else {"p": "auto"}
+    algorithm = build_algorithm({key: value for key, value in table.items() if key != "label"}, pilot)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TheoryWarning)  # `how` says it
+        run = simulate(algorithm, problem, rounds=pilot, progress=lambda done, total, _: progress(done, total))
+    return _tried(table, run, epsilon)
+
+
+def _tried(table: dict[str, Any], run: Run, epsilon: float) -> Setting:
+    reached = not np.isnan(first_below(run, epsilon))
+    columns = ("round", "communications", "samples", "bytes_up", "bytes_down")
+    spent = [first_below(run, epsilon, name) if reached else float(run.history[name][-1]) for name in columns]
+    rounds, communications, samples, up, down = spent
+    last = run.history["stationarity"][-1]
+    how = "a heuristic, beyond Theorem 1's eta; tried on this problem, that is what it took"
+    if run.diverged is not None:
+        how = f"a heuristic that FAILED here: it diverged at round {run.diverged.round}; use the guaranteed one"
+    elif not reached:
+        how = f"a heuristic; tried, it came to ||grad f||^2 = {last:.1e} after {rounds:.0f} rounds, and needs more"
+    return Setting(table, reached, rounds, communications, samples, up + down, how)
+
+
+def _model_bytes(problem: Problem) -> int:
+    return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))

@@ -1,0 +1,99 @@
+"""Each method at its best step size, so that a comparison is fair: the same tries for all of them.
+
+Every method has one knob, a factor on the step sizes of its own rule (`defaults.method_tables`): eta, step or 1/rho. A
+method's tries are one `sweep` over that factor, and its best is the one with the fewest communications to a target.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd import theory
+from fedpd.base.checks import at_least, choice, count, positive, refuse
+from fedpd.core import Algorithm, Problem
+from fedpd.engine.simulate import Run
+from fedpd.experiments.defaults import method_tables
+from fedpd.experiments.experiment import build_algorithm
+from fedpd.search.sweep import sweep
+
+SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-4, 17))  # 1/4 to 256, by a factor of sqrt(2)
+METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAFFOLD")
+
+Report = Callable[[str, int, int], None]  # (method, rounds done, rounds in all)
+
+
+class Tuned(NamedTuple):
+    """What came out for one method."""
+
+    label: str
+    scales: np.ndarray  # (P,) factors on the step sizes of its own rule
+    communications: np.ndarray  # (P,) to the target, mean over seeds; NaN where a seed did not reach it
+    stationarity: np.ndarray  # (P,) at the end, the largest over seeds
+    best: int  # index of the best factor
+    table: dict[str, Any]  # the method at the best factor, as a table of an experiment file
+    runs: tuple[Run, ...]  # at the best factor, one a seed
+
+
+def tune(
+    problem: Problem,
+    *,
+    methods: Sequence[str] = METHODS,
+    target: float = 1e-10,
+    rounds: int = 200,
+    scales: Sequence[float] = SCALES,
+    seeds: Sequence[int] = (0,),
+    L: float | None = None,
+    progress: Report | None = None,
+) -> list[Tuned]:
+    """Each method with the fewest communications to `target`, or, where none reaches it, the lowest stationarity.
+
+    methods: labels of `defaults.method_tables`. L: the smoothness from which their rules start; None: found.
+    """
+    positive("target", target, "Give a stationarity, e.g. 1e-10")
+    count("rounds", rounds, "Give the rounds of each try, e.g. 200")
+    if not len(scales):
+        refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
+    for scale in scales:
+        positive("scales", scale, "Give factors on the step sizes of each method's rule, e.g. [0.5, 1, 2]")
+    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
+    labels = [table["label"] for table in method_tables(1.0, problem.agents)]
+    for method in methods:
+        choice("methods", method, labels)
+    return [_tune(problem, method, L, target, rounds, scales, seeds, progress) for method in methods]
+
+
+def method_table(label: str, L: float, agents: int, scale: Any = 1.0) -> dict[str, Any]:
+    """A method's table at a factor on its steps."""
+    return next(table for table in method_tables(L, agents, scale) if table["label"] == label)
+
+
+def _tune(
+    problem: Problem,
+    label: str,
+    L: float,
+    target: float,
+    rounds: int,
+    scales: Sequence[float],
+    seeds: Sequence[int],
+    progress: Report | None,
+) -> Tuned:
+    def build(scale: Any) -> Algorithm:
+        table = method_table(label, L, problem.agents, scale)
+        return build_algorithm({key: value for key, value in table.items() if key != "label"}, rounds)
+
+    def report(done: int, total: int, stationarity: float) -> None:
+        if progress is not None:
+            progress(label, done, total)
+
+    swept = sweep(build, problem, {"scale": list(scales)}, rounds=rounds, seeds=seeds, progress=report)
+    communications = swept.costs(target).mean(axis=1)  # NaN where any seed is
+    last = np.array([max(_last(run) for run in runs) for runs in swept.runs])
+    order = np.lexsort((last, np.where(np.isnan(communications), np.inf, communications)))
+    best = int(order[0])
+    table = method_table(label, L, problem.agents, scales[best])
+    return Tuned(label, np.array(scales), communications, last, best, table, swept.runs[best])
+
+
+def _last(run: Run) -> float:
+    return np.inf if run.diverged is not None else float(run.history["stationarity"][-1])

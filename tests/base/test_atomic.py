@@ -1,0 +1,49 @@
+"""A file is the old one or the new one, and nothing else is left behind."""
+
+from pathlib import Path
+
+import pytest
+
+from fedpd.base.atomic import replace_file
+
+
+def test_a_new_file_appears_with_its_folders(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "one" / "model.bin"
+    with replace_file(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"old")
+    with replace_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def write_half(path: Path, error: type[BaseException]) -> None:
+    with replace_file(path) as file:
+        file.write(b"half of the new")
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_leaves_the_old_file_and_no_temporary(tmp_path: Path, error: type[BaseException]) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(error):
+        write_half(path, error)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_exception_before_there_was_a_file_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError):
+        write_half(tmp_path / "model.bin", RuntimeError)
+    assert list(tmp_path.iterdir()) == []

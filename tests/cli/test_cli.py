@@ -1,0 +1,173 @@
+"""The command line as a person meets it: in a process of its own, killed and resumed, and given wrong input."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpd.base import checkpoint
+from fedpd.engine.history import COLUMNS, read_parquet
+
+EXPERIMENT = """
+[problem]
+name = "random_quadratic"
+agents = 4
+dimension = 3
+
+[run]
+rounds = {rounds}
+checkpoint_every = 20
+
+[[algorithm]]
+label = "FedPD-VR"
+name = "fedpd"
+eta = 0.5
+p = 0.5
+oracle = {{ name = "vr", gamma = 0.5, iterations = 2, refresh = 7 }}
+
+[[algorithm]]
+label = "Explodes"
+name = "fedavg"
+oracle = {{ name = "gd", step = 1e6, iterations = 8 }}
+
+[[algorithm]]
+label = "FedAvg"
+name = "fedavg"
+oracle = {{ name = "gd", step = 0.1, iterations = 2 }}
+"""
+
+
+def fedpd(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedpd.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+
+
+def write(folder: Path, rounds: int) -> None:
+    (folder / "small.toml").write_text(EXPERIMENT.format(rounds=rounds))
+
+
+def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path) -> None:
+    write(tmp_path, 3_000)
+    whole = fedpd("run", "small.toml", "--out", "whole", folder=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, "-c", "from fedpd.cli import main; main()", "run", "small.toml", "--out", "killed"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = tmp_path / "killed" / "checkpoints" / "01-fedpd-vr"
+    deadline = time.monotonic() + 120
+    while not list(first.glob("round-*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "history.parquet").exists(), "it was killed in its first method"
+    resumed = fedpd("resume", "killed", folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    a, b = (read_parquet(tmp_path / name / "history.parquet") for name in ("whole", "killed"))
+    assert list(a) == list(b) == [("FedPD-VR", 0), ("Explodes", 0), ("FedAvg", 0)]
+    for key in a:
+        assert all(
+            np.array_equal(a[key][name], b[key][name], equal_nan=a[key][name].dtype.kind == "f") for name in COLUMNS
+        )
+    for path in (tmp_path / "whole" / "models").iterdir():
+        assert path.read_bytes() == (tmp_path / "killed" / "models" / path.name).read_bytes()
+
+
+def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    done = fedpd("run", "small.toml", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "FedPD-VR" in done.stdout
+    assert "communications" in done.stdout
+    assert re.search(r"Explodes: .*diverged at round \d+.*1/L", done.stdout)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        ".fedpd-run", "experiment.toml", "history.parquet", "checkpoints", "models", "comparison.png", "comparison.svg",
+    }  # fmt: skip
+    histories = read_parquet(tmp_path / "out" / "history.parquet")
+    assert len(histories["FedAvg", 0]["round"]) == 41
+    arrays, meta = checkpoint.read(tmp_path / "out" / "models" / "03-fedavg-seed-0.safetensors")
+    assert arrays["model"].shape == (3,)
+    assert meta["label"] == "FedAvg"
+    written = fedpd("report", "out", "--target", "1e-3", folder=tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert "‖∇f‖² ≤ 0.001" in written.stdout
+    assert (tmp_path / "out" / "report.html").stat().st_size > 4_000_000
+    watched = fedpd("watch", "out", folder=tmp_path)
+    assert watched.returncode == 0, watched.stderr
+    assert "out: finished" in watched.stdout
+    again = fedpd("run", "small.toml", "--out", "out", folder=tmp_path)
+    assert again.returncode == 2
+    assert "fedpd resume out" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("compare", "--rounds", "0"), "--rounds = 0: must be an integer of at least 1"),
+        (("compare", "--data", "stong"), "Did you mean 'strong'?"),
+        (("run", "nothing.toml"), "nothing.toml cannot be read"),
+        (("run", "wrong.toml"), "error: wrong.toml: [run] rounds = 0: must be an integer of at least 1"),
+        (("resume", "."), "fedpd did not make this folder for a run"),
+        (("run", "small.toml", "--out", ".", "--overwrite"), "--out .: the folder is not empty, and fedpd did not"),
+        (("report", "full"), "full: there is no experiment.toml in it, so this is not a run's folder"),
+        (("watch", "nothing"), "nothing: there is no such folder"),
+        (("compare", "--out", "full"), "the folder is not empty"),
+        (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),
+        (("advise", "weak", "--epsilon", "-1"), "epsilon = -1.0: must be positive"),
+        (("data", "inspect", "nothing.json"), "nothing.json does not exist"),
+        (("tune", "weak", "--methods", "FedPDGD"), "methods = 'FedPDGD': there is no such choice. Did you mean"),
+    ],
+)
+def test_wrong_input_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "wrong.toml").write_text(EXPERIMENT.format(rounds=0))
+    write(tmp_path, 1)
+    (tmp_path / "full" / "thesis.tex").touch()
+    done = fedpd(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "full" / "thesis.tex").exists()
+
+
+def test_compare_runs_the_papers_methods(tmp_path: Path) -> None:
+    done = fedpd("compare", "--rounds", "2", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for label in ("FedPD-GD p=0 ", "FedPD-GD p=0.5", "FedPD-GD p=1-r/T", "FedPD-SGD", "FedPD-VR", "FedAvg-GD"):
+        assert label in done.stdout
+    assert len(read_parquet(tmp_path / "out" / "history.parquet")) == 8
+
+
+def test_advice_prints_an_experiment_file_that_runs(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    done = fedpd("advise", "small.toml", "--epsilon", "1e-6", "--pilot", "40", "--out", "advice.toml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for word in ("guaranteed", "recommended", "skip probability", "smoothness of the f_i; exact", "[[algorithm]]"):
+        assert word in done.stdout, word
+    ran = fedpd("run", "advice.toml", "--out", "out", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    history = read_parquet(tmp_path / "out" / "history.parquet")["FedPD, recommended", 0]
+    assert history["stationarity"].min() <= 1e-6
+
+
+def test_tuning_leaves_a_table_a_figure_and_an_experiment_file(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    options = ("--methods", "FedPD-GD, Local GD", "--rounds", "30", "--target", "1e-4", "--out", "out")
+    done = fedpd("tune", "small.toml", *options, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"FedPD-GD +│ eta = ", done.stdout)
+    assert (tmp_path / "out" / "sensitivity.png").stat().st_size > 10_000
+    ran = fedpd("run", "out/experiment.toml", "--out", "again", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert list(read_parquet(tmp_path / "again" / "history.parquet")) == [("FedPD-GD", 0), ("Local GD", 0)]
+
+
+def test_an_unknown_command_is_answered(tmp_path: Path) -> None:
+    done = fedpd("compair", folder=tmp_path)
+    assert done.returncode == 2
+    assert "No such command" in done.stderr

@@ -1,0 +1,145 @@
+"""Experiment files: what they build, and what a mistake in one is answered with."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fedpd import FedpdError
+from fedpd.experiments import experiment
+
+GOOD = """
+[problem]
+name = "penalized_logistic"
+data = "strong"
+agents = 4
+samples = 10
+dimension = 3
+
+[run]
+rounds = 20
+seeds = [0, 3]
+
+[[algorithm]]
+name = "fedpd"
+eta = 0.08
+p = 0.5
+oracle = { name = "gd", step = 0.08, iterations = 8 }
+
+[[algorithm]]
+label = "schedules"
+name = "fedpd"
+eta = 0.08
+p = { name = "decreasing_skips" }
+oracle = { name = "sgd", step = { name = "inverse_sqrt", initial = 0.04 }, iterations = 6, batch = 2 }
+
+[[algorithm]]
+name = "fedprox"
+rho = 1
+oracle = { name = "vr", gamma = inf, iterations = 8, refresh = 1 }
+
+[[algorithm]]
+name = "fedavg"
+oracle = { name = "optax", optimizer = { name = "adam", learning_rate = 0.01 }, iterations = 3 }
+"""
+
+
+def test_a_file_is_a_problem_a_run_and_methods() -> None:
+    plan = experiment.parse(GOOD)
+    assert (plan.problem.agents, plan.problem.samples, plan.problem.dimension) == (4, 40, 3)
+    assert plan.settings == experiment.Settings(20, (0, 3), 50, 1, 1.0, 0.0)
+    assert [method.label for method in plan.methods] == [
+        "fedpd(eta=0.08, p=0.5, oracle=gd(step=0.08, iterations=8))",
+        "schedules",
+        "fedprox(rho=1, oracle=vr(gamma=inf, iterations=8, batch=1, refresh=1))",
+        "fedavg(oracle=optax(optimizer=adam(learning_rate=0.01), keep_state=False, iterations=3, batch=None))",
+    ]
+
+
+def test_schedules_take_what_they_need_from_around_them() -> None:
+    algorithm = experiment.parse(GOOD).methods[1].algorithm
+    assert algorithm.description == (
+        "fedpd(eta=0.08, p=1-r/20, oracle=sgd(step=0.04/sqrt(6r+q+1), iterations=6, batch=2))"
+    )
+    assert algorithm.skip is not None
+    assert math.isclose(algorithm.skip(5), 0.75)  # type: ignore[arg-type]
+
+
+MISTAKES = [
+    ('name = "fedpd"\neta', 'name = "fedpdd"\neta', r"\[\[algorithm\]\] 1 name = 'fedpdd': .* Did you mean 'fedpd'\?"),
+    ("eta = 0.08\np = 0.5", "etta = 0.08\np = 0.5", r"\[\[algorithm\]\] 1 fedpd: etta = 0.08: .* Did you mean 'eta'\?"),
+    ("eta = 0.08\np = 0.5", "eta = -1\np = 0.5", r"\[\[algorithm\]\] 1 eta = -1: must be positive"),
+    ("eta = 0.08\np = 0.5", 'eta = "0.08"\np = 0.5', r"eta = '0.08': must be a number, not str"),
+    ("eta = 0.08\np = 0.5", "p = 0.5", r"\[\[algorithm\]\] 1 fedpd: eta is missing"),
+    ("p = 0.5", "p = 1.5", r"p = 1.5: must lie in \[0, 1\). p is the probability of SKIPPING"),
+    ("p = 0.5", 'p = "auto?"', r"p = 'auto\?': must be a number"),
+    ('"decreasing_skips"', '"increasing_skips"', r"\(schedules\) p name = 'increasing_skips': .* 'decreasing_skips'"),
+    ("iterations = 8 }", "iterations = 0 }", r"\[\[algorithm\]\] 1 oracle iterations = 0: must be an integer"),
+    ("step = 0.08", "stepp = 0.08", r"oracle gd: stepp = 0.08: .* Did you mean 'step'\?"),
+    ('{ name = "gd", step = 0.08, iterations = 8 }', '"gd"', r"oracle = 'gd': must be a table"),
+    ('"adam"', '"adamm"', r"optimizer name = 'adamm': .* Did you mean 'adam'"),
+    ("rounds = 20", "rounds = 0", r"\[run\] rounds = 0: must be an integer of at least 1"),
+    ("rounds = 20", "round = 20", r"\[run\]: round = 20: .* Did you mean 'rounds'\?"),
+    ("rounds = 20", "rounds = 20\nparticipation = 2", r"\[run\] participation = 2: must be at most 1"),
+    ("rounds = 20", "rounds = 20\nstragglers = -1", r"\[run\] stragglers = -1: must be finite and at least 0"),
+    ("seeds = [0, 3]", "seeds = [0, 0]", r"\[run\] seeds = \[0, 0\]: must be a list of different integers"),
+    ("seeds = [0, 3]", "seeds = 3", r"\[run\] seeds = 3: must be a list"),
+    ('data = "strong"', 'data = "stong"', r"\[problem\] data = 'stong': .* Did you mean 'strong'\?"),
+    ("agents = 4", "agents = 4.5", r"\[problem\] agents = 4.5: must be an integer"),
+    ("[run]", "[runn]", r"runn = .* Did you mean 'run'\?"),
+    ("[[algorithm]]", "[algorithm]", r"not valid TOML|must be a list of tables"),
+    ('label = "schedules"', "label = 3", r"label = 3: must be a text"),
+    ('name = "fedprox"', 'label = "schedules"\nname = "fedprox"', r"two algorithms are called 'schedules'"),
+    ("rounds = 20", "rounds = twenty", r"not valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "sentence"), MISTAKES)
+def test_a_mistake_is_answered_with_place_value_rule_and_remedy(right: str, wrong: str, sentence: str) -> None:
+    assert right in GOOD
+    with pytest.raises(FedpdError, match=sentence):
+        experiment.parse(GOOD.replace(right, wrong, 1))
+
+
+def test_a_missing_file_is_answered(tmp_path: Path) -> None:
+    with pytest.raises(FedpdError, match="cannot be read"):
+        experiment.load(tmp_path / "nothing.toml")
+
+
+def test_the_file_is_named_where_it_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text("[run]\nrounds = 3\n")
+    with pytest.raises(FedpdError, match=r"wrong.toml: the file: problem is missing"):
+        experiment.load(path)
+
+
+def test_a_network_on_a_data_file(tmp_path: Path) -> None:
+    """Every table with a name is a call: the loader, the network."""
+    users = {f"u{i}": {"x": [[0.0, 1.0], [1.0, 0.0], [0.5, 2.0]], "y": [0, 1, 0]} for i in range(4)}
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps({"users": list(users), "num_samples": [3] * 4, "user_data": users}))
+    table = {
+        "name": "network",
+        "data": {"name": "leaf", "train": str(path)},
+        "model": {"name": "MLP", "classes": 2, "hidden": [3]},
+        "agents": 3,
+        "test_share": 0.4,
+        "title": "Four users",
+    }
+    problem = experiment.build_problem(table)
+    assert problem.sizes.tolist() == [4, 2, 2]  # the first agent holds two users
+    assert problem.name == "Four users"
+    assert problem.evaluation is not None
+    assert problem.dimension == 2 * 3 + 3 + 3 * 2 + 2
+    with pytest.raises(FedpdError, match="Did you mean 'SmallCNN'"):
+        experiment.build_problem(table | {"model": "smallCNN"})
+    assert experiment.build_problem(table | {"model": "MLP"}).dimension == 2 * 128 + 128 + 128 * 2 + 2
+
+
+def test_a_start_away_from_0() -> None:
+    table = {"name": "penalized_logistic", "agents": 2, "samples": 3, "dimension": 4}
+    assert experiment.build_problem(table | {"start": 0.5}).start.tolist() == [0.5] * 4
+    assert experiment.build_problem(table).start.tolist() == [0] * 4
+    with pytest.raises(FedpdError, match="start = 'x'"):
+        experiment.build_problem(table | {"start": "x"})

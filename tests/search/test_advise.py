@@ -1,0 +1,91 @@
+"""Advice that holds: the recommended setting reaches its target, the guaranteed one is the theorem's."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedpd import FedpdError, Problem, advise, data, problems, simulate
+from fedpd.experiments.experiment import build_algorithm
+from fedpd.search.sweep import first_below
+from fedpd.theory import max_eta, rates
+
+
+def unknown() -> Problem:
+    """Least squares of which nothing is known."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((4, 30, 3))
+    targets = features @ np.ones(3) + rng.standard_normal((4, 1))
+
+    def losses(x: Any, batch: Any) -> Any:
+        return (batch["a"] @ x - batch["b"]) ** 2 / 2
+
+    return problems.from_losses(losses, {"a": features, "b": targets}, np.zeros(3))
+
+
+@pytest.mark.parametrize("make", [data.strongly_noniid, data.weakly_noniid])
+def test_with_nothing_given_few_communications_suffice(make: Any) -> None:
+    problem = problems.penalized_logistic(*make(100, 400, 20))
+    advice = advise(problem, 1e-10)
+    assert advice.recommended.reached
+    assert advice.recommended.communications <= 15
+    table = {key: value for key, value in advice.recommended.table.items() if key != "label"}
+    run = simulate(build_algorithm(table, 30), problem, rounds=30)
+    assert first_below(run, 1e-10) == advice.recommended.communications
+
+
+def test_the_guaranteed_setting_is_the_theorems() -> None:
+    problem = problems.random_quadratic(4, 3, heterogeneity=0.0)
+    advice = advise(problem, 1e-3)
+    L, table = advice.smoothness.value, advice.guaranteed.table
+    assert table["eta"] == pytest.approx(0.9 * max_eta(L))
+    assert table["oracle"]["step"] == pytest.approx(1 / (L + 1 / table["eta"]))
+    assert advice.delta == 0
+    assert table["p"] > 0.2  # agents are alike
+    bound = rates.bound(
+        int(advice.guaranteed.rounds),
+        advice.gap,
+        L=L,
+        eta=table["eta"],
+        gradients=advice.similarity.G**2,
+        epsilon_1=table["oracle"]["tolerance"],
+        p=table["p"],
+        delta=0.0,
+    )
+    assert bound <= 1e-3
+    arguments = {key: value for key, value in table.items() if key != "label"}
+    run = simulate(build_algorithm(arguments, 200), problem, rounds=200)
+    assert run.history["stationarity"][-1] < 1e-3
+    # Costs: communications at 1 - p, samples at Q a round and agent, a model each way.
+    setting = advice.guaranteed
+    assert setting.communications == pytest.approx(setting.rounds * (1 - table["p"]))
+    assert setting.samples == setting.rounds * table["oracle"]["iterations"] * 4
+    assert setting.transfer == pytest.approx(setting.communications * 2 * 4 * 3 * 8)
+
+
+def test_where_nothing_is_known_it_says_so() -> None:
+    told: list[str] = []
+    advice = advise(unknown(), 1e-8, progress=lambda what, done, total: told.append(what))
+    assert not advice.smoothness.exact
+    assert advice.delta == np.inf
+    assert advice.guaranteed.table["p"] == 0.0
+    assert advice.recommended.table["p"] == "auto"
+    assert advice.recommended.reached
+    assert set(told) == {"measuring L", "measuring delta", "trying the recommended setting"}
+
+
+def test_a_target_out_of_reach_is_not_promised() -> None:
+    advice = advise(problems.random_quadratic(3, 2), 1e-20, pilot=3)
+    assert not advice.recommended.reached
+    assert "needs more" in advice.recommended.how
+    assert advice.recommended.rounds == 3
+
+
+def test_negative_losses_need_a_floor() -> None:
+    problem = problems.from_losses(lambda x, batch: jnp.sum(x**2) - 1 + 0 * batch, np.zeros((2, 3)), np.array([0.1]))
+    with pytest.raises(FedpdError, match="floor = None: must be given, since f"):
+        advise(problem)
+    assert advise(problem, floor=-1.0, pilot=5).gap == pytest.approx(0.01)
+    with pytest.raises(FedpdError, match=r"must be at most -0\.99"):
+        advise(problem, floor=3.0)

@@ -1,0 +1,91 @@
+"""A sweep is its runs, one by one, in one program."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpd import Algorithm, FedpdError, algorithms, data, oracles, problems, simulate, sweep
+from fedpd.search.sweep import first_below
+
+PROBLEM = problems.penalized_logistic(*data.strongly_noniid(6, 20, 4, seed=3))
+TRACES: list[int] = []
+
+
+def build(eta: Any, p: Any, iterations: Any) -> Algorithm:
+    TRACES.append(1)
+    oracle = oracles.gd(step=1 / (0.6 + 1 / eta), iterations=iterations)
+    return algorithms.fedpd(eta=eta, p=p, oracle=oracle, drift="corrected")
+
+
+def test_a_grid_is_its_points_one_by_one() -> None:
+    TRACES.clear()
+    grid: dict[str, list[float]] = {"eta": [0.3, 1.0], "p": [0.0, 0.5], "iterations": [2, 6]}
+    swept = sweep(build, PROBLEM, grid, rounds=12, seeds=[0, 7])
+    assert len(TRACES) == 8 + 2  # each point for its name, and the program: once for the start, once for the rounds
+    assert [point["iterations"] for point in swept.points[:3]] == [2, 6, 2]  # the last name varies fastest
+    for i, j in ((0, 0), (3, 1), (7, 0)):
+        run, seed = swept.runs[i][j], (0, 7)[j]
+        alone = simulate(build(**swept.points[i]), PROBLEM, rounds=12, seed=seed)
+        assert (run.algorithm, run.seed) == (alone.algorithm, seed)
+        np.testing.assert_allclose(run.model, alone.model, atol=1e-14)
+        for column in ("communications", "samples", "bytes_up", "local_updates"):
+            assert np.array_equal(run.history[column], alone.history[column]), column
+
+
+def test_stochastic_oracles_draw_the_same_samples() -> None:
+    def make(step: Any, momentum: Any) -> Algorithm:
+        return algorithms.mpr_sgd(step=step, momentum=momentum, iterations=5, batch=2)
+
+    swept = sweep(make, PROBLEM, {"step": [0.05, 0.2], "momentum": [0.0, 0.9]}, rounds=5, seeds=[3])
+    for point, (run,) in zip(swept.points, swept.runs, strict=True):
+        np.testing.assert_allclose(run.model, simulate(make(**point), PROBLEM, rounds=5, seed=3).model, atol=1e-14)
+
+
+def test_static_names_are_constants() -> None:
+    def make(step: Any, iterations: Any) -> Algorithm:
+        return algorithms.fedavg(oracle=oracles.sgd(step, iterations, batch=2))
+
+    grid: dict[str, list[float]] = {"step": [0.1, 0.3], "iterations": [1, 4]}
+    swept = sweep(make, PROBLEM, grid, rounds=3, static=["iterations"])
+    for point, (run,) in zip(swept.points, swept.runs, strict=True):
+        np.testing.assert_allclose(run.model, simulate(make(**point), PROBLEM, rounds=3).model, atol=1e-14)
+    with pytest.raises(FedpdError, match=r"cannot be one program.*static="):
+        sweep(make, PROBLEM, grid, rounds=3)
+
+
+def test_costs_to_a_target() -> None:
+    swept = sweep(build, PROBLEM, {"eta": [0.01, 1.0], "p": [0.0], "iterations": [6]}, rounds=30)
+    never, quick = swept.costs(1e-4)[:, 0]
+    assert np.isnan(never)
+    history = swept.runs[1][0].history
+    assert history["stationarity"][int(quick)] <= 1e-4 < history["stationarity"][int(quick) - 1]
+    assert swept.costs(1e-4, "bytes_up")[1, 0] == quick * 6 * 4 * 8
+    assert first_below(swept.runs[1][0], 1e-4) == quick
+
+
+def test_a_point_that_diverges_leaves_the_others_alone() -> None:
+    swept = sweep(lambda step: algorithms.local_gd(step=step, iterations=20), PROBLEM, {"step": [1e9, 0.1]}, rounds=30)
+    huge, fine = (runs[0] for runs in swept.runs)
+    assert fine.diverged is None
+    assert len(fine.history["round"]) == 31
+    assert huge.diverged is not None or huge.history["stationarity"][-1] > fine.history["stationarity"][-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer"),
+    [
+        ({"grid": {}}, "must have at least one name"),
+        ({"grid": {"eta": []}}, "must have at least one name"),
+        ({"grid": {"p": ["auto"]}}, "must be a number, since it is traced"),
+        ({"grid": {"eta": [1.0], "p": [1.5], "iterations": [1]}}, "p = 1.5"),
+        ({"static": ["Q"]}, "is not in the grid"),
+        ({"seeds": []}, "at least one seed"),
+        ({"rounds": 0}, "rounds = 0"),
+    ],
+)
+def test_wrong_sweeps_are_refused(settings: dict[str, Any], answer: str) -> None:
+    usual: dict[str, Any] = {"grid": {"eta": [1.0], "p": [0.0], "iterations": [1]}, "rounds": 2}
+    usual |= settings
+    with pytest.raises(FedpdError, match=answer):
+        sweep(build, PROBLEM, usual.pop("grid"), **usual)
