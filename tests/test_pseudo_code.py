@@ -3,6 +3,8 @@
 That the pseudo-code is itself right is seen in `test_reference`.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,7 +43,7 @@ ORACLES = {
 @pytest.mark.parametrize(
     ("oracle", "x0_rule"), [*((oracle, "paper") for oracle in ORACLES), ("gd", "matlab"), ("vr", "matlab")]
 )
-def test_fedpd_is_the_pseudo_code(oracle: str, x0_rule: str) -> None:
+def test_fedpd_is_the_pseudo_code(oracle: str, x0_rule: Any) -> None:
     ours, theirs = ORACLES[oracle]
     algorithm = algorithms.fedpd(eta=0.5, oracle=ours, p=recorded_coins(COINS), x0_rule=x0_rule)
     x, x_i, duals = paper.fedpd(AGENTS, eta=0.5, oracle=theirs, coins=COINS, x0_rule=x0_rule)

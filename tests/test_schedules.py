@@ -47,8 +47,8 @@ def test_the_steps_of_the_authors_program() -> None:
 def test_schedules_name_themselves_in_descriptions() -> None:
     oracle = oracles.gd(step=schedules.inverse_sqrt(0.04, 300), iterations=300)
     algorithm = algorithms.fedpd(eta=0.5, oracle=oracle, p=schedules.decreasing_skips(600))
-    assert "0.04/sqrt(300r+q+1)" in oracle.description
-    assert "1-r/600" in algorithm.description
+    assert "inverse_sqrt(initial=0.04, iterations=300)" in oracle.description
+    assert "decreasing_skips(rounds=600)" in algorithm.description
 
 
 @pytest.mark.parametrize("rounds", [0, 2.5, True])

@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 from tree_math import Vector
 
 from fedpd.checks import at_least, below
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Subproblem,
+    Work,
+    check_oracle,
+    specified,
+)
 
 MOMENTUM = "It is the part of the last step that the server takes again, e.g. 0.9"
 
@@ -29,6 +40,7 @@ class Server(NamedTuple):
     v: Vector
 
 
+@specified
 def fedavgm(*, momentum: float, oracle: Oracle) -> Algorithm:
     """FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
     check_oracle(oracle)
@@ -53,10 +65,9 @@ def fedavgm(*, momentum: float, oracle: Oracle) -> Algorithm:
         return agent._replace(x=x)
 
     return Algorithm(
-        description=describe("fedavgm", momentum=momentum, oracle=oracle),
+        "fedavgm",
         init=init,
         server=lambda x: Server(x, 0 * x),
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x,
-        batch=oracle.batch,
     )

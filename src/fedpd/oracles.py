@@ -6,10 +6,11 @@
     optax  any optax optimiser on stochastic or full gradients of phi_i
 
 Each does Q = `iterations` steps, or, with `tolerance` = eps_1, stops at the first checked point where
-||grad phi_i||^2 <= eps_1 (eq. stopping) and at Q steps at the latest. Stochastic oracles cannot see grad phi_i for
+||grad phi_i||^2 <= eps_1 and at Q steps at the latest. Stochastic oracles cannot see grad phi_i for
 free: they look every `check` steps, and what looking costs (|D_i| samples) is counted.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ import optax as optax_library
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.checks import count, positive, positive_or_schedule, refuse
-from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, describe
+from fedpd.base.checks import choice, count, positive, positive_or_schedule, refuse
+from fedpd.core import Array, Key, LocalObjective, Oracle, Spec, Subproblem, Tree, Work, specified
 from fedpd.core.sampling import Draw, uniform
 
 STEP = "A safe step is 1/(L + 1/eta), L the smoothness of the f_i"
@@ -30,6 +31,7 @@ ITERATIONS = "Give the number of local steps, e.g. 8"
 Step = Callable[[Any, Any], Any]
 
 
+@specified
 def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> Oracle:
     """Gradient descent: Q full local gradients a round, or until ||grad phi_i||^2 <= tolerance.
 
@@ -62,10 +64,10 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
         q, x, _ = lax.while_loop(onward, descend, (jnp.int32(0), x, phi.gradient(x)))
         return x, None, Work(q, (q + 1) * phi.f.size)
 
-    settings = {"step": step, "iterations": iterations} | ({} if tolerance is None else {"tolerance": tolerance})
-    return Oracle(describe("gd", **settings), lambda f, x: None, fixed if tolerance is None else until, None)
+    return Oracle("gd", lambda f, x: None, fixed if tolerance is None else until)
 
 
+@specified
 def sgd(
     step: float | Step,
     iterations: int,
@@ -90,7 +92,7 @@ def sgd(
         x, work = loop.run(advance, lambda x: x, phi, x, r, key, per_step=1)
         return x, None, work
 
-    return Oracle(describe("sgd", step=step, **loop.settings()), lambda f, x: None, solve, batch)
+    return Oracle("sgd", lambda f, x: None, solve, batch)
 
 
 class Estimate(NamedTuple):
@@ -100,6 +102,7 @@ class Estimate(NamedTuple):
     owed: Array  # whether it is a gradient whose samples are not counted yet
 
 
+@specified
 def vr(
     gamma: float,
     iterations: int,
@@ -120,7 +123,7 @@ def vr(
     does not renew begins with grad f_i(x^0), and pays for it then.
 
     >>> vr(gamma=0.1, iterations=8, refresh=20).description
-    'vr(gamma=0.1, iterations=8, batch=1, refresh=20)'
+    'vr(gamma=0.1, iterations=8, refresh=20)'
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
@@ -145,12 +148,12 @@ def vr(
         work = work._replace(samples=work.samples + jnp.where(renew | known.owed, phi.f.size, 0))
         return x, Estimate(g, jnp.bool_(False)), work
 
-    settings = {"gamma": gamma, **loop.settings(), "refresh": refresh}
-    return Oracle(describe("vr", **settings), init, solve, batch)
+    return Oracle("vr", init, solve, batch)
 
 
+@specified
 def optax(
-    optimizer: optax_library.GradientTransformation,
+    optimizer: "optax_library.GradientTransformation | Optimizer",
     iterations: int,
     batch: int | None = None,
     *,
@@ -165,26 +168,49 @@ def optax(
     The optimiser starts afresh every round, since phi_i is another function then; `keep_state` carries its state
     (momentum, second moments, step count) from round to round. `label` names the optimiser in descriptions.
 
-    >>> adam = optax(optax_library.adam(1e-2), iterations=20, batch=10, label="adam")
-    >>> adam.description
-    'optax(optimizer=adam, keep_state=False, iterations=20, batch=10)'
+    >>> optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
+    'optax(optimizer=adam(learning_rate=0.01), iterations=20, batch=10)'
     """
-    if not isinstance(optimizer, optax_library.GradientTransformation):
+    transform = optimizer.transform if isinstance(optimizer, Optimizer) else optimizer
+    if not isinstance(transform, optax_library.GradientTransformation):
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")
     loop = Loop.of(iterations, batch, tolerance, check, draw)
 
     def advance(phi: Subproblem, carry: tuple[Vector, Any], rows: Tree, r: Array, q: Array) -> tuple[Vector, Any]:
         x, state = carry
-        updates, state = optimizer.update(phi.complete(estimate(phi, x, rows), x), state, x)
+        updates, state = transform.update(phi.complete(estimate(phi, x, rows), x), state, x)
         return x + updates, state
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
-        state = memory if keep_state else optimizer.init(x)
+        state = memory if keep_state else transform.init(x)
         (x, state), work = loop.run(advance, lambda carry: carry[0], phi, (x, state), r, key, per_step=1)
         return x, state if keep_state else None, work
 
-    description = describe("optax", optimizer=label, keep_state=keep_state, **loop.settings())
-    return Oracle(description, lambda f, x: optimizer.init(x) if keep_state else None, solve, batch)
+    return Oracle("optax", lambda f, x: transform.init(x) if keep_state else None, solve, batch)
+
+
+class Optimizer(NamedTuple):
+    """An optax optimiser that knows its name and settings, so that an experiment file can hold it."""
+
+    transform: optax_library.GradientTransformation
+    spec: Spec
+
+
+def optimizers() -> dict[str, Callable[..., optax_library.GradientTransformation]]:
+    """Return the optimisers that optax exports: its functions with a learning rate."""
+    functions = {name: getattr(optax_library, name) for name in dir(optax_library) if not name.startswith("_")}
+    return {
+        name: function
+        for name, function in functions.items()
+        if inspect.isfunction(function) and "learning_rate" in inspect.signature(function).parameters
+    }
+
+
+def optimizer(name: str, **settings: Any) -> Optimizer:
+    """Return an optax optimiser by its name, e.g. optimizer("adam", learning_rate=0.01)."""
+    known = optimizers()
+    choice("optimizer", name, known)
+    return Optimizer(known[name](**settings), Spec.of(name, **settings))
 
 
 class Loop(NamedTuple):
@@ -214,10 +240,6 @@ class Loop(NamedTuple):
         if tolerance is not None and iterations % check:
             refuse("check", check, f"must divide iterations = {iterations}", "Choose a divisor")
         return Loop(iterations, batch, tolerance, check, draw)
-
-    def settings(self) -> dict[str, Any]:
-        optional = {} if self.tolerance is None else {"tolerance": self.tolerance, "check": self.check}
-        return {"iterations": self.iterations, "batch": self.batch, **optional}
 
     def run(
         self,

@@ -8,15 +8,29 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, refuse
-from fedpd.core import Array, describe
+from fedpd.base.spec import Spec, label_of, specified
+from fedpd.core import Array
 
 
 class Regularizer(NamedTuple):
-    description: str
+    """A convex function g, given by its value and by its prox.
+
+    Attributes:
+        spec: What it was made with; a name where it was made by hand.
+        value: Returns g(x).
+        prox: Returns argmin_u g(u) + ||u - x||^2/(2t), given x and t.
+    """
+
+    spec: Spec | str
     value: Callable[[Vector], Array]
     prox: Callable[[Vector, Any], Vector]
 
+    @property
+    def description(self) -> str:
+        return label_of(self.spec)
 
+
+@specified
 def l1(weight: float) -> Regularizer:
     """g(x) = weight ||x||_1: soft thresholding."""
     at_least("weight", weight, 0, "0 is no regulariser")
@@ -24,15 +38,17 @@ def l1(weight: float) -> Regularizer:
     def prox(x: Vector, t: Any) -> Vector:
         return jax.tree.map(lambda leaf: jnp.sign(leaf) * jnp.maximum(jnp.abs(leaf) - weight * t, 0), x)
 
-    return Regularizer(describe("l1", weight=weight), lambda x: weight * _sum(x, jnp.abs), prox)
+    return Regularizer("l1", lambda x: weight * _sum(x, jnp.abs), prox)
 
 
+@specified
 def l2(weight: float) -> Regularizer:
     """g(x) = (weight/2) ||x||^2: shrinking."""
     at_least("weight", weight, 0, "0 is no regulariser")
-    return Regularizer(describe("l2", weight=weight), lambda x: weight / 2 * (x @ x), lambda x, t: x / (1 + weight * t))
+    return Regularizer("l2", lambda x: weight / 2 * (x @ x), lambda x, t: x / (1 + weight * t))
 
 
+@specified
 def box(low: float, high: float) -> Regularizer:
     """g(x) = 0 where every entry lies in [low, high], infinity elsewhere: clipping."""
     if not low <= high:
@@ -44,9 +60,10 @@ def box(low: float, high: float) -> Regularizer:
     def prox(x: Vector, t: Any) -> Vector:
         return jax.tree.map(lambda leaf: jnp.clip(leaf, low, high), x)
 
-    return Regularizer(describe("box", low=low, high=high), lambda x: _sum(x, outside), prox)
+    return Regularizer("box", lambda x: _sum(x, outside), prox)
 
 
+@specified
 def group_l1(weight: float) -> Regularizer:
     """g(x) = weight sum ||row||: each leaf's rows (its last axis) are groups that vanish together."""
     at_least("weight", weight, 0, "0 is no regulariser")
@@ -59,7 +76,7 @@ def group_l1(weight: float) -> Regularizer:
         return leaf * jnp.maximum(1 - weight * t / jnp.where(norm > 0, norm, 1), 0)
 
     return Regularizer(
-        describe("group_l1", weight=weight),
+        "group_l1",
         lambda x: weight * _sum(x, norms),
         lambda x, t: jax.tree.map(lambda leaf: shrink(jnp.atleast_1d(leaf), t).reshape(leaf.shape), x),
     )

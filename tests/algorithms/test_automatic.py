@@ -8,14 +8,14 @@ import pytest
 from tree_math import Vector
 
 from fedpd import Problem, algorithms, data, oracles, problems, simulate, theory
-from fedpd.algorithms.automatic import FOLDS, LONGEST, PATIENCE, Observed, Planner, plan
-from fedpd.algorithms.corrected import ServerOfDuals
+from fedpd.algorithms._automatic import FOLDS, LONGEST, PATIENCE, Observed, Planner, plan
+from fedpd.algorithms._corrected import ServerOfDuals
 from fedpd.base.precision import scope
 
 TARGET = 1e-10
 
 
-def communications(problem: Problem, relative_eta: float, rounds: int, p: float | str, iterations: int = 8) -> int:
+def communications(problem: Problem, relative_eta: float, rounds: int, p: Any, iterations: int = 8) -> int:
     """Communications to a stationarity of 1e-10, at eta = relative_eta/L."""
     L = theory.smoothness(problem)
     eta = relative_eta / L

@@ -16,7 +16,7 @@ from tree_math import Vector
 from fedpd import Algorithm, FedpdError, Run, algorithms, oracles, problems, simulate
 from fedpd.base.checkpoint import flatten, unflatten
 from fedpd.base.precision import scope
-from fedpd.core import Exchange
+from fedpd.core import Exchange, Mixing
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 from fedpd.engine.history import COLUMNS
 from fedpd.engine.rounds import coin
@@ -202,8 +202,8 @@ def meet(exchange: Exchange, agents: list[Any], server: Any) -> tuple[list[Any],
     envelopes = [wire(exchange.send(agent)) for agent in speakers]
     messages = [unwire(envelope, like) for envelope in envelopes]
     sent = sum(payload(envelope) for envelope in envelopes)
-    if exchange.mixing is not None:
-        weights = [np.asarray(exchange.mixing(jnp.int32(i))) for i in range(AGENTS)]
+    if isinstance(exchange.aggregate, Mixing):
+        weights = [np.asarray(exchange.aggregate.weights(jnp.int32(i))) for i in range(AGENTS)]
         mixed = [
             jax.tree.map(lambda *m, w=w: sum(a * b for a, b in zip(w, m, strict=True)), *messages) for w in weights
         ]
@@ -251,7 +251,7 @@ def test_everyone_present_is_full_participation(name: str, runs: Runs) -> None:
     algorithm, full = runs(name)
     present = np.ones((ROUNDS, AGENTS), bool)
     present[-1, 0] = False  # the program for partial participation, with everybody there until the last round
-    if name == "coop_sgd-mixing" or algorithm.everyone:
+    if name == "coop_sgd-mixing" or algorithm.away.everyone:
         with pytest.raises(FedpdError, match=r"all must be present|needs all agents"):
             simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)
         return

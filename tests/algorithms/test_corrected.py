@@ -7,7 +7,7 @@ import pytest
 
 from fedpd import FedpdError, Problem, Run, algorithms, data, oracles, problems, simulate, theory
 
-DRIFTS = ("corrected", "corrected-exact")
+DRIFTS: tuple[Any, ...] = ("corrected", "corrected-exact")
 
 
 def logistic(agents: int = 10) -> Problem:
@@ -40,13 +40,13 @@ def test_one_round_by_hand() -> None:
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_without_skipping_it_is_algorithm_2(drift: str) -> None:
+def test_without_skipping_it_is_algorithm_2(drift: Any) -> None:
     problem = logistic()
     np.testing.assert_allclose(solve(problem, 12, drift=drift).model, solve(problem, 12).model, atol=1e-13)
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_no_floor_where_the_paper_has_one(drift: str) -> None:
+def test_no_floor_where_the_paper_has_one(drift: Any) -> None:
     problem = logistic()
     paper, mended = (solve(problem, 400, p=0.75, drift=rule).history for rule in ("paper", drift))
     assert np.array_equal(paper["communicated"], mended["communicated"])  # the same coins
@@ -69,17 +69,17 @@ def test_the_solution_is_a_fixed_point() -> None:
     ids=["full", "sampled"],
 )
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_variance_reduction_keeps_the_limit(drift: str, oracle: Any) -> None:
+def test_variance_reduction_keeps_the_limit(drift: Any, oracle: Any) -> None:
     algorithm = algorithms.fedpd(eta=0.5, oracle=oracle, p=0.5, drift=drift)
     assert simulate(algorithm, logistic(), rounds=300).history["stationarity"][-1] < 1e-16
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
-def test_stochastic_gradients_end_below_the_papers_floor(drift: str) -> None:
+def test_stochastic_gradients_end_below_the_papers_floor(drift: Any) -> None:
     problem = logistic()
     oracle = oracles.sgd(lambda r, q: 0.3 / (1 + 0.05 * r), iterations=8, batch=20)
 
-    def last(rule: str) -> float:
+    def last(rule: Any) -> float:
         algorithm = algorithms.fedpd(eta=0.5, oracle=oracle, p=0.75, drift=rule)
         return float(np.mean(simulate(algorithm, problem, rounds=400).history["stationarity"][-50:]))
 

@@ -4,10 +4,11 @@ import json
 import math
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 
 from fedpd import FedpdError
-from fedpd.experiments import experiment
+from fedpd.experiments import calls, experiment
 
 GOOD = """
 [problem]
@@ -48,22 +49,23 @@ oracle = { name = "optax", optimizer = { name = "adam", learning_rate = 0.01 }, 
 def test_a_file_is_a_problem_a_run_and_methods() -> None:
     plan = experiment.parse(GOOD)
     assert (plan.problem.agents, plan.problem.samples, plan.problem.dimension) == (4, 40, 3)
-    assert plan.settings == experiment.Settings(20, (0, 3), 50, 1, 1.0, 0.0)
+    assert plan.settings == experiment.RunSettings(20, (0, 3), 50, 1, 1.0, 0.0)
     assert [method.label for method in plan.methods] == [
-        "fedpd(eta=0.08, p=0.5, oracle=gd(step=0.08, iterations=8))",
+        "fedpd(eta=0.08, oracle=gd(step=0.08, iterations=8), p=0.5)",
         "schedules",
-        "fedprox(rho=1, oracle=vr(gamma=inf, iterations=8, batch=1, refresh=1))",
-        "fedavg(oracle=optax(optimizer=adam(learning_rate=0.01), keep_state=False, iterations=3, batch=None))",
+        "fedprox(rho=1, oracle=vr(gamma=inf, iterations=8, refresh=1))",
+        "fedavg(oracle=optax(optimizer=adam(learning_rate=0.01), iterations=3))",
     ]
 
 
 def test_schedules_take_what_they_need_from_around_them() -> None:
     algorithm = experiment.parse(GOOD).methods[1].algorithm
     assert algorithm.description == (
-        "fedpd(eta=0.08, p=1-r/20, oracle=sgd(step=0.04/sqrt(6r+q+1), iterations=6, batch=2))"
+        "fedpd(eta=0.08, oracle=sgd(step=inverse_sqrt(initial=0.04, iterations=6), iterations=6, batch=2), "
+        "p=decreasing_skips(rounds=20))"
     )
-    assert algorithm.skip is not None
-    assert math.isclose(algorithm.skip(5), 0.75)  # type: ignore[arg-type]
+    assert algorithm.timing.skip is not None
+    assert math.isclose(algorithm.timing.skip(jnp.int32(5)), 0.75)
 
 
 MISTAKES = [
@@ -127,19 +129,19 @@ def test_a_network_on_a_data_file(tmp_path: Path) -> None:
         "test_share": 0.4,
         "title": "Four users",
     }
-    problem = experiment.build_problem(table)
+    problem = calls.build_problem(table)
     assert problem.sizes.tolist() == [4, 2, 2]  # the first agent holds two users
     assert problem.name == "Four users"
     assert problem.evaluation is not None
     assert problem.dimension == 2 * 3 + 3 + 3 * 2 + 2
     with pytest.raises(FedpdError, match="Did you mean 'SmallCNN'"):
-        experiment.build_problem(table | {"model": "smallCNN"})
-    assert experiment.build_problem(table | {"model": "MLP"}).dimension == 2 * 128 + 128 + 128 * 2 + 2
+        calls.build_problem(table | {"model": "smallCNN"})
+    assert calls.build_problem(table | {"model": "MLP"}).dimension == 2 * 128 + 128 + 128 * 2 + 2
 
 
 def test_a_start_away_from_0() -> None:
     table = {"name": "penalized_logistic", "agents": 2, "samples": 3, "dimension": 4}
-    assert experiment.build_problem(table | {"start": 0.5}).start.tolist() == [0.5] * 4
-    assert experiment.build_problem(table).start.tolist() == [0] * 4
+    assert calls.build_problem(table | {"start": 0.5}).start.tolist() == [0.5] * 4
+    assert calls.build_problem(table).start.tolist() == [0] * 4
     with pytest.raises(FedpdError, match="start = 'x'"):
-        experiment.build_problem(table | {"start": "x"})
+        calls.build_problem(table | {"start": "x"})

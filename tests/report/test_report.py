@@ -10,7 +10,7 @@ from rich.table import Table
 from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
-from fedpd.report.methods import CLAIMS, example_methods, measure_sizes, methods_markdown
+from fedpd.report.methods import example_methods, measure_sizes, methods_markdown
 from fedpd.report.tables import first_at_most, quantity
 
 PROBLEM = problems.random_quadratic(4, 3)
@@ -68,9 +68,8 @@ def test_forty_curves_look_different(results: list[Result]) -> None:
     assert len({(line.get_color(), line.get_linestyle(), str(line._dash_pattern)) for line in lines}) == 40  # type: ignore[attr-defined]
 
 
-def test_every_method_has_a_claim_and_sizes() -> None:
+def test_sizes_are_counted_in_models() -> None:
     methods = dict(example_methods())
-    assert set(methods) == set(CLAIMS)
     assert measure_sizes(methods["FedPD-GD"]) == (1, 1, 3, 1)
     assert measure_sizes(methods["SCAFFOLD"]) == (2, 2, 5, 2)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedpd.checks import FedpdError
-from fedpd.experiments import experiment
+from fedpd.experiments import calls, experiment
 from fedpd.reproduce import curves
 from fedpd.reproduce.session import Session, experiment_text, run_file
 
@@ -21,7 +21,7 @@ PAPER = sorted((Path(__file__).resolve().parents[2] / "experiments").glob("*_fig
 def test_every_file_is_accepted(file: Path) -> None:
     outline = experiment.read_outline(experiment_text(file.stem, OPEN))
     assert outline.methods
-    assert outline.problem["name"] in experiment.PROBLEMS
+    assert outline.problem["name"] in calls.PROBLEMS
 
 
 @pytest.mark.parametrize("name", ["fig2a", "fig2b"])

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, data, problems, simulate, tune
-from fedpd.experiments.experiment import build_algorithm
+from fedpd.algorithms import variants
+from fedpd.core import Spec
+from fedpd.experiments.calls import build_algorithm
 from fedpd.search.sweep import first_below
-from fedpd.search.tune import METHODS, method_table
+from fedpd.search.tune import METHODS
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(8, 60, 5, seed=2))
 
@@ -36,14 +38,16 @@ def test_the_best_of_the_tries_is_found_and_can_be_run() -> None:
 
 
 def test_scale_is_a_factor_on_the_step() -> None:
-    own, twice = (method_table("SCAFFOLD", 0.5, 8, scale) for scale in (1.0, 2.0))
+    own, twice = (variants()["SCAFFOLD"].rule(0.5, 8, scale).spec for scale in (1.0, 2.0))
+    assert isinstance(own, Spec)
+    assert isinstance(twice, Spec)
     assert twice["step"] == 2 * own["step"]
-    prox = method_table("FedProx", 0.5, 8, 2.0)
+    prox: Any = variants()["FedProx"].rule(0.5, 8, 2.0).spec
     assert (prox["rho"], prox["oracle"]["step"]) == (0.25, 1 / 0.75)
 
 
 def test_the_usual_methods_exist() -> None:
-    assert all(method_table(label, 1.0, 2) for label in METHODS)
+    assert set(METHODS) <= set(variants())
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ def play(algorithm: Algorithm, problem: Problem, skips: np.ndarray) -> Path:
 
         plus = jax.vmap(local)(shard, agents)
         mean = jax.tree.map(lambda leaf: leaf.mean(0), jax.vmap(exchange.send)(plus))
-        received = jax.vmap(exchange.receive, in_axes=(0, None))(plus, exchange.aggregate(None, mean, 1.0)[1])
+        aggregate: Any = exchange.aggregate
+        received = jax.vmap(exchange.receive, in_axes=(0, None))(plus, aggregate(None, mean, 1.0)[1])
         agents = jax.tree.map(partial(jnp.where, skip), plus, received)
         return agents, (agents, plus.x0)
 

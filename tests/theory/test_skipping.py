@@ -49,7 +49,7 @@ def parts(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(data["hessian"])[:, 0], np.asarray(data["linear"])[:, 0]
 
 
-def run(problem: Problem, eta: float, drift: str, p: Any, rounds: int) -> Run:
+def run(problem: Problem, eta: float, drift: Any, p: Any, rounds: int) -> Run:
     """Local problems solved to rounding; their curvature is in 1/eta + [0.3, 1]."""
     oracle = oracles.gd(step=1 / (0.65 + 1 / eta), iterations=60)
     return simulate(algorithms.fedpd(eta=eta, oracle=oracle, p=p, drift=drift), problem, rounds=rounds)

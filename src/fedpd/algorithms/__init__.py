@@ -1,49 +1,54 @@
-"""Federated methods: one file each, its equations in the docstring."""
+"""Federated methods: one file each, with its equations, its function of the same name, and its card.
 
-from fedpd.algorithms.a_fedpd import a_fedpd
-from fedpd.algorithms.admm import admm
-from fedpd.algorithms.cola import cola
-from fedpd.algorithms.coop_sgd import coop_sgd
-from fedpd.algorithms.f_svrg import f_svrg
-from fedpd.algorithms.fedadmm import fedadmm
-from fedpd.algorithms.fedavg import fedavg
-from fedpd.algorithms.feddane import feddane
-from fedpd.algorithms.feddr import feddr
-from fedpd.algorithms.feddyn import feddyn
-from fedpd.algorithms.fedlin import fedlin
-from fedpd.algorithms.fedpd import fedpd
-from fedpd.algorithms.fedprox import fedprox
-from fedpd.algorithms.lag import lag
-from fedpd.algorithms.local_gd import local_gd
-from fedpd.algorithms.mpr_sgd import mpr_sgd
-from fedpd.algorithms.pr_spider import pr_spider
-from fedpd.algorithms.proxskip import proxskip
-from fedpd.algorithms.ri_sgd import ri_sgd
-from fedpd.algorithms.scaffold import scaffold
-from fedpd.algorithms.stem import stem
-from fedpd.algorithms.vrl_sgd import vrl_sgd
+Every module of this package whose name does not begin with an underscore is a method: it defines a function of its own
+name, and `CARD`. Nothing else lists the methods.
+"""
 
-__all__ = [
-    "a_fedpd",
-    "admm",
-    "cola",
-    "coop_sgd",
-    "f_svrg",
-    "fedadmm",
-    "fedavg",
-    "feddane",
-    "feddr",
-    "feddyn",
-    "fedlin",
-    "fedpd",
-    "fedprox",
-    "lag",
-    "local_gd",
-    "mpr_sgd",
-    "pr_spider",
-    "proxskip",
-    "ri_sgd",
-    "scaffold",
-    "stem",
-    "vrl_sgd",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from fedpd.core.card import FAMILIES, Card, Variant
+
+if TYPE_CHECKING:  # written by make format: what follows is found at run time
+    from fedpd.algorithms.a_fedpd import a_fedpd as a_fedpd
+    from fedpd.algorithms.admm import admm as admm
+    from fedpd.algorithms.cola import cola as cola
+    from fedpd.algorithms.coop_sgd import coop_sgd as coop_sgd
+    from fedpd.algorithms.f_svrg import f_svrg as f_svrg
+    from fedpd.algorithms.fedadmm import fedadmm as fedadmm
+    from fedpd.algorithms.fedavg import fedavg as fedavg
+    from fedpd.algorithms.feddane import feddane as feddane
+    from fedpd.algorithms.feddr import feddr as feddr
+    from fedpd.algorithms.feddyn import feddyn as feddyn
+    from fedpd.algorithms.fedlin import fedlin as fedlin
+    from fedpd.algorithms.fedpd import fedpd as fedpd
+    from fedpd.algorithms.fedprox import fedprox as fedprox
+    from fedpd.algorithms.lag import lag as lag
+    from fedpd.algorithms.local_gd import local_gd as local_gd
+    from fedpd.algorithms.mpr_sgd import mpr_sgd as mpr_sgd
+    from fedpd.algorithms.pr_spider import pr_spider as pr_spider
+    from fedpd.algorithms.proxskip import proxskip as proxskip
+    from fedpd.algorithms.ri_sgd import ri_sgd as ri_sgd
+    from fedpd.algorithms.scaffold import scaffold as scaffold
+    from fedpd.algorithms.stem import stem as stem
+    from fedpd.algorithms.vrl_sgd import vrl_sgd as vrl_sgd
+
+__all__ = sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+
+_CARDS: dict[str, Card] = {}
+for _name in __all__:
+    _module = import_module(f"{__name__}.{_name}")
+    _CARDS[_name] = _module.CARD
+    globals()[_name] = getattr(_module, _name)  # algorithms.fedpd is the function, not the module
+
+
+def cards() -> dict[str, Card]:
+    """Return the card of every method by its name, family by family; FedPD is the first of its own."""
+    order = sorted(_CARDS, key=lambda name: (FAMILIES.index(_CARDS[name].family), name != "fedpd", name))
+    return {name: _CARDS[name] for name in order}
+
+
+def variants() -> dict[str, Variant]:
+    """Return every method as `fedpd compare --methods all` runs it, by its label."""
+    return {variant.label: variant for card in cards().values() for variant in card.variants}

@@ -15,28 +15,12 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
+from fedpd.algorithms._dual_agents import Agent, dual_exchange
+from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-    check_oracle,
-    describe,
-)
+from fedpd.core import Algorithm, LocalObjective, Oracle, check_oracle, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.regularizers import Regularizer, proximal_step
-
-
-class Agent(NamedTuple):
-    x: Vector
-    x0: Vector
-    dual: Vector
-    sent: Vector  # x_i + eta lambda_i as the server knows it
-    memory: Any
 
 
 class Server(NamedTuple):
@@ -44,6 +28,7 @@ class Server(NamedTuple):
     mean: Vector  # of what all agents have sent last
 
 
+@specified
 def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorithm:
     """Consensus ADMM with penalty 1/eta, a local oracle and a regulariser g at the server."""
     check_oracle(oracle)
@@ -52,31 +37,48 @@ def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorit
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=proximal_step(g, x, eta), dual=0 * x, sent=x, memory=oracle.init(f, x))
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, eta)
-        x, memory, work = oracle.solve(lagrangian, agent.x, agent.memory, r, key)
-        return agent._replace(x=x, dual=agent.dual + (x - agent.x0) / eta, memory=memory), work
-
-    def send(agent: Agent) -> Vector:
-        return agent.x + eta * agent.dual - agent.sent
-
     def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
         mean = server.mean + share * change
         x0 = proximal_step(g, mean, eta)
         return Server(x0, mean), x0
 
-    def receive(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0, sent=agent.x + eta * agent.dual)
-
-    def missed(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0)
-
-    settings: dict[str, Any] = {"eta": eta, "oracle": oracle} | ({} if g is None else {"g": g})
+    exchange = dual_exchange(oracle, eta, aggregate, lambda v: v / eta, lambda v: eta * v)
     return Algorithm(
-        description=describe("admm", **settings),
+        "admm",
         init=init,
         server=lambda x: Server(proximal_step(g, x, eta), x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(exchange,),
         model=lambda agent: agent.x0,
-        batch=oracle.batch,
     )
+
+
+CARD = Card(
+    title="ADMM",
+    family="primal-dual",
+    reference=Reference(
+        authors="Stephen Boyd, Neal Parikh, Eric Chu, Borja Peleato, Jonathan Eckstein",
+        title=("Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers"),
+        venue="Foundations and Trends in Machine Learning 3(1), 1-122",
+        year=2011,
+        checked=(
+            "The publisher's page (nowpublishers.com/article/Details/MAL-016) confirms all five authors, the "
+            "title, the journal, volume, pages and year."
+        ),
+    ),
+    variants=(
+        Variant(
+            "ADMM",
+            lambda L, agents, scale: admm(eta=scale / L, oracle=solver(L, L / scale)),
+            Guarantee("NC, exact x_i, g = 0", "1/e"),
+        ),
+    ),
+    parameters={},
+    theory_checked=(
+        "The 1/e rounds on non-convex functions are not a result of this book, whose contents list a "
+        "convergence proof for convex problems; for g = 0 they follow from Case I of the FedPD paper's main "
+        "theorem, since the iterates are then FedPD's at p = 0, and the abstract of Hong, Luo and Razaviyayn "
+        "(SIAM Journal on Optimization 26(1), 337-364, 2016) confirms convergence of consensus ADMM to "
+        "stationary points of non-convex problems for a large enough penalty, without a rate in the abstract."
+    ),
+    equations_checked="The updates are the textbook's in scaled form, not compared line by line.",
+)

@@ -1,7 +1,7 @@
 """COLA, censored linearised ADMM (Li, Liu, Tian, Ling, 2019), on a star: small changes are not sent.
 
     x_i = x_i - (grad f_i(x_i) + lambda_i + (xh_i - x_0)/eta) / (smoothness + 1/eta)
-    if ||x_i - xh_i|| >= threshold decay^r:  xh_i = x_i, and x_i - xh_i is sent
+    if ||x_i - xh_i|| >= threshold decay^r:  x_i - xh_i is sent, then xh_i = x_i
     x_0 = mean xh_i,   lambda_i = lambda_i + (xh_i - x_0)/eta
 
 xh_i is what the server knows of x_i. Sent: differences of models, now and then, up; x_0 down (CTA). The censoring
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, describe
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 DECAY = "decay is the factor by which the threshold shrinks every round; below 1, or nothing small is ever sent"
 
@@ -30,6 +31,7 @@ class Agent(NamedTuple):
     speaks: Array
 
 
+@specified
 def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float = 0.95) -> Algorithm:
     """COLA with penalty 1/eta, the L of the f_i, and the censoring sequence threshold * decay^r (0: never censor)."""
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
@@ -64,11 +66,47 @@ def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float 
     def missed(agent: Agent, x0: Vector) -> Agent:
         return listen(agent, x0, False)
 
-    settings = {"eta": eta, "smoothness": smoothness, "threshold": threshold, "decay": decay}
     return Algorithm(
-        description=describe("cola", **settings),
+        "cola",
         init=init,
         server=lambda x: x,
         exchanges=(Exchange(local, send, aggregate, receive, absent=missed, speaks=lambda agent: agent.speaks),),
         model=lambda agent: agent.x0,
     )
+
+
+CARD = Card(
+    title="COLA",
+    family="lazy communication",
+    reference=Reference(
+        authors="Weiyu Li, Yaohua Liu, Zhi Tian, Qing Ling",
+        title="Communication-Censored Linearized ADMM for Decentralized Consensus Optimization",
+        venue="IEEE Transactions on Signal and Information Processing over Networks, arXiv:1909.06724 (2019)",
+        year=2019,
+        checked=(
+            "The journal's page at the IEEE Signal Processing Society (signalprocessingsociety.org) confirms "
+            "the authors, the title and the journal, and the arXiv record confirms September 2019; "
+            "the journal's volume 6 and year 2020 are from knowledge only."
+        ),
+    ),
+    variants=(
+        Variant(
+            "COLA",
+            lambda L, agents, scale: cola(eta=scale / L, smoothness=L, threshold=0.01, decay=0.97),
+            Guarantee("C, without a rate (SC: linear)"),
+        ),
+    ),
+    parameters={
+        "threshold": "changes below threshold · decay^r are not sent; 0: all are",
+        "decay": "in (0, 1)",
+    },
+    theory_checked=(
+        "The abstract contradicts the claimed 1/e: for convex functions with Lipschitz gradients and a "
+        "summable threshold it claims convergence without a rate, and only for strongly convex functions a "
+        "linear (sublinear) rate when the threshold decays linearly (sublinearly)."
+    ),
+    equations_checked=(
+        "The iteration was not compared with the paper; the abstract confirms one linearised step and the "
+        "rule that an agent sends only if its variable is further than a threshold from what it last sent."
+    ),
+)

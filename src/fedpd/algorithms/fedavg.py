@@ -7,10 +7,17 @@ The option is the oracle: `oracles.sgd` or `oracles.gd`, with a constant step or
 step and Q > 1 it does not converge to a stationary point on heterogeneous data, and may diverge (Claim 2.2).
 """
 
-from fedpd.algorithms.averaging import local_averaging
-from fedpd.core import Algorithm, Oracle, Subproblem, describe
+from typing import Any
+
+from fedpd.algorithms._averaging import local_averaging
+from fedpd.algorithms._rules import Q
+from fedpd.core import Algorithm, Oracle, Subproblem, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import sgd
+from fedpd.schedules import inverse_sqrt
 
 
+@specified
 def fedavg(*, oracle: Oracle) -> Algorithm:
     """FedAvg with a local oracle on f_i itself.
 
@@ -18,4 +25,38 @@ def fedavg(*, oracle: Oracle) -> Algorithm:
     >>> fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4)).description
     'fedavg(oracle=sgd(step=0.1, iterations=8, batch=4))'
     """
-    return local_averaging(describe("fedavg", oracle=oracle), oracle, lambda f, x: Subproblem(f))
+    return local_averaging(oracle, lambda f, x: Subproblem(f))
+
+
+def _rule(L: float, agents: int, scale: Any) -> Algorithm:
+    step = scale / (4 * L * Q)  # Khaled et al., and decreasing
+    return fedavg(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+
+
+CARD = Card(
+    title="FedAvg",
+    family="averaging",
+    reference=Reference(
+        authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",
+        title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        venue=(
+            "Proceedings of the 20th International Conference on Artificial Intelligence and Statistics "
+            "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629"
+        ),
+        year=2017,
+        checked=(
+            "The BibTeX entry in the repository wenh06/fl-sim (docs/source/references.bib) and a public copy "
+            "of the arXiv record (tomesphere.com/paper/1602.05629) confirm the authors and the title, and the "
+            "former also the venue, the pages and 2017."
+        ),
+    ),
+    variants=(Variant("FedAvg-SGD", _rule, Guarantee("SC, BG", "1/e", "1/e", "1/e")),),
+    parameters={},
+    theory_checked=(
+        "The complexities are taken from the FedPD paper's Table 1 (its row for Li et al.); the abstract of "
+        "Li, Huang, Yang, Wang and Zhang, 'On the Convergence of FedAvg on Non-IID Data' (arXiv:1907.02189), "
+        "confirms O(1/T) for strongly convex smooth functions, and Table 2 of the SCAFFOLD paper confirms "
+        "that it assumes bounded gradients."
+    ),
+    equations_checked="The updates are Algorithm 1 of the FedPD paper.",
+)

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
+from fedpd.algorithms._rules import solver
 from fedpd.base.checks import below, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, check_oracle, describe, proximal
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work, check_oracle, proximal, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.regularizers import Regularizer, proximal_step
 
 RELAXATION = "alpha is the relaxation; 1 is none"
@@ -35,6 +37,7 @@ class Server(NamedTuple):
     mean: Vector  # of all agents' xh_i
 
 
+@specified
 def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Algorithm:
     """FedDR with prox parameter eta, relaxation alpha in (0, 2), a local oracle and a regulariser g at the server."""
     check_oracle(oracle)
@@ -63,12 +66,48 @@ def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | No
     def missed(agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
-    settings: dict[str, Any] = {"eta": eta, "alpha": alpha, "oracle": oracle} | ({} if g is None else {"g": g})
     return Algorithm(
-        description=describe("feddr", **settings),
+        "feddr",
         init=init,
         server=lambda x: Server(proximal_step(g, x, eta), x),
         exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
         model=lambda agent: agent.x0,
-        batch=oracle.batch,
     )
+
+
+CARD = Card(
+    title="FedDR",
+    family="primal-dual",
+    reference=Reference(
+        authors="Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen",
+        title=(
+            "FedDR - Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization"
+        ),
+        venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021); arXiv:2103.03452",
+        year=2021,
+        checked=(
+            "The README of the authors' repository unc-optimization/FedDR and the BibTeX entry in the "
+            "repository wenh06/fl-sim confirm the authors, the title, the venue and the year."
+        ),
+    ),
+    variants=(
+        Variant(
+            "FedDR",
+            lambda L, agents, scale: feddr(eta=scale / L, oracle=solver(L, L / scale)),
+            Guarantee("NC, inexact x_i", "1/e"),
+        ),
+    ),
+    parameters={
+        "eta": "η, of the proximal operators",
+        "alpha": "α in (0, 2), the relaxation",
+    },
+    theory_checked=(
+        "The abstract confirms non-convex functions with a convex regulariser, and that the number of "
+        "communications matches the lower bound up to a constant factor, which is of order 1/e by Claim 2.1 "
+        "of the FedPD paper; that local problems may be solved inexactly was not found in the abstract."
+    ),
+    equations_checked=(
+        "The local updates agree with the authors' program (unc-optimization/FedDR, "
+        "FedDR/flearn/models/client_dr.py), whose default is alpha = 1.9."
+    ),
+)

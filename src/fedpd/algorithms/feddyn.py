@@ -14,8 +14,22 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
+from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, describe
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Away,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Subproblem,
+    Work,
+    check_oracle,
+    specified,
+)
+from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
 class Agent(NamedTuple):
@@ -30,6 +44,7 @@ class Server(NamedTuple):
     h: Vector
 
 
+@specified
 def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
     """FedDyn with regulariser weight alpha and a local oracle."""
     check_oracle(oracle)
@@ -58,11 +73,48 @@ def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
         return agent._replace(x=agent.x0, g=f.gradient(agent.x0), memory=oracle.init(f, agent.x0))
 
     return Algorithm(
-        description=describe("feddyn", alpha=alpha, oracle=oracle),
+        "feddyn",
         init=init,
         server=lambda x: Server(x, 0 * x),
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x0,
-        batch=oracle.batch,
-        rebuild=rebuild,
+        away=Away(rebuild=rebuild),
     )
+
+
+CARD = Card(
+    title="FedDyn",
+    family="primal-dual",
+    reference=Reference(
+        authors=(
+            "Durmus Alp Emre Acar, Yue Zhao, Ramon Matas Navarro, Matthew Mattina, Paul N. Whatmough, "
+            "Venkatesh Saligrama"
+        ),
+        title="Federated Learning Based on Dynamic Regularization",
+        venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
+        year=2021,
+        checked=(
+            "The OpenReview page (openreview.net/forum?id=B7v4QMR6Z9w), a public copy of the arXiv record "
+            "(tomesphere.com/paper/2111.04263) and the BibTeX entry in the authors' repository "
+            "alpemreacar/FedDyn confirm the authors, the title, the venue and the year; the BibTeX entry "
+            "shortens the third author to 'Ramon Matas'."
+        ),
+    ),
+    variants=(
+        Variant(
+            "FedDyn",
+            lambda L, agents, scale: feddyn(alpha=L / scale, oracle=solver(L, L / scale)),
+            Guarantee("NC, exact x_i", "1/e"),
+        ),
+    ),
+    parameters={
+        "alpha": "α, the weight of the regulariser; 1/η of FedPD",
+    },
+    theory_checked=(
+        "A public summary (alphaxiv.org/overview/2111.04263v2) confirms exact local minimisation and another "
+        "(sciencestack.ai/paper/2111.04263) confirms guarantees for convex, strongly convex and non-convex "
+        "functions; the rate 1/e was not read in the paper itself, but where everyone takes part it follows "
+        "from Case I of the FedPD paper's main theorem, since the iterates are then FedPD's at p = 0."
+    ),
+    equations_checked="The updates agree with the authors' program (alpemreacar/FedDyn, utils_methods.py).",
+)

@@ -1,7 +1,7 @@
 """FedPD, Algorithm 2 of the paper.
 
-X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to
-Non-IID Data. min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, by the augmented Lagrangians
+X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framework With Adaptivity to Non-IID Data,
+2021. min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, by the augmented Lagrangians
 
     L_i(x_i, x_0, lambda_i) = f_i(x_i) + <lambda_i, x_i - x_0> + ||x_i - x_0||^2 / (2 eta)
 
@@ -27,31 +27,38 @@ duals, as at full participation,
 which equals Algorithm 2 when S is everyone. At p = 0 the change of lambda_i is (x_i - x_0)/eta, so x_i alone is sent;
 at p > 0 an agent sends two models, x_i and the change of its dual. absent="naive" is the published form.
 
-A constant p > 0 leaves a floor: a skipped round moves away from the solution. `drift` mends it (corrected.py), and
-p="auto" decides during the run when to communicate (automatic.py).
+A constant p > 0 leaves a floor: a skipped round moves away from the solution. `drift` mends it (_corrected.py),
+and p="auto" decides during the run when to communicate (_automatic.py).
 """
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms.automatic import automatic
-from fedpd.algorithms.corrected import ServerOfDuals, corrected, corrected_exact
-from fedpd.base.checks import choice, is_traced, positive, refuse, skip_probability
+from fedpd.algorithms._automatic import automatic
+from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
+from fedpd.algorithms._rules import Q, solver
+from fedpd.base.checks import choice, positive, refuse, skip_probability
+from fedpd.base.spec import TRACED
 from fedpd.core import (
     Algorithm,
     Array,
+    Away,
     Exchange,
     Key,
     LocalObjective,
     Oracle,
+    Skip,
+    Spec,
+    Timing,
     Work,
     augmented_lagrangian,
     check_oracle,
-    describe,
+    specified,
 )
+from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
+from fedpd.oracles import vr
 from fedpd.theory.conditions import max_eta
 
 NAIVE = (
@@ -77,15 +84,16 @@ class AgentOfMany(NamedTuple):
     memory: Any
 
 
+@specified
 def fedpd(
     *,
     eta: float,
     oracle: Oracle,
-    p: float | str | Callable[[Any], Any] = 0.0,
-    drift: str | None = None,
-    start: str = "local",
-    x0_rule: str = "paper",
-    absent: str = "mean_of_duals",
+    p: float | Literal["auto"] | Skip = 0.0,
+    drift: Literal["paper", "corrected", "corrected-exact"] | None = None,
+    start: Literal["local", "server"] = "local",
+    x0_rule: Literal["paper", "matlab"] = "paper",
+    absent: Literal["mean_of_duals", "naive"] = "mean_of_duals",
 ) -> Algorithm:
     """FedPD with penalty 1/eta, a local oracle, and probability p of skipping: a number in [0, 1), r -> p_r, or "auto".
 
@@ -117,7 +125,7 @@ def fedpd(
     choice("absent", absent, ("mean_of_duals", "naive"))
     auto = isinstance(p, str) and p == "auto"
     skip = None if auto else skip_probability(p)
-    drift = _drift(auto, drift, x0_rule, absent)
+    skipped = _drift(auto, drift, x0_rule, absent)
     if absent == "naive":
         warnings.warn(NAIVE, stacklevel=2)
 
@@ -146,34 +154,28 @@ def fedpd(
         sent = {"sent": dual} if "sent" in agent._fields else {}
         return agent._replace(x=x, dual=dual, memory=oracle.init(f, x), **sent)
 
-    settings: dict[str, Any] = {"eta": eta, "p": p, "oracle": oracle}
-    settings |= {} if drift == "paper" or auto else {"drift": drift}
-    settings |= {} if start == "local" else {"start": start}
-    settings |= {} if x0_rule == "paper" else {"x0_rule": x0_rule}
-    settings |= {} if absent == "mean_of_duals" else {"absent": absent}
     whole = Algorithm(
-        description=describe("fedpd", **settings),
+        "fedpd",
         init=init,
         server=lambda x: x,
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x0,
-        skip=skip,
-        batch=oracle.batch,
-        caution=lambda L: _caution(eta, L),
-        rebuild=rebuild,
-        repeats=True,
+        away=Away(rebuild=rebuild, repeats=True),
+        timing=Timing(skip=skip),
     )
     if auto:
         return automatic(whole, eta, oracle)
-    if drift != "paper":
-        return (corrected if drift == "corrected" else corrected_exact)(whole, eta, oracle)
-    return whole if absent == "naive" or x0_rule == "matlab" else whole._replace(partial=_of_many(whole, eta, oracle))
+    if skipped != "paper":
+        return (corrected if skipped == "corrected" else corrected_exact)(whole, eta, oracle)
+    if absent == "naive" or x0_rule == "matlab":
+        return whole
+    return whole._replace(away=whole.away._replace(partial=_of_many(whole, eta, oracle)))
 
 
-def _caution(eta: Any, L: float) -> str | None:
-    """Where Theorem 1 does not cover a run. (The paper's own eta = 4 breaks it.)"""
-    bound = max_eta(L) if L > 0 else float("inf")
-    if is_traced(eta) or eta < bound:
+def _caution(spec: Spec, L: float) -> str | None:
+    """Return where Theorem 1 does not cover a run. (The paper's own eta = 4 breaks it.)"""
+    eta, bound = spec["eta"], max_eta(L) if L > 0 else float("inf")
+    if eta is TRACED or eta < bound:
         return None
     return (
         f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}): Theorem 1 does not cover this run, "
@@ -200,10 +202,10 @@ def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         return AgentOfMany(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
 
     def send(agent: AgentOfMany) -> Any:
-        return agent.x if whole.skip is None else (agent.x, agent.dual - agent.sent)
+        return agent.x if whole.timing.skip is None else (agent.x, agent.dual - agent.sent)
 
     def aggregate(server: ServerOfDuals, mean: Any, share: Any) -> tuple[ServerOfDuals, Vector]:
-        x, change = (mean, (mean - server.x0) / eta) if whole.skip is None else mean
+        x, change = (mean, (mean - server.x0) / eta) if whole.timing.skip is None else mean
         dual = server.dual + share * change
         x0 = x + eta * dual
         return ServerOfDuals(x0, dual), x0
@@ -217,4 +219,60 @@ def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
     local = whole.exchanges[0].local
     exchange = Exchange(local, send, aggregate, receive, absent=missed)
     server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
-    return whole._replace(init=init, server=server, exchanges=(exchange,), repeats=False)
+    away = whole.away._replace(repeats=False)
+    return whole._replace(init=init, server=server, exchanges=(exchange,), away=away)
+
+
+def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
+    """Return the default rule: eta at nine tenths of what Theorem 1 allows, by gradient descent or Oracle II."""
+
+    def rule(L: float, agents: int, scale: Any) -> Algorithm:
+        eta = scale * 0.9 * max_eta(L)
+        return fedpd(eta=eta, oracle=vr(gamma=eta, iterations=Q, refresh=20) if reduced else solver(L, 1 / eta), p=p)
+
+    return rule
+
+
+CARD = Card(
+    title="FedPD",
+    family="primal-dual",
+    reference=Reference(
+        authors="Xinwei Zhang, Mingyi Hong, Sairaj Dhople, Wotao Yin, Yang Liu",
+        title="FedPD: A Federated Learning Framework With Adaptivity to Non-IID Data",
+        venue=(
+            "IEEE Transactions on Signal Processing 69, 6055-6070 (2021); arXiv:2005.11418 (2020) under the "
+            "title 'FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to Non-IID Data'"
+        ),
+        year=2021,
+        checked=(
+            "The BibTeX entry in the repository wenh06/fl-sim and library records of the article (doi "
+            "10.1109/TSP.2021.3115952) confirm the authors, the journal's title, volume, pages and year, and "
+            "a public copy of the arXiv record (tomesphere.com/paper/2005.11418) confirms the preprint's "
+            "longer title."
+        ),
+    ),
+    variants=(
+        Variant("FedPD-GD", _rule(), Guarantee("NC", "1/e", "log(1/e)/e", "M log(1/e)/e")),
+        Variant(
+            "FedPD-GD p=0.5",
+            _rule(p=0.5),
+            Guarantee("NC, delta-non-iid, p chosen from e/delta^2", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
+        ),
+        Variant("FedPD-GD p=auto", _rule(p="auto"), Guarantee("NC, not proved"), only_models=False),
+        Variant("FedPD-VR", _rule(reduced=True), Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e")),
+    ),
+    parameters={
+        "p": 'the probability of skipping a communication: a number in [0, 1), a function of r, or `"auto"`',
+        "drift": 'where a skipped round moves: `"paper"` (the default), `"corrected"`, `"corrected-exact"`',
+        "start": 'where the oracle begins: `"local"`, at x_i, or `"server"`, at the copy of the server\'s model',
+        "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',
+        "absent": 'when agents come and go: `"mean_of_duals"`, or `"naive"`, the published form',
+    },
+    theory_checked=(
+        "All complexities are taken from the FedPD paper's Table 1 and agree with its theorems; (1-p)/e holds "
+        "for p chosen from e/delta^2, as the table's caption says, while at a fixed p the bound of Case II "
+        "keeps a term of order delta^2."
+    ),
+    equations_checked="The updates are Algorithm 2 of the paper.",
+    caution=_caution,
+)

@@ -11,12 +11,13 @@ way (CTA). control="frozen" keeps c_i = 0: local gradient descent with random co
 participation only: the paper's analysis needs it; agents that are away keep x_i and c_i.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
 
 from fedpd.base.checks import choice, positive, refuse, skip_probability
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, describe
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Timing, Work, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import STEP, sgd
 from fedpd.regularizers import Regularizer, proximal_step
 
@@ -26,8 +27,14 @@ class Agent(NamedTuple):
     c: Vector
 
 
+@specified
 def proxskip(
-    *, step: float, p: float, batch: int | None = None, g: Regularizer | None = None, control: str = "learned"
+    *,
+    step: float,
+    p: float,
+    batch: int | None = None,
+    g: Regularizer | None = None,
+    control: Literal["learned", "frozen"] = "learned",
 ) -> Algorithm:
     """ProxSkip with a constant step, skip probability p, and a regulariser g at the server."""
     positive("step", step, STEP)
@@ -57,14 +64,49 @@ def proxskip(
     def missed(agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x)
 
-    settings: dict[str, Any] = {"step": step, "p": p, "batch": batch} | ({} if g is None else {"g": g})
-    settings |= {} if control == "learned" else {"control": control}
     return Algorithm(
-        description=describe("proxskip", **settings),
+        "proxskip",
         init=init,
         server=lambda x: x,
         exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
         model=lambda agent: agent.x,
-        skip=skip,
-        batch=batch,
+        timing=Timing(skip=skip),
     )
+
+
+CARD = Card(
+    title="ProxSkip",
+    family="corrected gradients",
+    reference=Reference(
+        authors="Konstantin Mishchenko, Grigory Malinovsky, Sebastian Stich, Peter Richtárik",
+        title="ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
+        venue=(
+            "Proceedings of the 39th International Conference on Machine Learning (ICML 2022), PMLR 162, "
+            "15750-15769; arXiv:2202.09357"
+        ),
+        year=2022,
+        checked=(
+            "The proceedings page (proceedings.mlr.press/v162/mishchenko22b.html) and an author's page "
+            "(konstmish.com/publication/22_proxskip) confirm the authors, the title, the venue, the pages and "
+            "the year."
+        ),
+    ),
+    variants=(
+        Variant(
+            "ProxSkip p=0.8",
+            lambda L, agents, scale: proxskip(step=scale / L, p=0.8),
+            Guarantee("SC, condition k, 1-p = 1/sqrt(k)", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
+        ),
+    ),
+    parameters={
+        "p": "the probability of skipping a communication, a number in [0, 1)",
+        "control": '`"learned"`, or `"frozen"`: c_i = 0, which leaves a floor',
+    },
+    theory_checked=(
+        "The abstract in the proceedings confirms kappa log(1/e) iterations and sqrt(kappa) log(1/e) "
+        "communications without assumptions on heterogeneity; strong convexity is confirmed by the paper "
+        "'Tighter Analysis for ProxSkip' (ICML 2023), and the samples M kappa log(1/e) are the iterations "
+        "times one full gradient."
+    ),
+    equations_checked="Not compared with the paper.",
+)

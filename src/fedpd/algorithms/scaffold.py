@@ -7,15 +7,18 @@
 
 Sent: y_i - x and c_i+ - c_i up, x and c down: two models each way, and c_i is a gradient estimate, so it does not keep
 to the CTA protocol's single model. Agents that are away keep c_i. With full participation, option 2 and server_step 1
-it is VRL-SGD. No differences from the paper but full gradients (batch=None) as an option.
+it is VRL-SGD. Differences from the paper: full gradients (batch=None) as an option, and option 1 takes the full
+gradient where the paper has one of a mini-batch.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
 
+from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, describe
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import STEP, sgd
 
 
@@ -32,8 +35,9 @@ class Server(NamedTuple):
     c: Vector
 
 
+@specified
 def scaffold(
-    *, step: float, iterations: int, batch: int | None = None, option: int = 2, server_step: float = 1.0
+    *, step: float, iterations: int, batch: int | None = None, option: Literal[1, 2] = 2, server_step: float = 1.0
 ) -> Algorithm:
     """SCAFFOLD with Q = iterations local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
@@ -66,12 +70,50 @@ def scaffold(
     def missed(agent: Agent, server: Server) -> Agent:
         return agent._replace(x=server.x, c=server.c)
 
-    settings = {"step": step, "iterations": iterations, "batch": batch, "option": option, "server_step": server_step}
     return Algorithm(
-        description=describe("scaffold", **settings),
+        "scaffold",
         init=init,
         server=lambda x: Server(x, 0 * x),
         exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
         model=lambda agent: agent.x,
-        batch=batch,
     )
+
+
+CARD = Card(
+    title="SCAFFOLD",
+    family="corrected gradients",
+    reference=Reference(
+        authors=(
+            "Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank J. Reddi, Sebastian U. Stich, "
+            "Ananda Theertha Suresh"
+        ),
+        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        venue=(
+            "Proceedings of the 37th International Conference on Machine Learning (ICML 2020), PMLR 119, "
+            "5132-5143; arXiv:1910.06378"
+        ),
+        year=2020,
+        checked=(
+            "The conference's page (icml.cc/virtual/2020/poster/5880), the paper's first page and the BibTeX "
+            "entry in the repository wenh06/fl-sim confirm the authors, the title, the venue, the pages and "
+            "the year."
+        ),
+    ),
+    variants=(
+        Variant(
+            "SCAFFOLD",
+            lambda L, agents, scale: scaffold(step=scale / (24 * L * Q), iterations=Q),
+            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+            only_models=False,
+        ),
+    ),
+    parameters={
+        "option": "1 or 2, how control variates are renewed",
+    },
+    theory_checked=(
+        "Theorem III of the paper confirms, for non-convex functions with gradient noise of bounded variance "
+        "s^2 and no assumption on similarity, rounds of order s^2/(K S e^2) + (N/S)^(2/3)/e for K local steps "
+        "and S of N agents, which is 1/e rounds and 1/e^2 updates and samples where K is of order 1/e."
+    ),
+    equations_checked="The updates agree with Algorithm 1 of the paper, but for option 1's mini-batch.",
+)

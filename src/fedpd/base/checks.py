@@ -82,6 +82,16 @@ def count(name: str, value: Any, remedy: str, *, least: int = 1) -> Any:
     return int(value)
 
 
+def check_seeds(name: str, seeds: Any) -> None:
+    """Refuse anything but a sequence of integers that JAX makes keys of."""
+    remedy = "Give integers from 0 to 2147483647"
+    if not len(seeds):
+        refuse(name, seeds, "must hold at least one seed", "Give e.g. [0, 1, 2]")
+    for seed in seeds:
+        if count(name, seed, remedy, least=0) >= 2**31:
+            refuse(name, seed, "must be below 2^31", remedy)
+
+
 def positive_or_schedule(name: str, value: Any, remedy: str) -> Any:
     return value if callable(value) else positive(name, value, remedy)
 

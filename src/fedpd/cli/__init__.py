@@ -19,12 +19,13 @@ from rich.progress import TaskID
 from rich.text import Text
 
 from fedpd import __version__, theory
+from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, choice, count, positive
 from fedpd.base.progress import bars, stationarity_note
 from fedpd.cli import deploy
-from fedpd.experiments import experiment, run_folder, runner
-from fedpd.experiments.defaults import method_tables, toml
+from fedpd.experiments import calls, experiment, run_folder, runner
+from fedpd.experiments.calls import toml_text
 from fedpd.experiments.experiment import Experiment
 
 app = typer.Typer(
@@ -71,18 +72,22 @@ def compare(
     """Compare FedPD, FedAvg and FedProx (or all methods) on the paper's first experiment: table, figure, histories."""
     count("--rounds", rounds, "Give the rounds of each method, e.g. 600")
     count("--seeds", seeds, "Give how many seeds, e.g. 5")
-    choice("--data", data, experiment.DATA)
+    choice("--data", data, calls.DATA)
     choice("--methods", methods, ("paper", "all"))
     positive("--target", target, "Give a stationarity, e.g. 1e-10")
     template = Template(files("fedpd.cli").joinpath("compare.toml").read_text(encoding="utf-8"))
     text = template.substitute(data=data, rounds=rounds, seeds=list(range(seeds)))
     if methods == "all":
-        problem = experiment.build_problem(tomllib.loads(text)["problem"])
-        tables = method_tables(theory.smoothness(problem), problem.agents)
-        text = (
-            text.partition("[[algorithm]]")[0] + "\n\n".join(f"[[algorithm]]\n{toml(table)}" for table in tables) + "\n"
-        )
+        problem = calls.build_problem(tomllib.loads(text)["problem"])
+        text = text.partition("[[algorithm]]")[0] + _all_methods(theory.smoothness(problem), problem.agents)
     _start(experiment.parse(text), out or _new_folder("compare"), overwrite, target)
+
+
+def _all_methods(L: float, agents: int) -> str:
+    """Every method with steps by its own rule, as tables of an experiment file."""
+    made = {label: variant.rule(L, agents, 1.0) for label, variant in variants().items()}
+    tables = [{"label": label} | calls.table_of(algorithm.spec) for label, algorithm in made.items()]
+    return "\n\n".join(f"[[algorithm]]\n{toml_text(table)}" for table in tables) + "\n"
 
 
 @app.command()
@@ -144,14 +149,14 @@ def advise(
     from fedpd.search.advise import advise as find
 
     table = experiment.find_problem(problem)
-    built = experiment.build_problem(table)
+    built = calls.build_problem(table)
     with _steps() as display:
         advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display)
     console.print(report.constants_table(advice), report.settings_table(advice))
     for note in report.advice_notes(advice):
         console.print(Text(f"- {note}"), soft_wrap=True)
     settings = [setting.table for setting in (advice.recommended, advice.guaranteed)]
-    text = report.experiment_text(toml(dict(table)), pilot, settings)
+    text = report.experiment_text(toml_text(table), pilot, settings)
     console.print(Text(f"\nThe experiment file (fedpd run FILE):\n\n{text}"), soft_wrap=True)
     if out is not None:
         _write(out, text)
@@ -175,15 +180,14 @@ def tune(
 
     count("--seeds", seeds, "Give how many seeds, e.g. 3")
     table = experiment.find_problem(problem)
-    built = experiment.build_problem(table)
-    labels = [one["label"] for one in method_tables(1.0, built.agents)]
-    chosen = labels if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    built = calls.build_problem(table)
+    chosen = list(variants()) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
     with _steps() as display:
         wanted = chosen or METHODS
         tuned = find(built, methods=wanted, target=target, rounds=rounds, seeds=range(seeds), progress=display)
     console.print(report.tuning_table(tuned, target))
     folder = out or _new_folder("tune")
-    text = report.experiment_text(toml(dict(table)), rounds, [one.table for one in tuned])
+    text = report.experiment_text(toml_text(table), rounds, [one.table for one in tuned])
     run_folder.create(folder, text, overwrite=overwrite)
     paths = save_figure(report.sensitivity_figure(tuned, target, rounds), folder, "sensitivity")
     tuned_file = folder / run_folder.EXPERIMENT

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.core import Algorithm, Exchange, LocalObjective, Tree
+from fedpd.core import Algorithm, Exchange, LocalObjective, Mixing, Tree
 from fedpd.core.agents import Functions, Shard, local_objective
 
 
@@ -32,7 +32,10 @@ def conversation(
             key = jax.random.key(0, impl="threefry2x32")
             agent, _ = exchange.local(objective(one), agent, jnp.int32(0), key)
             message = exchange.send(agent)
-            server, broadcast = exchange.aggregate(server, message, 1.0)
+            if isinstance(exchange.aggregate, Mixing):
+                broadcast = message  # what an agent fetches is a sum of messages
+            else:
+                server, broadcast = exchange.aggregate(server, message, 1.0)
             return exchange.receive(agent, broadcast), server, message, broadcast
 
         agent, server, message, broadcast = jax.eval_shape(talk, one, agent, server)

@@ -73,9 +73,9 @@ def measure(
 ) -> Metrics:
     x = mean_model(algorithm, layout, shard, agents)
     gap: Any = 0.0  # where nothing is ever skipped, everyone has just received the same model
-    if algorithm.drifts:
+    if algorithm.timing.drifts:
         gap = consensus_gap(algorithm, layout, agents)
-    elif algorithm.skips:
+    elif algorithm.timing.skips:
         zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
         gap = lax.cond(skipped, partial(consensus_gap, algorithm, layout, agents), lambda: zero)
     return measure_at(functions, layout, shard, x, gap, record)

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, State, Tree, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, Mixing, MixingWeights, State, Tree, Work
 from fedpd.core.agents import (
     AGENTS,
     AXIS,
@@ -75,12 +75,12 @@ class Rows(NamedTuple):
 
 def coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
     """Whether round r skips its communication: one coin shared by all agents, or the server's decision."""
-    if algorithm.waits is not None:
-        return algorithm.waits(server, r)
-    if algorithm.skip is None:
+    if algorithm.timing.waits is not None:
+        return algorithm.timing.waits(server, r)
+    if algorithm.timing.skip is None:
         return jnp.bool_(False)
     toss = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, COIN), r), dtype=float)
-    return toss < algorithm.skip(jnp.asarray(r, int))
+    return toss < algorithm.timing.skip(jnp.asarray(r, int))
 
 
 def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
@@ -101,8 +101,8 @@ def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Ro
         heard, agents, messages, more = compute(program, number, inputs, agents, r)
         work = jax.tree.map(jnp.add, work, more)
         silent = silence(program, exchange, skipped, heard.listening, r)
-        if exchange.mixing is not None:
-            mixed = _mix(exchange.mixing, layout, inputs.shard, messages)
+        if isinstance(exchange.aggregate, Mixing):
+            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, messages)
             receive = partial(jax.vmap(exchange.receive), agents, mixed)
             agents = unless(silent, receive, agents)
         else:
@@ -135,7 +135,7 @@ def compute(program: Program, number: int, inputs: Inputs, agents: Any, r: Array
 
 def silence(program: Program, exchange: Exchange, skipped: Array, listening: Array, r: Array) -> Array | None:
     """Whether nothing moves in this exchange; None: it always does."""
-    if not program.algorithm.skips and exchange.when is None and program.participation is None:
+    if not program.algorithm.timing.skips and exchange.when is None and program.participation is None:
         return None
     silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
     return silent if program.participation is None else silent | (listening == 0)
@@ -154,6 +154,7 @@ def answer(program: Program, exchange: Exchange, heard: Heard, server: Any, sile
 
     def speak() -> tuple[Any, Tree]:
         mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), heard.total)
+        assert not isinstance(exchange.aggregate, Mixing)
         return exchange.aggregate(server, mean, number / agents)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak)[1])
@@ -203,15 +204,19 @@ def _take_part(
     if exchange.speaks is not None:
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)
     if sends is None:
-        return (counted(shard, message), None), agent, (message if exchange.mixing else None, work)
+        return (
+            (counted(shard, message), None),
+            agent,
+            (message if isinstance(exchange.aggregate, Mixing) else None, work),
+        )
     sent = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), message)
     return counted(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
 
 
-def _mix(mixing: Callable[[Array], Array], layout: Layout, shard: Shard, messages: Tree) -> Tree:
+def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:
     """Every agent's own weighted sum of all messages."""
     everyone = messages if layout.mesh is None else lax.all_gather(messages, AXIS, tiled=True)
-    weights = jax.vmap(mixing)(shard.agent)  # (N, N)
+    weights = jax.vmap(weights_of)(shard.agent)  # (N, N)
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
 
 

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import TheoryWarning, choice, count, refuse
+from fedpd.algorithms import cards
+from fedpd.base.checks import TheoryWarning, check_seeds, choice, count, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Report, reporter
-from fedpd.core import Algorithm, Problem, Tree
+from fedpd.core import Algorithm, Mixing, Problem, Tree
 from fedpd.engine.driver import Divergence, Engine, Plan
 from fedpd.engine.execution import choose_layout
 from fedpd.engine.history import History, mean_and_spread
@@ -135,17 +136,14 @@ def simulate(
     check_run(rounds, metrics_every, seeds)
     count("checkpoint_every", checkpoint_every, "Give the rounds between two checkpoints, e.g. 50")
     who = participation_rule(participation, problem.agents, rounds)
-    if who is not None and algorithm.partial is not None:
-        algorithm = algorithm.partial
-    if who is not None and algorithm.everyone:
+    if who is not None and algorithm.away.partial is not None:
+        algorithm = algorithm.away.partial
+    if who is not None and algorithm.away.everyone:
         rule = "needs all agents in every communication"
         refuse("algorithm", algorithm.description, rule, 'Leave participation at 1, or use drift="corrected-exact"')
     _check_mixing(algorithm, problem.agents, who is not None)
     check_batch(algorithm, problem)
-    if algorithm.caution is not None and problem.answer.smoothness is not None:
-        caution = algorithm.caution(problem.answer.smoothness)
-        if caution is not None:
-            warnings.warn(caution, TheoryWarning, stacklevel=2)
+    warn_beyond_theory(algorithm, problem)
     record = record if record is not None else ("accuracy",) if problem.evaluation is not None else ()
     for name in record:
         choice("record", name, RECORDED)
@@ -155,7 +153,7 @@ def simulate(
         _check_store(algorithm, store, several)
     plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers), tuple(record))
     layout = choose_layout(algorithm, problem, execution, devices)
-    name = algorithm.description.partition("(")[0] + ("" if store is None else ", agents on disk")
+    name = algorithm.name + ("" if store is None else ", agents on disk")
     with scope(problem.double), reporter(progress, name, rounds) as report, opened(log):
         engine = Engine(algorithm, problem, layout, plan, None if store is None else Path(store))
         tell = report if log is None else logging(log, engine, report)
@@ -170,11 +168,16 @@ def simulate(
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
     count("rounds", rounds, "Give T, the number of rounds")
     count("metrics_every", metrics_every, "1 measures every round")
-    if not seeds:
-        refuse("seed", seeds, "must hold at least one seed", "Give e.g. [0, 1, 2]")
-    for number in seeds:
-        if count("seed", number, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
-            refuse("seed", number, "must be below 2^31", "Give an integer from 0 to 2147483647")
+    check_seeds("seed", seeds)
+
+
+def warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
+    """Warn where the method's card says that no theorem covers this run."""
+    card, L = cards().get(algorithm.name), problem.answer.smoothness
+    if card is not None and card.caution is not None and L is not None and not isinstance(algorithm.spec, str):
+        caution = card.caution(algorithm.spec, L)
+        if caution is not None:
+            warnings.warn(caution, TheoryWarning, stacklevel=3)
 
 
 def check_batch(algorithm: Algorithm, problem: Problem) -> None:
@@ -187,7 +190,7 @@ def _check_store(algorithm: Algorithm, store: str | Path, several: bool) -> None
     remedy = "Leave store out"
     if several:
         refuse("store", store, "takes one seed at a time", "Give one seed, or " + remedy.lower())
-    if any(exchange.mixing is not None for exchange in algorithm.exchanges):
+    if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
         refuse("store", store, f"needs a server, and {algorithm.description} mixes the agents' models", remedy)
     if jax.process_count() > 1:
         refuse("store", store, "is for one process", remedy + ": the processes share the agents' state already")
@@ -198,12 +201,12 @@ def _check_store(algorithm: Algorithm, store: str | Path, several: bool) -> None
 def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
     """A mixing matrix is made for so many agents, all of them present."""
     for exchange in algorithm.exchanges:
-        if exchange.mixing is None:
+        if not isinstance(exchange.aggregate, Mixing):
             continue
         if partial:
             rule = "mixes the models of all agents, so all must be present"
             refuse("algorithm", algorithm.description, rule, "Leave participation at 1")
-        (columns,) = jax.eval_shape(exchange.mixing, jnp.int32(0)).shape
+        (columns,) = jax.eval_shape(exchange.aggregate.weights, jnp.int32(0)).shape
         if columns != agents:
             rule = f"mixes {columns} agents, and the problem has {agents}"
             refuse("algorithm", algorithm.description, rule, f"Give a mixing matrix ({agents}, {agents})")

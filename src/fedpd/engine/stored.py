@@ -217,7 +217,7 @@ def play(
 def measure(program: Program, shard: Shard, store: Store, skipped: bool) -> Metrics:
     algorithm, agents = program.algorithm, program.layout.agents
     x = Vector(mean_copy(algorithm, store.agents, agents))
-    apart = algorithm.drifts or (algorithm.skips and skipped)
+    apart = algorithm.timing.drifts or (algorithm.timing.skips and skipped)
     gap = consensus_gap(algorithm, store.agents, agents) if apart else 0.0
     return jax.device_get(_measure(program, shard, x, gap))
 

@@ -158,7 +158,7 @@ def _standing(site: Site, order: Order, content: RecordDict, saved: Saved | None
         exchange = site.algorithm.exchanges[e]
         heard = exchange.absent is None or (number == order.counted and not lost)
         agent = call(exchange.receive if heard else exchange.absent, agent, broadcast)
-    rebuild = site.algorithm.rebuild
+    rebuild = site.algorithm.away.rebuild
     if lost and rebuild is not None:
         agent = with_objective(rebuild, site.functions, site.shard, agent)
     return agent, int(lost)

@@ -70,7 +70,7 @@ def client_app(
         if key not in methods:
             config = {**(defaults or {}), **context.run_config}
             chosen = check_algorithm(algorithm(config))
-            methods[key] = (chosen.partial or chosen) if form == "partial" else chosen, check_start(start(config))
+            methods[key] = (chosen.away.partial or chosen) if form == "partial" else chosen, check_start(start(config))
         return methods[key]
 
     def site(context: Context, form: str) -> Site:

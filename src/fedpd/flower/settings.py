@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpd.base.checks import at_least, choice, count, positive, refuse
+from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
 from fedpd.core import Algorithm
 
 POLICIES = ("fail", "stale", "partial")
@@ -59,8 +59,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     count("agents", settings.agents, "Give N, how many clients there are")
     count("rounds", settings.rounds, "Give T, the number of rounds")
     count("evaluate-every", settings.evaluate_every, "Give communications, or 0 for never", least=0)
-    if count("seed", settings.seed, "Give an integer from 0 to 2147483647", least=0) >= 2**31:
-        refuse("seed", settings.seed, "must be below 2^31", "Give an integer from 0 to 2147483647")
+    check_seeds("seed", [settings.seed])
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for any")
@@ -72,11 +71,11 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
     """The form of the method that the policy needs; refused where there is none."""
     name = algorithm.description
-    if settings.on_timeout == "stale" and not algorithm.repeats:
+    if settings.on_timeout == "stale" and not algorithm.away.repeats:
         rule = f"would count a message twice, and those of {name} are changes, or summed up by the server"
         refuse("on-timeout", "stale", rule, 'Use "partial" or "fail"')
     if settings.on_timeout != "partial":
         return algorithm
-    if algorithm.everyone:
+    if algorithm.away.everyone:
         refuse("on-timeout", "partial", f"{name} needs all agents in every communication", 'Use "fail"')
-    return algorithm.partial or algorithm
+    return algorithm.away.partial or algorithm

@@ -46,7 +46,7 @@ def check_algorithm(algorithm: Any) -> Algorithm:
     """`algorithm`, if it can run on a server and agents that talk to it alone."""
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must return an Algorithm", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
-    if algorithm.drifts or any(exchange.mixing is not None for exchange in algorithm.exchanges):
+    if algorithm.timing.drifts:
         rule = "leaves every agent with a model of its own, so there is none to hand back"
         refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another")
     return algorithm

@@ -6,7 +6,7 @@ phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2, the drawn indices, the m
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,13 @@ from torch import Tensor
 from tree_math import Vector
 
 from fedpd.base.checks import count, positive, refuse
-from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, describe
+from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
 from fedpd.core.sampling import Draw, uniform
 from fedpd.flower.external import call_back
 from fedpd.flower.torch import TorchLosses, array_of, borrowed, load, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
 
+P = ParamSpec("P")
 Tensors = dict[str, Tensor]
 DROPOUT = 2**31 - 1  # folded into an agent's key: what the module itself draws is apart from the samples
 
@@ -49,9 +50,15 @@ class Task(NamedTuple):
         return part if self.curvature is None else part + self.curvature * self.losses.parameters[name].detach()
 
 
+def torch_oracle(factory: Callable[P, Oracle]) -> Callable[P, Oracle]:
+    """Name an oracle's spec "torch.sgd" and so on: PyTorch rounds differently from the oracle of that name in JAX."""
+    return specified(factory, f"torch.{factory.__name__}")
+
+
 Run = Callable[[Task], Tensors | None]  # moves the module, and returns g_i where there is one
 
 
+@torch_oracle
 def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
     """Stochastic gradient descent: Q steps a round, each on `batch` samples drawn anew (None: on all of them)."""
     loop = Loop.of(iterations, batch, draw=draw)
@@ -63,9 +70,10 @@ def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Dra
                 for name, parameter in task.losses.parameters.items():
                     parameter.sub_(float(length) * change[name])
 
-    return _oracle(describe("torch.sgd", step=step, **loop.settings()), loop, run, step=step)
+    return _oracle(loop, run, step=step)
 
 
+@torch_oracle
 def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
     """Oracle II, as `fedpd.oracles.vr`: a recursive gradient estimate g_i, renewed every `refresh` rounds."""
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
@@ -74,7 +82,7 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
 
     def run(task: Task) -> Tensors:
         losses, g = task.losses, task.g
-        if g is None or task.renew:
+        if task.renew or g is None:
             size = len(task.samples)
             g = losses.weighted_gradient(task.samples, torch.full((size,), task.scale / size, dtype=torch.float64))
         if task.curvature is None and gamma == float("inf"):
@@ -91,10 +99,10 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
             }
         return g
 
-    description = describe("torch.vr", gamma=gamma, **loop.settings(), refresh=refresh)
-    return _oracle(description, loop, run, refresh=refresh, per_step=2)
+    return _oracle(loop, run, refresh=refresh, per_step=2)
 
 
+@torch_oracle
 def optimizer(
     make: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
     iterations: int,
@@ -130,28 +138,28 @@ def optimizer(
             stepper.step(evaluate)  # type: ignore[arg-type]
         stepper.zero_grad()
 
-    return _oracle(describe("torch.optimizer", optimizer=label, **loop.settings()), loop, run)
+    return _oracle(loop, run)
 
 
-def _oracle(
-    description: str, loop: Loop, run: Run, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1
-) -> Oracle:
+def _oracle(loop: Loop, run: Run, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1) -> Oracle:
     """A fedpd oracle whose solve is `run`, called back with NumPy arrays. Nothing of JAX is called from there."""
     step_at = schedule(step)
 
     def init(f: LocalObjective, x: Vector) -> Any:
-        memory: dict[str, Any] = {} if refresh is None else {"g": 0 * x, "known": jnp.bool_(False)}
+        memory: dict[str, Any] = {} if refresh is None else {"g": f.gradient(x), "owed": jnp.bool_(True)}
         return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         f, Q = phi.f, loop.iterations
         steps = f.steps(Q)
-        renew = jnp.bool_(False) if refresh is None else (r % refresh == 0) | ~memory["known"]
+        renew = owed = jnp.bool_(False)
+        if refresh is not None:  # as in fedpd.oracles.vr: an agent begins with grad f_i(x^0), and pays for it when used
+            renew, owed = r % refresh == 0, memory["owed"]
         cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
-        work = Work(jnp.int32(steps), steps * cost + jnp.where(renew, f.size, 0))
+        work = Work(jnp.int32(steps), steps * cost + jnp.where(renew | owed, f.size, 0))
         if not jax.tree.leaves(f.data):  # only shapes are asked for
             return x, memory, work
-        losses = _check(f, description)
+        losses = _check(f)
         drawn = None if loop.batch is None else f.rows(loop.draw(key, r, f.agent, f.size, (Q, loop.batch)))
         lengths = jax.vmap(lambda q: jnp.asarray(step_at(r, q), float))(jnp.arange(Q))
         seed = jax.random.bits(jax.random.fold_in(key, DROPOUT), dtype=jnp.uint32)
@@ -160,7 +168,7 @@ def _oracle(
         x, memory = call_back(partial(_solve, losses, run), shapes, given)
         return x, memory, work
 
-    return Oracle(description, init, solve, loop.batch)
+    return Oracle("torch", init, solve, loop.batch)
 
 
 class Given(NamedTuple):
@@ -200,15 +208,20 @@ def _solve(losses: TorchLosses, run: Run, given: Given) -> tuple[Vector, Any]:
         kept = "buffers" in given.memory  # else the module's own are taken every time
         load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
         g = run(task)
-        memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g), "known": np.True_})
+        memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g), "owed": np.False_})
         return _vector(losses.parameters), memory
 
 
-def _check(f: LocalObjective, description: str) -> TorchLosses:
+def _check(f: LocalObjective) -> TorchLosses:
     if not isinstance(f.losses, TorchLosses):
-        refuse("oracle", description, "needs a client made by torch_local", "Use fedpd.oracles for other losses")
+        refuse(
+            "losses",
+            f.losses,
+            "an oracle that runs in PyTorch needs a client made by torch_local",
+            "Use fedpd.oracles for other losses",
+        )
     if f.penalty is not None:
-        refuse("penalty", f.penalty, f"is a function of JAX's, and {description} runs in PyTorch", "Add it to the loss")
+        refuse("penalty", f.penalty, "is a function of JAX's, and the oracle runs in PyTorch", "Add it to the loss")
     return f.losses
 
 

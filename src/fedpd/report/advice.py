@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
-from fedpd.experiments.defaults import toml
+from fedpd.experiments.calls import toml_text
 from fedpd.report.figures import COLOURS, DASHES
 from fedpd.report.tables import quantity
 from fedpd.search.advise import Advice, Setting
@@ -89,7 +89,7 @@ def advice_notes(advice: Advice) -> list[str]:
 
 def experiment_text(problem: str, rounds: int, tables: Sequence[dict[str, object]]) -> str:
     """An experiment file: the problem's table as text, rounds, and methods."""
-    methods = "\n\n".join(f"[[algorithm]]\n{toml(dict(table))}" for table in tables)
+    methods = "\n\n".join(f"[[algorithm]]\n{toml_text(table)}" for table in tables)
     return f"[problem]\n{problem}\n\n[run]\nrounds = {rounds}\n\n{methods}\n"
 
 

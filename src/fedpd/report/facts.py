@@ -11,7 +11,7 @@ from fedpd import theory
 from fedpd.base.checks import FedpdError
 from fedpd.core import Problem
 from fedpd.engine.driver import LARGE_PROBLEM
-from fedpd.experiments import experiment
+from fedpd.experiments.calls import build_problem
 from fedpd.theory.dissimilarity import start_gradients
 
 MOST_NUMBERS = 25_000_000  # gradients of all agents that are held at once, else of some agents
@@ -29,7 +29,7 @@ class Facts(NamedTuple):
 def rebuild(table: Mapping[str, Any]) -> Problem | str:
     """The problem of an experiment file, or why it cannot be had: its data may not be on this machine."""
     try:
-        return experiment.build_problem(table)
+        return build_problem(table)
     except (FedpdError, OSError) as error:
         return str(error)
 

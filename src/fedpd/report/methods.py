@@ -13,52 +13,11 @@ from rich.table import Table
 from tree_math import Vector
 
 from fedpd import problems
+from fedpd.algorithms import variants
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Algorithm, Mixing, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
 from fedpd.engine.costs import message_costs
-from fedpd.experiments import experiment
-from fedpd.experiments.defaults import method_tables
-
-
-class Claim(NamedTuple):
-    """What a method's paper assumes (beyond L-smooth f_i) and proves for an eps-solution, ||grad f||^2 <= eps."""
-
-    cta: bool
-    assumes: str  # NC: non-convex, C: convex, SC: strongly convex; BG: bounded gradients
-    rounds: str
-    updates: str = "-"
-    samples: str = "-"
-
-
-CLAIMS = {
-    "FedPD-GD": Claim(True, "NC", "1/e", "log(1/e)/e", "M log(1/e)/e"),
-    "FedPD-GD p=0.5": Claim(True, "NC, delta-non-iid", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
-    "FedPD-GD p=auto": Claim(False, "NC, not proved", "-"),
-    "FedPD-VR": Claim(True, "NC", "1/e", "Q/e", "M + sqrt(M)/e"),
-    "FedAvg-SGD": Claim(True, "SC, BG", "1/e", "1/e", "1/e"),
-    "Local GD": Claim(True, "C", "1/e^1.5", "1/e^2", "M/e^2"),
-    "FedProx": Claim(True, "NC, iid (eq. iid:2)", "1/e", "1/e^2", "1/e^2"),
-    "MPR-SGD": Claim(True, "NC, BG", "1/e^1.5", "1/e^2", "1/e^2"),
-    "RI-SGD": Claim(True, "NC, shared data", "1/e", "1/e^2", "1/e^2"),
-    "Cooperative SGD": Claim(True, "NC, iid", "1/e", "1/e^2", "1/e^2"),
-    "ADMM": Claim(True, "NC, exact x_i", "1/e"),
-    "FedDyn": Claim(True, "NC, exact x_i", "1/e"),
-    "FedDR": Claim(True, "NC, inexact x_i", "1/e"),
-    "FedADMM": Claim(True, "NC, inexact x_i", "1/e"),
-    "A-FedPD": Claim(True, "NC, inexact x_i", "1/e"),
-    "ProxSkip p=0.8": Claim(True, "SC, condition k", "sqrt(k) log(1/e)", "k log(1/e)", "M k log(1/e)"),
-    "SCAFFOLD": Claim(False, "NC", "1/e", "1/e^2", "1/e^2"),
-    "VRL-SGD": Claim(True, "NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
-    "FedLin": Claim(False, "NC (SC: linear)", "1/e", "Q/e", "M Q/e"),
-    "FedDANE": Claim(False, "NC, bounded dissimilarity", "1/e"),
-    "F-SVRG": Claim(False, "NC", "1/e", "Q/e", "M/e + Q/e"),
-    "PR-SPIDER": Claim(False, "NC", "1/e", "Q/e", "sqrt(M)/e"),
-    "STEM": Claim(False, "NC, bounded variance", "1/e", "1/e^1.5", "1/e^1.5"),
-    "LAG-WK": Claim(False, "NC (SC: linear)", "1/e", "1/e", "M/e"),
-    "LAG-PS": Claim(False, "NC (SC: linear)", "1/e", "1/e", "M/e"),
-    "COLA": Claim(True, "C (SC: linear)", "1/e", "1/e", "M/e"),
-}
 
 
 class Sizes(NamedTuple):
@@ -111,19 +70,15 @@ def methods_markdown() -> str:
 def rows() -> list[tuple[str, ...]]:
     found = []
     for label, algorithm in example_methods():
-        claim = CLAIMS[label]
+        variant = variants()[label]
         sizes = (f"{size:g}" for size in measure_sizes(algorithm))
-        found.append((label, *sizes, "yes" if claim.cta else "no", *claim[1:]))
+        found.append((label, *sizes, "yes" if variant.only_models else "no", *variant.guarantee))
     return found
 
 
 def example_methods() -> list[tuple[str, Algorithm]]:
     """Every method as `fedpd compare --methods all` would run it where L = 1 and N = 2."""
-    methods = []
-    for table in method_tables(1.0, 2):
-        arguments = {key: value for key, value in table.items() if key != "label"}
-        methods.append((table["label"], experiment.build_algorithm(arguments, rounds=100)))
-    return methods
+    return [(label, variant.rule(1.0, 2, 1.0)) for label, variant in variants().items()]
 
 
 def measure_sizes(algorithm: Algorithm) -> Sizes:
@@ -153,7 +108,9 @@ def measure_work(algorithm: Algorithm) -> Worked:
             samples: Any = 0
             for exchange in algorithm.exchanges:
                 agent, work = exchange.local(f, agent, r, key)
-                server, broadcast = exchange.aggregate(server, exchange.send(agent), 1.0)
+                broadcast = exchange.send(agent)
+                if not isinstance(exchange.aggregate, Mixing):
+                    server, broadcast = exchange.aggregate(server, broadcast, 1.0)
                 agent = exchange.receive(agent, broadcast)
                 updates, samples = updates + work.updates, samples + work.samples
             return (agent, server), (updates, samples)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpd import theory
+from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.core import Problem
 from fedpd.engine.simulate import Run, simulate
-from fedpd.experiments import experiment
-from fedpd.experiments.defaults import method_tables
+from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
 from fedpd.report.tables import quantity
@@ -84,8 +84,7 @@ def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
     path = session.folder / "tuned.json"
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     L = theory.smoothness(problem)
-    for table in method_tables(L, problem.agents):
-        label = table["label"]
+    for label in variants():
         if label in known:
             continue
         (one,) = tune(problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.tell)
@@ -105,7 +104,7 @@ def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
     found = []
     for label in shown:
         table = {key: value for key, value in tuned[label]["table"].items() if key != "label"}
-        run = simulate(experiment.build_algorithm(table, ROUNDS), problem, rounds=ROUNDS, progress=False)
+        run = simulate(build_algorithm(table, ROUNDS), problem, rounds=ROUNDS, progress=False)
         found.append(Result(f"{label}, best step", (run,)))
     return found
 

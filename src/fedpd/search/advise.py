@@ -17,7 +17,7 @@ from fedpd import theory
 from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.core import Problem
 from fedpd.engine.simulate import Run, simulate
-from fedpd.experiments.experiment import build_algorithm
+from fedpd.experiments.calls import build_algorithm
 from fedpd.search.sweep import first_below
 from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
 

@@ -1,6 +1,6 @@
 """Each method at its best step size, so that a comparison is fair: the same tries for all of them.
 
-Every method has one knob, a factor on the step sizes of its own rule (`defaults.method_tables`): eta, step or 1/rho. A
+Every method has one knob, a factor on the step sizes of its own rule (its card): eta, step or 1/rho. A
 method's tries are one `sweep` over that factor, and its best is the one with the fewest communications to a target.
 """
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd import theory
+from fedpd.algorithms import variants
 from fedpd.base.checks import at_least, choice, count, positive, refuse
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.simulate import Run
-from fedpd.experiments.defaults import method_tables
-from fedpd.experiments.experiment import build_algorithm
+from fedpd.experiments.calls import table_of
 from fedpd.search.sweep import sweep
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-4, 17))  # 1/4 to 256, by a factor of sqrt(2)
@@ -48,7 +48,7 @@ def tune(
 ) -> list[Tuned]:
     """Each method with the fewest communications to `target`, or, where none reaches it, the lowest stationarity.
 
-    methods: labels of `defaults.method_tables`. L: the smoothness from which their rules start; None: found.
+    methods: labels of `algorithms.variants()`. L: the smoothness from which their rules start; None: found.
     """
     positive("target", target, "Give a stationarity, e.g. 1e-10")
     count("rounds", rounds, "Give the rounds of each try, e.g. 200")
@@ -57,15 +57,9 @@ def tune(
     for scale in scales:
         positive("scales", scale, "Give factors on the step sizes of each method's rule, e.g. [0.5, 1, 2]")
     L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
-    labels = [table["label"] for table in method_tables(1.0, problem.agents)]
     for method in methods:
-        choice("methods", method, labels)
+        choice("methods", method, variants())
     return [_tune(problem, method, L, target, rounds, scales, seeds, progress) for method in methods]
-
-
-def method_table(label: str, L: float, agents: int, scale: Any = 1.0) -> dict[str, Any]:
-    """A method's table at a factor on its steps."""
-    return next(table for table in method_tables(L, agents, scale) if table["label"] == label)
 
 
 def _tune(
@@ -78,9 +72,10 @@ def _tune(
     seeds: Sequence[int],
     progress: Report | None,
 ) -> Tuned:
+    rule = variants()[label].rule
+
     def build(scale: Any) -> Algorithm:
-        table = method_table(label, L, problem.agents, scale)
-        return build_algorithm({key: value for key, value in table.items() if key != "label"}, rounds)
+        return rule(L, problem.agents, scale)
 
     def report(done: int, total: int, stationarity: float) -> None:
         if progress is not None:
@@ -91,7 +86,7 @@ def _tune(
     last = np.array([max(_last(run) for run in runs) for runs in swept.runs])
     order = np.lexsort((last, np.where(np.isnan(communications), np.inf, communications)))
     best = int(order[0])
-    table = method_table(label, L, problem.agents, scales[best])
+    table = {"label": label} | table_of(build(scales[best]).spec)
     return Tuned(label, np.array(scales), communications, last, best, table, swept.runs[best])
 
 

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work
+from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Oracle, Work
 
 
 class ServerOfDuals(NamedTuple):
@@ -90,7 +90,8 @@ def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
     exchange = Exchange(local, send, aggregate, receive, absent=missed)
     server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
-    return paper._replace(init=init, server=server, exchanges=(exchange,), partial=None, repeats=False)
+    away = paper.away._replace(partial=None, repeats=False)
+    return paper._replace(init=init, server=server, exchanges=(exchange,), away=away)
 
 
 def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
@@ -113,12 +114,14 @@ def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         return agent._replace(x0=x0, server=x0, mean=mean, sent=agent.dual, rounds=jnp.int32(0))
 
     def rebuild(f: LocalObjective, agent: FreeAgent) -> FreeAgent:
-        assert paper.rebuild is not None
-        return paper.rebuild(f, agent)._replace(mean=0 * agent.mean)  # its models do not tell m: 0, as at the solution
+        assert paper.away.rebuild is not None
+        rebuilt = paper.away.rebuild(f, agent)
+        return rebuilt._replace(mean=0 * agent.mean)  # its models do not tell m: 0, as at the solution
 
     aggregate = paper.exchanges[0].aggregate
     exchange = Exchange(local, send, aggregate, receive)
-    return paper._replace(init=init, exchanges=(exchange,), partial=None, everyone=True, rebuild=rebuild, repeats=False)
+    away = Away(everyone=True, rebuild=rebuild)
+    return paper._replace(init=init, exchanges=(exchange,), away=away)
 
 
 def corrected_round(paper: Algorithm, eta: Any, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work
+from fedpd.core import Algorithm, Array, Exchange, InitMemory, Key, LocalObjective, Work
 
 Solve = Callable[[LocalObjective, "Agent", Array, Key], tuple[Vector, Any, Work]]
 
@@ -24,9 +24,7 @@ class Agent(NamedTuple):
     memory: Any
 
 
-def gradients_first(
-    description: str, init_memory: Callable[[LocalObjective, Vector], Any], solve: Solve, batch: int | None
-) -> Algorithm:
+def gradients_first(init_memory: InitMemory, solve: Solve) -> Algorithm:
     """A method of two exchanges, given its local solve(f, agent, r, key) -> (x_i, memory, Work)."""
 
     def init(f: LocalObjective, x: Vector) -> Agent:
@@ -47,4 +45,4 @@ def gradients_first(
 
     first = Exchange(differentiate, lambda a: a.own, gradient_mean, lambda a, mean: a._replace(mean=mean))
     second = Exchange(descend, lambda a: a.x, model_mean, lambda a, x: a._replace(x=x))
-    return Algorithm(description, init, lambda x: x, (first, second), lambda agent: agent.x, batch=batch)
+    return Algorithm("gradients_first", init, lambda x: x, (first, second), lambda agent: agent.x)

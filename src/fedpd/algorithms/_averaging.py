@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle
+from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle
 
 
 class Agent(NamedTuple):
@@ -13,9 +13,7 @@ class Agent(NamedTuple):
     memory: Any  # what the oracle keeps between rounds
 
 
-def local_averaging(
-    description: str, oracle: Oracle, subproblem: Callable[[LocalObjective, Vector], Subproblem]
-) -> Algorithm:
+def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector], Subproblem]) -> Algorithm:
     """x_i = oracle(subproblem(f_i, x^r)) started at x^r; x^{r+1} = (1/N) sum_i x_i. One model up, one down."""
     check_oracle(oracle)
 
@@ -39,12 +37,10 @@ def local_averaging(
         return agent._replace(memory=oracle.init(f, agent.x))
 
     return Algorithm(
-        description=description,
+        "averaging",
         init=init,
         server=lambda x: x,
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x,
-        batch=oracle.batch,
-        rebuild=rebuild,
-        repeats=True,
+        away=Away(rebuild=rebuild, repeats=True),
     )

@@ -1,6 +1,6 @@
 """FedPD with p="auto": the server says after each communication in how many rounds the next one is due.
 
-Built on the corrected skipped rounds (corrected.py), in which a stretch of k local rounds multiplies the error of the
+Built on the corrected skipped rounds (_corrected.py), in which a stretch of k local rounds multiplies the error of the
 mean by about (1 + eta h)^-k, h the curvature, while the differences between agents stay, to be removed by short
 stretches. So a stretch should be as long as it takes the mean's distance to come down to the differences:
 
@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms.corrected import ServerOfDuals, corrected_exact
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work
+from fedpd.algorithms._corrected import ServerOfDuals, corrected_exact
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Oracle, Work
 
 HARMLESS = 10.0  # R
 FOLDS = 5.0  # e-foldings of the mean's error that one stretch may aim for
@@ -83,6 +83,8 @@ def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
     """Algorithm 2 (`paper`) with corrected skipped rounds, communicating when it pays."""
     exact = corrected_exact(paper, eta, oracle)
     inner = exact.exchanges[0]
+    assert not isinstance(inner.aggregate, Mixing)
+    combine = inner.aggregate
 
     def init(f: LocalObjective, x: Vector) -> Observer:
         zero = jnp.zeros((), float)
@@ -104,7 +106,7 @@ def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
     def aggregate(planner: Planner, mean: tuple[Any, Array], share: Any) -> tuple[Planner, Any]:
         message, (moved, turned, offset) = mean
-        duals, broadcast = inner.aggregate(planner.duals, message, share)
+        duals, broadcast = combine(planner.duals, message, share)
         x = message[0]
         spread = jnp.sqrt(jnp.maximum(offset - _square(x - planner.duals.x0), 0))
         curvature = jnp.where(planner.due == 0, 0, jnp.sqrt(_ratio(turned, moved)))  # lambda^0 = 0 is no gradient
@@ -118,8 +120,8 @@ def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         init=init,
         server=server,
         exchanges=(Exchange(local, send, aggregate, receive),),
-        waits=lambda planner, r: r < planner.due,
-        everyone=True,
+        away=exact.away._replace(everyone=True),
+        timing=exact.timing._replace(waits=lambda planner, r: r < planner.due),
     )
 
 

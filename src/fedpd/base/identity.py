@@ -1,0 +1,195 @@
+"""What makes two Python values the same: a hash of numbers, arrays, functions and objects, exact to the last bit.
+
+A function is identified by its code and by the values that it captures: defaults, closure, and the globals that it
+names. What an installed package defines is identified by its name and by what it captures; the versions of packages are
+recorded beside every checkpoint. A value that cannot be identified this way raises `UnidentifiedError`.
+"""
+
+import functools
+import hashlib
+import inspect
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpd.base.checks import FedpdError
+
+INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
+
+
+class UnidentifiedError(FedpdError):
+    """A value that only runs in this process: nothing tells whether another one is the same."""
+
+
+def fingerprint(*values: Any) -> str:
+    """Return a hash that is the same for the same values, in every process.
+
+    Args:
+        *values: Numbers, texts, arrays, containers of them, functions, dataclasses and other plain objects.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        UnidentifiedError: A value, or something that it captures, cannot be told from another one.
+
+    Example:
+        >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
+        True
+        >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
+        False
+    """
+    digest = hashlib.sha256()
+    seen: dict[int, int] = {}
+    for value in values:
+        for part in _parts(value, seen):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    """Yield what tells a value from others. `seen` has the objects that are under way or done, by their id."""
+    if value is None or isinstance(value, bool | int | str | bytes | PurePath | type(...)):
+        yield f"{type(value).__name__} {value!r}".encode()
+    elif isinstance(value, float | complex) and not isinstance(value, np.generic):
+        yield f"{type(value).__name__} {value!r}".encode()  # repr of a float is exact
+    elif isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, jax.core.Tracer):
+        yield from _array(value)
+    elif isinstance(value, np.dtype | Enum | ModuleType | BuiltinFunctionType | np.ufunc):
+        yield f"named {type(value).__name__} {getattr(value, '__name__', value)}".encode()
+    elif id(value) in seen:
+        yield f"again {seen[id(value)]}".encode()
+    else:
+        seen[id(value)] = len(seen)
+        yield from _compound(value, seen)
+
+
+def _array(value: Any) -> Iterable[bytes | memoryview]:
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = np.asarray(value, order="C")
+    if array.dtype == object:
+        raise UnidentifiedError("an array of objects cannot be identified. Give an array of numbers.")
+    yield f"array {array.dtype} {array.shape}".encode()
+    yield array.reshape(-1).view(np.uint8).data  # its memory, not a copy: data can be gigabytes
+
+
+def _compound(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    """Yield the parts of a value that is made of others."""
+    if hasattr(getattr(value, "spec", None), "plain"):  # it describes itself
+        yield b"spec"
+        yield from _parts(value.spec.plain(), seen)
+    elif isinstance(value, Mapping):
+        yield f"mapping {len(value)}".encode()
+        for key in sorted(value, key=repr):
+            yield from _each((key, value[key]), seen)
+    elif isinstance(value, set | frozenset):
+        yield f"set {len(value)}".encode()
+        yield from _each(sorted(value, key=repr), seen)
+    elif isinstance(value, tuple | list | range):
+        yield f"{_name(type(value))} {len(value)}".encode()
+        yield from _each(value, seen)
+    elif isinstance(value, functools.partial):
+        yield b"partial"
+        yield from _each((value.func, value.args, value.keywords), seen)
+    elif isinstance(value, MethodType):
+        yield b"method"
+        yield from _each((value.__self__, value.__func__), seen)
+    elif isinstance(value, FunctionType):
+        yield from _function(value, seen)
+    elif isinstance(value, type):
+        yield from _class(value, seen)
+    elif hasattr(value, "__wrapped__"):  # jax.jit, functools.cache and the like
+        yield f"wrapped by {_name(type(value))}".encode()
+        yield from _parts(value.__wrapped__, seen)
+    else:
+        yield from _object(value, seen)
+
+
+def _each(values: Iterable[Any], seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    for value in values:
+        yield from _parts(value, seen)
+
+
+def _function(function: FunctionType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    yield b"function"
+    if _is_installed(function):
+        yield _name(function).encode()
+    else:
+        yield from _code(function.__code__, seen)
+        named = sorted(set(_globals_named(function.__code__)) & set(function.__globals__))
+        yield from _each(((name, function.__globals__[name]) for name in named), seen)
+    yield from _each((function.__defaults__, function.__kwdefaults__), seen)
+    for cell in function.__closure__ or ():
+        try:
+            yield from _parts(cell.cell_contents, seen)
+        except ValueError:  # not filled yet: a function that names itself
+            yield b"empty"
+
+
+def _code(code: CodeType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    """Yield what a function computes, without names of files and numbers of lines."""
+    yield f"{code.co_flags} {code.co_argcount} {code.co_kwonlyargcount} {code.co_names} {code.co_varnames}".encode()
+    yield code.co_code
+    for constant in code.co_consts:
+        yield from _code(constant, seen) if isinstance(constant, CodeType) else _parts(constant, seen)
+
+
+def _globals_named(code: CodeType) -> Iterable[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals_named(constant)
+
+
+def _class(kind: type, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    yield f"class {_name(kind)}".encode()
+    if not _is_installed(kind):
+        yield from _each(kind.__bases__, seen)
+        for name, member in sorted(vars(kind).items()):
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            function = inspect.unwrap(function) if callable(function) else function
+            if isinstance(function, FunctionType):
+                yield name.encode()
+                yield from _function(function, seen)
+
+
+def _object(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+    """Yield the class of an object and what it holds."""
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    if is_dataclass(value):
+        hidden = {"parent"} if hasattr(value, "scope") else set()  # a flax module knows where it hangs
+        held: Any = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
+    elif not (len(leaves) == 1 and leaves[0] is value):  # a pytree
+        held = (str(structure), leaves)
+    elif hasattr(value, "__dict__") and not isinstance(value, jax.core.Tracer):
+        held = vars(value)
+    else:
+        raise UnidentifiedError(
+            f"{_name(type(value))} cannot be identified in another process. Give it a name: fedpd.named('...', it)."
+        )
+    yield from _class(type(value), seen)
+    yield from _parts(held, seen)
+
+
+def _name(thing: Any) -> str:
+    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', thing)}"
+
+
+def _is_installed(thing: Callable[..., Any] | type) -> bool:
+    """Return whether an installed package, fedpd itself or Python defines this function or class."""
+    module = getattr(thing, "__module__", None) or ""
+    top = module.partition(".")[0]
+    if top in ("fedpd", "builtins") or top in sys.stdlib_module_names:
+        return top != "__main__"
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and str(Path(file)).startswith(INSTALLED)

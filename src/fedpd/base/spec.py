@@ -1,0 +1,230 @@
+"""Specs: what a method, an oracle, a schedule or a regulariser was made with, exactly.
+
+`@specified` on a factory gives what it makes a `Spec`: the factory's name and all its arguments, defaults included.
+The identity of a checkpoint, the handshake of a federation, the table of an experiment file and the label in a figure
+are renderings of it.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+
+from fedpd.base.identity import fingerprint
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Traced:
+    """Stands for a number that JAX traces, as in a sweep: it has no digits."""
+
+    def __repr__(self) -> str:
+        return "traced"
+
+
+TRACED = Traced()
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A setting that is no plain number or text, such as an array or a function of the user's own."""
+
+    value: Any
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return fingerprint(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Thing) and (self.value is other.value or self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def word(self) -> str:
+        """Return a short text for labels."""
+        if isinstance(self.value, np.ndarray | jax.Array):
+            return "x".join(map(str, self.value.shape))
+        return getattr(self.value, "__name__", type(self.value).__name__)
+
+    def plain(self) -> dict[str, str]:
+        kind = f"{self.value.dtype} array" if isinstance(self.value, np.ndarray | jax.Array) else "object"
+        return {kind: self.word(), "sha256": self.digest}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The name of a factory and the settings that it was called with: canonical, hashable, exact.
+
+    Attributes:
+        name: The factory's name, as an experiment file has it.
+        settings: All arguments by name, in the factory's order. Values are plain numbers and texts, other specs, tuples
+            of them, or a `Thing`.
+        usual: The names of the arguments that have their default, which labels and tables leave out.
+
+    Example:
+        >>> Spec.of("gd", step=0.1, iterations=8).label()
+        'gd(step=0.1, iterations=8)'
+    """
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    usual: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    @staticmethod
+    def of(name: str, usual: Mapping[str, Any] | None = None, /, **settings: Any) -> "Spec":
+        """Make a spec from arguments as they were given, and the defaults that there are."""
+        canonical = {key: _canonical(value) for key, value in settings.items()}
+        at_default = {key for key, value in (usual or {}).items() if _same(canonical.get(key), _canonical(value))}
+        return Spec(name, tuple(canonical.items()), frozenset(at_default))
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a setting as it was given: an array or a function itself."""
+        value = dict(self.settings)[key]
+        return value.value if isinstance(value, Thing) else value
+
+    def unusual(self) -> dict[str, Any]:
+        """Return the settings that do not have their default."""
+        return {key: value for key, value in self.settings if key not in self.usual}
+
+    def find(self, key: str) -> Any:
+        """Return the setting of this name here or in a spec among the settings; None if there is none."""
+        for name, value in self.settings:
+            if name == key:
+                return value
+            inner = value.find(key) if isinstance(value, Spec) else None
+            if inner is not None:
+                return inner
+        return None
+
+    def label(self) -> str:
+        """Return a short text for people, such as "fedpd(eta=0.08, p=0.5)". Other specs may have the same."""
+        return f"{self.name}({', '.join(f'{key}={_word(value)}' for key, value in self.unusual().items())})"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the whole spec in the types of JSON; floats are exact.
+
+        Raises:
+            UnidentifiedError: A setting, such as a function of the user's own, cannot be identified.
+        """
+        return {"name": self.name, **{key: _plain(value) for key, value in self.settings}}
+
+
+def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
+    """Give what a factory makes its spec: a field of a NamedTuple, or an attribute of a function.
+
+    Args:
+        factory: A function whose arguments determine what it makes.
+        name: Its name in specs; "" is the function's own.
+    """
+    signature = inspect.signature(factory)
+    defaults = {key: p.default for key, p in signature.parameters.items() if p.default is not p.empty}
+
+    @functools.wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        made: Any = factory(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return with_spec(made, Spec.of(name or factory.__name__, defaults, **bound.arguments))
+
+    return make
+
+
+def with_spec(made: Any, spec: Spec) -> Any:
+    """Return a NamedTuple or a function that carries this spec."""
+    if hasattr(made, "with_spec"):
+        return made.with_spec(spec)
+    if isinstance(made, tuple):
+        return made._replace(spec=spec)  # type: ignore[attr-defined]
+    made.spec = spec
+    return made
+
+
+def label_of(spec: Spec | str) -> str:
+    return spec if isinstance(spec, str) else spec.label()
+
+
+def spec_of(made: Any) -> Spec:
+    """Return the spec of something that has one; what was made by hand under a name is identified by its functions."""
+    if isinstance(made.spec, str):
+        return Spec(made.spec, (("functions", Thing(tuple(part for part in made if part is not made.spec))),))
+    return made.spec
+
+
+def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
+    """Name a function of your own that fedpd cannot identify, so that its runs can be resumed and deployed.
+
+    Whoever gives two different functions the same name resumes the run of one with the other.
+
+    Example:
+        >>> step = named("warm-up", lambda r, q: 0.1)
+        >>> step.spec.label()
+        'warm-up()'
+    """
+
+    @functools.wraps(function)
+    def same(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    return with_spec(same, Spec(name))
+
+
+def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
+    """Yield in words where two plain specs, or trees of them, differ."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        for key in {**expected, **found}:
+            yield from differences(found.get(key), expected.get(key), f"{place}.{key}" if place else str(key))
+    elif found != expected:
+        yield f"{place} is {_shown(found)}, not {_shown(expected)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict) and "sha256" in value:
+        return " ".join(str(part)[:12] for pair in value.items() for part in pair)
+    return repr(value)
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, jax.core.Tracer):
+        return TRACED
+    if isinstance(getattr(value, "spec", None), Spec | str) and (isinstance(value, tuple) or callable(value)):
+        return spec_of(value)
+    if isinstance(value, np.float64):
+        return float(value)
+    if value is None or type(value) in (bool, int, float, str) or isinstance(value, Spec | Traced):
+        return value
+    if isinstance(value, tuple | list) and all(isinstance(one, bool | int | float | str) for one in value):
+        return tuple(value)
+    return Thing(np.array(value) if isinstance(value, list) else value)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two settings are equal, as far as that can be seen without a hash."""
+    if isinstance(one, Thing) or isinstance(other, Thing):
+        return isinstance(one, Thing) and isinstance(other, Thing) and one.value is other.value
+    return (type(one) is type(other) and one == other) or (_is_number(one) and _is_number(other) and one == other)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Spec):
+        return value.label() if value.settings else value.name
+    if isinstance(value, Thing):
+        return f"{value.value:g}" if isinstance(value.value, np.floating) else value.word()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec | Thing):
+        return value.plain()
+    if isinstance(value, tuple):
+        return list(value)
+    return repr(value) if isinstance(value, Traced) else value

@@ -1,0 +1,123 @@
+"""What an agent minimises: its own f_i, and the subproblem that a method makes of it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.core.types import Array, Losses, Penalty, Tree
+
+
+class LocalObjective(NamedTuple):
+    """f_i as its agent sees it: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x))."""
+
+    losses: Losses
+    penalty: Penalty | None
+    data: Tree  # (n, ...)
+    size: Array  # |D_i|
+    scale: Array | None  # w_i |D_i|, None where it is 1
+    mask: Array | None  # (n,) 1/|D_i| on samples, 0 on padding; None where nothing is padded
+    agent: Array  # i
+    effort: Array | None = None  # the part of its local steps that a straggler does, in (0, 1]; None: all of them
+    block: int | None = None  # samples that a full gradient takes at a time; None: all of them
+
+    def steps(self, iterations: Any) -> Any:
+        """How many of Q local steps this agent does this round: Q, or less (but one at least) if it is a straggler."""
+        if self.effort is None:
+            return iterations
+        return jnp.maximum(1, jnp.ceil(self.effort * iterations)).astype(jnp.int32)
+
+    def _mean(self, x: Vector, batch: Tree, mask: Array | None) -> Array:
+        losses = self.losses(x.tree, batch)
+        mean = jnp.mean(losses) if mask is None else jnp.sum(losses * mask)
+        if self.penalty is not None:
+            mean = mean + self.penalty(x.tree)
+        return mean if self.scale is None else self.scale * mean
+
+    def value(self, x: Vector) -> Array:
+        return self._mean(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[0]
+
+    def gradient(self, x: Vector) -> Vector:
+        """grad f_i(x), over all of the agent's samples."""
+        return jax.grad(self._mean)(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[1]
+
+    def value_and_gradient(self, x: Vector) -> tuple[Array, Vector]:
+        if self.block is None:
+            return jax.value_and_grad(self._mean)(x, self.data, self.mask)
+        value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block)
+        size = self.size.astype(value.dtype)
+        value, gradient = value / size, gradient / size
+        penalty = self.penalty
+        if penalty is not None:
+            more, slope = jax.value_and_grad(lambda x: penalty(x.tree))(x)
+            value, gradient = value + more, gradient + slope
+        return (value, gradient) if self.scale is None else (self.scale * value, self.scale * gradient)
+
+    def _sum(self, x: Vector, rows: Tree, inside: Array) -> Array:
+        return jnp.sum(self.losses(x.tree, rows) * inside)
+
+    def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
+        """h_i(x; xi), averaged over a batch of samples (eq. sample)."""
+        return jax.grad(self._mean)(x, batch, None)
+
+    def rows(self, indices: Array) -> Tree:
+        """The samples of these indices, of any shape: leaves (*indices.shape, ...)."""
+        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
+
+
+def in_blocks(function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: Array, block: int) -> Tree:
+    """The sum of function(x, rows, inside) over blocks of the first `size` samples.
+
+    The last block goes on with the first samples, where `inside` is False: so a block holds this agent's samples only,
+    however far its data is padded. Takes the memory of a block, and no time for padding. Measured on 90 agents of 103
+    to 756 samples, a small convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
+    """
+
+    def rows_of(q: Any) -> tuple[Tree, Array]:
+        index = q * block + jnp.arange(block)
+        own = index % jnp.maximum(size, 1)
+        rows = jax.tree.map(lambda leaf: jnp.take(leaf, own, axis=0, mode="clip"), data)
+        return rows, index < size
+
+    def add(q: Array, total: Tree) -> Tree:
+        return jax.tree.map(jnp.add, total, function(x, *rows_of(q)))
+
+    shapes = jax.eval_shape(lambda: function(x, *rows_of(0)))
+    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, -(-size // block), add, zero)
+
+
+class Subproblem(NamedTuple):
+    """What a local oracle minimises: phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2.
+
+    Every method here differs only in these two terms (None: absent). Written this way, what does not depend on x is
+    computed once and stays out of the oracle's loop.
+    """
+
+    f: LocalObjective
+    linear: Vector | None = None
+    curvature: Any = None
+
+    def complete(self, gradient: Vector, x: Vector) -> Vector:
+        """grad phi_i(x), given (an estimate of) grad f_i(x)."""
+        if self.linear is not None:
+            gradient = gradient + self.linear
+        return gradient if self.curvature is None else gradient + self.curvature * x
+
+    def gradient(self, x: Vector) -> Vector:
+        return self.complete(self.f.gradient(x), x)
+
+
+def augmented_lagrangian(f: LocalObjective, x0: Vector, dual: Vector, eta: Any) -> Subproblem:
+    """L_i(x) = f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta), up to a constant.
+
+    Its gradient grad f_i(x) + lambda_i + (x - x_0)/eta is grad f_i(x) + (lambda_i - x_0/eta) + x/eta.
+    """
+    return Subproblem(f, dual - x0 / eta, 1 / eta)
+
+
+def proximal(f: LocalObjective, centre: Vector, rho: Any) -> Subproblem:
+    """f_i(x) + (rho/2) ||x - centre||^2, up to a constant."""
+    return Subproblem(f, -rho * centre, rho)

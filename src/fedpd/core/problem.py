@@ -1,0 +1,72 @@
+"""A problem: the agents' losses and data, and what is known of its answer."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedpd.core.types import Losses, Penalty, Statistics, Tree
+
+
+class Answer(NamedTuple):
+    """What is known of a problem, for tests and theory: a minimiser of f, the smoothness L, the heterogeneity delta."""
+
+    minimiser: Tree | None = None
+    smoothness: float | None = None
+    heterogeneity: float | None = None
+
+
+UNKNOWN = Answer()
+
+
+class Evaluation(NamedTuple):
+    """What a model is judged by, beside f: samples that it was not trained on, and whether it gets a sample right."""
+
+    correct: Losses  # (model, batch) -> (B,), 1 where the model is right and 0 where not
+    data: Tree  # (N, m, ...) test samples; agents with fewer are padded, with their own or, where none, anyone's
+    sizes: np.ndarray  # (N,), 0 where an agent has none
+    losses: Losses | None = None  # F of test samples; None: the problem's own losses
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
+
+    data:   pytree of NumPy arrays (N, n, ...), n the largest |D_i|; smaller agents are padded with their own samples.
+    sizes:  (N,) the |D_i|.
+    scale:  (N,) w_i |D_i|: 1 for the default w_i = 1/|D_i|, which makes f_i a mean and f their plain average.
+    start:  the model x^0.
+    double: whether it is computed in float64.
+    block:  where a sample's loss depends on its batch (batch normalisation), the size of the batches that f_i is made
+            of: the agent's samples in their order, the last batch filled up from the first sample on, whose losses are
+            not summed again. None: F depends on its own sample only.
+    statistics: what a batch is normalised by. An agent is judged by their mean over its own batches: the evaluation's
+            functions get (model, statistics) for a model. None: they get the model.
+    """
+
+    losses: Losses
+    penalty: Penalty | None
+    data: Tree
+    sizes: np.ndarray
+    scale: np.ndarray
+    start: Tree
+    double: bool
+    answer: Answer = UNKNOWN
+    name: str = "problem"
+    evaluation: Evaluation | None = None
+    block: int | None = None
+    statistics: Statistics | None = None
+
+    @property
+    def agents(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def samples(self) -> int:
+        """M, the number of all samples."""
+        return int(self.sizes.sum())
+
+    @property
+    def dimension(self) -> int:
+        return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))

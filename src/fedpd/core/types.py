@@ -1,0 +1,13 @@
+"""Names of types that the whole package uses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+Array = jax.Array
+Key = Array
+Tree = Any  # a pytree of arrays
+Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
+Penalty = Callable[[Tree], Array]  # what does not depend on a sample
+Statistics = Callable[[Tree, Tree], Tree]  # (model, batch) -> what the batch is normalised by
