@@ -11,8 +11,11 @@ True
 from fedpd import algorithms, data, loggers, oracles, problems, regularizers, schedules, theory
 from fedpd._moved import install as _install_moved_paths
 from fedpd.base.checks import FedpdError, TheoryWarning
+from fedpd.base.spec import named
 from fedpd.core import Algorithm, Exchange, Oracle, Problem
-from fedpd.engine.simulate import Ensemble, Run, simulate
+from fedpd.engine.columns import Column, Measure
+from fedpd.engine.run import Ensemble, Run
+from fedpd.engine.simulate import simulate
 from fedpd.search.advise import Advice, advise
 from fedpd.search.sweep import Sweep, sweep
 from fedpd.search.tune import Tuned, tune
@@ -23,9 +26,11 @@ _install_moved_paths()
 __all__ = [
     "Advice",
     "Algorithm",
+    "Column",
     "Ensemble",
     "Exchange",
     "FedpdError",
+    "Measure",
     "Oracle",
     "Problem",
     "Run",
@@ -36,6 +41,7 @@ __all__ = [
     "algorithms",
     "data",
     "loggers",
+    "named",
     "oracles",
     "problems",
     "regularizers",

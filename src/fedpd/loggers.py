@@ -14,15 +14,11 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from fedpd.base.checks import FedpdError
-from fedpd.base.progress import Report
+from fedpd.base.progress import Event, Listener, Row
 
-if TYPE_CHECKING:
-    from fedpd.engine.driver import Engine
-
-Row = dict[str, Any]
 Log = Callable[[list[Row]], object]
 
 ABOUT = ("algorithm", "seed", "round")  # what says which row it is; the other columns are measured
@@ -33,27 +29,15 @@ def opened(log: Log | None) -> AbstractContextManager[Any]:
     return log if isinstance(log, AbstractContextManager) else nullcontext()
 
 
-def logging(log: Log, engine: "Engine", report: Report) -> Report:
-    """`report`, that also hands the new rows to `log`."""
+def log_rows(log: Log) -> Listener:
+    """Return a listener that hands the new rows to a logger."""
 
-    def tell(done: int, total: int, stationarity: float) -> None:
-        report(done, total, stationarity)
-        if done == engine.done:  # and not within a round, as agents on disk report
-            log(new_rows(engine))
+    def listen(event: Event) -> None:
+        rows = event.rows()
+        if rows:
+            log(rows)
 
-    return tell
-
-
-def new_rows(engine: "Engine") -> list[Row]:
-    """The rows of the last chunk, by seed; the first chunk's include the start."""
-    since = engine.clock[-2][0] or -1
-    rows = []
-    for i, (seed, history) in enumerate(zip(engine.plan.seeds, engine.histories, strict=True)):
-        columns = {name: column[history["round"] > since].tolist() for name, column in history.items()}
-        columns["seconds"] = engine.elapsed(i)[history["round"] > since].tolist()
-        about = {"algorithm": engine.algorithm.description, "seed": int(seed)}
-        rows += [about | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return rows
+    return listen
 
 
 def measured(row: Row) -> dict[str, float]:

@@ -36,7 +36,7 @@ def rounds(first: int) -> dict[str, np.ndarray]:
 
 
 def three_rounds() -> tuple[History, Totals]:
-    return extend(start_row(0.75, 9.0), {}, COSTS, rounds(0), np.ones(3, bool))
+    return extend(start_row(loss=0.75, stationarity=9.0), {}, COSTS, rounds(0), np.ones(3, bool))
 
 
 def six_rounds() -> History:
@@ -46,12 +46,12 @@ def six_rounds() -> History:
 def assert_equal(one: History, other: History) -> None:
     assert list(one) == list(other) == list(COLUMNS)
     for name, column in one.items():
-        assert column.dtype == other[name].dtype == COLUMNS[name]
+        assert column.dtype == other[name].dtype == COLUMNS[name].dtype
         np.testing.assert_array_equal(column, other[name])
 
 
 def test_row_0_is_the_start_before_any_cost() -> None:
-    row = start_row(0.75, 9.0)
+    row = start_row(loss=0.75, stationarity=9.0)
     assert {name: column.tolist() for name, column in row.items()} == {
         "round": [0],
         "communicated": [False],
@@ -64,7 +64,7 @@ def test_row_0_is_the_start_before_any_cost() -> None:
         "stationarity": [9.0],
         "consensus": [0.0],
     }
-    assert {name: column.dtype for name, column in row.items()} == COLUMNS
+    assert {name: column.dtype for name, column in row.items()} == {name: c.dtype for name, c in COLUMNS.items()}
 
 
 def test_costs_are_counted_exactly() -> None:
@@ -106,12 +106,12 @@ def test_rounds_without_a_row_are_counted_in_the_next_one() -> None:
         "stationarity": 22.0,
         "consensus": 7.0,
     }
-    assert {name: column.dtype for name, column in history.items()} == COLUMNS
+    assert {name: column.dtype for name, column in history.items()} == {name: c.dtype for name, c in COLUMNS.items()}
 
 
 def test_sums_beyond_32_bits_do_not_wrap() -> None:
     huge = rounds(0) | {"samples": np.full((3, 2), 2**31 - 1, np.int32)}
-    history, totals = extend(start_row(0, 0), {}, COSTS, huge, np.ones(3, bool))
+    history, totals = extend(start_row(loss=0, stationarity=0), {}, COSTS, huge, np.ones(3, bool))
     assert history["samples"][-1] == totals["samples"] == 6 * (2**31 - 1)
 
 
@@ -135,7 +135,11 @@ def test_parquet_gives_back_every_history_by_label_and_seed(tmp_path: Path) -> N
     path = tmp_path / "run" / "history.parquet"
     short, longer = three_rounds()[0], six_rounds()
     longer["loss"][-1], longer["stationarity"][-1] = np.nan, np.inf  # a run that diverged
-    histories = {("FedPD, p = 0.5", 0): short, ("FedPD, p = 0.5", 7): longer, ("µ", 0): start_row(0.1, 1e-300)}
+    histories = {
+        ("FedPD, p = 0.5", 0): short,
+        ("FedPD, p = 0.5", 7): longer,
+        ("µ", 0): start_row(loss=0.1, stationarity=1e-300),
+    }
     write_parquet(path, histories)
     found = read_parquet(path)
     assert list(found) == list(histories)

@@ -13,8 +13,10 @@ from tree_math import Vector
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.base.precision import scope
 from fedpd.core.agents import Functions, arrays, local_objective
-from fedpd.engine.metrics import ACCURACY
+from fedpd.engine.columns import RECORDABLE
 from fedpd.problems import networks
+
+ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
 
 STAND = algorithms.fedavg(oracle=oracles.gd(step=1e-30, iterations=1))  # a run that stays where it is
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpd.engine.driver import Divergence
+from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import COLUMNS, History
 from fedpd.report.recorded import Entry, Record, Recorded
 

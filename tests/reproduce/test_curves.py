@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd.engine.simulate import Run
+from fedpd.engine.run import Run
 from fedpd.experiments.runner import Result
 from fedpd.reproduce.curves import PRINTED, Curve, check_curve, curves_figure, measure, published, values_at
 from fedpd.reproduce.verdict import Outcome

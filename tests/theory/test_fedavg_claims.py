@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedpd import FedpdError, algorithms, oracles, problems, simulate
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
-from fedpd.engine.simulate import Run
+from fedpd.engine.run import Run
 from fedpd.theory.fedavg import fedavg_bound
 
 PROPERTY = settings(derandomize=True, max_examples=100, deadline=None)

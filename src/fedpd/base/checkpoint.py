@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError
+from fedpd.base.spec import differences
 
 log = logging.getLogger(__name__)
 
@@ -112,16 +113,29 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
             continue
         if refused:
             log.warning("%sThe one before it is used: %s", refused, path.name)
-        for name, expected in identity.items():
-            if meta.get(name) != expected:
-                raise CheckpointError(
-                    f"{path}: it belongs to another run: its {name} is {meta.get(name)!r}, not {expected!r}. "
-                    "Choose another folder, or remove this one."
-                )
+        _check_identity(path, meta, identity)
         return arrays, meta
     if refused:
         log.warning("%sThere is no other: the run starts afresh.", refused)
     return None
+
+
+def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another run, and say what is different."""
+    labelled = isinstance(meta.get("algorithm"), str)  # fedpd 0.1 told runs apart by their labels
+    if labelled and isinstance(identity.get("algorithm"), Mapping):
+        version = (meta.get("versions") or {}).get("fedpd", "0.1")
+        raise CheckpointError(
+            f"{path}: fedpd {version} wrote it, which did not record enough to tell whether it is this run. "
+            "Resume it with that version, or choose another folder."
+        )
+    expected = json.loads(json.dumps(identity))  # as a file has it
+    different = list(differences({name: meta.get(name) for name in expected}, expected))
+    if different:
+        raise CheckpointError(
+            f"{path}: it belongs to another run: its {', and '.join(different[:3])}. "
+            "Choose another folder, or remove this one."
+        )
 
 
 def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:

@@ -1,8 +1,9 @@
 """What makes two Python values the same: a hash of numbers, arrays, functions and objects, exact to the last bit.
 
 A function is identified by its code and by the values that it captures: defaults, closure, and the globals that it
-names. What an installed package defines is identified by its name and by what it captures; the versions of packages are
-recorded beside every checkpoint. A value that cannot be identified this way raises `UnidentifiedError`.
+names, but for lists, dicts and sets that it changes itself. What an installed package defines is identified by its name
+and by what it captures; the versions of packages are recorded beside every checkpoint. A value that cannot be
+identified this way raises `UnidentifiedError`.
 """
 
 import functools
@@ -22,6 +23,9 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError
 
+# A list that a function appends to is where it takes notes, not a setting: it is another one after every call.
+CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"})
+WRITTEN_IN_PYTHON = 1 << 9  # of a class: Py_TPFLAGS_HEAPTYPE. Other objects have a state that is not in __dict__
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
 
 
@@ -122,18 +126,22 @@ def _each(values: Iterable[Any], seen: dict[int, int]) -> Iterable[bytes | memor
 
 def _function(function: FunctionType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
     yield b"function"
+    names, captured = set(_names(function.__code__)), []
     if _is_installed(function):
         yield _name(function).encode()
     else:
         yield from _code(function.__code__, seen)
-        named = sorted(set(_globals_named(function.__code__)) & set(function.__globals__))
-        yield from _each(((name, function.__globals__[name]) for name in named), seen)
+        captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
     yield from _each((function.__defaults__, function.__kwdefaults__), seen)
     for cell in function.__closure__ or ():
         try:
-            yield from _parts(cell.cell_contents, seen)
+            captured.append(("", cell.cell_contents))
         except ValueError:  # not filled yet: a function that names itself
             yield b"empty"
+    changes = not names.isdisjoint(CHANGERS)
+    for name, value in captured:
+        kept = "its own notes" if changes and isinstance(value, list | dict | set) else value
+        yield from _each((name, kept), seen)
 
 
 def _code(code: CodeType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
@@ -144,11 +152,12 @@ def _code(code: CodeType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
         yield from _code(constant, seen) if isinstance(constant, CodeType) else _parts(constant, seen)
 
 
-def _globals_named(code: CodeType) -> Iterable[str]:
+def _names(code: CodeType) -> Iterable[str]:
+    """Yield the globals and attributes that a function names."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _globals_named(constant)
+            yield from _names(constant)
 
 
 def _class(kind: type, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
@@ -171,7 +180,7 @@ def _object(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
         held: Any = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
     elif not (len(leaves) == 1 and leaves[0] is value):  # a pytree
         held = (str(structure), leaves)
-    elif hasattr(value, "__dict__") and not isinstance(value, jax.core.Tracer):
+    elif hasattr(value, "__dict__") and type(value).__flags__ & WRITTEN_IN_PYTHON:
         held = vars(value)
     else:
         raise UnidentifiedError(

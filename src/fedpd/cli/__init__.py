@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -22,7 +23,7 @@ from fedpd import __version__, theory
 from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, choice, count, positive
-from fedpd.base.progress import bars, stationarity_note
+from fedpd.base.progress import Event, StepFunction, bars, show_event
 from fedpd.cli import deploy
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.calls import toml_text
@@ -260,17 +261,11 @@ def show_methods(
 
 
 @contextmanager
-def _steps() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each thing that is done, which appears when it begins."""
+def _steps() -> Iterator[StepFunction]:
+    """Show a bar for each thing that is done, which appears when it begins."""
     with bars(console, "") as display:
         tasks: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = display.add_task(what, total=total, note="")
-            display.update(tasks[what], completed=done, total=total)
-
-        yield report
+        yield lambda what, done, total: show_event(display, tasks, Event(what, done, total))
 
 
 def _write(path: Path, text: str) -> None:
@@ -329,12 +324,7 @@ def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
             for method in plan.methods
         }
 
-        def report(label: str, done: int, stationarity: float) -> None:
-            task = tasks[label]
-            display.start_task(task)
-            display.update(task, completed=done, note=stationarity_note(stationarity))
-
-        return runner.run(plan, folder, report)
+        return runner.run(plan, folder, partial(show_event, display, tasks))
 
 
 def _note(

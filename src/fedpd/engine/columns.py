@@ -276,7 +276,7 @@ FEDERATED = (
 )
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
 KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED)}
-ALWAYS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
+COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 
 def column_of(name: str) -> Column:
@@ -289,7 +289,7 @@ def recorded_columns(record: Iterable[str | Column]) -> tuple[Column, ...]:
     found: list[Column] = []
     for one in record:
         if isinstance(one, Column):
-            if one.name in ALWAYS or one.measure is None or one.dtype is not np.float64:
+            if one.name in COLUMNS or one.measure is None or one.dtype is not np.float64:
                 rule = "must have a name of its own, a measure, and numbers of float64"
                 refuse(
                     "record", one.name, rule, 'Give e.g. Column("mae", "mean absolute error", measure=..., merge=...)'

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedpd.core import Algorithm, Exchange, LocalObjective, Mixing, Tree
 from fedpd.core.agents import Functions, Shard, local_objective
+from fedpd.engine.stages import Stage, unnamed_stage
 
 
 class Costs(NamedTuple):
@@ -19,32 +20,49 @@ class Costs(NamedTuple):
 
 
 def conversation(
-    algorithm: Algorithm, objective: Callable[[Any], LocalObjective], one: Any, agent: Any, server: Any
+    algorithm: Algorithm,
+    objective: Callable[[Any], LocalObjective],
+    one: Any,
+    agent: Any,
+    server: Any,
+    *,
+    evaluate: Callable[..., Any] = jax.eval_shape,
+    stage: Stage = unnamed_stage,
 ) -> list[tuple[Tree, Tree]]:
-    """What `send` and `aggregate` return in each exchange of a round: (message, broadcast); shapes in, shapes out.
+    """Return what `send` and `aggregate` return in each exchange of a round: (message, broadcast).
 
-    objective(one) -> f_i of an agent.
+    Args:
+        algorithm: The method.
+        objective: Makes f_i of `one`.
+        one: What an agent's objective is made of.
+        agent: The agent's state.
+        server: The server's state.
+        evaluate: Calls a function: by shapes alone, or on numbers.
+        stage: Names whatever fails.
     """
     said = []
     for exchange in algorithm.exchanges:
 
         def talk(one: Any, agent: Any, server: Any, exchange: Exchange = exchange) -> tuple[Any, Any, Tree, Tree]:
             key = jax.random.key(0, impl="threefry2x32")
-            agent, _ = exchange.local(objective(one), agent, jnp.int32(0), key)
-            message = exchange.send(agent)
-            if isinstance(exchange.aggregate, Mixing):
-                broadcast = message  # what an agent fetches is a sum of messages
-            else:
-                server, broadcast = exchange.aggregate(server, message, 1.0)
-            return exchange.receive(agent, broadcast), server, message, broadcast
+            with stage("local", 0, 0):
+                agent, _ = exchange.local(objective(one), agent, jnp.int32(0), key)
+            with stage("send", 0, 0):
+                message = broadcast = exchange.send(agent)  # of a mixing, an agent fetches a sum of messages
+            if not isinstance(exchange.aggregate, Mixing):
+                with stage("aggregate", 0):
+                    server, broadcast = exchange.aggregate(server, message, 1.0)
+            with stage("receive", 0, 0):
+                return exchange.receive(agent, broadcast), server, message, broadcast
 
-        agent, server, message, broadcast = jax.eval_shape(talk, one, agent, server)
+        agent, server, message, broadcast = evaluate(talk, one, agent, server)
         said.append((message, broadcast))
     return said
 
 
-def message_costs(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
-    return costs_of(conversation(algorithm, partial(local_objective, functions), one, agent, server))
+def message_costs(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any, **how: Any) -> Costs:
+    """Return the bytes of a method's messages; `how` is passed on to `conversation`."""
+    return costs_of(conversation(algorithm, partial(local_objective, functions), one, agent, server, **how))
 
 
 def costs_of(said: list[tuple[Tree, Tree]]) -> Costs:

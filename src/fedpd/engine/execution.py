@@ -1,5 +1,7 @@
 """How the loop over agents is executed, chosen by backend and work."""
 
+from typing import Literal, get_args
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -12,16 +14,21 @@ SMALL_STEP = 2**13  # numbers that a local step reads; up to it, agents are exec
 SMALL_PROBLEM = 2**17  # numbers that one full gradient of all agents reads; below it, one device is faster
 
 
+Execution = Literal["auto", "sequential", "parallel", "debug"]
+
+
 def choose_layout(
-    algorithm: Algorithm, problem: Problem, execution: str = "auto", devices: int | None = None
+    algorithm: Algorithm, problem: Problem, execution: Execution = "auto", devices: int | None = None
 ) -> Layout:
-    """Agents one after another or all at once, on one device or sharded over several.
+    """Return whether agents go one after another or all at once, on one device or sharded over several.
 
     In sequence on a CPU where a step is large (full gradients, networks): an agent's data stays in the cache. At once
     where steps are small, which shares their overhead, and on accelerators. Measured on 2 cores, float32, N=100, n=400,
     D=100, Q=8 full gradients: 3.5 ms a round in sequence against 7.5 ms at once.
     """
-    choice("execution", execution, ("auto", "sequential", "parallel"))
+    choice("execution", execution, get_args(Execution))
+    if execution == "debug":
+        return Layout(problem.agents, parallel=False, mesh=None)
     largest = int(problem.sizes.max())
     reads = max(problem.dimension, _sample_size(problem))
     step = (algorithm.batch or largest) * reads

@@ -1,40 +1,28 @@
-"""The one history format: a mapping of NumPy columns, row 0 the start, one row a measured round; Parquet on disk.
+"""The one history format: a mapping from column names to NumPy arrays, with one value per measured round.
 
-What a run records besides (`simulate(record=...)`) are further columns of float64.
+Row 0 is the start. `fedpd.engine.columns` says what each column is. On disk it is Parquet.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedpd.base.atomic import replace_file
+from fedpd.engine.columns import COLUMNS, column_of
 from fedpd.engine.costs import Costs
 
 History = dict[str, np.ndarray]
 Totals = dict[str, int]  # the costs so far, {} at the start
 
-COLUMNS: dict[str, Any] = {
-    "round": np.int64,  # r: rounds done
-    "communicated": np.bool_,  # whether round r ended in a communication
-    "communications": np.int64,  # exchanges with the server so far
-    "local_updates": np.int64,  # local steps so far, one after another: sum over rounds of max_i Q_i (Q T for fixed Q)
-    "samples": np.int64,  # sample gradients so far, all agents together
-    "bytes_up": np.int64,  # bytes sent by all agents so far
-    "bytes_down": np.int64,  # bytes received by all agents so far
-    "loss": np.float64,  # f(mean_i x_{0,i})
-    "stationarity": np.float64,  # ||grad f(mean_i x_{0,i})||^2
-    "consensus": np.float64,  # max_ij ||x_{0,i} - x_{0,j}||
-}
 
-
-def start_row(loss: float, stationarity: float, consensus: float = 0.0, **recorded: float) -> History:
-    """Row 0: the start, before any cost."""
-    values = dict.fromkeys(COLUMNS, 0) | {"loss": loss, "stationarity": stationarity, "consensus": consensus}
-    return {name: np.array([value], _dtype(name)) for name, value in (values | recorded).items()}
+def start_row(**measured: float) -> History:
+    """Return row 0: the start, before any cost."""
+    values = dict.fromkeys(COLUMNS, 0) | measured
+    return {name: np.array([value], column_of(name).dtype) for name, value in values.items()}
 
 
 def extend(
@@ -57,12 +45,8 @@ def extend(
     new = {name: totals.get(name, 0) + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
     totals = {name: int(column[-1]) for name, column in new.items()}
     new |= {name: rounds[name] for name in history if name not in grown}
-    rows = {name: np.concatenate([history[name], new[name][keep].astype(_dtype(name))]) for name in history}
+    rows = {name: np.concatenate([history[name], new[name][keep].astype(column_of(name).dtype)]) for name in history}
     return rows, totals
-
-
-def _dtype(name: str) -> Any:
-    return COLUMNS.get(name, np.float64)
 
 
 def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
@@ -93,3 +77,15 @@ def read_parquet(path: Path) -> dict[tuple[str, int], History]:
     for row, key in enumerate(zip(labels, seeds, strict=True)):
         rows.setdefault(key, []).append(row)
     return {key: {name: column[chosen] for name, column in columns.items()} for key, chosen in rows.items()}
+
+
+def first_row(values: np.ndarray, target: float, better: Literal["less", "more"] = "less") -> int | None:
+    """Return the first row whose value has reached a target; None if none has. Values that are not finite never do.
+
+    Args:
+        values: (rows,) the values of a column.
+        target: The value to reach.
+        better: Whether "less" or "more" is better.
+    """
+    reached = np.flatnonzero(np.isfinite(values) & (values <= target if better == "less" else values >= target))
+    return int(reached[0]) if len(reached) else None

@@ -1,11 +1,7 @@
-"""What is measured of a run: f and ||grad f||^2 at the mean of the agents' copies, and how far these are apart.
+"""What is measured of a run, at the mean of the agents' copies of the model: the columns that ask for it."""
 
-A run can record more, at the same point: its heterogeneity delta and smoothness L there, and how often it is right.
-"""
-
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,34 +9,16 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Tree, in_blocks
-from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, counted, each_agent, local_objective
-from fedpd.core.statistics import judged
-from fedpd.theory.curvature import local_smoothness
-from fedpd.theory.dissimilarity import gradient_dissimilarity
+from fedpd.core import Algorithm, Array, Tree
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, counted, each_agent
+from fedpd.engine.columns import AgentView, Column, Measure
 
-ACCURACY = ("train_accuracy", "test_accuracy", "test_accuracy_agents", "test_accuracy_worst", "test_loss")
-# What can be recorded, and the columns it fills.
-RECORDED: Mapping[str, tuple[str, ...]] = {
-    "heterogeneity": ("heterogeneity",),  # max_i ||grad f_i - grad f||
-    "smoothness": ("smoothness",),  # the largest |eigenvalue| of any Hessian of f_i, by ten power iterations
-    "accuracy": ACCURACY,
-}
-COLUMNS = 2**16  # parameters of all copies that are compared at a time
-WORST = 0.1  # the part of the agents whose mean accuracy is test_accuracy_worst
-
-
-class Metrics(NamedTuple):
-    """f and ||grad f||^2 at mean_i x_{0,i}, the consensus gap max_ij ||x_{0,i} - x_{0,j}||, and what is recorded."""
-
-    loss: Array
-    stationarity: Array
-    consensus: Array
-    recorded: Mapping[str, Array] = {}
+Metrics = dict[str, Array]  # a number for each column, by its name
+BLOCK_COLUMNS = 2**16  # parameters of all copies that are compared at a time
 
 
 def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) -> Vector:
-    """mean_i x_{0,i}: where f is measured, and what a run returns."""
+    """Return mean_i x_{0,i}: where f is measured, and what a run returns."""
 
     def copy(one: tuple[Shard, Any]) -> tuple[Vector, None]:
         shard, agent = one
@@ -50,7 +28,7 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
 
 
 def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
-    """mean_i x_{0,i} on the host, one agent after another; exactly their common model where all have the same."""
+    """Return mean_i x_{0,i} on the host, agent by agent; exactly their common model where all have the same."""
 
     def copy(i: int) -> Tree:
         return jax.tree.map(np.asarray, algorithm.model(jax.tree.map(lambda leaf: leaf[i], agents)).tree)
@@ -62,6 +40,14 @@ def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
     return jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), first, offset)
 
 
+def copies_differ(algorithm: Algorithm, skipped: Any) -> Any:
+    """Return whether the agents' copies of the model may differ after a round; `skipped` may be traced.
+
+    Where nothing is ever skipped, everyone has just received the same model.
+    """
+    return True if algorithm.timing.drifts else skipped if algorithm.timing.skips else False
+
+
 def measure(
     algorithm: Algorithm,
     functions: Functions,
@@ -69,81 +55,55 @@ def measure(
     shard: Shard,
     agents: Any,
     skipped: Any,
-    record: tuple[str, ...] = (),
+    columns: tuple[Column, ...],
 ) -> Metrics:
+    """Return the values of the columns, for agents in memory."""
     x = mean_model(algorithm, layout, shard, agents)
-    gap: Any = 0.0  # where nothing is ever skipped, everyone has just received the same model
-    if algorithm.timing.drifts:
-        gap = consensus_gap(algorithm, layout, agents)
-    elif algorithm.timing.skips:
-        zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
-        gap = lax.cond(skipped, partial(consensus_gap, algorithm, layout, agents), lambda: zero)
-    return measure_at(functions, layout, shard, x, gap, record)
+    differ, gap = copies_differ(algorithm, skipped), partial(consensus_gap, algorithm, layout, agents)
+    if isinstance(differ, bool):
+        return measure_at(functions, layout, shard, x, gap() if differ else 0.0, columns)
+    zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
+    return measure_at(functions, layout, shard, x, lax.cond(differ, gap, lambda: zero), columns)
 
 
 def measure_at(
-    functions: Functions, layout: Layout, shard: Shard, x: Vector, gap: Any, record: tuple[str, ...]
+    functions: Functions, layout: Layout, shard: Shard, x: Vector, gap: Any, columns: tuple[Column, ...]
 ) -> Metrics:
-    """What is measured at the mean model x of copies that are `gap` apart."""
+    """Return the values of the columns at the mean model x of copies that are at most `gap` from each other."""
+    parts = {
+        measure: _sum_and_each(measure, functions, layout, shard, x)
+        for measure in dict.fromkeys(column.measure for column in columns)
+        if measure is not None and measure.agent is not None
+    }
 
-    def value_and_gradient(one: Shard) -> tuple[tuple[Array, Vector], None]:
-        return counted(one, local_objective(functions, one).value_and_gradient(x)), None
+    def value(column: Column) -> Any:
+        if column.measure is None:
+            return gap
+        if column.measure.joint is not None:
+            return column.measure.joint(functions, layout, shard, x)
+        assert column.merge is not None
+        return column.merge(*parts[column.measure], layout.agents)
 
-    (value, gradient), _ = each_agent(value_and_gradient, shard, layout)
-    gradient = gradient / layout.agents
-    loss, stationarity, gap = (jnp.asarray(one, float) for one in (value / layout.agents, gradient @ gradient, gap))
-    recorded: dict[str, Array] = {}
-    for name in record:
-        found = _RECORDERS[name](functions, layout, shard, x)
-        recorded |= {column: jnp.asarray(one, float) for column, one in zip(RECORDED[name], found, strict=True)}
-    return Metrics(loss, stationarity, gap, recorded)
-
-
-def judge(functions: Functions, one: Shard, x: Vector) -> tuple[Array, ...]:
-    """Of one agent at x: training samples that it gets right, and has; test samples, their loss, and their number."""
-    correct, losses = functions.correct, functions.test_losses or functions.losses
-    assert correct is not None  # accuracy is asked for only where there are tests
-    model = judged(functions, one, x)
-
-    def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
-        return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
-
-    tests = jnp.asarray(one.test_sizes)
-    trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
-    right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
-    return trained, one.sizes.astype(float), right, loss, tests.astype(float)
+    return {column.name: jnp.asarray(value(column), float) for column in columns}
 
 
-def accuracy(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Array, ...]:
-    """ACCURACY at x: over all training samples; over all test samples; the mean over agents of their own test accuracy,
-    and over the worst tenth of them (agents without test samples left out); the mean loss over all test samples.
-    """
+def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Tree, Tree]:
+    """Return what all agents measure, summed; and what is kept of each of them, (N, ...), on every device."""
 
-    def of_agent(one: Shard) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
-        sums = judge(functions, one, x)
-        _, _, right, _, number = sums
-        own = right / jnp.maximum(number, 1), number if one.real is None else jnp.where(one.real, number, 0)
-        return counted(one, sums), own
+    def of_agent(one: Shard) -> tuple[Tree, Tree]:
+        assert measure.agent is not None
+        total, own = measure.agent(AgentView(functions, one), x)
+        return counted(one, total), own
 
-    (trained, samples, right, loss, number), each = each_agent(of_agent, shard, layout)
-    everyone = each if layout.mesh is None else lax.all_gather(each, AXIS, tiled=True)
-    accuracies, numbers = everyone
-    tested = jnp.sum(numbers > 0)
-    ordered = jnp.sort(jnp.where(numbers > 0, accuracies, jnp.inf))
-    worst = jnp.arange(len(ordered)) < jnp.maximum(1, jnp.ceil(WORST * tested))
-
-    def mean(which: Array) -> Array:
-        return jnp.sum(jnp.where(which, ordered, 0)) / jnp.maximum(jnp.sum(which), 1)
-
-    number = jnp.maximum(number, 1)
-    return trained / samples, right / number, mean(jnp.isfinite(ordered)), mean(worst), loss / number
+    total, each = each_agent(of_agent, shard, layout)
+    if layout.mesh is not None:
+        each = lax.all_gather(each, AXIS, tiled=True)
+    return total, jax.tree.map(lambda leaf: leaf[: layout.agents], each)
 
 
-_RECORDERS: Mapping[str, Callable[[Functions, Layout, Shard, Vector], tuple[Array, ...]]] = {
-    "heterogeneity": lambda *where: (gradient_dissimilarity(*where),),
-    "smoothness": lambda *where: (local_smoothness(*where),),
-    "accuracy": accuracy,
-}
+def not_measured(columns: tuple[Column, ...]) -> Metrics:
+    """Return the values of a round that is not measured: NaN."""
+    return {column.name: jnp.asarray(jnp.nan, float) for column in columns}
 
 
 def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
@@ -162,7 +122,7 @@ def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
 def _products(rows: Array, layout: Layout) -> tuple[Array, Array, Array]:
     """(n, N) inner products of this device's rows with all rows, (n,) and (N,) their squares; less the first row."""
     number, width = rows.shape
-    block = min(width, COLUMNS)
+    block = min(width, BLOCK_COLUMNS)
 
     def add(q: Any, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         first = jnp.minimum(q * block, width - block)  # the last block begins earlier, and leaves out what was counted

@@ -1,8 +1,8 @@
-"""Rounds of any Algorithm on any Problem, compiled once: the coin, the exchanges, chunks of rounds."""
+"""Rounds of any Algorithm on any Problem: the coin, the exchanges, and chunks of rounds compiled once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,24 +26,34 @@ from fedpd.core.agents import (
     unless,
     update_agents,
 )
-from fedpd.engine.metrics import RECORDED, Metrics, measure
+from fedpd.engine.columns import Column
+from fedpd.engine.metrics import Metrics, measure, not_measured
 from fedpd.engine.participation import effort, present
 
 COIN = 0  # the first fold into a run's key, for what all agents share
 
 
 class Program(NamedTuple):
-    """What a compiled run depends on; hashable, so that the same run compiles once."""
+    """What a compiled run depends on; hashable, so that the same run compiles once.
+
+    Attributes:
+        algorithm: The method.
+        functions: The problem's functions.
+        layout: How the loop over agents is executed.
+        participation: The kind of the rule for who takes part; None: everyone does.
+        columns: What is measured.
+        build: Makes the algorithm of each variant from its settings, in a sweep.
+    """
 
     algorithm: Algorithm
     functions: Functions
     layout: Layout
-    participation: str | None = None  # the kind of the rule
-    record: tuple[str, ...] = ()  # what is measured besides
-    build: Callable[..., Algorithm] | None = None  # makes the algorithm of each variant from its `settings`, in a sweep
+    participation: str | None = None
+    columns: tuple[Column, ...] = ()
+    build: Callable[..., Algorithm] | None = None
 
     def of(self, settings: Mapping[str, Array] | None) -> "Program":
-        """The program of the variant with these settings."""
+        """Return the program of the variant with these settings."""
         return self if self.build is None or settings is None else self._replace(algorithm=self.build(**settings))
 
 
@@ -73,8 +83,38 @@ class Rows(NamedTuple):
     metrics: Metrics  # (K,), NaN where the round was not measured
 
 
-def coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
-    """Whether round r skips its communication: one coin shared by all agents, or the server's decision."""
+class MessageSum(NamedTuple):
+    """What agents have sent, summed over them."""
+
+    total: Tree  # the messages
+    senders: Array  # how many there are
+    receivers: Array  # how many agents wait for a broadcast
+
+
+class Place(Protocol):
+    """Carries out the steps of an exchange where the agents' state is: in memory, in files, or agent by agent."""
+
+    def coin(self, program: Program, inputs: Inputs, r: Any, server: Any, /) -> Any:
+        """Return whether round r skips its communication."""
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Any, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        """Let agents compute and send: return the sum, their state, the messages to mix, and their work."""
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Any, r: Any, /
+    ) -> tuple[Any, Tree, Any]:
+        """Let the server combine messages: return its state, the broadcast, and whether nothing moves (None: never)."""
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Any, /
+    ) -> Any:
+        """Let agents hear the broadcast, unless nothing moves."""
+
+
+def toss_coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
+    """Return whether round r skips its communication: one coin shared by all agents, or the server's decision."""
     if algorithm.timing.waits is not None:
         return algorithm.timing.waits(server, r)
     if algorithm.timing.skip is None:
@@ -84,85 +124,106 @@ def coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
 
 
 def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
+    """Return the state of all agents at the start."""
+
     def begin(one: Shard) -> tuple[None, Any]:
         return None, program.algorithm.init(local_objective(program.functions, one), start)
 
     return each_agent(begin, shard, program.layout)[1]
 
 
-def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
-    """State r -> state r+1, and what the round did."""
-    layout = program.layout
+def one_round(program: Program, inputs: Inputs, state: State, place: Place | None = None) -> tuple[State, Round]:
+    """Return state r+1 from state r, and what the round did. This is the one description of a round.
+
+    `place` is where the agents are; None: in memory.
+    """
+    place = InMemory() if place is None else place
     agents, server, r = state
-    skipped = coin(program.algorithm, inputs.key, r, server)
-    here, _ = attendance(program, inputs, r)
-    work, senders, receivers = Work(jnp.int32(0), jnp.int32(0)), [], []
-    for number, exchange in enumerate(program.algorithm.exchanges):
-        heard, agents, messages, more = compute(program, number, inputs, agents, r)
-        work = jax.tree.map(jnp.add, work, more)
-        silent = silence(program, exchange, skipped, heard.listening, r)
-        if isinstance(exchange.aggregate, Mixing):
-            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, messages)
-            receive = partial(jax.vmap(exchange.receive), agents, mixed)
-            agents = unless(silent, receive, agents)
-        else:
-            server, broadcast = answer(program, exchange, heard, server, silent)
-            agents = each_in_place(partial(hear, exchange, broadcast), agents, here, layout, silent)
-        senders.append(moved(silent, heard.sending))
-        receivers.append(moved(silent, heard.listening))
+    skipped = place.coin(program, inputs, r, server)
+    work: Work | None = None
+    senders, receivers = [], []
+    for number in range(len(program.algorithm.exchanges)):
+        sums, agents, messages, more = place.compute(program, number, inputs, agents, r)
+        work = more if work is None else jax.tree.map(jnp.add, work, more)
+        server, broadcast, silent = place.server_step(program, number, sums, server, skipped, r)
+        broadcast = messages if broadcast is None else broadcast
+        agents = place.deliver(program, number, inputs, agents, broadcast, silent, r)
+        senders.append(messages_sent(silent, sums.senders))
+        receivers.append(messages_sent(silent, sums.receivers))
+    assert work is not None  # a method has at least one exchange
     done = Round(receivers[-1] > 0, jnp.stack(senders), jnp.stack(receivers), work)
     return State(agents, server, r + 1), done
 
 
-class Heard(NamedTuple):
-    """What agents have to say, summed over them."""
+class InMemory:
+    """The state of all agents in memory: everything is traced into one program."""
 
-    total: Tree  # the messages
-    sending: Array  # how many there are
-    listening: Array  # how many agents wait for an answer
+    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
+        return toss_coin(program.algorithm, inputs.key, r, server)
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges[number]
+        here, efforts = attendance(program, inputs, r)
+        body = partial(_take_part, program, exchange, number, r, inputs.key)
+        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, here, efforts), layout)
+        everyone = jnp.ones(shard.agent.shape, bool) if here is None else here
+        receivers = _count(layout, shard, everyone)
+        return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
+    ) -> tuple[Any, Tree, Array | None]:
+        exchange = program.algorithm.exchanges[number]
+        silent = is_silent(program, exchange, skipped, sums.receivers, r)
+        if isinstance(exchange.aggregate, Mixing):
+            return server, None, silent
+        return *combine(program, exchange, sums, server, silent), silent
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
+    ) -> Any:
+        exchange, layout = program.algorithm.exchanges[number], program.layout
+        if isinstance(exchange.aggregate, Mixing):
+            mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
+            return unless(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
+        here, _ = attendance(program, inputs, r)
+        return each_in_place(partial(receive, exchange, broadcast), agents, here, layout, silent)
 
 
-def compute(program: Program, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[Heard, Any, Tree, Work]:
-    """Agents compute and send: (what is heard), their state, the messages themselves if they are to be mixed, work."""
-    layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges[number]
-    here, efforts = attendance(program, inputs, r)
-    body = partial(_take_part, program, exchange, number, r, inputs.key)
-    (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, here, efforts), layout)
-    everyone = jnp.ones(shard.agent.shape, bool) if here is None else here
-    listening = _count(layout, shard, everyone)
-    return Heard(total, listening if sending is None else sending, listening), agents, messages, work
-
-
-def silence(program: Program, exchange: Exchange, skipped: Array, listening: Array, r: Array) -> Array | None:
-    """Whether nothing moves in this exchange; None: it always does."""
+def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: Array, r: Array) -> Array | None:
+    """Return whether nothing moves in this exchange; None: it always does."""
     if not program.algorithm.timing.skips and exchange.when is None and program.participation is None:
         return None
     silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
-    return silent if program.participation is None else silent | (listening == 0)
+    return silent if program.participation is None else silent | (receivers == 0)
 
 
-def moved(silent: Array | None, number: Array) -> Array:
-    """How many messages there are, unless it is silent."""
+def messages_sent(silent: Array | None, number: Array) -> Array:
+    """Return how many messages there are: none if it is silent."""
     return (number if silent is None else jnp.where(silent, 0, number)).astype(jnp.int32)
 
 
-def answer(program: Program, exchange: Exchange, heard: Heard, server: Any, silent: Array | None) -> tuple[Any, Tree]:
-    """The server hears the mean of what was sent and answers: its state, and the broadcast (0 where it is silent)."""
+def combine(
+    program: Program, exchange: Exchange, sums: MessageSum, server: Any, silent: Array | None
+) -> tuple[Any, Tree]:
+    """Return the server's new state and the broadcast, from the mean of the messages; (server, 0) if silent."""
     agents = program.layout.agents
     whole = program.participation is None and exchange.speaks is None
-    number = agents if whole else heard.sending.astype(float)
+    number = agents if whole else sums.senders.astype(float)
 
-    def speak() -> tuple[Any, Tree]:
-        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), heard.total)
+    def step() -> tuple[Any, Tree]:
         assert not isinstance(exchange.aggregate, Mixing)
+        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), sums.total)
         return exchange.aggregate(server, mean, number / agents)
 
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak)[1])
-    return unless(silent, speak, (server, nothing))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(step)[1])
+    return unless(silent, step, (server, nothing))
 
 
-def hear(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
-    """An agent receives the broadcast; one that was away, what it means to it."""
+def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
+    """Return an agent that has received the broadcast; one that was away makes of it what `absent` says."""
     received = exchange.receive(agent, broadcast)
     if here is None or exchange.absent is None:
         return received
@@ -170,7 +231,7 @@ def hear(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) ->
 
 
 def attendance(program: Program, inputs: Inputs, r: Array) -> tuple[Array | None, Array | None]:
-    """Of this device's agents: who is present in round r, and with what effort; None where it is everyone, in full."""
+    """Return which of this device's agents are present in round r, and their effort; None: everyone, in full."""
     here = efforts = None
     number = program.layout.agents
     if program.participation is not None and inputs.participation is not None:
@@ -204,17 +265,14 @@ def _take_part(
     if exchange.speaks is not None:
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)
     if sends is None:
-        return (
-            (counted(shard, message), None),
-            agent,
-            (message if isinstance(exchange.aggregate, Mixing) else None, work),
-        )
+        to_mix = message if isinstance(exchange.aggregate, Mixing) else None
+        return (counted(shard, message), None), agent, (to_mix, work)
     sent = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), message)
     return counted(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
 
 
 def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:
-    """Every agent's own weighted sum of all messages."""
+    """Return every agent's own weighted sum of all messages."""
     everyone = messages if layout.mesh is None else lax.all_gather(messages, AXIS, tiled=True)
     weights = jax.vmap(weights_of)(shard.agent)  # (N, N)
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
@@ -230,11 +288,12 @@ def chunk(
     count: Array,
     last: Array,
 ) -> tuple[State, Rows]:
-    """`count` <= `length` rounds, with what each of them did; measured every `every` rounds and at round `last`.
+    """Play `count` <= `length` rounds; return the state after them, and what each of them did.
 
-    The number of rounds is data and not part of the program: the same program runs a whole chunk, the rest of one, and
-    what is left after a resume. So chunk sizes, checkpoints and interruptions cannot change a bit, nor recompile.
-    With `stop_early` it ends where a measured value is not finite.
+    They are measured every `every` rounds and at round `last`. The number of rounds is data and not part of the
+    program: the same program runs a whole chunk, the rest of one, and what is left after a resume. So chunk sizes,
+    checkpoints and interruptions cannot change a bit, nor recompile. With `stop_early` it ends where a measured value
+    is not finite.
     """
     empty = _empty_rows(program, length, len(inputs.shard.agent))
 
@@ -248,11 +307,13 @@ def chunk(
         measured = (state.round % every == 0) | (state.round == last)
 
         def metrics() -> Metrics:
-            return measure(*program[:3], inputs.shard, state.agents, ~happened.communicated, program.record)
+            where = program.algorithm, program.functions, program.layout, inputs.shard
+            return measure(*where, state.agents, ~happened.communicated, program.columns)
 
-        metrics_now = lax.cond(measured, metrics, partial(not_measured, program.record))
+        metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
-            healthy = ~measured | jnp.isfinite(sum(metrics_now[:3]))
+            usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
+            healthy = ~measured | jnp.isfinite(sum(usual))
         rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
         return done + 1, healthy, state, rows
 
@@ -260,19 +321,17 @@ def chunk(
     return state, rows
 
 
-def not_measured(record: tuple[str, ...]) -> Metrics:
-    nothing = jnp.asarray(jnp.nan, float)
-    columns = {column: nothing for name in record for column in RECORDED[name]}
-    return Metrics(nothing, nothing, nothing, columns)
-
-
 def _empty_rows(program: Program, length: int, agents: int) -> Rows:
     work = jnp.zeros((length, agents), jnp.int32)
     messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
-    metrics = jax.tree.map(lambda nothing: jnp.full(length, nothing), not_measured(program.record))
+    metrics = jax.tree.map(lambda nothing: jnp.full(length, nothing), not_measured(program.columns))
     return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), metrics)
 
 
-INPUTS = Inputs(AGENTS, SHARED, SHARED, SHARED, SHARED)  # type: ignore[arg-type]
-STATE = State(AGENTS, SHARED, SHARED)  # type: ignore[arg-type]
-ROWS = Rows(Round(SHARED, SHARED, SHARED, PartitionSpec(None, AXIS)), SHARED)  # type: ignore[arg-type]
+# Where each array lives: specs in the place of the arrays.
+_agents: Any = AGENTS
+_shared: Any = SHARED
+_rounds: Any = PartitionSpec(None, AXIS)
+INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared)
+STATE = State(_agents, _shared, _shared)
+ROWS = Rows(Round(_shared, _shared, _shared, _rounds), _shared)

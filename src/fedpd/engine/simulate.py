@@ -1,91 +1,74 @@
 """Simulate a federation on one machine."""
 
+import inspect
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, TypedDict, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedpd.algorithms import cards
-from fedpd.base.checks import TheoryWarning, check_seeds, choice, count, refuse
+from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
 from fedpd.base.precision import scope
-from fedpd.base.progress import Report, reporter
-from fedpd.core import Algorithm, Mixing, Problem, Tree
-from fedpd.engine.driver import Divergence, Engine, Plan
-from fedpd.engine.execution import choose_layout
-from fedpd.engine.history import History, mean_and_spread
-from fedpd.engine.metrics import RECORDED, mean_copy
+from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
+from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
+from fedpd.engine.columns import Column, recorded_columns
+from fedpd.engine.driver import Driver
+from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.participation import participation_rule, straggler_rule
-from fedpd.loggers import Log, logging, opened
+from fedpd.engine.plan import Plan
+from fedpd.engine.resume import identity, restore, save
+from fedpd.engine.run import Ensemble, Run, ensemble, results
+from fedpd.loggers import Log, log_rows, opened
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
+Callback = Callable[[int, Tree, Row], Any]  # (round, model, row) -> True: stop the run
 
 
-@dataclass(frozen=True)
-class Run:
-    """One method on one problem with one seed."""
+class RunOptions(TypedDict, total=False):
+    """The options of a run, for `simulate` and `sweep`; `simulate` describes them."""
 
-    algorithm: str
-    seed: int
-    model: Tree  # x_0 = mean_i x_{0,i}, the user's own pytree, NumPy leaves
-    history: History
-    agents: Any  # the agents' final state, leaves (N, ...)
-    updates: np.ndarray  # (N,) local steps of each agent in all rounds together: sum_r Q_i^r
-    seconds: float  # wall time, compilation and earlier sessions of a resumed run included
-    elapsed: np.ndarray  # (rows,) seconds at each row of the history; apart from it, as they are never the same twice
-    diverged: Divergence | None = None
+    participation: Participating
+    stragglers: float
+    metrics_every: int
+    record: Sequence[str | Column] | None
+    checkpoints: str | Path | None
+    checkpoint_every: int
+    store: str | Path | None
+    progress: bool | ProgressFunction | None
+    log: Log | None
+    callback: Callback | None
+    execution: Execution
+    devices: int | None
 
 
-@dataclass(frozen=True)
-class Ensemble:
-    """One method on one problem with several seeds, run as one program."""
-
-    runs: tuple[Run, ...]
-    mean: History  # over the seeds that did not diverge
-    spread: History  # their standard deviation
+DEFAULTS: RunOptions = {
+    "participation": 1.0,
+    "stragglers": 0.0,
+    "metrics_every": 1,
+    "record": None,
+    "checkpoints": None,
+    "checkpoint_every": 50,
+    "store": None,
+    "progress": None,
+    "log": None,
+    "callback": None,
+    "execution": "auto",
+    "devices": None,
+}
 
 
 @overload
 def simulate(
-    algorithm: Algorithm,
-    problem: Problem,
-    *,
-    rounds: int,
-    seed: int = ...,
-    participation: Participating = ...,
-    stragglers: float = ...,
-    metrics_every: int = ...,
-    record: Sequence[str] | None = ...,
-    checkpoints: str | Path | None = ...,
-    checkpoint_every: int = ...,
-    store: str | Path | None = ...,
-    progress: bool | Report | None = ...,
-    log: Log | None = ...,
-    execution: str = ...,
-    devices: int | None = ...,
+    algorithm: Algorithm, problem: Problem, *, rounds: int, seed: int = 0, **options: Unpack[RunOptions]
 ) -> Run: ...
 @overload
 def simulate(
-    algorithm: Algorithm,
-    problem: Problem,
-    *,
-    rounds: int,
-    seed: Sequence[int],
-    participation: Participating = ...,
-    stragglers: float = ...,
-    metrics_every: int = ...,
-    record: Sequence[str] | None = ...,
-    checkpoints: str | Path | None = ...,
-    checkpoint_every: int = ...,
-    store: str | Path | None = ...,
-    progress: bool | Report | None = ...,
-    log: Log | None = ...,
-    execution: str = ...,
-    devices: int | None = ...,
+    algorithm: Algorithm, problem: Problem, *, rounds: int, seed: Sequence[int], **options: Unpack[RunOptions]
 ) -> Ensemble: ...
 def simulate(
     algorithm: Algorithm,
@@ -93,113 +76,195 @@ def simulate(
     *,
     rounds: int,
     seed: int | Sequence[int] = 0,
-    participation: Participating = 1.0,
-    stragglers: float = 0.0,
-    metrics_every: int = 1,
-    record: Sequence[str] | None = None,
-    checkpoints: str | Path | None = None,
-    checkpoint_every: int = 50,
-    store: str | Path | None = None,
-    progress: bool | Report | None = None,
-    log: Log | None = None,
-    execution: str = "auto",
-    devices: int | None = None,
+    **options: Unpack[RunOptions],
 ) -> Run | Ensemble:
     """Run `rounds` rounds of a method on a problem.
 
-    seed:          one seed gives a Run; several give an Ensemble, run at once as one program.
-    participation: who is present: a share of the agents, drawn anew every round; a probability per agent, (N,); or an
-                   array (rounds, N) of who is present in which round.
-    stragglers:    the probability that an agent does only some of its local steps in a round, uniformly many.
-    metrics_every: measure (and keep a history row) every k rounds, and at the last; costs are counted in all.
-    record:        what else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at the mean model;
-                   "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations); "accuracy", on
-                   training and test samples, which is recorded unasked where the problem has test samples.
-    checkpoints:   a folder. Every `checkpoint_every` rounds the run is saved there; if it already holds this run, it is
-                   continued, and gives bit for bit what an uninterrupted run gives.
-    store:         a folder for the agents' state where there is more of it than memory: it lives in files there, which
-                   vanish with the run, a few agents in memory at a time. The same numbers up to rounding, at the speed
-                   of the disk.
-    progress:      a bar (None: where a person looks on and it takes over two seconds), or a function that is told.
-    log:           a function that is given the history's new rows as they come, see `fedpd.loggers`.
-    execution:     how agents are executed: "sequential", "parallel", or "auto" by backend and work.
-    devices:       over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
+    Args:
+        algorithm: The method, e.g. `algorithms.fedpd(eta=0.08, oracle=oracles.gd(step=0.08, iterations=8))`.
+        problem: The problem, from `fedpd.problems`.
+        rounds: T, the number of rounds.
+        seed: One seed gives a `Run`; several give an `Ensemble`, run at once as one program.
+        participation: Who takes part: a share of the agents, drawn in every round; a probability per agent, (N,); or an
+            array (rounds, N) of who takes part in which round. Default 1.0.
+        stragglers: The probability that an agent does only some of its local steps in a round. Default 0.0.
+        metrics_every: Measure, and keep a row of the history, every k rounds and at the last. Costs are counted in all
+            rounds. Default 1.
+        record: What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at the mean model;
+            "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations); "accuracy", on training
+            and test samples, which is recorded unasked where the problem has test samples; or a `fedpd.Column` of your
+            own.
+        checkpoints: A folder. Every `checkpoint_every` rounds the run is saved there. If the folder already holds this
+            run, it is continued, and gives bit for bit what an uninterrupted run gives.
+        checkpoint_every: Rounds between two checkpoints. Default 50.
+        store: A folder for the agents' state if there is more of it than memory. It lives in files there, which vanish
+            with the run; a few agents are in memory at a time. The numbers are the same up to rounding.
+        progress: Whether to show a bar; None: where a person watches and it takes over two seconds. Or a function of
+            (rounds done, rounds in all, stationarity).
+        log: A function that is given the history's new rows as they come; see `fedpd.loggers`.
+        callback: A function of (round, model, row) that is called with every measured row; with several seeds, with the
+            row of each seed and the first one's model. If it returns True, the run ends and returns what it has so far.
+        execution: How agents are executed: "sequential", "parallel", "auto" by backend and work, or "debug", one after
+            another without compilation, where an error names the agent, the stage and the round.
+        devices: Over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
 
-    >>> from fedpd import algorithms, oracles, problems
-    >>> problem = problems.opposing_quadratics()
-    >>> run = simulate(algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5)), problem, rounds=100, metrics_every=50)
-    >>> run.history["round"].tolist(), run.history["communications"].tolist()
-    ([0, 50, 100], [0, 50, 100])
+    Returns:
+        The model, the history and the agents' final state.
+
+    Raises:
+        FedpdError: An argument cannot be used; the sentence says which, why, and what to do.
+
+    Example:
+        >>> from fedpd import algorithms, oracles, problems
+        >>> problem = problems.opposing_quadratics()
+        >>> algorithm = algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5))
+        >>> run = simulate(algorithm, problem, rounds=100, metrics_every=50)
+        >>> run.history["round"].tolist(), run.history["communications"].tolist()
+        ([0, 50, 100], [0, 50, 100])
     """
     several = np.ndim(seed) > 0
     seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]
-    check_run(rounds, metrics_every, seeds)
-    count("checkpoint_every", checkpoint_every, "Give the rounds between two checkpoints, e.g. 50")
-    who = participation_rule(participation, problem.agents, rounds)
+    chosen = with_defaults(options)
+    plan = make_plan(algorithm, problem, rounds, seeds, several, chosen)
+    with scope(problem.double):
+        driver = Driver(plan)
+        drive(driver, chosen)
+        runs = results(driver, [plan.algorithm] * len(seeds))
+    return ensemble(runs) if several else runs[0]
+
+
+def _show_options(function: Any) -> None:
+    """Let `help` and editors show the options by name, with their defaults."""
+    signature, types = inspect.signature(function), RunOptions.__annotations__
+    named = [parameter for name, parameter in signature.parameters.items() if name != "options"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(name, kind, default=value, annotation=types[name]) for name, value in DEFAULTS.items()]
+    function.__signature__ = signature.replace(parameters=[*named, *more])
+
+
+_show_options(simulate)
+
+
+def with_defaults(options: RunOptions) -> RunOptions:
+    """Return all options, those that were not given with their defaults; refuse a name that there is not."""
+    for name in options:
+        if name not in DEFAULTS:
+            raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
+    return {**DEFAULTS, **options}
+
+
+def make_plan(
+    algorithm: Algorithm, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunOptions
+) -> Plan:
+    """Check everything that a run is asked for, and return its plan."""
+    check_run(rounds, options["metrics_every"], seeds)
+    count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50")
+    who = participation_rule(options["participation"], problem.agents, rounds)
     if who is not None and algorithm.away.partial is not None:
         algorithm = algorithm.away.partial
     if who is not None and algorithm.away.everyone:
         rule = "needs all agents in every communication"
         refuse("algorithm", algorithm.description, rule, 'Leave participation at 1, or use drift="corrected-exact"')
     _check_mixing(algorithm, problem.agents, who is not None)
-    check_batch(algorithm, problem)
-    warn_beyond_theory(algorithm, problem)
-    record = record if record is not None else ("accuracy",) if problem.evaluation is not None else ()
-    for name in record:
-        choice("record", name, RECORDED)
-    if "accuracy" in record and problem.evaluation is None:
-        refuse("record", "accuracy", "needs a problem with test samples", "Build it with problems.classification")
-    if store is not None:
-        _check_store(algorithm, store, several)
-    plan = Plan(rounds, metrics_every, seeds, several, who, straggler_rule(stragglers), tuple(record))
-    layout = choose_layout(algorithm, problem, execution, devices)
-    name = algorithm.name + ("" if store is None else ", agents on disk")
-    with scope(problem.double), reporter(progress, name, rounds) as report, opened(log):
-        engine = Engine(algorithm, problem, layout, plan, None if store is None else Path(store))
-        tell = report if log is None else logging(log, engine, report)
-        engine.run(None if checkpoints is None else Path(checkpoints), checkpoint_every, tell)
-        runs = results(engine, [algorithm.description] * len(seeds))
-    if not several:
-        return runs[0]
-    finished = [run.history for run in runs if run.diverged is None]
-    return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
+    _check_batch(algorithm, problem)
+    _warn_beyond_theory(algorithm, problem)
+    store, debug = options["store"], options["execution"] == "debug"
+    if store is not None or debug:
+        _check_host_run(algorithm, store, many)
+    return Plan(
+        algorithm,
+        problem,
+        choose_layout(algorithm, problem, options["execution"], options["devices"]),
+        rounds,
+        options["metrics_every"],
+        seeds,
+        many,
+        who,
+        straggler_rule(options["stragglers"]),
+        _recorded(problem, options["record"]),
+        None if store is None else Path(store),
+        debug,
+    )
+
+
+def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -> None:
+    """Run a plan to its end, with the bar, the loggers, the callback and the checkpoints that were asked for."""
+    log, callback = options["log"], options["callback"]
+    folder = None if options["checkpoints"] is None else Path(options["checkpoints"])
+    identified = {} if folder is None else identity(driver.plan)
+    if folder is not None:
+        restore(driver, folder, identified)
+    with ExitStack() as stack:
+        bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
+        stack.enter_context(opened(log))
+        listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
+        write = None if folder is None else lambda: save(driver, folder, identified)
+        driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=callback is not None)
+
+
+def _call_back(callback: Callback) -> Listener:
+    def listen(event: Event) -> bool:
+        assert event.model is not None
+        rows = event.rows()
+        model = event.model() if rows else None
+        answers = [callback(row["round"], model, row) for row in rows]
+        return any(answer is True for answer in answers)
+
+    return listen
+
+
+def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[Column, ...]:
+    """Return the columns that are asked for; accuracy is recorded unasked where there are test samples."""
+    if record is None:
+        record = ("accuracy",) if problem.evaluation is not None else ()
+    columns = recorded_columns(record)
+    for column in columns:
+        if column.measure is not None and column.measure.tests and problem.evaluation is None:
+            refuse("record", column.name, "needs a problem with test samples", "Build it with problems.classification")
+    return columns
 
 
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
+    """Refuse rounds, intervals and seeds that are no such numbers."""
     count("rounds", rounds, "Give T, the number of rounds")
     count("metrics_every", metrics_every, "1 measures every round")
     check_seeds("seed", seeds)
 
 
-def warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
+def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
     """Warn where the method's card says that no theorem covers this run."""
     card, L = cards().get(algorithm.name), problem.answer.smoothness
-    if card is not None and card.caution is not None and L is not None and not isinstance(algorithm.spec, str):
-        caution = card.caution(algorithm.spec, L)
-        if caution is not None:
-            warnings.warn(caution, TheoryWarning, stacklevel=3)
+    if card is None or card.caution is None or L is None or not isinstance(algorithm.spec, Spec):
+        return
+    caution = card.caution(algorithm.spec, L)
+    if caution is not None:
+        warnings.warn(caution, TheoryWarning, stacklevel=4)
 
 
-def check_batch(algorithm: Algorithm, problem: Problem) -> None:
+def _check_batch(algorithm: Algorithm, problem: Problem) -> None:
     if problem.block is not None and algorithm.batch == 1:
         rule = "must be larger where a sample's loss depends on its batch, as with batch normalisation"
         refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")
 
 
-def _check_store(algorithm: Algorithm, store: str | Path, several: bool) -> None:
-    remedy = "Leave store out"
-    if several:
-        refuse("store", store, "takes one seed at a time", "Give one seed, or " + remedy.lower())
-    if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
-        refuse("store", store, f"needs a server, and {algorithm.description} mixes the agents' models", remedy)
+def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) -> None:
+    """Refuse what agents that are not in memory, or take turns in Python, cannot do."""
+    name, value = ("execution", "debug") if store is None else ("store", str(store))
+    if many:
+        refuse(name, value, "takes one seed at a time", f"Give one seed, or leave {name} out")
     if jax.process_count() > 1:
-        refuse("store", store, "is for one process", remedy + ": the processes share the agents' state already")
+        refuse(name, value, "is for one process", f"Leave {name} out: the processes share the agents' state already")
+    if store is None:
+        return
+    if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
+        rule = f"needs a server, and {algorithm.description} mixes the agents' models"
+        refuse(name, value, rule, "Leave store out")
     if Path(store).exists() and not Path(store).is_dir():
-        refuse("store", store, "must be a folder", "Give a folder on a disk with room for the agents' state")
+        refuse(name, value, "must be a folder", "Give a folder on a disk with room for the agents' state")
 
 
 def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
-    """A mixing matrix is made for so many agents, all of them present."""
+    """Refuse a mixing matrix that is not made for so many agents, all of them present."""
     for exchange in algorithm.exchanges:
         if not isinstance(exchange.aggregate, Mixing):
             continue
@@ -210,24 +275,3 @@ def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
         if columns != agents:
             rule = f"mixes {columns} agents, and the problem has {agents}"
             refuse("algorithm", algorithm.description, rule, f"Give a mixing matrix ({agents}, {agents})")
-
-
-def results(engine: Engine, descriptions: Sequence[str]) -> tuple[Run, ...]:
-    """The runs of all variants, which ends the engine's."""
-    state, plan = engine.release(), engine.plan
-
-    def result(i: int, description: str) -> Run:
-        agents = jax.tree.map(lambda leaf: leaf[i], state) if plan.many else state
-        return Run(
-            algorithm=description,
-            seed=plan.seeds[i],
-            model=mean_copy(engine.algorithm, agents, engine.problem.agents),
-            history=engine.histories[i],
-            agents=agents,
-            updates=engine.updates[i],
-            seconds=engine.seconds,
-            elapsed=engine.elapsed(i),
-            diverged=engine.diverged[i],
-        )
-
-    return tuple(result(i, description) for i, description in enumerate(descriptions))

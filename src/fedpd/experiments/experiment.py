@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest
 from fedpd.core import Algorithm, Problem
-from fedpd.engine.metrics import RECORDED
+from fedpd.engine.columns import RECORDABLE
 from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.experiments.calls import DATA, PROBLEMS, Table, at, build_algorithm, build_problem, known_keys
 
@@ -136,7 +136,7 @@ def _settings(table: Table) -> RunSettings:
     if record is not None and not isinstance(record, list | tuple):
         raise FedpdError(f'[run] record = {record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
     for name in record or ():
-        at("[run]", choice, "record", name, RECORDED)
+        at("[run]", choice, "record", name, RECORDABLE)
     return settings._replace(seeds=tuple(seeds), record=None if record is None else tuple(record))
 
 

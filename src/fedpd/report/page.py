@@ -18,7 +18,7 @@ from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, positive
 from fedpd.base.versions import versions
 from fedpd.core import Problem
-from fedpd.engine.simulate import Ensemble, Run
+from fedpd.engine.run import Ensemble, Run
 from fedpd.report.curves import page_data
 from fedpd.report.facts import Facts, facts, rebuild
 from fedpd.report.recorded import Entry, Record, from_runs

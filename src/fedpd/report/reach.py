@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpd.engine.simulate import Run
+from fedpd.engine.run import Run
 from fedpd.report.recorded import Entry, Recorded
 from fedpd.report.tables import quantity as readable
 

@@ -11,9 +11,9 @@ from pyarrow import ArrowException
 
 from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.engine.driver import Divergence
+from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import COLUMNS, History, read_parquet
-from fedpd.engine.simulate import Ensemble, Run
+from fedpd.engine.run import Ensemble, Run
 from fedpd.experiments import experiment, run_folder, runner
 
 

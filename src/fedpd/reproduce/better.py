@@ -15,7 +15,8 @@ from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.core import Problem
-from fedpd.engine.simulate import Run, simulate
+from fedpd.engine.run import Run
+from fedpd.engine.simulate import simulate
 from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedpd.engine.simulate import Run
+from fedpd.engine.run import Run
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import COLOURS
 from fedpd.reproduce.session import Findings, Session, run_file

@@ -67,5 +67,5 @@ def run_file(
     rounds = plan.settings.rounds
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # the paper's own steps are beyond its theorem
-        found = runner.run(plan, folder, lambda label, done, _: session.tell(f"{into} {label}", done, rounds))
+        found = runner.run(plan, folder, lambda event: session.tell(f"{into} {event.what}", int(event.done), rounds))
     return plan, {result.label: result for result in found}

@@ -15,8 +15,10 @@ import numpy as np
 
 from fedpd import theory
 from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
+from fedpd.base.progress import StepFunction
 from fedpd.core import Problem
-from fedpd.engine.simulate import Run, simulate
+from fedpd.engine.run import Run
+from fedpd.engine.simulate import simulate
 from fedpd.experiments.calls import build_algorithm
 from fedpd.search.sweep import first_below
 from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
@@ -24,8 +26,6 @@ from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
 ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
 SHARE = 0.9  # of the largest eta that Theorem 1 allows
 WORTHWHILE = 1e-3  # the least p that is worth its constants
-
-Report = Callable[[str, int, int], None]  # (what, done, of)
 
 
 class Setting(NamedTuple):
@@ -58,7 +58,7 @@ def advise(
     *,
     floor: float | None = None,
     pilot: int = 100,
-    progress: Report | None = None,
+    progress: StepFunction | None = None,
 ) -> Advice:
     """Measure L and delta, and find eta, the local step, Q, p, rounds, samples and bytes for ||grad f||^2 <= epsilon.
 

@@ -1,23 +1,25 @@
 """A grid of hyper-parameters and seeds, run as one compiled program.
 
 Hyper-parameters are traced arrays, not constants: the program is `simulate`'s, vectorised over the points of the grid,
-so that agents' data is read once for all of them, and nothing is compiled anew for another value.
+so that agents' data is read once for all of them, and nothing is compiled again for another value.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
 
-from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, check_seeds, refuse
 from fedpd.base.precision import scope
-from fedpd.base.progress import Report, reporter
+from fedpd.base.progress import Event, Listener, shown
 from fedpd.core import Algorithm, Problem
-from fedpd.engine.driver import Engine, Plan
-from fedpd.engine.execution import choose_layout
-from fedpd.engine.simulate import Run, check_batch, check_run, results
+from fedpd.engine.driver import Driver
+from fedpd.engine.history import first_row
+from fedpd.engine.run import Run, results
+from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
 
 Point = dict[str, Any]
 
@@ -42,47 +44,68 @@ def sweep(
     rounds: int,
     seeds: Sequence[int] = (0,),
     static: Sequence[str] = (),
-    metrics_every: int = 1,
-    progress: bool | Report | None = None,
+    **options: Unpack[RunOptions],
 ) -> Sweep:
     """Run build(**point) for every point of the grid and every seed.
 
-    build:  makes the method from a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). It is called with
+    Args:
+        build: Makes the method from a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). It is called with
             traced numbers, so it may compute with them, but not branch on them.
-    grid:   name -> values; the points are their product, the last name varying fastest.
-    static: names whose values are constants of the program, which is then compiled for each of them: what must not be
-            traced, e.g. `iterations` of a stochastic oracle.
+        problem: The problem.
+        grid: Names and their values; the points are their product, the last name varying fastest.
+        rounds: T, the number of rounds.
+        seeds: The seeds of every point.
+        static: Names whose values are constants of the program, which is then compiled for each of them: what must not
+            be traced, e.g. `iterations` of a stochastic oracle.
+        **options: As of `simulate`: participation, record, checkpoints and so on.
 
-    >>> from fedpd import algorithms, oracles, problems
-    >>> build = lambda eta: algorithms.fedpd(eta=eta, oracle=oracles.gd(step=1 / (1 + 1 / eta), iterations=8))
-    >>> tried = sweep(build, problems.random_quadratic(agents=4, dimension=3), {"eta": [0.3, 1.0]}, rounds=99)
-    >>> slow, quick = tried.costs(target=1e-4)[:, 0]
-    >>> bool(quick < slow)
-    True
+    Returns:
+        All runs of the grid.
+
+    Example:
+        >>> from fedpd import algorithms, oracles, problems
+        >>> build = lambda eta: algorithms.fedpd(eta=eta, oracle=oracles.gd(step=1 / (1 + 1 / eta), iterations=8))
+        >>> tried = sweep(build, problems.random_quadratic(agents=4, dimension=3), {"eta": [0.3, 1.0]}, rounds=99)
+        >>> slow, quick = tried.costs(target=1e-4)[:, 0]
+        >>> bool(quick < slow)
+        True
     """
-    points = _points(grid, static)
-    check_run(rounds, metrics_every, seeds)
+    points, chosen = _points(grid, static), with_defaults(options)
+    check_seeds("seeds", seeds)
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, point in enumerate(points):
         groups.setdefault(tuple(point[name] for name in static), []).append(i)
     runs: dict[int, tuple[Run, ...]] = {}
-    with reporter(progress, f"sweep of {len(points)} points", rounds * len(groups)) as report:
+    with shown(chosen["progress"]) as bar:
         for number, (fixed, members) in enumerate(groups.items()):
-
-            def tell(done: float, total: int, stationarity: float, before: int = number * rounds) -> None:
-                report(before + done, rounds * len(groups), stationarity)
-
             group = [points[i] for i in members]
             constants = dict(zip(static, fixed, strict=True))
-            found = _run(build, problem, group, constants, rounds, seeds, metrics_every, tell)
+            listen = _part_of(bar, f"sweep of {len(points)} points", number * rounds, rounds * len(groups))
+            own = chosen if len(groups) == 1 else _own_folder(chosen, number)
+            found = _run(build, problem, group, constants, rounds, seeds, own, listen)
             runs |= dict(zip(members, found, strict=True))
     return Sweep(tuple(points), tuple(seeds), tuple(runs[i] for i in range(len(points))))
 
 
+def _part_of(bar: Listener, what: str, before: int, total: int) -> Listener:
+    """Return a listener to one of several runs, which shows them all as one."""
+
+    def listen(event: Event) -> Any:
+        return bar(event._replace(what=what, done=before + event.done, total=total))
+
+    return listen
+
+
+def _own_folder(options: RunOptions, number: int) -> RunOptions:
+    """Return the options of one of several programs: its checkpoints are apart from the others'."""
+    folder = options["checkpoints"]
+    return options if folder is None else {**options, "checkpoints": Path(folder) / f"program-{number:03d}"}
+
+
 def first_below(run: Run, target: float, column: str = "communications") -> float:
-    """What a run had spent when its stationarity first came down to `target`; NaN where it never did."""
-    reached = np.flatnonzero(run.history["stationarity"] <= target)
-    return float(run.history[column][reached[0]]) if len(reached) else float("nan")
+    """Return what a run had spent when its stationarity first came down to `target`; NaN where it never did."""
+    row = first_row(run.history["stationarity"], target)
+    return float("nan") if row is None else float(run.history[column][row])
 
 
 def _points(grid: Mapping[str, Sequence[float]], static: Sequence[str]) -> list[Point]:
@@ -107,36 +130,41 @@ def _run(
     constants: Point,
     rounds: int,
     seeds: Sequence[int],
-    every: int,
-    report: Report,
+    options: RunOptions,
+    listen: Listener,
 ) -> list[tuple[Run, ...]]:
-    """All points that share the constants, times all seeds, as variants of one program."""
+    """Run all points that share the constants, times all seeds, as variants of one program."""
     examples = [build(**point) for point in points]  # validates concrete numbers, and names the runs
-    check_batch(examples[0], problem)
     names = [name for name in points[0] if name not in constants]
     repeated = [point for point in points for _ in seeds]
     with scope(problem.double):
-        settings = {name: np.array([point[name] for point in repeated]) for name in names}
-        settings = {name: column.astype(_dtype(column, problem.double)) for name, column in settings.items()}
-        plan = Plan(
-            rounds,
-            every,
-            list(seeds) * len(points),
-            many=True,
-            build=lambda **traced: build(**constants, **traced),
-            settings=settings,
+        columns = {name: np.array([point[name] for point in repeated]) for name in names}
+        plan = make_plan(examples[0], problem, rounds, list(seeds) * len(points), True, options)
+        plan = plan._replace(
+            build=_partial_form(build, constants, plan.algorithm is not examples[0]),
+            settings={name: column.astype(_dtype(column, problem.double)) for name, column in columns.items()},
         )
-        engine = Engine(examples[0], problem, choose_layout(examples[0], problem), plan)
         try:
-            engine.run(None, rounds, report)
+            driver = Driver(plan)
+            drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise FedpdError(
                 f"the grid over {', '.join(names)} cannot be one program ({reason}). Name what has to be a constant in "
                 "static=[...], e.g. the iterations of a stochastic oracle."
             ) from error
-        found = results(engine, [examples[i // len(seeds)].description for i in range(len(repeated))])
+        found = results(driver, [examples[i // len(seeds)] for i in range(len(repeated))])
     return [tuple(found[i : i + len(seeds)]) for i in range(0, len(found), len(seeds))]
+
+
+def _partial_form(build: Callable[..., Algorithm], constants: Point, partial: bool) -> Callable[..., Algorithm]:
+    """Return `build` with its constants; in the method's form for agents that come and go, where they do."""
+
+    def made(**traced: Any) -> Algorithm:
+        algorithm = build(**constants, **traced)
+        return (algorithm.away.partial or algorithm) if partial else algorithm
+
+    return made
 
 
 def _dtype(column: np.ndarray, double: bool) -> Any:

@@ -4,7 +4,7 @@ Every method has one knob, a factor on the step sizes of its own rule (its card)
 method's tries are one `sweep` over that factor, and its best is the one with the fewest communications to a target.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,15 +12,14 @@ import numpy as np
 from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.checks import at_least, choice, count, positive, refuse
+from fedpd.base.progress import StepFunction
 from fedpd.core import Algorithm, Problem
-from fedpd.engine.simulate import Run
+from fedpd.engine.run import Run
 from fedpd.experiments.calls import table_of
 from fedpd.search.sweep import sweep
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-4, 17))  # 1/4 to 256, by a factor of sqrt(2)
 METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAFFOLD")
-
-Report = Callable[[str, int, int], None]  # (method, rounds done, rounds in all)
 
 
 class Tuned(NamedTuple):
@@ -44,7 +43,7 @@ def tune(
     scales: Sequence[float] = SCALES,
     seeds: Sequence[int] = (0,),
     L: float | None = None,
-    progress: Report | None = None,
+    progress: StepFunction | None = None,
 ) -> list[Tuned]:
     """Each method with the fewest communications to `target`, or, where none reaches it, the lowest stationarity.
 
@@ -70,18 +69,18 @@ def _tune(
     rounds: int,
     scales: Sequence[float],
     seeds: Sequence[int],
-    progress: Report | None,
+    progress: StepFunction | None,
 ) -> Tuned:
     rule = variants()[label].rule
 
     def build(scale: Any) -> Algorithm:
         return rule(L, problem.agents, scale)
 
-    def report(done: int, total: int, stationarity: float) -> None:
+    def show(done: int, total: int, stationarity: float) -> None:
         if progress is not None:
             progress(label, done, total)
 
-    swept = sweep(build, problem, {"scale": list(scales)}, rounds=rounds, seeds=seeds, progress=report)
+    swept = sweep(build, problem, {"scale": list(scales)}, rounds=rounds, seeds=seeds, progress=show)
     communications = swept.costs(target).mean(axis=1)  # NaN where any seed is
     last = np.array([max(_last(run) for run in runs) for runs in swept.runs])
     order = np.lexsort((last, np.where(np.isnan(communications), np.inf, communications)))

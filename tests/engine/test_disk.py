@@ -10,7 +10,7 @@ import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Algorithm, Problem
-from fedpd.engine import stored
+from fedpd.engine import disk
 
 SGD = oracles.sgd(step=0.1, iterations=3, batch=2)
 METHODS = {
@@ -34,7 +34,7 @@ def problem() -> Problem:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two agents at a time, so that five take three blocks and a ghost."""
-    monkeypatch.setattr(stored, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(disk, "BLOCK_BYTES", 1)
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -103,7 +103,7 @@ def test_divergence_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
     with pytest.raises(FedpdError, match=r"state of 5 agents takes .* Give a folder on a larger disk"):
         simulate(METHODS["fedpd"], problem(), rounds=1, store=tmp_path)
 

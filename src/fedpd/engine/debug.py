@@ -1,0 +1,129 @@
+"""Agents one after another, without compilation: an error names the agent, the stage and the round.
+
+`simulate(..., execution="debug")` is for finding out where a method, a loss or a model of one's own fails: print, a
+debugger and NaN checks work inside of them. It gives the numbers of a compiled run, up to rounding, slowly.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work
+from fedpd.core.agents import Functions, Shard, agent_key, local_objective
+from fedpd.engine.costs import Costs, message_costs
+from fedpd.engine.metrics import Metrics, measure
+from fedpd.engine.rounds import (
+    Inputs,
+    MessageSum,
+    Program,
+    Round,
+    attendance,
+    combine,
+    is_silent,
+    one_round,
+    receive,
+    toss_coin,
+)
+from fedpd.engine.stages import named_stage
+
+
+def init_each(program: Program, shard: Shard, start: Vector) -> Any:
+    """Return the state of all agents at the start, made one after another."""
+    made = []
+    with jax.disable_jit():
+        for i, one in enumerate(_unstack(shard)):
+            with named_stage("init", 0, i):
+                made.append(program.algorithm.init(local_objective(program.functions, one), start))
+    return _stack(made)
+
+
+class AgentByAgent:
+    """The place of agents that take their turns in Python; see `rounds.Place`."""
+
+    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
+        with named_stage("skip", r):
+            return toss_coin(program.algorithm, inputs.key, r, server)
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        exchange = program.algorithm.exchanges[number]
+        here, efforts = attendance(program, inputs, r)
+        states, messages, sends, works = [], [], [], []
+        for i, (agent, one) in enumerate(zip(_unstack(agents), _unstack(inputs.shard), strict=True)):
+            present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
+            if present:
+                with named_stage("local", r, i):
+                    f = local_objective(program.functions, one, None if efforts is None else efforts[i])
+                    agent, work = exchange.local(f, agent, r, agent_key(inputs.key, r, one.agent, number))
+            with named_stage("send", r, i):
+                messages.append(exchange.send(agent))
+                sends.append(present and (exchange.speaks is None or bool(exchange.speaks(agent))))
+            states.append(agent)
+            works.append(work)
+        pairs = zip(messages, sends, strict=True)
+        sent = [message if send else jax.tree.map(jnp.zeros_like, message) for message, send in pairs]
+        total = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sent)
+        receivers = len(sends) if here is None else int(here.sum())
+        sums = MessageSum(total, jnp.int32(sum(sends)), jnp.int32(receivers))
+        to_mix = _stack(messages) if isinstance(exchange.aggregate, Mixing) else None
+        return sums, _stack(states), to_mix, _stack(works)
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
+    ) -> tuple[Any, Tree, Array | None]:
+        exchange = program.algorithm.exchanges[number]
+        with named_stage("aggregate", r):
+            silent = is_silent(program, exchange, skipped, sums.receivers, r)
+            if isinstance(exchange.aggregate, Mixing):
+                return server, None, silent
+            return *combine(program, exchange, sums, server, silent), silent
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
+    ) -> Any:
+        if silent is not None and silent:
+            return agents
+        exchange = program.algorithm.exchanges[number]
+        here, _ = attendance(program, inputs, r)
+        received = []
+        for i, agent in enumerate(_unstack(agents)):
+            with named_stage("receive", r, i):
+                if isinstance(exchange.aggregate, Mixing):
+                    mixed = _weighted_sum(exchange.aggregate.weights(jnp.int32(i)), broadcast)
+                    received.append(exchange.receive(agent, mixed))
+                else:
+                    received.append(receive(exchange, broadcast, agent, None if here is None else here[i]))
+        return _stack(received)
+
+    def play(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
+        with jax.disable_jit():
+            return one_round(program, inputs, state, self)
+
+    def measure(self, program: Program, shard: Shard, agents: Any, skipped: bool) -> Metrics:
+        with jax.disable_jit():
+            where = program.algorithm, program.functions, program.layout, shard
+            return measure(*where, agents, skipped, program.columns)
+
+
+def play_costs(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
+    """Return the bytes of a method's messages, by playing one round of one agent on numbers."""
+    with jax.disable_jit():
+        how: dict[str, Any] = {"evaluate": lambda function, *parts: function(*parts), "stage": named_stage}
+        return message_costs(algorithm, functions, one, agent, server, **how)
+
+
+def _weighted_sum(weights: Array, messages: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), messages)
+
+
+def _unstack(tree: Tree) -> list[Tree]:
+    leaves, structure = jax.tree.flatten(tree)
+    number = len(leaves[0]) if leaves else 0
+    return [jax.tree.unflatten(structure, [leaf[i] for leaf in leaves]) for i in range(number)]
+
+
+def _stack(trees: list[Tree]) -> Tree:
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)

@@ -1,0 +1,205 @@
+"""More agents than memory holds: their state in memory-mapped files, a block of them in memory at a time.
+
+The rounds are those of `rounds.one_round`: in every step of an exchange, each block is read, and written back.
+"""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tree_math import Vector
+
+from fedpd.base.checks import FedpdError
+from fedpd.core import Algorithm, Array, State, Tree, Work
+from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded
+from fedpd.engine.metrics import BLOCK_COLUMNS, Metrics, copies_differ, mean_copy, measure_at
+from fedpd.engine.rounds import INPUTS, InMemory, Inputs, MessageSum, Program, Round, init_agents, one_round, toss_coin
+
+BLOCK_BYTES = 2**28  # of agents' state in memory at a time, or one agent per device where that is more
+MEMORY = InMemory()
+
+PutOnDevices = Callable[[Tree, Any], Tree]
+
+
+class Store(NamedTuple):
+    """The state of all agents in files that vanish with the process, and how a block of them is taken up.
+
+    Attributes:
+        agents: Leaves (N, ...), memory-mapped.
+        shard: The problem's arrays, on the host.
+        block: Agents in memory at a time.
+        put_on_devices: Puts host arrays on the devices, given a PartitionSpec.
+    """
+
+    agents: Any
+    shard: Shard
+    block: int
+    put_on_devices: PutOnDevices
+
+    def blocks(self) -> Iterator[slice]:
+        number = len(self.shard.agent)
+        return (slice(first, first + self.block) for first in range(0, number, self.block))
+
+    def take(self, tree: Tree, block: slice) -> Tree:
+        return self.put_on_devices(jax.tree.map(lambda leaf: leaf[block], tree), AGENTS)
+
+    def put(self, block: slice, agents: Any) -> None:
+        def write(file: np.ndarray, leaf: Array) -> None:
+            file[block] = np.asarray(leaf)
+
+        jax.tree.map(write, self.agents, agents)
+
+    def fill(self, agents: Any) -> Any:
+        """Take over the state of all agents, leaves (N, ...); padding agents copy the first."""
+
+        def write(file: np.ndarray, leaf: np.ndarray) -> None:
+            file[: len(leaf)], file[len(leaf) :] = leaf, leaf[:1]
+
+        jax.tree.map(write, self.agents, agents)
+        return self.agents
+
+
+class OnDisk(NamedTuple):
+    """The place of agents whose state is in files: every step goes over the blocks; see `rounds.Place`."""
+
+    store: Store
+    on_progress: Callable[[float], None]  # is told which part of the round is done
+
+    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
+        return _coin(program.algorithm, inputs.key, r, server)
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        store, total, works = self.store, None, []
+        blocks = list(store.blocks())
+        for i, block in enumerate(blocks):
+            here = inputs._replace(shard=store.take(store.shard, block))
+            sums, changed, work = _compute(program, number, here, store.take(store.agents, block), r)
+            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+            store.put(block, changed)
+            works.append(jax.device_get(work))
+            self.on_progress((number + (i + 1) / len(blocks)) / len(program.algorithm.exchanges))
+        assert total is not None  # there is at least one agent
+        return total, agents, None, jax.tree.map(lambda *parts: np.concatenate(parts), *works)
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
+    ) -> tuple[Any, Tree, Array | None]:
+        return _server_step(program, number, sums, server, skipped, r)
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
+    ) -> Any:
+        store = self.store
+        for block in () if silent is not None and silent else store.blocks():
+            here = inputs._replace(shard=store.take(store.shard, block))
+            store.put(block, _deliver(program, number, here, store.take(store.agents, block), broadcast, r))
+        return agents
+
+    def play(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
+        return one_round(program, inputs, state, self)
+
+    def measure(self, program: Program, shard: Shard, agents: Any, skipped: bool) -> Metrics:
+        algorithm, number = program.algorithm, program.layout.agents
+        x = Vector(mean_copy(algorithm, agents, number))
+        gap = consensus_gap(algorithm, agents, number) if copies_differ(algorithm, skipped) else 0.0
+        return _measure(program, shard, x, gap)
+
+
+def block_size(program: Program, shard: Shard, start: Vector) -> int:
+    """Return how many agents are taken up at a time: a multiple of the devices."""
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_one(program, shard, start)))
+    devices = 1 if program.layout.mesh is None else program.layout.mesh.size
+    most = -(-len(shard.agent) // devices)
+    return devices * min(most, max(1, BLOCK_BYTES // size // devices))
+
+
+def _one(program: Program, shard: Shard, start: Vector) -> Any:
+    """Return the shapes of one agent's state."""
+    first = jax.tree.map(lambda leaf: leaf[:1], shard)
+    alone = program._replace(layout=Layout(1, False, None))
+    agents = jax.eval_shape(lambda: init_agents(alone, first, start))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), agents)
+
+
+def create(folder: Path, program: Program, shard: Shard, block: int, start: Vector, put: PutOnDevices) -> Store:
+    """Return all agents at the start x^0, in files of their own that are in `folder` and in no listing of it."""
+    one = _one(program, shard, start)
+    number = len(shard.agent)
+    needed = sum(number * math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise FedpdError(
+            f"the state of {number} agents takes {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free. "
+            "Give a folder on a larger disk."
+        )
+    store = Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put)
+    for part in store.blocks():
+        store.put(part, _begin(program, store.take(shard, part), start))
+    return store
+
+
+def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+    shape = (number, *leaf.shape)
+    if not math.prod(shape):  # an empty file cannot be mapped
+        return np.zeros(shape, leaf.dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:  # it has no name: nothing is left behind, however the run ends
+        return np.memmap(file, dtype=leaf.dtype, mode="w+", shape=shape)
+
+
+@partial(jax.jit, static_argnums=0)
+def _begin(program: Program, shard: Shard, start: Vector) -> Any:
+    run = sharded(partial(init_agents, program), program.layout, (AGENTS, SHARED), AGENTS)
+    return run(shard, start)
+
+
+_coin = jax.jit(toss_coin, static_argnums=0)
+_server_step = jax.jit(MEMORY.server_step, static_argnums=(0, 1))
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _compute(program: Program, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
+    def run(inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
+        sums, agents, _, work = MEMORY.compute(program, number, inputs, agents, r)
+        return sums, agents, work
+
+    specs = (INPUTS, AGENTS, SHARED), (SHARED, AGENTS, AGENTS)
+    return sharded(run, program.layout, *specs)(inputs, agents, r)
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _deliver(program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
+    def run(inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
+        return MEMORY.deliver(program, number, inputs, agents, broadcast, None, r)
+
+    return sharded(run, program.layout, (INPUTS, AGENTS, SHARED, SHARED), AGENTS)(inputs, agents, broadcast, r)
+
+
+@partial(jax.jit, static_argnums=0)
+def _measure(program: Program, shard: Shard, x: Vector, gap: Any) -> Metrics:
+    def run(shard: Shard, x: Vector, gap: Any) -> Metrics:
+        return measure_at(program.functions, program.layout, shard, x, gap, program.columns)
+
+    return sharded(run, program.layout, (AGENTS, SHARED, SHARED), SHARED)(shard, x, gap)
+
+
+def consensus_gap(algorithm: Algorithm, agents: Any, number: int) -> float:
+    """Return `metrics.consensus_gap`, a block of columns of the files at a time."""
+    squares = np.zeros((number, number))
+    for leaf in jax.tree.leaves(algorithm.model(agents)):
+        rows = leaf.reshape(len(leaf), -1)[:number]
+        for first in range(0, rows.shape[1], BLOCK_COLUMNS):
+            block = rows[:, first : first + BLOCK_COLUMNS] - rows[:1, first : first + BLOCK_COLUMNS]
+            inner = block @ block.T
+            norms = np.diagonal(inner)
+            squares += norms[:, None] + norms - 2 * inner
+    return math.sqrt(max(squares.max(), 0.0))

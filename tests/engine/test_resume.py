@@ -1,0 +1,181 @@
+"""Checkpoints: another run is never taken for this one, and the difference is named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedpd import (
+    Algorithm,
+    Column,
+    FedpdError,
+    Measure,
+    Problem,
+    algorithms,
+    named,
+    oracles,
+    problems,
+    regularizers,
+    simulate,
+)
+from fedpd.base import checkpoint
+from fedpd.engine.resume import identity
+
+GD = oracles.gd(step=0.1, iterations=2)
+FEDPD: dict[str, Any] = {"eta": 0.08, "oracle": GD}
+
+
+def losses(x: Any, rows: Any) -> Any:
+    return (rows @ x) ** 2 / 2
+
+
+def steeper(x: Any, rows: Any) -> Any:
+    return 3 * (rows @ x) ** 2 / 2
+
+
+DATA = [np.eye(2), np.ones((3, 2))]
+PROBLEM = problems.from_losses(losses, DATA, np.ones(2))
+
+
+def fedpd(**changes: Any) -> Algorithm:
+    return algorithms.fedpd(**(FEDPD | changes))
+
+
+def with_optimizer(rate: float) -> Algorithm:
+    oracle = oracles.optax(optax.adam(rate), iterations=2, label="adam")
+    return algorithms.fedavg(oracle=oracle)
+
+
+def first_norm(weight: float) -> Column:
+    return Column(
+        "norm",
+        "norm of the model",
+        measure=Measure(agent=lambda view, x: (x @ x, None)),
+        merge=lambda total, each, agents: weight * total / agents,
+    )
+
+
+# (the run that is saved, the run that must not go on from it, what the refusal names)
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "eta in the last digits": ({}, {"algorithm": fedpd(eta=0.0800000001)}, r"algorithm.eta is 0.08, not 0.0800000001"),
+    "another lambda for p": (
+        {"algorithm": fedpd(p=lambda r: 0.5 * (r > 3))},
+        {"algorithm": fedpd(p=lambda r: 0.5 * (r > 4))},
+        r"algorithm\.p\.sha256",
+    ),
+    "an optimiser with the same label": (
+        {"algorithm": with_optimizer(0.1)},
+        {"algorithm": with_optimizer(0.2)},
+        r"algorithm\.oracle\.optimizer",
+    ),
+    "another step function": (
+        {"algorithm": fedpd(oracle=oracles.gd(lambda r, q: 0.1 / (1 + r), 2))},
+        {"algorithm": fedpd(oracle=oracles.gd(lambda r, q: 0.2 / (1 + r), 2))},
+        r"algorithm\.oracle\.step",
+    ),
+    "a step of another type": (
+        {"algorithm": fedpd(oracle=oracles.gd(0.5, 2))},
+        {"algorithm": fedpd(oracle=oracles.gd(np.float32(0.5), 2))},  # type: ignore[arg-type]
+        r"algorithm\.oracle\.step",
+    ),
+    "another regulariser": (
+        {"algorithm": algorithms.admm(eta=0.5, oracle=GD, g=regularizers.l1(0.1))},
+        {"algorithm": algorithms.admm(eta=0.5, oracle=GD, g=regularizers.l1(0.2))},
+        r"algorithm\.g\.weight is 0.1, not 0.2",
+    ),
+    "a mixing matrix of the same size": (
+        {"algorithm": algorithms.coop_sgd(oracle=GD, mixing=np.full((2, 2), 0.5))},
+        {"algorithm": algorithms.coop_sgd(oracle=GD, mixing=np.eye(2))},
+        r"algorithm\.mixing\.sha256",
+    ),
+    "LAG's smoothness": (
+        {"algorithm": algorithms.lag(step=0.1, trigger="server", smoothness=1.0)},
+        {"algorithm": algorithms.lag(step=0.1, trigger="server", smoothness=2.0)},
+        r"algorithm\.smoothness is 1.0, not 2.0",
+    ),
+    "other losses on the same data": (
+        {},
+        {"problem": problems.from_losses(steeper, DATA, np.ones(2))},
+        r"problem\.losses",
+    ),
+    "another penalty": (
+        {"problem": problems.from_losses(losses, DATA, np.ones(2), penalty=lambda x: 0.1 * x @ x)},
+        {"problem": problems.from_losses(losses, DATA, np.ones(2), penalty=lambda x: 0.2 * x @ x)},
+        r"problem\.penalty",
+    ),
+    "another start": ({}, {"problem": replace(PROBLEM, start=np.zeros(2))}, r"problem\.start"),
+    "another seed": ({}, {"seed": 1}, r"seeds is \[0\], not \[1\]"),
+    "other stragglers": ({"stragglers": 0.5}, {"stragglers": 0.25}, r"stragglers is 0.5, not 0.25"),
+    "other participation": ({"participation": 0.5}, {"participation": [0.5, 0.9]}, r"participation"),
+    "another column of the same name": ({"record": [first_norm(1.0)]}, {"record": [first_norm(2.0)]}, r"record\.norm"),
+}
+
+
+def run(folder: Path, rounds: int, **changes: Any) -> Any:
+    options: dict[str, Any] = {"algorithm": fedpd(), "problem": PROBLEM} | changes
+    return simulate(rounds=rounds, checkpoints=folder, checkpoint_every=2, **options)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_run_is_refused_and_the_difference_named(name: str, tmp_path: Path) -> None:
+    saved, other, difference = OTHERS[name]
+    run(tmp_path, 2, **saved)
+    with pytest.raises(FedpdError, match=rf"belongs to another run: its .*{difference}"):
+        run(tmp_path, 4, **(saved | other))
+    assert run(tmp_path, 4, **saved).history["round"][-1] == 4
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fedpd(p=lambda r: 0.5 * (r > 3)),
+        lambda: with_optimizer(0.1),
+        lambda: algorithms.admm(eta=0.5, oracle=GD, g=regularizers.l1(0.1)),
+        lambda: algorithms.coop_sgd(oracle=GD, mixing=np.eye(2)),
+    ],
+)
+def test_the_same_method_made_again_goes_on(make: Callable[[], Algorithm], tmp_path: Path) -> None:
+    run(tmp_path, 2, algorithm=make())
+    assert run(tmp_path, 4, algorithm=make()).history["round"][-1] == 4
+
+
+def test_a_function_that_cannot_be_identified_runs_but_must_be_named_to_be_saved(tmp_path: Path) -> None:
+    handle = (tmp_path / "log.txt").open("w")
+
+    def noisy(x: Any, rows: Any) -> Any:
+        handle.name  # noqa: B018
+        return losses(x, rows)
+
+    def problem(function: Any) -> Problem:
+        return problems.from_losses(function, DATA, np.ones(2))
+
+    assert simulate(fedpd(), problem(noisy), rounds=1).history["round"][-1] == 1
+    with pytest.raises(FedpdError, match=r"cannot be identified.*fedpd\.named"):
+        run(tmp_path / "a", 2, problem=problem(noisy))
+    run(tmp_path / "b", 2, problem=problem(named("my losses", noisy)))
+    assert run(tmp_path / "b", 4, problem=problem(named("my losses", noisy))).history["round"][-1] == 4
+    handle.close()
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_by_its_name(tmp_path: Path) -> None:
+    run(tmp_path, 2)
+    (path,) = tmp_path.glob("round-*.safetensors")
+    arrays, meta = checkpoint.read(path)
+    checkpoint.write(path, arrays, meta | {"algorithm": "fedpd(eta=0.08, p=0)", "versions": {"fedpd": "0.1.0"}})
+    with pytest.raises(FedpdError, match=r"fedpd 0\.1\.0 wrote it.*Resume it with that version"):
+        run(tmp_path, 4)
+
+
+def test_the_identity_is_plain(tmp_path: Path) -> None:
+    """It goes through JSON unchanged."""
+    import json
+
+    from fedpd.engine.simulate import make_plan, with_defaults
+
+    plan = make_plan(fedpd(p=lambda r: jnp.where(r > 1, 0.5, 0.0)), PROBLEM, 3, [0], False, with_defaults({}))
+    assert json.loads(json.dumps(identity(plan))) == identity(plan)
