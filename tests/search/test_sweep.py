@@ -1,11 +1,12 @@
 """A sweep is its runs, one by one, in one program."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpd import Algorithm, FedpdError, algorithms, data, oracles, problems, simulate, sweep
+from fedpd import Algorithm, FedpdError, TheoryWarning, algorithms, data, oracles, problems, simulate, sweep
 from fedpd.search.sweep import first_below
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(6, 20, 4, seed=3))
@@ -89,3 +90,32 @@ def test_wrong_sweeps_are_refused(settings: dict[str, Any], answer: str) -> None
     usual |= settings
     with pytest.raises(FedpdError, match=answer):
         sweep(build, PROBLEM, usual.pop("grid"), **usual)
+
+
+def test_it_has_what_simulate_has(tmp_path: Path) -> None:
+    """Participation, stragglers, recorded columns and checkpoints, with the numbers of single runs."""
+
+    def build(eta: Any) -> Algorithm:
+        return algorithms.fedpd(eta=eta, oracle=oracles.gd(step=0.2, iterations=2))
+
+    options: dict[str, Any] = {"participation": 0.5, "stragglers": 0.5, "record": ["heterogeneity"], "metrics_every": 2}
+    tried = sweep(build, PROBLEM, {"eta": [0.3, 0.6]}, rounds=4, seeds=[1], checkpoints=tmp_path, **options)
+    for point, (run,) in zip(tried.points, tried.runs, strict=True):
+        alone = simulate(build(**point), PROBLEM, rounds=4, seed=1, **options)
+        for name, column in alone.history.items():
+            np.testing.assert_allclose(run.history[name], column, rtol=1e-9, atol=1e-13, err_msg=name)
+    more = sweep(build, PROBLEM, {"eta": [0.3, 0.6]}, rounds=6, seeds=[1], checkpoints=tmp_path, **options)
+    assert more.runs[0][0].history["round"].tolist() == [0, 2, 4, 6]
+    with pytest.raises(FedpdError, match=r"belongs to another run: its .*grid"):
+        sweep(build, PROBLEM, {"eta": [0.3, 0.7]}, rounds=6, seeds=[1], checkpoints=tmp_path, **options)
+
+
+def test_a_mixing_matrix_is_checked_and_theory_warns() -> None:
+    def mixed(step: Any) -> Algorithm:
+        return algorithms.coop_sgd(oracle=oracles.gd(step=step, iterations=1), mixing=np.eye(9))
+
+    with pytest.raises(FedpdError, match="mixes 9 agents, and the problem has"):
+        sweep(mixed, PROBLEM, {"step": [0.1]}, rounds=1)
+    quadratic = problems.random_quadratic(agents=2, dimension=2)
+    with pytest.warns(TheoryWarning, match="Theorem 1 does not cover this run"):
+        sweep(lambda eta: algorithms.fedpd(eta=eta, oracle=oracles.gd(0.1, 1)), quadratic, {"eta": [9.0]}, rounds=1)

@@ -53,7 +53,9 @@ class Driver:
         self.began, self.plan = time.perf_counter(), plan
         self.place, self.program, self.inputs, self.state, metrics = begin(plan)
         self.costs = self._message_costs()
-        self.books: list[Books] = [open_books(plan.problem.agents, jax.device_get(metrics)) for _ in plan.seeds]
+        found = jax.device_get(metrics)
+        measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
+        self.books: list[Books] = [open_books(plan.problem.agents, measured) for _ in plan.seeds]
         self.done, self.seconds = 0, 0.0
         self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
 
