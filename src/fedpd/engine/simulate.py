@@ -217,11 +217,12 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[
     """Return the columns that are asked for; accuracy is recorded unasked where there are test samples."""
     if record is None:
         record = ("accuracy",) if problem.evaluation is not None else ()
-    columns = recorded_columns(record)
-    for column in columns:
-        if column.measure is not None and column.measure.tests and problem.evaluation is None:
-            refuse("record", column.name, "needs a problem with test samples", "Build it with problems.classification")
-    return columns
+    for one in record:
+        tests = any(column.measure is not None and column.measure.tests for column in recorded_columns([one]))
+        if tests and problem.evaluation is None:
+            name = one.name if isinstance(one, Column) else one
+            refuse("record", name, "needs a problem with test samples", "Build it with problems.classification")
+    return recorded_columns(record)
 
 
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
