@@ -33,7 +33,7 @@ def problem() -> Problem:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two agents at a time, so that five take three blocks and a ghost."""
+    """Two agents at a time, so that five take three blocks and a padding agent."""
     monkeypatch.setattr(stored, "BLOCK_BYTES", 1)
 
 

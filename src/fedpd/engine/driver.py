@@ -19,7 +19,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.progress import Report
 from fedpd.base.versions import versions
 from fedpd.core import Algorithm, Array, Problem, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_ghosts
+from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_padding_agents
 from fedpd.engine import stored
 from fedpd.engine.costs import message_costs
 from fedpd.engine.history import Totals, extend, start_row
@@ -122,7 +122,7 @@ class Engine:
     def _begin(self, shard: Shard, start: Vector) -> tuple[Shard, Metrics]:
         """All agents at the start; the problem's arrays on the devices, and what is measured there."""
         plan = self.plan
-        shard = self._place(with_ghosts(shard, self.layout), AGENTS)
+        shard = self._place(with_padding_agents(shard, self.layout), AGENTS)
         state, metrics = _begin(self.program, shard, start, plan.settings)
         if plan.many and plan.settings is None:
             repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
@@ -133,11 +133,11 @@ class Engine:
     def _begin_stored(self, folder: Path, shard: Shard, start: Vector) -> tuple[Shard, Metrics]:
         """The same with the agents' state in files."""
         block = stored.block_size(self.program, shard, start)
-        filled = with_ghosts(shard, self.layout, block=block)
+        filled = with_padding_agents(shard, self.layout, block=block)
         self.store = stored.create(folder, self.program, filled, block, start, self._place)
         server = jax.jit(self.algorithm.server)(start)
         self.state = State(self.store.agents, server, jnp.int32(0))
-        shard = self._place(with_ghosts(shard, self.layout), AGENTS)
+        shard = self._place(with_padding_agents(shard, self.layout), AGENTS)
         return shard, stored.measure(self.program, shard, self.store, False)
 
     def run(self, folder: Path | None, checkpoint_every: int, report: Report) -> None:
@@ -224,7 +224,7 @@ class Engine:
         )
 
     def agents(self) -> Any:
-        """The state of the agents, ghosts left out: leaves (N, ...), or (variants, N, ...) where there are several."""
+        """The state of the agents without padding: leaves (N, ...), or (variants, N, ...) where there are several."""
         return jax.tree.map(self._real, self.state.agents)
 
     def release(self) -> Any:
@@ -280,7 +280,7 @@ class Engine:
         agents, server = checkpoint.unflatten("state", (like, self.state.server), arrays)
         if self.store is None:
             axes = [None, *AGENTS] if self.plan.many else AGENTS
-            agents = self._place(with_ghosts(agents, self.layout, int(self.plan.many)), PartitionSpec(*axes))
+            agents = self._place(with_padding_agents(agents, self.layout, int(self.plan.many)), PartitionSpec(*axes))
         else:
             agents = self.store.fill(agents)
         self.state = State(agents, self._place(server, SHARED), jnp.int32(meta["round"]))

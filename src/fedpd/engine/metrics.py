@@ -14,8 +14,8 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Array, Tree, in_blocks
-from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, counted, each_agent, local_objective
-from fedpd.core.statistics import judged
+from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
+from fedpd.core.statistics import with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
@@ -44,7 +44,7 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
 
     def copy(one: tuple[Shard, Any]) -> tuple[Vector, None]:
         shard, agent = one
-        return counted(shard, algorithm.model(agent)), None
+        return zero_for_padding(shard, algorithm.model(agent)), None
 
     return each_agent(copy, (shard, agents), layout)[0] / layout.agents
 
@@ -87,7 +87,7 @@ def measure_at(
     """What is measured at the mean model x of copies that are `gap` apart."""
 
     def value_and_gradient(one: Shard) -> tuple[tuple[Array, Vector], None]:
-        return counted(one, local_objective(functions, one).value_and_gradient(x)), None
+        return zero_for_padding(one, local_objective(functions, one).value_and_gradient(x)), None
 
     (value, gradient), _ = each_agent(value_and_gradient, shard, layout)
     gradient = gradient / layout.agents
@@ -103,7 +103,7 @@ def judge(functions: Functions, one: Shard, x: Vector) -> tuple[Array, ...]:
     """Of one agent at x: training samples that it gets right, and has; test samples, their loss, and their number."""
     correct, losses = functions.correct, functions.test_losses or functions.losses
     assert correct is not None  # accuracy is asked for only where there are tests
-    model = judged(functions, one, x)
+    model = with_own_statistics(functions, one, x)
 
     def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
         return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
@@ -123,7 +123,7 @@ def accuracy(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> t
         sums = judge(functions, one, x)
         _, _, right, _, number = sums
         own = right / jnp.maximum(number, 1), number if one.real is None else jnp.where(one.real, number, 0)
-        return counted(one, sums), own
+        return zero_for_padding(one, sums), own
 
     (trained, samples, right, loss, number), each = each_agent(of_agent, shard, layout)
     everyone = each if layout.mesh is None else lax.all_gather(each, AXIS, tiled=True)

@@ -19,12 +19,12 @@ from fedpd.core.agents import (
     Layout,
     Shard,
     agent_key,
-    counted,
     each_agent,
     each_in_place,
     local_objective,
-    unless,
+    unchanged_if_silent,
     update_agents,
+    zero_for_padding,
 )
 from fedpd.engine.metrics import RECORDED, Metrics, measure
 from fedpd.engine.participation import effort, present
@@ -104,7 +104,7 @@ def one_round(program: Program, inputs: Inputs, state: State) -> tuple[State, Ro
         if isinstance(exchange.aggregate, Mixing):
             mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, messages)
             receive = partial(jax.vmap(exchange.receive), agents, mixed)
-            agents = unless(silent, receive, agents)
+            agents = unchanged_if_silent(silent, receive, agents)
         else:
             server, broadcast = answer(program, exchange, heard, server, silent)
             agents = each_in_place(partial(hear, exchange, broadcast), agents, here, layout, silent)
@@ -158,7 +158,7 @@ def answer(program: Program, exchange: Exchange, heard: Heard, server: Any, sile
         return exchange.aggregate(server, mean, number / agents)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(speak)[1])
-    return unless(silent, speak, (server, nothing))
+    return unchanged_if_silent(silent, speak, (server, nothing))
 
 
 def hear(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
@@ -205,12 +205,12 @@ def _take_part(
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)
     if sends is None:
         return (
-            (counted(shard, message), None),
+            (zero_for_padding(shard, message), None),
             agent,
             (message if isinstance(exchange.aggregate, Mixing) else None, work),
         )
     sent = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), message)
-    return counted(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
+    return zero_for_padding(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
 
 
 def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:

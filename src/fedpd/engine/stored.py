@@ -66,7 +66,7 @@ class Store(NamedTuple):
         jax.tree.map(write, self.agents, agents)
 
     def fill(self, agents: Any) -> Any:
-        """Take over the state of all agents, leaves (N, ...); ghosts copy the first."""
+        """Take over the state of all agents, leaves (N, ...); padding agents copy the first."""
 
         def write(file: np.ndarray, leaf: np.ndarray) -> None:
             file[: len(leaf)], file[len(leaf) :] = leaf, leaf[:1]

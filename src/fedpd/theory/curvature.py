@@ -257,7 +257,7 @@ def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, 
 def local_smoothness(functions: Functions, layout: Layout, shard: Shard, x: Vector, iterations: int = 10) -> Array:
     """max_i of the largest |eigenvalue| of the Hessian of f_i at x, from below, by a few power iterations.
 
-    Under any layout, so that a run can record it: it says how the curvature changes along the way. A ghost has
+    Under any layout, so that a run can record it: it says how the curvature changes along the way. A padding agent has
     its original's Hessian, which changes no maximum.
     """
     v = direction(x)

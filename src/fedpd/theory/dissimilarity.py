@@ -13,7 +13,7 @@ from tree_math import Vector
 from fedpd.base.checks import at_least
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
-from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, counted, each_agent, local_objective
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, zero_for_padding
 from fedpd.theory.points import Places, Progress, check_finite, places
 
 TOGETHER = 64  # rows of the distance matrix that are computed at once
@@ -141,7 +141,7 @@ def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) ->
 
     def gradient(one: Shard) -> tuple[Vector, Vector]:
         own = local_objective(functions, one).gradient(x)
-        return counted(one, own), own
+        return zero_for_padding(one, own), own
 
     return each_agent(gradient, shard, layout)
 
@@ -149,7 +149,7 @@ def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) ->
 def gradient_dissimilarity(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> Array:
     """max_i ||grad f_i(x) - grad f(x)||, the centred delta at x; up to a rounding of the largest ||grad f_i(x)||.
 
-    Under any layout, so that a run can record it. A ghost has its original's gradient, which changes no maximum.
+    Under any layout, so that a run can record it. A padding agent repeats a gradient, which changes no maximum.
     """
     total, gradients = _gradients(functions, layout, shard, x)
     mean = total / layout.agents
