@@ -11,6 +11,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, count
+from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
@@ -92,11 +93,6 @@ def _exact(of_agents: np.ndarray, of_f: float, of_samples: float, how: str) -> S
 def signed_features(problem: Problem) -> list[np.ndarray]:
     """The rows b a of each agent of `problems.penalized_logistic`: N arrays (n_i, D), float64, no padding."""
     return [rows[:n].astype(np.float64) for rows, n in zip(problem.data, problem.sizes, strict=True)]
-
-
-def gram_eigenvalue(rows: np.ndarray) -> float:
-    """The largest eigenvalue of A^T A, ||A||^2, by the smaller of the two Gram matrices."""
-    return float(np.linalg.eigvalsh(rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T)[-1])
 
 
 def _penalty_curvature(problem: Problem) -> float:
