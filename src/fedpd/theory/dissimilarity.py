@@ -14,9 +14,8 @@ from fedpd.base.checks import at_least
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, zero_for_padding
+from fedpd.core.distances import largest_distance
 from fedpd.theory.points import Places, Progress, check_finite, places
-
-TOGETHER = 64  # rows of the distance matrix that are computed at once
 
 
 class Profile(NamedTuple):
@@ -112,23 +111,7 @@ def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
     offsets = [leaf - leaf[:1] for leaf in flat]
     squares = _squares(flat)
     centred = jnp.sqrt(jnp.max(_squares([leaf - leaf.mean(0) for leaf in offsets])))
-    return farthest(offsets, offsets), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
-
-
-def farthest(own: list[Array], everyone: list[Array]) -> Array:
-    """max_ij ||c_i - c_j||, c_i a row of `own`, [(n, d_1), (n, d_2), ...], c_j of `everyone`, N rows, one of them 0.
-
-    ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>: since ||c_i|| = ||c_i - 0|| is itself at most the maximum, the cancellation
-    costs no more than a rounding of it. Memory O(N d).
-    """
-    norms = _squares(everyone)
-
-    def row(one: tuple[list[Array], Array]) -> Array:
-        parts, norm = one
-        inner = sum(leaf @ part for leaf, part in zip(everyone, parts, strict=True))
-        return jnp.max(norms + norm - 2 * inner)
-
-    return jnp.sqrt(jnp.maximum(jnp.max(lax.map(row, (own, _squares(own)), batch_size=TOGETHER)), 0))
+    return largest_distance(gradients, layout), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
 
 
 def _squares(leaves: list[Array]) -> Array:
