@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
+from fedpd.base.brief import brief
 from fedpd.base.checks import at_least, count
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
@@ -36,6 +37,9 @@ class Smoothness(NamedTuple):
     iterations: int  # the most that any power iteration took; 0 where it is exact
     safety: float  # 1 where it is exact
     how: str  # what the numbers are, in a sentence
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
+from fedpd.base.brief import brief
 from fedpd.base.checks import at_least
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
@@ -26,6 +27,9 @@ class Profile(NamedTuple):
     largest: np.ndarray  # max_i ||grad f_i||
     squares: np.ndarray  # sum_i ||grad f_i||^2
     stationarity: np.ndarray  # ||grad f||^2
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Similarity(NamedTuple):
