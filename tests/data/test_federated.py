@@ -150,3 +150,23 @@ def test_what_is_asked_for_is_checked() -> None:
         load(ROWS, [0, 2], label_names=["a", "b"])
     with pytest.raises(FedpdError, match=r"label_names = .*must differ"):
         from_arrays({"a": {"x": ROWS, "y": ["a", "b"]}}, label_names=["a", "a"])
+
+
+def test_it_prints_as_a_few_lines() -> None:
+    """Not as its arrays: 500 agents once took 3 million characters."""
+    rng = np.random.default_rng(0)
+    parts = [{i: {"x": rng.random((n, 28, 28), np.float32), "y": np.arange(n) % 3} for i in range(500)} for n in (6, 2)]
+    data = from_arrays(*parts, name="digits", label_names="abc")
+    assert repr(data) == str(data)
+    assert repr(data).splitlines() == [
+        "Federated 'digits'",
+        "  agents   500",
+        "  samples  3000 train (6 per agent), 1000 test (2 per agent)",
+        "  features (28, 28) float32",
+        "  classes  3",
+    ]
+
+
+def test_agents_of_different_sizes_print_the_range() -> None:
+    data = from_arrays({i: {"x": np.zeros((i + 1, 2)), "y": np.zeros(i + 1, int)} for i in range(3)})
+    assert repr(data).splitlines()[2] == "  samples  6 train (1 to 3 per agent), no test"

@@ -15,7 +15,7 @@ ROUNDS, PROCESSES, SECONDS = 6, 2, 240
 
 
 def problem() -> Problem:
-    """Five agents, so that two processes need a ghost."""
+    """Five agents, so that two processes need a padding agent."""
     return problems.penalized_logistic(*data.strongly_noniid(agents=5, samples=12, dimension=4))
 
 

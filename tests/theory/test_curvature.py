@@ -16,7 +16,7 @@ from tree_math import Vector
 from fedpd import FedpdError, Problem
 from fedpd.base.precision import scope
 from fedpd.core import Answer
-from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_ghosts
+from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_padding_agents
 from fedpd.problems import from_losses, penalized_logistic, quadratic, share_blocks
 from fedpd.theory.curvature import (
     estimate_smoothness,
@@ -175,7 +175,7 @@ def test_what_is_refused() -> None:
 
 @pytest.mark.parametrize(("parallel", "devices"), [(False, 1), (True, 1), (False, 2)])
 def test_local_smoothness_in_any_layout(parallel: bool, devices: int) -> None:
-    _, problem = ragged_logistic()  # of 3 agents: two devices make a ghost
+    _, problem = ragged_logistic()  # of 3 agents: two devices make a padding agent
     mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,)) if devices > 1 else None
     layout = Layout(problem.agents, parallel, mesh)
     functions = Functions(problem.losses, problem.penalty)
@@ -185,5 +185,5 @@ def test_local_smoothness_in_any_layout(parallel: bool, devices: int) -> None:
             return local_smoothness(functions, layout, shard, x, iterations=60)
 
         compiled = jax.jit(sharded(at, layout, (AGENTS, SHARED), SHARED))
-        found = float(compiled(with_ghosts(arrays(problem), layout), Vector(problem.start)))
+        found = float(compiled(with_padding_agents(arrays(problem), layout), Vector(problem.start)))
     assert found == pytest.approx(problem.answer.smoothness, rel=1e-5)

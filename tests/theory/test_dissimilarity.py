@@ -11,7 +11,7 @@ from tree_math import Vector
 from fedpd import FedpdError, Problem
 from fedpd.algorithms import fedavg
 from fedpd.base.precision import scope
-from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_ghosts
+from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_padding_agents
 from fedpd.engine.execution import choose_layout
 from fedpd.oracles import gd
 from fedpd.problems import from_losses, quadratic, random_quadratic
@@ -116,7 +116,7 @@ def test_what_is_refused() -> None:
 
 @pytest.mark.parametrize(("parallel", "devices"), [(False, 1), (True, 1), (False, 2)])
 def test_gradient_dissimilarity_in_any_layout(parallel: bool, devices: int) -> None:
-    problem = random_quadratic(3, 4, seed=3)  # 3 agents: two devices make a ghost
+    problem = random_quadratic(3, 4, seed=3)  # 3 agents: two devices make a padding agent
     mesh = Mesh(np.array(jax.devices()[:devices]), (AXIS,)) if devices > 1 else None
     layout = Layout(problem.agents, parallel, mesh)
     functions = Functions(problem.losses, problem.penalty)
@@ -126,7 +126,7 @@ def test_gradient_dissimilarity_in_any_layout(parallel: bool, devices: int) -> N
             return gradient_dissimilarity(functions, layout, shard, x)
 
         compiled = jax.jit(sharded(at, layout, (AGENTS, SHARED), SHARED))
-        found = float(compiled(with_ghosts(arrays(problem), layout), Vector(np.ones(4))))
+        found = float(compiled(with_padding_agents(arrays(problem), layout), Vector(np.ones(4))))
     assert found == pytest.approx(by_hand(gradients(problem, np.ones(4)))[1], rel=1e-12)
 
 

@@ -57,7 +57,7 @@ class Shard(NamedTuple):
     scale: Array | None  # (N,)
     mask: Array | None  # (N, n)
     agent: Array  # (N,) the i
-    real: Array | None = None  # (N,) False on ghosts, which fill up the last device; None where there are none
+    real: Array | None = None  # (N,) False on padding agents, which fill up the last device; None where there are none
     test: Tree | None = None  # (N, m, ...)
     test_sizes: Array | None = None  # (N,)
 
@@ -106,7 +106,7 @@ def update_agents(
         def step(carry: tuple[Tree, Any], numbered: tuple[Array, Tree]) -> tuple[tuple[Tree, Any], Tree]:
             (total, agents), (i, one) = carry, numbered
             agent = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), agents)
-            part, agent, kept = apart(body, i >= 0, agent, one)
+            part, agent, kept = isolate_from_fusion(body, i >= 0, agent, one)
             agents = jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, i, 0), agents, agent)
             return (jax.tree.map(jnp.add, total, part), agents), kept
 
@@ -122,23 +122,23 @@ def each_in_place(
 ) -> Any:
     """change(agent, one agent's part) -> agent for all of them, unless it is `silent` (None: it is not)."""
     if layout.parallel:
-        return unless(silent, lambda: jax.vmap(change)(agents, stacked), agents)
+        return unchanged_if_silent(silent, lambda: jax.vmap(change)(agents, stacked), agents)
 
     def step(i: Array, agents: Any) -> Any:
         agent, one = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, i, keepdims=False), (agents, stacked))
-        agent = apart(change, i >= 0, agent, one)
+        agent = isolate_from_fusion(change, i >= 0, agent, one)
         return jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, i, 0), agents, agent)
 
     number = len(jax.tree.leaves(agents)[0])
     return lax.fori_loop(0, number if silent is None else jnp.where(silent, 0, number), step, agents)
 
 
-def unless(silent: Array | None, change: Callable[[], Tree], unchanged: Tree) -> Tree:
+def unchanged_if_silent(silent: Array | None, change: Callable[[], Tree], unchanged: Tree) -> Tree:
     """change(), or what there was if it is `silent` (None: it is not)."""
     return change() if silent is None else lax.cond(silent, lambda: unchanged, change)
 
 
-def apart(function: Callable[..., Tree], true: Array, *arguments: Any) -> Tree:
+def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: Any) -> Tree:
     """function(*arguments), computed before anything that uses it, and after all that it uses; `true` is.
 
     XLA would merge reading an agent, its last operations and writing it into loops that read some arrays of all agents
@@ -152,10 +152,10 @@ def apart(function: Callable[..., Tree], true: Array, *arguments: Any) -> Tree:
     return lax.cond(true, function, never, *arguments)
 
 
-def with_ghosts(tree: Tree, layout: Layout, axis: int = 0, block: int | None = None) -> Tree:
+def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | None = None) -> Tree:
     """Arrays of all agents, filled up with copies of the first one until every device (or block) has as many.
 
-    A ghost has the data, the randomness and so the state of the agent it copies; it is left out of every sum.
+    A padding agent has the data, the randomness and so the state of the agent it copies; it is left out of every sum.
     """
     extra = -layout.agents % (block or (1 if layout.mesh is None else layout.mesh.size))
     if not extra:
@@ -170,8 +170,8 @@ def with_ghosts(tree: Tree, layout: Layout, axis: int = 0, block: int | None = N
     return filled
 
 
-def counted(one: Shard, part: Tree) -> Tree:
-    """What an agent adds to a sum over agents: nothing where it is a ghost."""
+def zero_for_padding(one: Shard, part: Tree) -> Tree:
+    """What an agent adds to a sum over agents: nothing where it is a padding agent."""
     real = one.real
     return part if real is None else jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), part)
 

@@ -17,7 +17,7 @@ from fedpd.core import Array, Problem, Tree, in_blocks
 from fedpd.core.agents import BLOCK, Functions, Shard, arrays
 
 
-def judged(functions: Functions, one: Shard, x: Vector) -> Vector:
+def with_own_statistics(functions: Functions, one: Shard, x: Vector) -> Vector:
     """What an agent's samples are judged with: x, or (x, the agent's statistics at x) where there are any."""
     return x if functions.statistics is None else Vector((x.tree, _own(functions, one, x)))
 

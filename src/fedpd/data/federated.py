@@ -29,7 +29,7 @@ class Samples(TypedDict):
     y: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federated:
     """The samples of N agents. `train` is what `problems.from_losses` takes as its data.
 
@@ -70,6 +70,27 @@ class Federated:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample's features."""
         return self.train[0]["x"].shape[1:]
+
+    def __repr__(self) -> str:
+        """Return what the data is in five lines, without its arrays."""
+        return "\n".join(
+            (
+                f"Federated {self.name!r}",
+                f"  agents   {self.agents}",
+                f"  samples  {_amount(self.sizes, 'train')}, {_amount(self.test_sizes, 'test')}",
+                f"  features {self.shape} {self.train[0]['x'].dtype}",
+                f"  classes  {len(self.classes)}",
+            )
+        )
+
+
+def _amount(sizes: np.ndarray, part: str) -> str:
+    """Return how many samples of one part there are, in all and per agent."""
+    if not sizes.any():
+        return f"no {part}"
+    least, most = sizes.min(), sizes.max()
+    each = f"{most}" if least == most else f"{least} to {most}"
+    return f"{sizes.sum()} {part} ({each} per agent)"
 
 
 def from_arrays(

@@ -16,7 +16,7 @@ from tree_math import Vector
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, LocalObjective, Tree, in_blocks
 from fedpd.core.agents import BLOCK, Functions, Layout, Shard, local_objective
-from fedpd.core.statistics import judged
+from fedpd.core.statistics import with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
@@ -119,7 +119,7 @@ def _judge(view: AgentView, x: Vector) -> tuple[Judged, Judged]:
     functions, one = view
     correct, losses = functions.correct, functions.test_losses or functions.losses
     assert correct is not None  # accuracy is asked for only where there are tests
-    model = judged(functions, one, x)
+    model = with_own_statistics(functions, one, x)
 
     def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
         return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)

@@ -17,9 +17,10 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
-from fedpd.core import Algorithm, Array, State, Tree, Work
+from fedpd.core import Array, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded
-from fedpd.engine.metrics import BLOCK_COLUMNS, Metrics, copies_differ, mean_copy, measure_at
+from fedpd.core.distances import largest_distance_on_host
+from fedpd.engine.metrics import Metrics, copies_differ, mean_copy, measure_at
 from fedpd.engine.rounds import INPUTS, InMemory, Inputs, MessageSum, Program, Round, init_agents, one_round, toss_coin
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, or one agent per device where that is more
@@ -110,7 +111,8 @@ class OnDisk(NamedTuple):
     def measure(self, program: Program, shard: Shard, agents: Any, skipped: bool) -> Metrics:
         algorithm, number = program.algorithm, program.layout.agents
         x = Vector(mean_copy(algorithm, agents, number))
-        gap = consensus_gap(algorithm, agents, number) if copies_differ(algorithm, skipped) else 0.0
+        real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(agents))
+        gap = largest_distance_on_host(real) if copies_differ(algorithm, skipped) else 0.0
         return _measure(program, shard, x, gap)
 
 
@@ -190,16 +192,3 @@ def _measure(program: Program, shard: Shard, x: Vector, gap: Any) -> Metrics:
         return measure_at(program.functions, program.layout, shard, x, gap, program.columns)
 
     return sharded(run, program.layout, (AGENTS, SHARED, SHARED), SHARED)(shard, x, gap)
-
-
-def consensus_gap(algorithm: Algorithm, agents: Any, number: int) -> float:
-    """Return `metrics.consensus_gap`, a block of columns of the files at a time."""
-    squares = np.zeros((number, number))
-    for leaf in jax.tree.leaves(algorithm.model(agents)):
-        rows = leaf.reshape(len(leaf), -1)[:number]
-        for first in range(0, rows.shape[1], BLOCK_COLUMNS):
-            block = rows[:, first : first + BLOCK_COLUMNS] - rows[:1, first : first + BLOCK_COLUMNS]
-            inner = block @ block.T
-            norms = np.diagonal(inner)
-            squares += norms[:, None] + norms - 2 * inner
-    return math.sqrt(max(squares.max(), 0.0))

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, sharded, with_ghosts
+from fedpd.core.agents import AGENTS, SHARED, sharded, with_padding_agents
 from fedpd.engine import disk
 from fedpd.engine.books import Books, enter_rounds, open_books, rows_since, variant
 from fedpd.engine.costs import Costs, message_costs
@@ -156,7 +156,7 @@ class Driver:
             agents = self.place.store.fill(agents)
         elif self.place is None:
             axes = [None, *AGENTS] if plan.many else AGENTS
-            agents = put_on_devices(layout, with_ghosts(agents, layout, int(plan.many)), PartitionSpec(*axes))
+            agents = put_on_devices(layout, with_padding_agents(agents, layout, int(plan.many)), PartitionSpec(*axes))
         self.state, self.done = State(agents, put_on_devices(layout, server, SHARED), jnp.int32(done)), done
 
 

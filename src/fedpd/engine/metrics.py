@@ -10,11 +10,11 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Array, Tree
-from fedpd.core.agents import AXIS, Functions, Layout, Shard, counted, each_agent
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
+from fedpd.core.distances import largest_distance
 from fedpd.engine.columns import AgentView, Column, Measure
 
 Metrics = dict[str, Array]  # a number for each column, by its name
-BLOCK_COLUMNS = 2**16  # parameters of all copies that are compared at a time
 
 
 def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) -> Vector:
@@ -22,7 +22,7 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
 
     def copy(one: tuple[Shard, Any]) -> tuple[Vector, None]:
         shard, agent = one
-        return counted(shard, algorithm.model(agent)), None
+        return zero_for_padding(shard, algorithm.model(agent)), None
 
     return each_agent(copy, (shard, agents), layout)[0] / layout.agents
 
@@ -93,7 +93,7 @@ def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard:
     def of_agent(one: Shard) -> tuple[Tree, Tree]:
         assert measure.agent is not None
         total, own = measure.agent(AgentView(functions, one), x)
-        return counted(one, total), own
+        return zero_for_padding(one, total), own
 
     total, each = each_agent(of_agent, shard, layout)
     if layout.mesh is not None:
@@ -107,31 +107,5 @@ def not_measured(columns: tuple[Column, ...]) -> Metrics:
 
 
 def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
-    """max_ij ||x_{0,i} - x_{0,j}||, from the differences to the first copy: equal copies give exactly 0.
-
-    ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>, c_i the difference of copy i to the first: since ||c_i|| is itself at most the
-    maximum, the cancellation costs no more than a rounding of it. In blocks of columns: takes the memory of a block.
-    """
-    copies = jax.tree.leaves(jax.vmap(algorithm.model)(agents))
-    parts = [_products(leaf.reshape(len(leaf), -1), layout) for leaf in copies]
-    inner, own, everyone = (sum(part) for part in zip(*parts, strict=True))
-    largest = jnp.max(own[:, None] + everyone - 2 * inner)
-    return jnp.sqrt(jnp.maximum(largest if layout.mesh is None else lax.pmax(largest, AXIS), 0))
-
-
-def _products(rows: Array, layout: Layout) -> tuple[Array, Array, Array]:
-    """(n, N) inner products of this device's rows with all rows, (n,) and (N,) their squares; less the first row."""
-    number, width = rows.shape
-    block = min(width, BLOCK_COLUMNS)
-
-    def add(q: Any, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        first = jnp.minimum(q * block, width - block)  # the last block begins earlier, and leaves out what was counted
-        own = jnp.where(first + jnp.arange(block) >= q * block, lax.dynamic_slice_in_dim(rows, first, block, 1), 0)
-        everyone = own if layout.mesh is None else lax.all_gather(own, AXIS, tiled=True)
-        own, everyone = own - everyone[:1], everyone - everyone[:1]
-        more = own @ everyone.T, jnp.sum(own * own, axis=1), jnp.sum(everyone * everyone, axis=1)
-        return jax.tree.map(jnp.add, sums, more)
-
-    total = number if layout.mesh is None else number * layout.mesh.size
-    zero = tuple(jnp.zeros(shape, rows.dtype) for shape in ((number, total), (number,), (total,)))
-    return lax.fori_loop(0, -(-width // block), add, zero)
+    """Return max_ij ||x_{0,i} - x_{0,j}||; exactly 0 where all copies are equal."""
+    return largest_distance(jax.vmap(algorithm.model)(agents), layout)

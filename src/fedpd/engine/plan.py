@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Array, Problem, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_ghosts
+from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_padding_agents
 from fedpd.engine import disk
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.debug import AgentByAgent, init_each
@@ -90,7 +90,7 @@ def begin(plan: Plan) -> Begun:
     columns = (*MEASURED, *plan.recorded)
     program = Program(plan.algorithm, Functions.of(problem), layout, kind, columns, plan.build)
     on_host, start = arrays(problem), Vector(problem.start)
-    shard = put_on_devices(layout, with_ghosts(on_host, layout), AGENTS)
+    shard = put_on_devices(layout, with_padding_agents(on_host, layout), AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
     settings: Any = plan.settings
@@ -125,7 +125,7 @@ def _begin_on_host(plan: Plan, program: Program, on_host: Shard, shard: Shard, s
     if plan.store is None:
         return AgentByAgent(), init_each(program, shard, start)
     block = disk.block_size(program, on_host, start)
-    filled = with_ghosts(on_host, plan.layout, block=block)
+    filled = with_padding_agents(on_host, plan.layout, block=block)
     store = disk.create(plan.store, program, filled, block, start, partial(put_on_devices, plan.layout))
     return disk.OnDisk(store, lambda part: None), store.agents
 

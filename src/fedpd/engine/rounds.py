@@ -19,12 +19,12 @@ from fedpd.core.agents import (
     Layout,
     Shard,
     agent_key,
-    counted,
     each_agent,
     each_in_place,
     local_objective,
-    unless,
+    unchanged_if_silent,
     update_agents,
+    zero_for_padding,
 )
 from fedpd.engine.columns import Column
 from fedpd.engine.metrics import Metrics, measure, not_measured
@@ -187,7 +187,7 @@ class InMemory:
         exchange, layout = program.algorithm.exchanges[number], program.layout
         if isinstance(exchange.aggregate, Mixing):
             mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
-            return unless(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
+            return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
         here, _ = attendance(program, inputs, r)
         return each_in_place(partial(receive, exchange, broadcast), agents, here, layout, silent)
 
@@ -219,7 +219,7 @@ def combine(
         return exchange.aggregate(server, mean, number / agents)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(step)[1])
-    return unless(silent, step, (server, nothing))
+    return unchanged_if_silent(silent, step, (server, nothing))
 
 
 def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
@@ -266,9 +266,9 @@ def _take_part(
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)
     if sends is None:
         to_mix = message if isinstance(exchange.aggregate, Mixing) else None
-        return (counted(shard, message), None), agent, (to_mix, work)
+        return (zero_for_padding(shard, message), None), agent, (to_mix, work)
     sent = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), message)
-    return counted(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
+    return zero_for_padding(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
 
 
 def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, at_least, positive, refuse
+from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.core import Answer, Array, Problem
 from fedpd.problems.build import from_losses
-from fedpd.theory.curvature import gram_eigenvalue
 
 LANES = 8  # float32 numbers in a vector register
 

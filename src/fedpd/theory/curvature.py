@@ -10,7 +10,9 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
+from fedpd.base.brief import brief
 from fedpd.base.checks import at_least, count
+from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
@@ -35,6 +37,9 @@ class Smoothness(NamedTuple):
     iterations: int  # the most that any power iteration took; 0 where it is exact
     safety: float  # 1 where it is exact
     how: str  # what the numbers are, in a sentence
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
@@ -92,11 +97,6 @@ def _exact(of_agents: np.ndarray, of_f: float, of_samples: float, how: str) -> S
 def signed_features(problem: Problem) -> list[np.ndarray]:
     """The rows b a of each agent of `problems.penalized_logistic`: N arrays (n_i, D), float64, no padding."""
     return [rows[:n].astype(np.float64) for rows, n in zip(problem.data, problem.sizes, strict=True)]
-
-
-def gram_eigenvalue(rows: np.ndarray) -> float:
-    """The largest eigenvalue of A^T A, ||A||^2, by the smaller of the two Gram matrices."""
-    return float(np.linalg.eigvalsh(rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T)[-1])
 
 
 def _penalty_curvature(problem: Problem) -> float:
@@ -257,7 +257,7 @@ def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, 
 def local_smoothness(functions: Functions, layout: Layout, shard: Shard, x: Vector, iterations: int = 10) -> Array:
     """max_i of the largest |eigenvalue| of the Hessian of f_i at x, from below, by a few power iterations.
 
-    Under any layout, so that a run can record it: it says how the curvature changes along the way. A ghost has
+    Under any layout, so that a run can record it: it says how the curvature changes along the way. A padding agent has
     its original's Hessian, which changes no maximum.
     """
     v = direction(x)

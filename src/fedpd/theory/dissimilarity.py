@@ -10,13 +10,13 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
+from fedpd.base.brief import brief
 from fedpd.base.checks import at_least
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem, Tree
-from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, counted, each_agent, local_objective
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, zero_for_padding
+from fedpd.core.distances import largest_distance
 from fedpd.theory.points import Places, Progress, check_finite, places
-
-TOGETHER = 64  # rows of the distance matrix that are computed at once
 
 
 class Profile(NamedTuple):
@@ -27,6 +27,9 @@ class Profile(NamedTuple):
     largest: np.ndarray  # max_i ||grad f_i||
     squares: np.ndarray  # sum_i ||grad f_i||^2
     stationarity: np.ndarray  # ||grad f||^2
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 class Similarity(NamedTuple):
@@ -112,23 +115,7 @@ def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
     offsets = [leaf - leaf[:1] for leaf in flat]
     squares = _squares(flat)
     centred = jnp.sqrt(jnp.max(_squares([leaf - leaf.mean(0) for leaf in offsets])))
-    return farthest(offsets, offsets), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
-
-
-def farthest(own: list[Array], everyone: list[Array]) -> Array:
-    """max_ij ||c_i - c_j||, c_i a row of `own`, [(n, d_1), (n, d_2), ...], c_j of `everyone`, N rows, one of them 0.
-
-    ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>: since ||c_i|| = ||c_i - 0|| is itself at most the maximum, the cancellation
-    costs no more than a rounding of it. Memory O(N d).
-    """
-    norms = _squares(everyone)
-
-    def row(one: tuple[list[Array], Array]) -> Array:
-        parts, norm = one
-        inner = sum(leaf @ part for leaf, part in zip(everyone, parts, strict=True))
-        return jnp.max(norms + norm - 2 * inner)
-
-    return jnp.sqrt(jnp.maximum(jnp.max(lax.map(row, (own, _squares(own)), batch_size=TOGETHER)), 0))
+    return largest_distance(gradients, layout), centred, jnp.sqrt(jnp.max(squares)), jnp.sum(squares), mean @ mean
 
 
 def _squares(leaves: list[Array]) -> Array:
@@ -141,7 +128,7 @@ def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) ->
 
     def gradient(one: Shard) -> tuple[Vector, Vector]:
         own = local_objective(functions, one).gradient(x)
-        return counted(one, own), own
+        return zero_for_padding(one, own), own
 
     return each_agent(gradient, shard, layout)
 
@@ -149,7 +136,7 @@ def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) ->
 def gradient_dissimilarity(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> Array:
     """max_i ||grad f_i(x) - grad f(x)||, the centred delta at x; up to a rounding of the largest ||grad f_i(x)||.
 
-    Under any layout, so that a run can record it. A ghost has its original's gradient, which changes no maximum.
+    Under any layout, so that a run can record it. A padding agent repeats a gradient, which changes no maximum.
     """
     total, gradients = _gradients(functions, layout, shard, x)
     mean = total / layout.agents

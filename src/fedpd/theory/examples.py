@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd.base.checks import refuse
+from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.core import Problem
-from fedpd.theory.curvature import gram_eigenvalue, signed_features
+from fedpd.theory.curvature import signed_features
 
 EQUAL = 1e-12  # relative difference up to which two Gram matrices are the same but for rounding
 

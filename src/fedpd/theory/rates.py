@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpd.base.brief import brief
 from fedpd.base.checks import at_least, below, count, positive, refuse
 from fedpd.theory.conditions import (
     ETA,
@@ -234,6 +235,9 @@ class Savings(NamedTuple):
     linear: np.ndarray  # the paper's two approximations of it
     logarithmic: np.ndarray
     guaranteed: np.ndarray  # the rule that is proved
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 def savings(ratios: Sequence[float] | np.ndarray, L: float, eta: float) -> Savings:

@@ -1,0 +1,32 @@
+"""A record in one line, where its arrays would fill pages."""
+
+from typing import Any
+
+import numpy as np
+
+FEW = 4  # numbers of an array up to which all are shown
+
+
+def brief(record: Any) -> str:
+    """Return the repr of a named tuple with each longer array as its shape and range.
+
+    Args:
+        record: A named tuple.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> class Found(NamedTuple):
+        ...     value: float
+        ...     per_agent: np.ndarray
+        >>> print(brief(Found(2.0, np.linspace(1, 2, 500))))
+        Found(value=2.0, per_agent=<(500,) from 1 to 2>)
+    """
+    fields = (f"{name}={_value(value)}" for name, value in zip(record._fields, record, strict=True))
+    return f"{type(record).__name__}({', '.join(fields)})"
+
+
+def _value(value: Any) -> str:
+    """Return the repr of one field, of a longer array its shape and range."""
+    if not isinstance(value, np.ndarray) or value.size <= FEW:
+        return repr(value)
+    return f"<{value.shape} from {value.min():g} to {value.max():g}>"

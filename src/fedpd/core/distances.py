@@ -1,0 +1,117 @@
+"""The largest distance between any two rows, in the memory of a block.
+
+The rows are compared by their differences c_i to the first row, so that equal rows give exactly 0:
+
+    ||c_i - c_j||^2 = ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>
+
+Since ||c_i|| is itself at most the largest distance, the cancellation costs no more than a rounding of that distance.
+"""
+
+import operator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedpd.core.agents import AXIS, Layout
+from fedpd.core.types import Array, Tree
+
+COLUMNS = 2**16  # numbers of every row that are read at a time
+ROWS = 2**12  # rows that are compared with all rows at a time
+
+
+class Products(NamedTuple):
+    """Inner products of differences to the first row, summed over the columns seen so far.
+
+    Attributes:
+        inner: (n, N) inner products of n rows with all N rows.
+        own: (n,) squared norms of the n rows.
+        everyone: (N,) squared norms of all rows.
+    """
+
+    inner: Array
+    own: Array
+    everyone: Array
+
+
+def products(own: Array, everyone: Array) -> Products:
+    """Return the inner products of one block of columns, for JAX and for NumPy arrays.
+
+    Args:
+        own: (n, w), the block's columns of n of the rows.
+        everyone: (N, w), the same columns of all rows; the first is the one that is subtracted.
+    """
+    first = everyone[:1]
+    own, everyone = own - first, everyone - first
+    return Products(own @ everyone.T, (own * own).sum(axis=1), (everyone * everyone).sum(axis=1))
+
+
+def largest_square(sums: Products) -> Array:
+    """Return max_ij ||c_i - c_j||^2 from the sums over all columns; a rounding may leave it below 0."""
+    return (sums.own[:, None] + sums.everyone - 2 * sums.inner).max()
+
+
+def largest_distance(rows: Tree, layout: Layout) -> Array:
+    """Return max_ij ||c_i - c_j|| over the rows of a pytree of JAX arrays.
+
+    Takes the memory of a block of columns of all rows, and of the inner products of at most ROWS rows with all.
+
+    Args:
+        rows: Leaves (n, ...); row i of all leaves together is c_i. Under a mesh, the n rows of this device.
+        layout: Its mesh says over which devices the rows are sharded; call it inside `sharded` then.
+    """
+    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows) if leaf.size]
+    number = len(leaves[0])
+    some = min(number, ROWS)
+
+    def square(start: Array | int) -> Array:
+        parts = [_leaf_products(leaf, start, some, layout) for leaf in leaves]
+        return largest_square(jax.tree.map(lambda *leaf: sum(leaf), *parts))
+
+    if some == number:
+        largest = square(0)
+    else:  # the last rows begin earlier: to compare some of them twice changes no maximum
+        starts = jnp.minimum(some * jnp.arange(-(-number // some)), number - some)
+        largest = jnp.max(lax.map(square, starts))
+    return jnp.sqrt(jnp.maximum(largest if layout.mesh is None else lax.pmax(largest, AXIS), 0))
+
+
+def _leaf_products(rows: Array, start: Array | int, some: int, layout: Layout) -> Products:
+    """Return the products of `some` of this device's rows, from `start` on, with the rows of all devices."""
+    number, width = rows.shape
+    block = min(width, COLUMNS)
+
+    def add(q: Array | int, sums: Products) -> Products:
+        first = jnp.minimum(q * block, width - block)  # the last block begins earlier, and leaves out what is summed
+        columns = jnp.where(first + jnp.arange(block) >= q * block, lax.dynamic_slice_in_dim(rows, first, block, 1), 0)
+        everyone = columns if layout.mesh is None else lax.all_gather(columns, AXIS, tiled=True)
+        own = columns if some == number else lax.dynamic_slice_in_dim(columns, start, some, 0)
+        return jax.tree.map(jnp.add, sums, products(own, everyone))
+
+    total = number if layout.mesh is None else number * layout.mesh.size
+    zero = Products(*(jnp.zeros(shape, rows.dtype) for shape in ((some, total), (some,), (total,))))
+    return lax.fori_loop(0, -(-width // block), add, zero)
+
+
+def largest_distance_on_host(rows: Tree) -> float:
+    """Return max_ij ||c_i - c_j|| over the rows of NumPy arrays or memory maps, read block by block.
+
+    The products of a block are computed in the precision of the rows and summed in float64.
+
+    Args:
+        rows: Leaves (N, ...); row i of all leaves together is c_i.
+    """
+    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows) if leaf.size]
+    number = len(leaves[0])
+    largest = 0.0
+    for start in range(0, number, ROWS):
+        some = min(number - start, ROWS)
+        sums = Products(*(np.zeros(shape) for shape in ((some, number), (some,), (number,))))
+        for leaf in leaves:
+            for first in range(0, leaf.shape[1], COLUMNS):
+                everyone = np.asarray(leaf[:, first : first + COLUMNS])
+                sums = jax.tree.map(operator.add, sums, products(everyone[start : start + some], everyone))
+        largest = np.maximum(largest, largest_square(sums))  # unlike max, it keeps a NaN
+    return float(np.sqrt(largest))
