@@ -5,7 +5,7 @@ What a run records besides (`simulate(record=...)`) are further columns of float
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -93,3 +93,20 @@ def read_parquet(path: Path) -> dict[tuple[str, int], History]:
     for row, key in enumerate(zip(labels, seeds, strict=True)):
         rows.setdefault(key, []).append(row)
     return {key: {name: column[chosen] for name, column in columns.items()} for key, chosen in rows.items()}
+
+
+def first_row(values: np.ndarray, target: float, better: Literal["less", "more"] = "less") -> int | None:
+    """Return the first row whose value is at least as good as the target, or None if there is none.
+
+    Args:
+        values: A column of a history. Values that are not finite never count.
+        target: The value to reach.
+        better: Whether "less" or "more" is better.
+
+    Example:
+        >>> first_row(np.array([9.0, np.nan, 0.5, 0.1]), 1.0)
+        2
+    """
+    reached = values >= target if better == "more" else values <= target
+    rows = np.flatnonzero(np.isfinite(values) & reached)
+    return int(rows[0]) if len(rows) else None
