@@ -112,6 +112,19 @@ def test_facts_of_alike_agents_and_of_labels() -> None:
     assert "a lower bound" in found.rows["smoothness L"]
 
 
+def test_facts_of_some_agents_where_there_are_too_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpd.report.facts.MOST_NUMBERS", 12)
+    agents = {i: {"x": np.eye(2) * (i + 1), "y": np.array([0, 1])} for i in range(9)}
+    problem = problems.classification(
+        lambda model, x: x @ model, fedpd.data.from_arrays(agents, agents), np.ones((2, 2))
+    )
+    found = facts(problem)
+    assert found.shown == "3 of 9 agents"
+    assert found.distances.shape == (3,)
+    assert found.labels is not None
+    assert found.labels.shape == (2, 3)
+
+
 def test_a_notebook_shows_runs_in_memory() -> None:
     problem = problems.random_quadratic(4, 3)
     runs = simulate(algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 4)), problem, rounds=20, seed=[0, 1])

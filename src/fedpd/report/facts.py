@@ -1,10 +1,8 @@
 """What the problem is like: its size, L, delta, and a picture of how unlike the agents are, at the start x^0."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedpd import theory
@@ -35,14 +33,15 @@ def rebuild(table: Mapping[str, Any]) -> Problem | str:
 
 
 def facts(problem: Problem) -> Facts:
-    some = _some(problem, min(problem.agents, max(2, MOST_NUMBERS // problem.dimension)))
+    number = min(problem.agents, max(2, MOST_NUMBERS // problem.dimension))
+    every = number == problem.agents
+    some = problem if every else problem.subset(_spread(problem.agents, number))
     gradients = start_gradients(some)
     centred = gradients - gradients.mean(axis=0)
     distances = np.sort(np.linalg.norm(centred, axis=1))[::-1]
-    chosen = np.linspace(0, some.agents - 1, min(some.agents, MOST_SHOWN)).round().astype(int)
+    chosen = _spread(some.agents, min(some.agents, MOST_SHOWN))
     alignment, order = _alignment(gradients[chosen])
-    counts = _label_counts(_of(some, chosen[order]))
-    every = some.agents == problem.agents
+    shares = _label_shares(some.subset(chosen[order]))
     whom = f"all {problem.agents:,} agents" if every else f"{some.agents:,} of {problem.agents:,} agents"
     rows = {
         "problem": problem.name.replace("_", " "),
@@ -53,7 +52,12 @@ def facts(problem: Problem) -> Facts:
         "heterogeneity δ": _heterogeneity(problem, distances, whom),
         "‖∇f(x⁰)‖": f"{np.linalg.norm(gradients.mean(axis=0)):.3g}",
     }
-    return Facts(rows, distances, alignment, counts, whom)
+    return Facts(rows, distances, alignment, shares, whom)
+
+
+def _spread(agents: int, number: int) -> np.ndarray:
+    """Return `number` of the agents, evenly spread over all of them."""
+    return np.linspace(0, agents - 1, number).round().astype(int)
 
 
 def _each(sizes: np.ndarray) -> str:
@@ -79,17 +83,6 @@ def _heterogeneity(problem: Problem, distances: np.ndarray, whom: str) -> str:
     return f"{distances[0]:.3g} ({measured}, a lower bound)"
 
 
-def _some(problem: Problem, number: int) -> Problem:
-    if number == problem.agents:
-        return problem
-    return _of(problem, np.linspace(0, problem.agents - 1, number).round().astype(int))
-
-
-def _of(problem: Problem, agents: np.ndarray) -> Problem:
-    data = jax.tree.map(lambda leaf: leaf[agents], problem.data)
-    return replace(problem, data=data, sizes=problem.sizes[agents], scale=problem.scale[agents])
-
-
 def _alignment(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cosines (m, m), in the order of the agents' angle in the plane of the two main directions."""
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
@@ -101,7 +94,7 @@ def _alignment(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cosines[np.ix_(order, order)], order
 
 
-def _label_counts(problem: Problem) -> np.ndarray | None:
+def _label_shares(problem: Problem) -> np.ndarray | None:
     """Shares (K, m) of each agent's labels, if its samples have whole numbers called y."""
     labels = problem.data.get("y") if isinstance(problem.data, dict) else None
     if labels is None or labels.ndim != 2 or labels.dtype.kind not in "iu":
