@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedpd.problems.quadratic import random_quadratic
-from fedpd.report.figures import COLOURS, Dash
+from fedpd.report.figures import COLOURS, Dash, clear_frame
 from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import communications_map
 
@@ -112,7 +112,6 @@ def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np
     axes.set_xlabel("ε/δ², accuracy wanted over differences between agents")
     axes.set_ylabel("p, share of communications that may be skipped")
     axes.set_title(f"η L = {eta * L:.3g}", fontsize=10)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure

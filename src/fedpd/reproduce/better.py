@@ -19,7 +19,8 @@ from fedpd.engine.simulate import Run, simulate
 from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
-from fedpd.report.tables import quantity
+from fedpd.report.numbers import short_number
+from fedpd.report.step_sizes import step_text
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.search.advise import advise
@@ -41,7 +42,7 @@ def better(session: Session) -> Findings:
     before = {label: costs_to(result.runs[0]) for label, result in results.items()}
     tuned = _tuned(session, plan.problem)
     advice = advise(plan.problem, TARGET, progress=session.tell).recommended
-    rows = [(label, before.get(label), tuned[label]["costs"], _setting(tuned[label]["table"])) for label in tuned]
+    rows = [(label, before.get(label), one["costs"], step_text(label, one["table"])) for label, one in tuned.items()]
     rows.sort(key=lambda row: (math.isnan(row[2]["communications"]), row[2]["communications"]))
     table = [HEADINGS, *(_row(*row) for row in rows)]
     best, auto = (tuned[label]["costs"]["communications"] for label in ("FedPD-GD", "FedPD-GD p=auto"))
@@ -63,8 +64,8 @@ def better(session: Session) -> Findings:
         Check(
             "FedPD as advised, from the measured L alone",
             "about 11",
-            f"{advice.communications:.0f} communications, {quantity(advice.samples)} samples, "
-            f"{quantity(advice.transfer, 'B')}",
+            f"{advice.communications:.0f} communications, {short_number(advice.samples)} samples, "
+            f"{short_number(advice.transfer, 'B')}",
             outcome(advice.reached and advice.communications <= 15),
             f"eta = {advice.table['eta']:.3g}, p = {advice.table.get('p', 0)}.",
         ),
@@ -109,22 +110,12 @@ def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
     return found
 
 
-def _setting(table: Mapping[str, Any]) -> str:
-    """The step of a method's table, in its own symbol."""
-    names = ("eta", "step", "rho", "mu") if "beta" in table else ("eta", "step", "rho", "alpha", "mu")  # elastic alpha
-    numbers = {name: table[name] for name in names if isinstance(table.get(name), float)}
-    if not numbers and isinstance(table.get("oracle"), Mapping):
-        step = table["oracle"]["step"]
-        numbers = {"step": step["initial"] if isinstance(step, Mapping) else step}
-    return ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
-
-
 def _row(label: str, before: Costs | None, after: Costs, setting: str) -> tuple[str, ...]:
     papers = "" if before is None else _number(before["communications"], "not in 600")
     if math.isnan(after["communications"]):
         return label, papers, f"not in {ROUNDS}", "", "", setting
-    moved = quantity(after["bytes_up"] + after["bytes_down"], "B")
-    return label, papers, _number(after["communications"]), quantity(after["samples"]), moved, setting
+    moved = short_number(after["bytes_up"] + after["bytes_down"], "B")
+    return label, papers, _number(after["communications"]), short_number(after["samples"]), moved, setting
 
 
 def _number(value: float, otherwise: str = "") -> str:

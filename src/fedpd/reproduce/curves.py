@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from fedpd.engine.simulate import Run
 from fedpd.experiments.runner import Result
-from fedpd.report.figures import COLOURS
+from fedpd.report.figures import COLOURS, clear_frame
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
 
@@ -126,7 +126,6 @@ def curves_figure(curves: Mapping[str, Curve], results: Mapping[str, Result]) ->
         axes.plot(curve.at, curve.values, "o", color=colour, markersize=6, markeredgecolor="white", clip_on=False)
     axes.plot([], [], "o", color="0.4", label="published")
     axes.set(yscale="log", xlabel="communications", ylabel="stationarity ‖∇f‖²")
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
