@@ -1,8 +1,8 @@
-"""Better than the paper: every method at its best step against the paper's steps, on the strongly non-iid data.
+"""Compare the paper's steps with the best step of every method, on the strongly non-iid data.
 
 `tune` tries factors 1/4 to 256 on the steps of each method's own rule for 200 rounds, and takes the one with the fewest
-communications to 1e-10; `advise` measures L and recommends a setting; p="auto" is one of the methods. What was tuned
-is kept in DIR/tuned.json, method by method, and not tuned again.
+communications to 1e-10. `advise` measures L and recommends a setting. p="auto" is one of the methods. DIR/tuned.json
+keeps the tuned methods, so that they are not tuned again.
 """
 
 import json
@@ -37,7 +37,7 @@ Costs = dict[str, float]  # to the target; NaN where it was not reached
 
 
 def better(session: Session) -> Findings:
-    """Costs to 1e-10, with the paper's steps, with tuned ones, and as advised."""
+    """Compare the costs to 1e-10 with the paper's steps, with tuned steps, and as advised."""
     plan, results = run_file(session, "better")
     before = {label: costs_to(result.runs[0]) for label, result in results.items()}
     tuned = _tuned(session, plan.problem)
@@ -72,16 +72,19 @@ def better(session: Session) -> Findings:
     ]
     papers_run = results["FedPD-GD"]._replace(label="FedPD-GD, the paper's step")
     figure = comparison_figure([papers_run, *_reruns(plan.problem, tuned)], "strongly non-iid data")
-    scale = f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds a method"
+    scale = (
+        f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds per method"
+    )
     return Findings(checks, scale, figure, table)
 
 
 def costs_to(run: Run) -> Costs:
+    """Return what a run spent until its stationarity was at most the target."""
     return {column: first_below(run, TARGET, column) for column in COSTS}
 
 
 def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
-    """The best step of every method, each kept as soon as it is found."""
+    """Return the best step of every method; each is saved as soon as it is found."""
     path = session.folder / "tuned.json"
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     L = theory.smoothness(problem)
@@ -100,7 +103,7 @@ def _keep(path: Path, known: Mapping[str, Any]) -> None:
 
 
 def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
-    """The tuned methods that the figure shows."""
+    """Run the tuned methods that the figure shows."""
     shown = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "SCAFFOLD")
     found = []
     for label in shown:

@@ -1,4 +1,4 @@
-"""Figures of formulas: lines, and what was measured as points."""
+"""Draw formulas as lines, and measurements as points."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ def lines_figure(
     points_label: str,
     scales: tuple[str, str] = ("log", "log"),
 ) -> Figure:
-    """Lines by label, and one set of points."""
+    """Draw lines by label, and one set of points."""
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.subplots()
     for number, (label, line) in enumerate(lines.items()):
