@@ -12,8 +12,10 @@ from fedpd.engine.history import first_row
 from fedpd.engine.simulate import Ensemble, Run
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, page, paper_figure, save_figure, target_table
+from fedpd.report.advice import tuning_table
 from fedpd.report.methods import example_methods, measure_sizes, methods_markdown
 from fedpd.report.numbers import short_number
+from fedpd.search.tune import tune
 
 PROBLEM = problems.random_quadratic(4, 3)
 
@@ -126,3 +128,13 @@ def test_accuracies_are_shown_where_there_are_any() -> None:
     assert figure.axes[0].get_ylabel() == "accuracy on all test samples"
     assert figure.axes[0].get_yscale() == "linear"
     assert len(figure.axes[0].lines[0].get_xdata()) == 4  # type: ignore[arg-type]
+
+
+def test_tuning_shows_the_oracles_step_of_cooperative_sgd() -> None:
+    (one,) = tune(PROBLEM, methods=["Cooperative SGD"], target=0.1, rounds=200, scales=[1.0, 4.0])
+    shown = text(tuning_table([one], 0.1))
+    assert f"step = {one.table['oracle']['step']:.3g}" in shown
+    assert "alpha" not in shown
+    row = first_row(one.runs[0].history["stationarity"], 0.1)
+    assert row is not None
+    assert short_number(one.runs[0].history["samples"][row]) in shown

@@ -105,7 +105,7 @@ def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
         table.add_column(heading, justify="left" if heading in ("method", "step size") else "right")
     for one in tuned:
         reached = not np.isnan(one.communications[one.best])
-        first = first_row(one.runs[0].history[MAIN], target)
+        first = first_row(one.runs[0].history[MAIN], target) if reached else None
         row, costs = -1 if first is None else first, cost_values(one.runs[0])
         table.add_row(
             one.label,
