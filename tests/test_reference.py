@@ -19,7 +19,7 @@ from tests.trajectories import gaps, recorded_coins, recorded_draw, trajectories
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 NAMES = ("text_strong", "code_weak")
-ALWAYS = np.ones(600, bool)
+COLUMNS = np.ones(600, bool)
 Arrays = dict[str, np.ndarray]
 
 
@@ -174,7 +174,7 @@ def test_simulate_gives_the_recorded_runs(
     np.testing.assert_allclose(found.model, wanted[f"{run}__x"][-1], rtol=0, atol=1e-12)
     assert_same_gap(found.history["stationarity"], wanted[f"{run}__gap"])
     assert_same_agents(found.agents, run, wanted)
-    communicated = ALWAYS[:rounds] if coins is None else wanted[coins][:rounds]
+    communicated = COLUMNS[:rounds] if coins is None else wanted[coins][:rounds]
     assert np.array_equal(found.history["communicated"][1:], communicated)
 
 
@@ -192,13 +192,13 @@ def test_the_pseudo_code_gives_the_recorded_runs(reference: dict[str, Arrays]) -
             agents, eta=0.08, oracle=paper.gd(0.08, 8), coins=runs["coin_p05"][:5]
         ),
         "fedpd_vr__eta0.08_gamma0.08_Q8_I20_B1": paper.fedpd(
-            agents, eta=0.08, oracle=paper.vr(0.08, 8, 20, runs["idx_vr_Q8"]), coins=ALWAYS[:3]
+            agents, eta=0.08, oracle=paper.vr(0.08, 8, 20, runs["idx_vr_Q8"]), coins=COLUMNS[:3]
         ),
         "fedpd_vr__eta0.08_gammaInf_Q2_I100_B1": paper.fedpd(
-            agents, eta=0.08, oracle=paper.vr(np.inf, 2, 100, runs["idx_vr_Q2"]), coins=ALWAYS[:3]
+            agents, eta=0.08, oracle=paper.vr(np.inf, 2, 100, runs["idx_vr_Q2"]), coins=COLUMNS[:3]
         ),
         "fedpd_sgd__eta4_eta1_1over600_Q600_T6": paper.fedpd(
-            agents, eta=4.0, oracle=paper.sgd(lambda r, q: 1 / 600, 600, sgd_rows), coins=ALWAYS[:1]
+            agents, eta=4.0, oracle=paper.sgd(lambda r, q: 1 / 600, 600, sgd_rows), coins=COLUMNS[:1]
         ),
         "fedavg_gd__eta0.005_Q8": paper.fedavg(agents, step=lambda r, q: 0.005, Q=8, rounds=3),
         "fedprox_gd__eta0.04_rho25_Q8": paper.fedprox(agents, rho=25.0, oracle=paper.gd(0.04, 8), rounds=3),

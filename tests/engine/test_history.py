@@ -12,6 +12,7 @@ from fedpd.engine.history import (
     History,
     Totals,
     extend,
+    first_row,
     mean_and_spread,
     read_parquet,
     start_row,
@@ -160,3 +161,15 @@ def test_mean_and_spread_over_the_rows_that_all_have() -> None:
     assert mean["communicated"].tolist() == [0, 0.5, 0, 1]
     assert spread["communicated"].tolist() == [0, 0.5, 0, 0]
     assert spread["samples"].tolist() == [0, 0, 0, 0]
+
+
+def test_the_first_row_that_reaches_a_target() -> None:
+    values = np.array([3.0, np.nan, -np.inf, 2.0, 1.0, np.inf, 2.0])
+    assert first_row(values, 2.0) == 3
+    assert first_row(values, 3.0) == 0
+    assert first_row(values, 0.5) is None, "minus infinity is not a value that was reached"
+    assert first_row(values, 3.0, better="more") == 0
+    assert first_row(values, 4.0, better="more") is None
+    assert first_row(np.array([0.1, 0.5, 0.9]), 0.5, better="more") == 1
+    assert first_row(np.array([0, 5, 7]), 5, better="more") == 1
+    assert first_row(np.zeros(0), 1.0) is None

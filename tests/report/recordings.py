@@ -1,18 +1,19 @@
-"""Recordings to report on, made up in no time: what a page shows of them can be worked out by hand."""
+"""Made-up runs to report on: what a page shows of them can be worked out by hand."""
 
 import numpy as np
 
+from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
-from fedpd.engine.history import COLUMNS, History
+from fedpd.engine.history import History
 from fedpd.report.recorded import Entry, Record, Recorded
 
 QUADRATIC = {"name": "random_quadratic", "agents": 4, "dimension": 3}
 
 
 def history(rate: float, rounds: int = 100, every: int = 1, accuracy: bool = False) -> History:
-    """Stationarity 10^(-rate r) after r rounds, a communication every `every` rounds."""
+    """Stationarity 10^(-rate r) after r rounds, one communication every `every` rounds."""
     r = np.arange(rounds + 1)
-    columns = {name: np.zeros(rounds + 1, dtype) for name, dtype in COLUMNS.items()}
+    columns = {name: np.zeros(rounds + 1, column.dtype) for name, column in COLUMNS.items()}
     columns |= {"round": r, "communications": r // every, "samples": 1501 * r, "local_updates": 2 * r}
     columns |= {"bytes_up": 24_010 * (r // every), "bytes_down": 24_010 * (r // every)}
     columns |= {"loss": 1 + 10.0 ** (-rate * r), "stationarity": 10.0 ** (-rate * r)}

@@ -13,7 +13,7 @@ import fedpd
 from fedpd import FedpdError, algorithms, oracles, problems, report, simulate
 from fedpd.report.curves import page_data, thinned
 from fedpd.report.facts import facts
-from fedpd.report.page import page_of
+from fedpd.report.pages import page_of
 from fedpd.report.recorded import Entry, Recorded, read_all
 from tests.report.recordings import diverging, entry, history, record
 
@@ -38,6 +38,24 @@ def test_the_data_holds_curves_bands_and_costs_of_every_target() -> None:
     assert quantity["targets"][quantity["chosen"]] == 1e-7
     assert first["reached"]["stationarity"][quantity["chosen"]]["costs"][0] == [52.5, 35, 70]
     assert len(quantity["findings"]) == len(quantity["goals"]) == len(quantity["targets"])
+
+
+def test_recorded_columns_reach_the_page() -> None:
+    one = entry("A", 0.1)
+    names = ("smoothness", "test_loss", "test_accuracy_agents", "test_accuracy_worst", "mae")
+    for run in one.runs:
+        run.history.update({name: np.linspace(0.9, 0.1, 101) for name in names})
+    made = page_of([record(one)])
+    quantities = {quantity["name"]: quantity for quantity in embedded(made.html)["quantities"]}
+    assert set(quantities) == {"stationarity", "loss", "consensus", *names}
+    assert quantities["test_accuracy_worst"]["share"]
+    assert quantities["test_accuracy_worst"]["words"] == "mean test accuracy of the worst tenth of the agents"
+    assert quantities["test_loss"]["goals"][0].startswith("test loss ≤ ")
+    for name in ("smoothness", "mae"):  # neither less nor more is better
+        assert quantities[name]["targets"] == []
+        assert "only curves" in quantities[name]["findings"][quantities[name]["chosen"]]
+    for heading in ("smoothness L", "test loss", "test accuracy of the worst tenth", "mae"):
+        assert f'<th scope="col">{heading}</th>' in made.html
 
 
 def test_what_is_not_finite_is_left_out_of_the_data() -> None:
@@ -79,7 +97,7 @@ def test_runs_of_different_problems_are_called_that() -> None:
     changed = other._replace(problem={"name": "random_quadratic", "agents": 5, "dimension": 3})
     assert "2 different problems" in page_of([one, changed]).html
     gone = one._replace(problem={"name": "network", "model": "MLP", "data": {"name": "leaf", "path": "gone"}})
-    assert "L, δ and the picture of the agents are not here." in page_of([gone]).html
+    assert "The report cannot show L, δ and the picture of the agents." in page_of([gone]).html
 
 
 def test_long_histories_are_thinned_for_drawing_only() -> None:
@@ -97,7 +115,7 @@ def test_long_histories_are_thinned_for_drawing_only() -> None:
 def test_nothing_finite_is_refused() -> None:
     broken = diverging("Broken")
     broken.runs[0].history["stationarity"][:] = np.nan
-    with pytest.raises(FedpdError, match=r"Broken: not one of its stationarities is finite.*NaN"):
+    with pytest.raises(FedpdError, match=r"Broken: none of its stationarities is finite.*NaN"):
         page_of([record(broken)])
 
 
@@ -112,10 +130,26 @@ def test_facts_of_alike_agents_and_of_labels() -> None:
     assert "a lower bound" in found.rows["smoothness L"]
 
 
+def test_facts_of_some_agents_where_there_are_too_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpd.report.facts.MOST_NUMBERS", 12)
+    agents = {i: {"x": np.eye(2) * (i + 1), "y": np.array([0, 1])} for i in range(9)}
+    problem = problems.classification(
+        lambda model, x: x @ model, fedpd.data.from_arrays(agents, agents), np.ones((2, 2))
+    )
+    found = facts(problem)
+    assert found.shown == "3 of 9 agents"
+    assert found.distances.shape == (3,)
+    assert found.labels is not None
+    assert found.labels.shape == (2, 3)
+
+
 def test_a_notebook_shows_runs_in_memory() -> None:
     problem = problems.random_quadratic(4, 3)
     runs = simulate(algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 4)), problem, rounds=20, seed=[0, 1])
     made = report.page({"FedPD": runs}, problem, name="Mine")
+    assert len(repr(made)) < 500
+    assert made.finding in repr(made)
+    assert len(repr(made).splitlines()) == 2
     assert made._repr_html_().startswith("<iframe srcdoc=")
     assert "<title>Mine</title>" in made.html
     assert len(embedded(made.html)["entries"][0]["round"]) == 21

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedpd.report.page import page_of
-from fedpd.report.reach import COSTS, Reached, finding, goal, reach, targets
+from fedpd.report.numbers import short_number
+from fedpd.report.pages import page_of
+from fedpd.report.quantities import COSTS, goal
+from fedpd.report.reach import Reached, finding, reach, targets
 from fedpd.report.recorded import Entry
-from fedpd.report.tables import quantity
 from tests.report.recordings import diverging, entry, record
 
 driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
@@ -29,6 +30,8 @@ FEW = [
     entry("Rarely", 0.1, 0.1, every=4, accuracy=True),
     entry("Never", 0.001, 0.002, accuracy=True),
 ]
+OWN = [entry("Own", 0.1)]
+OWN[0].runs[0].history["mean_error"] = OWN[0].runs[0].history["loss"] - 1
 MANY = [entry(f"Method {i}", 0.05 + 0.01 * i, 0.06 + 0.01 * i) for i in range(39)] + [diverging("Explodes")]
 
 Open = Callable[..., Any]
@@ -45,7 +48,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    made = {"one": ONE, "few": FEW, "many": MANY}
+    made = {"one": ONE, "few": FEW, "many": MANY, "own": OWN}
     return {name: page_of([record(*entries)]).save(folder / f"{name}.html") for name, entries in made.items()}
 
 
@@ -103,8 +106,8 @@ def cells(met: Reached) -> list[str]:
         write = {
             "communications": lambda n: f"{n:,.0f}" if n == int(n) or n >= 100 else f"{n:.1f}",
             "seconds": lambda n: f"{n:.3g} s",
-            "bytes": lambda n: quantity(n, "B"),
-        }.get(cost, quantity)
+            "bytes": lambda n: short_number(n, "B"),
+        }.get(cost, short_number)
         mean, least, most = met.costs[cost]
         shown.append(write(mean) + (f"\n{write(least)} to {write(most)}" if least != most else ""))
     return shown
@@ -144,11 +147,14 @@ def test_it_renders_and_the_slider_moves_table_and_finding(open_page: Open, name
 def test_measures_axes_and_methods_are_chosen(open_page: Open) -> None:
     page = open_page("few")
     assert layout(page) | {"colour": ""} == {
-        "x": COSTS["communications"], "xtype": "linear", "ytype": "log", "colour": "",
+        "x": COSTS["communications"].words, "xtype": "linear", "ytype": "log", "colour": "",
     }  # fmt: skip
     for cost in ("samples", "bytes", "seconds"):
         page.click(f"#x button[data-name={cost}]")
-        assert (layout(page)["x"], layout(page)["xtype"]) == (COSTS[cost], "linear" if cost == "seconds" else "log")
+        assert (layout(page)["x"], layout(page)["xtype"]) == (
+            COSTS[cost].words,
+            "linear" if cost == "seconds" else "log",
+        )
         target = targets(FEW, "stationarity")[page.evaluate("Number(document.getElementById('target').value)")]
         check_table(page, FEW, "stationarity", target, by=cost)
     page.check("#log-x")
@@ -184,13 +190,25 @@ def test_methods_are_toggled_and_labels_are_only_ever_text(open_page: Open) -> N
     assert name.startswith("&lt;script&gt;")
 
 
+def test_a_quantity_without_a_direction_has_curves_only(open_page: Open) -> None:
+    page = open_page("own")
+    page.click("#y button[data-name=mean_error]")
+    assert page.inner_text("#y button[data-name=mean_error]") == "mean error"
+    assert not page.is_visible("#cost-to-target")
+    assert "only curves" in page.inner_text("#finding")
+    assert curves(page) == 1
+    page.click("#y button[data-name=stationarity]")
+    assert page.is_visible("#cost-to-target")
+    check_table(page, OWN, "stationarity", 1e-10)
+
+
 def test_a_phone_shows_forty_runs_without_scrolling_sideways(open_page: Open) -> None:
     page = open_page("many", viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     box = page.locator("#figure .main-svg").first.bounding_box()
     assert 300 < box["width"] <= 390
     page.tap("#x button[data-name=bytes]")
-    assert layout(page)["x"] == COSTS["bytes"]
+    assert layout(page)["x"] == COSTS["bytes"].words
 
 
 def test_dark_and_light_and_print_are_followed(open_page: Open) -> None:

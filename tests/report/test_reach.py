@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from fedpd.report.reach import finding, reach, shared_quantities, targets, usual_target
+from fedpd.report.quantities import shared_quantities
+from fedpd.report.reach import finding, reach, targets, usual_target
+from fedpd.report.recorded import Entry
 from tests.report.recordings import diverging, entry
+
+
+def names(*entries: Entry) -> list[str]:
+    return [column.name for column in shared_quantities(entries)]
+
 
 FAST, SLOW = entry("Fast", 0.2, 0.25), entry("Slow", 0.1, 0.1)
 
@@ -30,8 +37,8 @@ def test_more_is_better_for_accuracies() -> None:
     met = reach(one, "test_accuracy", 0.91)
     assert met.costs is not None
     assert met.costs["communications"][0] == 10
-    assert "test_accuracy" in shared_quantities([one])
-    assert "test_accuracy" not in shared_quantities([one, FAST])
+    assert "test_accuracy" in names(one)
+    assert "test_accuracy" not in names(one, FAST)
     offered = targets([one], "test_accuracy")
     assert offered == sorted(offered)
     assert offered[0] == pytest.approx(0.1)
@@ -85,3 +92,14 @@ def test_the_finding_is_honest_when_nobody_gets_there() -> None:
 def test_a_run_that_blew_up_counts_up_to_there() -> None:
     met = reach(diverging("Explodes"), "stationarity", 1e-3)
     assert (met.costs, met.best, met.at) == (None, 1, 0)
+
+
+def test_every_measured_column_is_a_quantity() -> None:
+    own = entry("Own", 0.1)
+    recorded = ("smoothness", "test_loss", "test_accuracy_agents", "test_accuracy_worst", "mae")
+    for run in own.runs:
+        run.history.update({name: np.ones(101) for name in recorded} | {"missing": np.zeros(101, int)})
+    found = names(own)
+    assert found[0] == "stationarity"
+    assert found[-1] == "mae", "fedpd does not know it"
+    assert set(found) == {"stationarity", "loss", "consensus", *recorded}, "neither costs nor events"

@@ -7,11 +7,15 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fedpd import algorithms, data, oracles, problems, simulate
+from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
+from fedpd.engine.history import first_row
+from fedpd.engine.run import Ensemble, Run
 from fedpd.experiments.runner import Result
-from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
+from fedpd.report import comparison_figure, comparison_table, page, paper_figure, save_figure, target_table
+from fedpd.report.advice import tuning_table
 from fedpd.report.methods import example_methods, measure_sizes, methods_markdown
-from fedpd.report.tables import first_at_most, quantity
+from fedpd.report.numbers import short_number
+from fedpd.search.tune import tune
 
 PROBLEM = problems.random_quadratic(4, 3)
 
@@ -43,13 +47,13 @@ def test_the_target_table_counts_until_the_target(results: list[Result]) -> None
     shown = text(target_table(results, 1e-6))
     row = next(line for line in shown.splitlines() if "FedPD" in line)
     stationarity = results[0].runs[0].history["stationarity"]
-    assert f" {first_at_most(stationarity, 1e-6)} " in row
+    assert f" {first_row(stationarity, 1e-6)} " in row
     assert "no: best" in shown
 
 
 def test_large_numbers_are_readable() -> None:
-    assert [quantity(n) for n in (0, 5, 999, 1000, 192e6)] == ["0", "5", "999", "1 k", "192 M"]
-    assert quantity(9.6e6, "B") == "9.6 MB"
+    assert [short_number(n) for n in (0, 5, 999, 1000, 192e6)] == ["0", "5", "999", "1 k", "192 M"]
+    assert short_number(9.6e6, "B") == "9.6 MB"
 
 
 def test_figures_are_drawn_with_seeds_and_without_what_is_not_finite(results: list[Result], tmp_path: Path) -> None:
@@ -60,6 +64,39 @@ def test_figures_are_drawn_with_seeds_and_without_what_is_not_finite(results: li
     assert len(left.collections) == 1  # the band over the seeds
     assert left.get_yscale() == right.get_yscale() == right.get_xscale() == "log"
     assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path, "comparison"))
+
+
+def test_tables_and_figures_take_what_a_page_takes(results: list[Result]) -> None:
+    good, bad = results
+    runs: dict[str, Run | Ensemble] = {
+        good.label: simulate(algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 8)), PROBLEM, rounds=60, seed=[0, 1]),
+        bad.label: bad.runs[0],
+    }
+    lines = [line.rpartition(" s ")[0] for line in text(comparison_table(runs)).splitlines()]  # but for the time
+    assert [line[:60] for line in lines] == [
+        line.rpartition(" s ")[0][:60] for line in text(comparison_table(results)).splitlines()
+    ]
+    assert text(target_table(runs, 1e-6)) == text(target_table(results, 1e-6))
+    for drawn in (comparison_figure(runs), paper_figure(runs, "samples")):
+        assert [line.get_label() for line in drawn.axes[0].lines] == ["FedPD [exact]", "FedAvg"]
+    assert page(results).finding == page(runs).finding
+    for function in (comparison_figure, comparison_table, page):
+        with pytest.raises(FedpdError, match="must hold at least one run"):
+            function({})
+
+
+def test_quantities_and_costs_that_there_are_not(results: list[Result]) -> None:
+    with pytest.raises(FedpdError, match=r"quantity = 'test_accuracy': there is no such choice"):
+        comparison_figure(results, quantity="test_accuracy")
+    with pytest.raises(FedpdError, match=r"cost = 'time': there is no such choice"):
+        paper_figure(results, "time")
+
+
+def test_axes_are_those_of_the_column(results: list[Result]) -> None:
+    figure = comparison_figure(results[:1], quantity="consensus")
+    assert figure.axes[0].get_ylabel() == "consensus gap"
+    assert figure.axes[0].get_yscale() == "log"
+    assert paper_figure(results, "seconds", "loss").axes[0].get_xscale() == "linear"
 
 
 def test_forty_curves_look_different(results: list[Result]) -> None:
@@ -91,3 +128,13 @@ def test_accuracies_are_shown_where_there_are_any() -> None:
     assert figure.axes[0].get_ylabel() == "accuracy on all test samples"
     assert figure.axes[0].get_yscale() == "linear"
     assert len(figure.axes[0].lines[0].get_xdata()) == 4  # type: ignore[arg-type]
+
+
+def test_tuning_shows_the_oracles_step_of_cooperative_sgd() -> None:
+    (one,) = tune(PROBLEM, methods=["Cooperative SGD"], target=0.1, rounds=200, scales=[1.0, 4.0])
+    shown = text(tuning_table([one], 0.1))
+    assert f"step = {one.table['oracle']['step']:.3g}" in shown
+    assert "alpha" not in shown
+    row = first_row(one.runs[0].history["stationarity"], 0.1)
+    assert row is not None
+    assert short_number(one.runs[0].history["samples"][row]) in shown

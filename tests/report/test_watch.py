@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedpd import FedpdError
+from fedpd.base.progress import Event
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.report.braille import plot
 from fedpd.report.curves import page_data
@@ -49,8 +50,8 @@ def half(tmp_path: Path) -> Path:
     folder = tmp_path / "half"
     run_folder.create(folder, EXPERIMENT)
 
-    def stop(label: str, done: int, stationarity: float) -> None:
-        if done > 10:
+    def stop(event: Event) -> None:
+        if event.done > 10:
             raise StopError
 
     with pytest.raises(StopError):

@@ -107,7 +107,6 @@ def test_a_method_that_never_gets_there_has_no_costs() -> None:
     assert better._row("FedAvg", nothing, nothing, "step = 1")[1:3] == ("not in 600", "not in 200")
     some = {"communications": 11.0, "samples": 3.5e6, "bytes_up": 1e5, "bytes_down": 1e5}
     assert better._row("FedPD", None, some, "eta = 2") == ("FedPD", "", "11", "3.5 M", "200 kB", "eta = 2")
-    assert better._setting({"oracle": {"step": {"initial": 0.5}}}) == "step = 0.5"
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """A problem: the agents' losses and data, and what is known of its answer."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from fedpd.base.checks import refuse
 from fedpd.core.types import Losses, Penalty, Statistics, Tree
 
 
@@ -70,3 +72,56 @@ class Problem:
     @property
     def dimension(self) -> int:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
+
+    def subset(self, agents: Sequence[int] | np.ndarray) -> "Problem":
+        """Return the problem of some of the agents: f is the mean of their f_i.
+
+        Args:
+            agents: The numbers of the agents to keep, from 0 to N - 1, in the order that they get.
+
+        Returns:
+            A problem with the samples, weights and test samples of these agents. The answer is kept if all agents are,
+            and is unknown otherwise.
+
+        Raises:
+            FedpdError: There is no such agent.
+        """
+        kept = np.asarray(agents)
+        numbers = kept.ndim == 1 and kept.size > 0 and kept.dtype.kind in "iu"
+        if not numbers or kept.min() < 0 or kept.max() >= self.agents:
+            rule = f"must be a list of numbers from 0 to {self.agents - 1}"
+            refuse("agents", kept.tolist(), rule, "Give e.g. [0, 1]")
+
+        def some(tree: Tree) -> Tree:
+            return jax.tree.map(lambda leaf: leaf[kept], tree)
+
+        tests = self.evaluation
+        return replace(
+            self,
+            data=some(self.data),
+            sizes=self.sizes[kept],
+            scale=self.scale[kept],
+            answer=self.answer if np.array_equal(np.sort(kept), np.arange(self.agents)) else UNKNOWN,
+            evaluation=tests and tests._replace(data=some(tests.data), sizes=tests.sizes[kept]),
+        )
+
+    def __repr__(self) -> str:
+        least, most = int(self.sizes.min()), int(self.sizes.max())
+        each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+        tests = "" if self.evaluation is None else f"; {int(self.evaluation.sizes.sum()):,} test samples"
+        return "\n".join(
+            (
+                f"Problem {self.name!r}",
+                f"  agents      {self.agents:,}",
+                f"  samples     {self.samples:,}, {each} per agent{tests}",
+                f"  parameters  {self.dimension:,}, {'float64' if self.double else 'float32'}",
+                f"  known       {_known(self.answer)}",
+            )
+        )
+
+
+def _known(answer: Answer) -> str:
+    words = [] if answer.minimiser is None else ["a minimiser"]
+    words += [] if answer.smoothness is None else [f"smoothness L = {answer.smoothness:.3g}"]
+    words += [] if answer.heterogeneity is None else [f"heterogeneity delta = {answer.heterogeneity:.3g}"]
+    return ", ".join(words) or "nothing"

@@ -167,9 +167,9 @@ COUNTED = (
         "cost",
         np.int64,
     ),
-    Column("samples", "sample gradients computed, all agents together", "samples", "cost", np.int64),
-    Column("bytes_up", "bytes sent by all agents together", "bytes up", "cost", np.int64, "bytes"),
-    Column("bytes_down", "bytes received by all agents together", "bytes down", "cost", np.int64, "bytes"),
+    Column("samples", "sample gradients computed, all agents together", "samples", "cost", np.int64, log=True),
+    Column("bytes_up", "bytes sent by all agents together", "bytes up", "cost", np.int64, "bytes", log=True),
+    Column("bytes_down", "bytes received by all agents together", "bytes down", "cost", np.int64, "bytes", log=True),
 )
 MEASURED = (
     Column(
@@ -239,7 +239,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
         Column(
             "test_accuracy_agents",
-            "test accuracy, mean over the agents",
+            "mean test accuracy of the agents",
             "mean test accuracy of the agents",
             unit="share",
             better="more",
@@ -248,7 +248,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
         Column(
             "test_accuracy_worst",
-            "test accuracy, mean over the worst tenth of the agents",
+            "mean test accuracy of the worst tenth of the agents",
             "test accuracy of the worst tenth",
             unit="share",
             better="more",
@@ -257,7 +257,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
         ),
         Column(
             "test_loss",
-            "loss, mean over all test samples",
+            "test loss, mean over all test samples",
             "test loss",
             better="less",
             measure=JUDGEMENT,

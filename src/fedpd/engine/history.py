@@ -80,12 +80,17 @@ def read_parquet(path: Path) -> dict[tuple[str, int], History]:
 
 
 def first_row(values: np.ndarray, target: float, better: Literal["less", "more"] = "less") -> int | None:
-    """Return the first row whose value has reached a target; None if none has. Values that are not finite never do.
+    """Return the first row whose value is at least as good as the target, or None if there is none.
 
     Args:
-        values: (rows,) the values of a column.
+        values: A column of a history. Values that are not finite never count.
         target: The value to reach.
         better: Whether "less" or "more" is better.
+
+    Example:
+        >>> first_row(np.array([9.0, np.nan, 0.5, 0.1]), 1.0)
+        2
     """
-    reached = np.flatnonzero(np.isfinite(values) & (values <= target if better == "less" else values >= target))
-    return int(reached[0]) if len(reached) else None
+    reached = values >= target if better == "more" else values <= target
+    rows = np.flatnonzero(np.isfinite(values) & reached)
+    return int(rows[0]) if len(rows) else None

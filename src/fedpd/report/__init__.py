@@ -1,12 +1,12 @@
-"""What came out: tables, figures and pages.
+"""Report runs in tables, figures and pages.
 
-report.page(runs, problem)       runs in memory, as a page that a notebook shows
-report.write_report(folders)     runs' folders, as `fedpd report` writes it
+report.page(runs, problem) makes a page of runs in memory, which a notebook shows by itself.
+report.write_report(folders) writes the page of run folders, as `fedpd report` does.
 """
 
 from fedpd.report.command import write_report
 from fedpd.report.figures import comparison_figure, paper_figure, save_figure
-from fedpd.report.page import Page, page
+from fedpd.report.pages import Page, page
 from fedpd.report.tables import comparison_table, target_table
 
 __all__ = [

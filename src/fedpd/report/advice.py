@@ -1,4 +1,4 @@
-"""Advice and tuning as people read them: tables, a figure, and the experiment files that do it."""
+"""Show advice and tuning: tables, a figure, and the experiment files that run the recommended settings."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,19 +7,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
+from fedpd.engine.history import first_row
 from fedpd.experiments.calls import toml_text
-from fedpd.report.figures import COLOURS, DASHES
-from fedpd.report.tables import quantity
+from fedpd.report.figures import clear_frame, line_style
+from fedpd.report.quantities import COSTS, MAIN, cost_text, cost_values
+from fedpd.report.step_sizes import step_text
 from fedpd.search.advise import Advice, Setting
 from fedpd.search.tune import Tuned
 
-STEPS = ("eta", "step", "rho", "alpha", "mu")  # what a method may call its step size, or its inverse
-
 
 def constants_table(advice: Advice) -> Table:
-    """What was measured of the problem, and how."""
+    """Return a table of the constants that were measured of the problem, and how."""
     table = Table(title="The problem", title_justify="left")
-    for heading in ("constant", "value", "what it is"):
+    for heading in ("constant", "value", "meaning"):
         table.add_column(heading, justify="right" if heading == "value" else "left", overflow="fold")
     smoothness, similarity = advice.smoothness, advice.similarity
     table.add_row("L", f"{smoothness.value:.4g}", f"smoothness of the f_i; {smoothness.how}")
@@ -31,7 +31,7 @@ def constants_table(advice: Advice) -> Table:
 
 
 def settings_table(advice: Advice) -> Table:
-    """The two settings side by side."""
+    """Return a table of the guaranteed and the recommended setting, side by side."""
     table = Table(title=f"FedPD to ||grad f||^2 <= {advice.epsilon:g}", title_justify="left")
     table.add_column("")
     settings = (advice.guaranteed, advice.recommended)
@@ -73,31 +73,31 @@ def _word(p: object) -> str:
 
 
 def advice_notes(advice: Advice) -> list[str]:
-    """What to know about the two."""
+    """Return what to know about the two settings, as sentences."""
     notes = [
-        "Guaranteed is what Theorem 1 proves for any L-smooth f_i: pessimistic by orders of magnitude. Recommended is "
-        "a heuristic, tried on this problem.",
+        "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude. "
+        "The recommended setting is a heuristic that was tried on this problem.",
         f"The paper's own rule for p, C(p) <= epsilon/(3 delta^2), gives {advice.paper_p:.3g} at the measured delta; "
-        'it drops a constant and leaves a floor. drift="corrected" or p="auto" skip without one.',
+        'it drops a constant and leaves an error floor. drift="corrected" and p="auto" skip without one.',
     ]
     if advice.smoothness.exact:
-        notes.append("L is exact, so a large eta is the better saving here, and every round communicates.")
+        notes.append("L is exact, so a large eta saves more here than skipping, and every round communicates.")
     else:
-        notes.append('L is an estimate, so eta may be far below the best: p="auto" saves what that would waste.')
+        notes.append('L is an estimate, so eta may be far below the best. p="auto" skips what that would waste.')
     return notes
 
 
 def experiment_text(problem: str, rounds: int, tables: Sequence[dict[str, object]]) -> str:
-    """An experiment file: the problem's table as text, rounds, and methods."""
+    """Return an experiment file from the lines of its problem, the number of rounds, and the tables of its methods."""
     methods = "\n\n".join(f"[[algorithm]]\n{toml_text(table)}" for table in tables)
     return f"[problem]\n{problem}\n\n[run]\nrounds = {rounds}\n\n{methods}\n"
 
 
 def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
-    """Each method at its best, beside its own rule."""
+    """Return a table of the best step size of each method, beside the one of its own rule."""
     table = Table(
         title=f"Best step sizes, by communications to ||grad f||^2 <= {target:g}",
-        caption="x rule: the factor on the method's own rule. never: the lowest stationarity instead",
+        caption="x rule: the factor on the method's own rule. never: not reached, with the lowest stationarity",
         title_justify="left",
         caption_justify="left",
     )
@@ -105,28 +105,17 @@ def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
         table.add_column(heading, justify="left" if heading in ("method", "step size") else "right")
     for one in tuned:
         reached = not np.isnan(one.communications[one.best])
-        history = one.runs[0].history
-        row = int(np.argmax(history["stationarity"] <= target)) if reached else -1
-        found = f"{one.communications[one.best]:.4g}" if reached else f"never: {one.stationarity[one.best]:.1e}"
-        samples, moved = history["samples"][row], history["bytes_up"][row] + history["bytes_down"][row]
-        cells = (
-            step_size(one),
+        first = first_row(one.runs[0].history[MAIN], target) if reached else None
+        row, costs = -1 if first is None else first, cost_values(one.runs[0])
+        table.add_row(
+            one.label,
+            step_text(one.label, one.table),
             f"{one.scales[one.best]:.3g}",
-            found,
+            f"{one.communications[one.best]:.4g}" if reached else f"never: {one.stationarity[one.best]:.1e}",
             _by_rule(one),
-            quantity(samples),
-            quantity(moved, "B"),
+            *(cost_text(COSTS[name], costs[name][row]) for name in ("samples", "bytes")),
         )
-        table.add_row(one.label, *cells)
     return table
-
-
-def step_size(one: Tuned) -> str:
-    """ "eta = 1.4": the step of the best setting, by the method's own symbol."""
-    table = one.table if any(name in one.table for name in STEPS) else one.table["oracle"]
-    name = next(name for name in STEPS if name in table)
-    value = table[name]
-    return f"{name} = {value['initial']:.3g}/sqrt" if isinstance(value, dict) else f"{name} = {value:.3g}"
 
 
 def _by_rule(one: Tuned) -> str:
@@ -137,18 +126,18 @@ def _by_rule(one: Tuned) -> str:
 
 
 def sensitivity_figure(tuned: Sequence[Tuned], target: float, rounds: int) -> Figure:
-    """Communications to the target against the factor on each method's own step size: how much tuning matters."""
+    """Draw the communications to the target against the factor on each method's own step size."""
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, one in enumerate(tuned):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        style = line_style(number)
         reached = not np.isnan(one.communications[one.best])
         label = one.label if reached else f"{one.label} (never)"
         x, y = one.scales, one.communications
-        axes.plot(x, y, linestyle=dash, color=colour, marker="o", markersize=3.5, label=label)
+        axes.plot(x, y, **style, marker="o", markersize=3.5, label=label)
         if reached:
             best = (one.scales[one.best], one.communications[one.best])
-            axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=colour)
+            axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=style["color"])
     axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -157,7 +146,6 @@ def sensitivity_figure(tuned: Sequence[Tuned], target: float, rounds: int) -> Fi
     axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
     axes.set_ylabel(f"communications to ‖∇f‖² ≤ {target:g}")
     axes.set_title(f"gaps: not reached within {rounds} rounds", fontsize=9, loc="right", color="0.4")
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure

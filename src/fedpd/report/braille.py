@@ -1,4 +1,4 @@
-"""Curves in a terminal: a character is two by four dots of braille, so that a few lines show a shape."""
+"""Draw curves in a terminal. A character has two by four dots of braille, so a few lines show a shape."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ Curve = tuple[np.ndarray, np.ndarray]  # x and y, finite
 
 
 def plot(curves: Sequence[Curve], width: int, height: int) -> tuple[list[Text], tuple[float, float, float, float]]:
-    """The lines of a plot, and the ends of its axes (left, right, bottom, top). Curve i has colour i."""
+    """Return the lines of a plot and the ends of its axes (left, right, bottom, top). Curve i has colour i."""
     points = [(x, y) for x, y in curves if len(x)]
     left, right = _ends([x for x, _ in points])
     bottom, top = _ends([y for _, y in points])
@@ -41,7 +41,7 @@ def _ends(columns: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def _dots(columns: np.ndarray, rows: np.ndarray) -> set[tuple[int, int]]:
-    """The dots on the straight lines between the points."""
+    """Return the dots on the straight lines between the points."""
     dots = {(round(column), round(row)) for column, row in zip(columns, rows, strict=True)}
     for i in range(len(columns) - 1):
         steps = int(max(abs(columns[i + 1] - columns[i]), abs(rows[i + 1] - rows[i]))) + 2

@@ -1,4 +1,4 @@
-"""What `fedpd report` does: read the folders, write the page, and the figures and tables that were asked for."""
+"""Do what `fedpd report` does: read run folders, and write the page, figures and CSV files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,21 @@ from typing import NamedTuple
 from fedpd.base.checks import choice, positive, refuse
 from fedpd.report.export import save_costs, save_histories
 from fedpd.report.figures import FORMATS, save_paper_figures
-from fedpd.report.page import page_of
+from fedpd.report.pages import page_of
+from fedpd.report.quantities import MAIN
 from fedpd.report.reach import targets, usual_target
 from fedpd.report.recorded import read_all
 
 
 class Written(NamedTuple):
+    """What `write_report` wrote.
+
+    Attributes:
+        finding: The first sentence of the page.
+        page: The path of the page.
+        others: The paths of figures and CSV files.
+    """
+
     finding: str
     page: Path
     others: list[Path]
@@ -26,7 +35,15 @@ def write_report(
     figures: Sequence[str] = (),
     csv: bool = False,
 ) -> Written:
-    """The page of some runs' folders at `out` (None: in the folder, or here if there are several); the rest beside."""
+    """Write the page of run folders, and figures and CSV files beside it.
+
+    Args:
+        folders: Run folders, finished or not.
+        out: The file to write; None is report.html in the folder, or in the current folder if there are several.
+        target: The stationarity at which the slider stands at first.
+        figures: File formats of figures for a paper: "pdf", "svg", "png".
+        csv: Whether to write the histories and the costs to the target as CSV.
+    """
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.suffix.lower() not in (".html", ".htm"):
         refuse("--out", str(path), "the report is a page of HTML", "Give a file name that ends in .html")
@@ -41,7 +58,7 @@ def write_report(
     beside = path.with_suffix("")
     others = save_paper_figures(entries, Path(f"{beside}-figures"), figures) if figures else []
     if csv:
-        chosen = usual_target(entries, "stationarity", targets(entries, "stationarity")) if target is None else target
+        chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if target is None else target
         others.append(save_histories(records, Path(f"{beside}-histories.csv")))
-        others.append(save_costs(records, "stationarity", chosen, Path(f"{beside}-costs.csv")))
+        others.append(save_costs(records, MAIN, chosen, Path(f"{beside}-costs.csv")))
     return Written(page.finding, path, others)

@@ -1,23 +1,13 @@
-"""The runs as the page's script gets them: curves with their bands, and the costs to every target of the slider."""
+"""Make the data of the page's script: curves with their bands, and the costs to every target of the slider."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedpd.report.reach import (
-    COSTS,
-    QUANTITIES,
-    cost_columns,
-    finding,
-    goal,
-    known_costs,
-    reach,
-    shared_quantities,
-    targets,
-    usual_target,
-    value_words,
-)
+from fedpd.engine.columns import Column
+from fedpd.report.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
+from fedpd.report.reach import finding, reach, targets, usual_target
 from fedpd.report.recorded import Entry
 
 POINTS = 400  # of a curve; more cannot be told apart on a screen. Costs are found from all rows
@@ -27,49 +17,68 @@ Numbers = list[float | None]
 
 
 def page_data(entries: Sequence[Entry], target: float | None = None) -> dict[str, Any]:
-    """Everything that the page's script needs, of plain numbers and texts; what is not finite is None."""
-    names, costs = shared_quantities(entries), known_costs(entries)
-    offered = {name: targets(entries, name, target if name == names[0] else None) for name in names}
+    """Return everything that the page's script needs, as plain numbers and texts; None where a number is not finite."""
+    quantities, costs = shared_quantities(entries), known_costs(entries)
+    wanted = {quantities[0].name: target}
+    offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
     return {
-        "quantities": [_quantity(entries, name, offered[name], target if name == names[0] else None) for name in names],
-        "costs": [{"name": name, "words": COSTS[name]} for name in costs],
+        "quantities": [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities],
+        "costs": [{"name": cost.name, "words": cost.words, "unit": cost.unit, "log": cost.log} for cost in costs],
         "entries": [_entry(entry, offered, costs, len(entries)) for entry in entries],
     }
 
 
-def _quantity(entries: Sequence[Entry], name: str, offered: Sequence[float], target: float | None) -> dict[str, Any]:
-    chosen = usual_target(entries, name, offered) if target is None else target
-    columns = [run.history[name] for entry in entries for run in entry.runs]
+def _targets(entries: Sequence[Entry], column: Column, also: float | None) -> list[float]:
+    return [] if column.better is None else targets(entries, column.name, also)
+
+
+def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
+    values = [run.history[column.name] for entry in entries for run in entry.runs]
     return {
-        "name": name,
-        "words": QUANTITIES[name].words,
-        "share": QUANTITIES[name].more,
-        "log": not QUANTITIES[name].more and name != "loss",
-        "positive": all((column[np.isfinite(column)] >= 0).all() for column in columns),
-        "targets": list(offered),
-        "goals": [goal(name, one) for one in offered],
-        "chosen": list(offered).index(chosen),
-        "findings": [finding(entries, name, one) for one in offered],
+        "name": column.name,
+        "words": column.words,
+        "share": column.unit == "share",
+        "log": column.log,
+        "positive": all((value[np.isfinite(value)] >= 0).all() for value in values),
+        **_findings(entries, column, offered, target),
     }
 
 
-def _entry(entry: Entry, offered: dict[str, list[float]], costs: list[str], entries: int) -> dict[str, Any]:
+def _findings(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
+    """Return the targets of a quantity, which one is chosen at first, and what each says."""
+    if not offered:
+        words = f"{heading(column)}: there are only curves, as this column does not say whether less or more is better."
+        return {"targets": [], "goals": [], "chosen": 0, "findings": [words]}
+    chosen = usual_target(entries, column.name, offered) if target is None else target
+    return {
+        "targets": offered,
+        "goals": [goal(column.name, one) for one in offered],
+        "chosen": offered.index(chosen),
+        "findings": [finding(entries, column.name, one) for one in offered],
+    }
+
+
+def _entry(
+    entry: Entry, offered: Mapping[Column, list[float]], costs: Sequence[Column], entries: int
+) -> dict[str, Any]:
     rows = min(len(run.history["round"]) for run in entry.runs)
     kept = thinned(rows, POINTS if entries <= ENTRIES else POINTS // 2)
-    columns = [cost_columns(run) for run in entry.runs]
-    x = {name: _finite(np.mean([column[name][:rows] for column in columns], axis=0)[kept]) for name in costs}
+    spent = [cost_values(run) for run in entry.runs]
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
         "round": entry.runs[0].history["round"][:rows][kept].tolist(),
-        "x": x,
-        "y": {name: _band(entry, name, rows, kept) for name in offered},
-        "reached": {name: [_cells(entry, name, target, costs) for target in offered[name]] for name in offered},
+        "x": {c.name: _finite(np.mean([values[c.name][:rows] for values in spent], axis=0)[kept]) for c in costs},
+        "y": {column.name: _band(entry, column, rows, kept) for column in offered},
+        "reached": {
+            column.name: [_cells(entry, column.name, target, costs) for target in found]
+            for column, found in offered.items()
+        },
     }
 
 
 def thinned(rows: int, points: int) -> np.ndarray:
-    """Rows that draw a curve well on linear and on logarithmic axes: evenly spread ones and ever denser early ones."""
+    """Return rows that draw a curve well on linear and logarithmic axes: evenly spread ones, and more of the early."""
     if rows <= points:
         return np.arange(rows)
     even = np.linspace(0, rows - 1, points * 3 // 4)
@@ -77,25 +86,26 @@ def thinned(rows: int, points: int) -> np.ndarray:
     return np.unique(np.round(np.concatenate([even, early])).astype(int))
 
 
-def _band(entry: Entry, name: str, rows: int, kept: np.ndarray) -> dict[str, Numbers]:
-    """Mean over the seeds, geometric where the quantity spans decades, with the least and the most."""
-    y = np.array([run.history[name][:rows][kept] for run in entry.runs], np.float64)
+def _band(entry: Entry, column: Column, rows: int, kept: np.ndarray) -> dict[str, Numbers]:
+    """Return the mean over the seeds, geometric on a logarithmic axis, with the least and the most."""
+    y = np.array([run.history[column.name][:rows][kept] for run in entry.runs], np.float64)
     if len(y) == 1:
         return {"mean": _finite(y[0])}
     with np.errstate(all="ignore"):  # a run may have diverged
-        geometric = name == "stationarity" and (y > 0).all()
+        geometric = column.log and (y > 0).all()
         mean = np.exp(np.log(y).mean(axis=0)) if geometric else y.mean(axis=0)
     return {"mean": _finite(mean), "low": _finite(y.min(axis=0)), "high": _finite(y.max(axis=0))}
 
 
-def _cells(entry: Entry, name: str, target: float, costs: list[str]) -> dict[str, Any]:
+def _cells(entry: Entry, name: str, target: float, costs: Sequence[Column]) -> dict[str, Any]:
     met = reach(entry, name, target)
     if met.costs is None:
-        best = value_words(name, met.best) if np.isfinite(met.best) else "nothing finite"
+        best = target_text(name, met.best) if np.isfinite(met.best) else "nothing finite"
         return {"seeds": met.seeds, "best": best}
-    return {"costs": [_finite(np.array(met.costs[cost]), 12) for cost in costs]}  # rounded once, where they are shown
+    spent = [np.array(met.costs[cost.name]) for cost in costs]
+    return {"costs": [_finite(numbers, 12) for numbers in spent]}  # the script rounds them, once
 
 
 def _finite(numbers: np.ndarray, digits: int = 5) -> Numbers:
-    """Some digits of each, more than a curve shows; None for what JSON has no word for."""
+    """Round each number to some digits, more than a curve shows; None for what JSON cannot write."""
     return [float(f"{number:.{digits}g}") if np.isfinite(number) else None for number in numbers]

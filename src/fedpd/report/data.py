@@ -1,4 +1,4 @@
-"""A figure of federated data: who has how much, and of which labels."""
+"""Show federated data: how many samples each agent has, and with which labels."""
 
 from typing import Any
 
@@ -21,9 +21,10 @@ MOST_NAMES = 40  # that are legible beside an axis of this size
 
 
 def data_figure(data: Federated) -> Figure:
-    """Labels x agents as a heat map, with the agents' sizes above and the labels' totals beside. Train and test.
+    """Draw labels x agents as a heat map, with the agents' sizes above and the labels' totals beside.
 
-    Agents are in descending order of their training samples, then of their test samples; the map counts both parts.
+    The agents with the most training samples come first, then those with the most test samples. The map counts training
+    and test samples together.
     """
     order = np.lexsort((-data.test_sizes, -data.sizes))
     train, test = (label_histogram(data, part)[order] for part in ("train", "test"))
@@ -59,7 +60,7 @@ def _sizes(axes: Axes, train: np.ndarray, test: np.ndarray) -> None:
 
 
 def _heat(figure: Figure, axes: Axes, beside: Axes, counts: np.ndarray, data: Federated, order: np.ndarray) -> None:
-    """Counts (N, K), labels down and agents across, on a logarithmic colour scale; white is none."""
+    """Draw the counts (N, K), labels down and agents across, on a logarithmic colour scale; white is none."""
     shown = np.ma.masked_equal(counts.T, 0)
     image = axes.imshow(shown, aspect="auto", cmap=COLOURS, norm=LogNorm(1, max(2, int(counts.max()))))
     image.set_interpolation("nearest")
@@ -99,7 +100,7 @@ def _title(data: Federated) -> str:
 
 
 def summary_table(data: Federated) -> Table:
-    """What the data is like, in words and numbers."""
+    """Return a table that describes the data in numbers."""
     facts = describe(data)
     table = Table(title=data.name, title_justify="left", show_header=False)
     table.add_column()
@@ -107,11 +108,11 @@ def summary_table(data: Federated) -> Table:
     rows = {
         "agents": f"{facts.agents}: {facts.trained} with training samples, {facts.tested} with test samples",
         "samples": f"{facts.samples:,}: {facts.train:,} train, {facts.test:,} test",
-        "training samples an agent": _spread(facts.sizes),
+        "training samples per agent": _spread(facts.sizes),
         "a sample": f"{facts.dtype} {facts.shape}",
         "classes": f"{facts.classes}" + (f", {facts.missing} without a training sample" if facts.missing else ""),
-        "labels an agent": _spread(facts.labels),
-        "label skew": f"{facts.skew:.2f} (0: all agents alike, 1: no label in common)",
+        "labels per agent": _spread(facts.labels),
+        "label skew": f"{facts.skew:.2f} (0: all agents have the same labels, 1: no label in common)",
         "delta at x^0 = 0": f"{_delta(data):.3g}, max ||grad f_i - grad f|| of multinomial logistic regression",
     }
     for name, text in rows.items():
@@ -124,7 +125,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _delta(data: Federated) -> float:
-    """delta at zero of a linear classifier: a number that does not depend on a network's start."""
+    """Return delta of a linear classifier at zero, which does not depend on the start of a network."""
     trained = take(data, np.flatnonzero(data.sizes))
     size, classes = int(np.prod(data.shape)), len(data.classes)
 

@@ -1,4 +1,4 @@
-"""Histories and costs as CSV, for spreadsheets and other programs."""
+"""Write histories and costs as CSV, for spreadsheets and other programs."""
 
 import csv
 import io
@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedpd.base.atomic import replace_file
-from fedpd.report.reach import COSTS, reach
+from fedpd.report.quantities import COSTS, SECONDS
+from fedpd.report.reach import reach
 from fedpd.report.recorded import Record
 
 
 def save_histories(records: Sequence[Record], path: Path) -> Path:
-    """All rows of all runs, with the seconds at each; a column that a run did not record is empty."""
+    """Write all rows of all runs with the seconds at each; a column that a run did not record is empty."""
     histories = [(record, entry, run) for record in records for entry in record.entries for run in entry.runs]
     names = list(dict.fromkeys(name for _, _, run in histories for name in run.history))
 
@@ -23,11 +24,11 @@ def save_histories(records: Sequence[Record], path: Path) -> Path:
             for values in zip(*columns, run.elapsed.tolist(), strict=True):
                 yield record.name, entry.label, run.seed, *values
 
-    return _save(path, ("run", "label", "seed", *names, "seconds"), rows())
+    return _save(path, ("run", "label", "seed", *names, SECONDS.name), rows())
 
 
 def save_costs(records: Sequence[Record], quantity: str, target: float, path: Path) -> Path:
-    """What each method spent to reach the target: mean, least and most over the seeds; empty where one did not."""
+    """Write what each method spent to reach the target: mean, least and most over the seeds; empty if one did not."""
     spent = [f"{cost}_{which}" for cost in COSTS for which in ("mean", "least", "most")]
 
     def rows() -> Iterable[Sequence[Any]]:

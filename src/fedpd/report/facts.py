@@ -1,10 +1,8 @@
-"""What the problem is like: its size, L, delta, and a picture of how unlike the agents are, at the start x^0."""
+"""Measure a problem for the report: its size, L, delta, and how much its agents differ at the start x^0."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedpd import theory
@@ -14,20 +12,30 @@ from fedpd.engine.divergence import LARGE_PROBLEM
 from fedpd.experiments.calls import build_problem
 from fedpd.theory.dissimilarity import start_gradients
 
-MOST_NUMBERS = 25_000_000  # gradients of all agents that are held at once, else of some agents
-MOST_SHOWN = 100  # agents in a map, labels likewise: more are no longer seen
+MOST_NUMBERS = 25_000_000  # parameters x agents of the gradients in memory; beyond, only some agents are measured
+MOST_SHOWN = 100  # agents or labels in a picture; more cannot be seen
 
 
 class Facts(NamedTuple):
-    rows: Mapping[str, str]  # what there is to know, in words and numbers
-    distances: np.ndarray  # (n,) ||grad f_i(x^0) - grad f(x^0)||, largest first
-    alignment: np.ndarray  # (m, m) cosines of the angles between the agents' gradients at x^0, alike ones side by side
-    labels: np.ndarray | None  # (K, m) shares of the labels, where the data has labels
-    shown: str  # which agents: "all 100 agents"
+    """What the report shows of a problem.
+
+    Attributes:
+        rows: Names and values, such as "smoothness L" and "1.3 (known)".
+        distances: ||grad f_i(x^0) - grad f(x^0)|| of n agents, the largest first (n,).
+        alignment: Cosines of the angles between the gradients of m agents at x^0, similar agents side by side (m, m).
+        labels: The shares of K labels of these agents (K, m); None if the data have no labels.
+        shown: Which agents were measured, such as "all 100 agents".
+    """
+
+    rows: Mapping[str, str]
+    distances: np.ndarray
+    alignment: np.ndarray
+    labels: np.ndarray | None
+    shown: str
 
 
 def rebuild(table: Mapping[str, Any]) -> Problem | str:
-    """The problem of an experiment file, or why it cannot be had: its data may not be on this machine."""
+    """Return the problem of an experiment file, or the reason why it cannot be built, such as missing data."""
     try:
         return build_problem(table)
     except (FedpdError, OSError) as error:
@@ -35,30 +43,37 @@ def rebuild(table: Mapping[str, Any]) -> Problem | str:
 
 
 def facts(problem: Problem) -> Facts:
-    some = _some(problem, min(problem.agents, max(2, MOST_NUMBERS // problem.dimension)))
+    """Measure a problem at its start; of a very large one, only some agents."""
+    number = min(problem.agents, max(2, MOST_NUMBERS // problem.dimension))
+    every = number == problem.agents
+    some = problem if every else problem.subset(_spread(problem.agents, number))
     gradients = start_gradients(some)
     centred = gradients - gradients.mean(axis=0)
     distances = np.sort(np.linalg.norm(centred, axis=1))[::-1]
-    chosen = np.linspace(0, some.agents - 1, min(some.agents, MOST_SHOWN)).round().astype(int)
+    chosen = _spread(some.agents, min(some.agents, MOST_SHOWN))
     alignment, order = _alignment(gradients[chosen])
-    counts = _label_counts(_of(some, chosen[order]))
-    every = some.agents == problem.agents
+    shares = _label_shares(some.subset(chosen[order]))
     whom = f"all {problem.agents:,} agents" if every else f"{some.agents:,} of {problem.agents:,} agents"
     rows = {
         "problem": problem.name.replace("_", " "),
         "agents N": f"{problem.agents:,}",
-        "samples": f"{problem.samples:,}; {_each(problem.sizes)}",
+        "samples": f"{problem.samples:,}, {_each(problem.sizes)}",
         "parameters": f"{problem.dimension:,}, {'float64' if problem.double else 'float32'}",
         "smoothness L": _smoothness(problem),
         "heterogeneity δ": _heterogeneity(problem, distances, whom),
         "‖∇f(x⁰)‖": f"{np.linalg.norm(gradients.mean(axis=0)):.3g}",
     }
-    return Facts(rows, distances, alignment, counts, whom)
+    return Facts(rows, distances, alignment, shares, whom)
+
+
+def _spread(agents: int, number: int) -> np.ndarray:
+    """Return `number` of the agents, evenly spread over all of them."""
+    return np.linspace(0, agents - 1, number).round().astype(int)
 
 
 def _each(sizes: np.ndarray) -> str:
-    alike = sizes.min() == sizes.max()
-    return f"{sizes.min():,} an agent" if alike else f"an agent has {sizes.min():,} to {sizes.max():,}"
+    equal = sizes.min() == sizes.max()
+    return f"{sizes.min():,} per agent" if equal else f"{sizes.min():,} to {sizes.max():,} per agent"
 
 
 def _smoothness(problem: Problem) -> str:
@@ -67,7 +82,7 @@ def _smoothness(problem: Problem) -> str:
     elif problem.dimension * problem.samples < LARGE_PROBLEM:
         how = "largest curvature at the start, a lower bound"
     else:
-        return "not estimated, as the problem is large; theory.smoothness(problem) does"
+        return "not estimated, because the problem is large; theory.smoothness(problem) estimates it"
     L = theory.smoothness(problem)
     return f"{L:.3g} ({how})" + (f"; 1/L = {1 / L:.3g}" if L > 0 else "")
 
@@ -79,19 +94,8 @@ def _heterogeneity(problem: Problem, distances: np.ndarray, whom: str) -> str:
     return f"{distances[0]:.3g} ({measured}, a lower bound)"
 
 
-def _some(problem: Problem, number: int) -> Problem:
-    if number == problem.agents:
-        return problem
-    return _of(problem, np.linspace(0, problem.agents - 1, number).round().astype(int))
-
-
-def _of(problem: Problem, agents: np.ndarray) -> Problem:
-    data = jax.tree.map(lambda leaf: leaf[agents], problem.data)
-    return replace(problem, data=data, sizes=problem.sizes[agents], scale=problem.scale[agents])
-
-
 def _alignment(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines (m, m), in the order of the agents' angle in the plane of the two main directions."""
+    """Return the cosines (m, m) and the order of the agents, by their angle in the plane of the two main directions."""
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     units = gradients / np.where(norms > 0, norms, 1)
     cosines = units @ units.T
@@ -101,8 +105,8 @@ def _alignment(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return cosines[np.ix_(order, order)], order
 
 
-def _label_counts(problem: Problem) -> np.ndarray | None:
-    """Shares (K, m) of each agent's labels, if its samples have whole numbers called y."""
+def _label_shares(problem: Problem) -> np.ndarray | None:
+    """Return the shares (K, m) of each agent's labels, if the samples have whole numbers called y."""
     labels = problem.data.get("y") if isinstance(problem.data, dict) else None
     if labels is None or labels.ndim != 2 or labels.dtype.kind not in "iu":
         return None

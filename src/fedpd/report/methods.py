@@ -1,6 +1,6 @@
-"""The table of methods: what each sends and keeps, what it assumes, and its complexity as in the paper's Table 1.
+"""Make the table of methods: what each sends and keeps, what it assumes, and its complexity as in the paper's Table 1.
 
-What is sent and kept is read off the methods' own functions; what is assumed and proved is from their papers.
+The methods' own functions say what is sent and kept. Their cards say what is assumed and proved.
 """
 
 from functools import partial
@@ -21,7 +21,14 @@ from fedpd.engine.costs import message_costs
 
 
 class Sizes(NamedTuple):
-    """In multiples of the model."""
+    """What a method sends and keeps, in multiples of the model.
+
+    Attributes:
+        up: What an agent sends in a round.
+        down: What an agent receives in a round.
+        agent: What an agent keeps.
+        server: What the server keeps.
+    """
 
     up: float
     down: float
@@ -30,7 +37,13 @@ class Sizes(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """An agent's work in a round, the mean over ROUNDS of them: local steps, and samples = full n + single."""
+    """The work of an agent of n samples in a round, as the mean over ROUNDS rounds.
+
+    Attributes:
+        updates: Local steps.
+        full: Sample gradients per sample of the agent, from full gradients.
+        single: Further sample gradients. Together these are full n + single.
+    """
 
     updates: float
     full: float
@@ -41,18 +54,18 @@ class Worked(NamedTuple):
         return " + ".join(terms + ([f"{self.single:g}"] if self.single or not terms else []))
 
 
-ROUNDS = 20  # whole periods of all methods that take full gradients now and then
+ROUNDS = 20  # a multiple of the period of every method that takes full gradients periodically
 
 HEADINGS = ("method", "up", "down", "agent", "server", "CTA", "assumes", "rounds", "local updates", "samples")
 LEGEND = (
-    "up, down: what an agent sends and fetches in a round; agent, server: what they keep; in multiples of the model "
+    "up, down: what an agent sends and receives in a round; agent, server: what they keep; in multiples of the model "
     "(PR-SPIDER: in a round with full gradients). CTA: only models are sent. assumes: NC non-convex, C convex, SC "
     "strongly convex, BG bounded gradients. rounds, local updates, samples: O(.) until ||grad f||^2 <= e, M samples."
 )
 
 
 def methods_table() -> Table:
-    """One row a method."""
+    """Return the table for a terminal, one row per method."""
     table = Table(title="Methods", caption=LEGEND, title_justify="left", caption_justify="left")
     for number, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if 1 <= number <= 4 else "left", no_wrap=number == 0)
@@ -62,12 +75,13 @@ def methods_table() -> Table:
 
 
 def methods_markdown() -> str:
-    """The same for documentation."""
+    """Return the table as Markdown, for the documentation."""
     lines = [" | ".join(HEADINGS), " | ".join("---" for _ in HEADINGS), *(" | ".join(row) for row in rows())]
     return "\n".join(f"| {line} |" for line in lines) + "\n"
 
 
 def rows() -> list[tuple[str, ...]]:
+    """Return the cells of the table, one row per method."""
     found = []
     for label, algorithm in example_methods():
         variant = variants()[label]
@@ -77,12 +91,12 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def example_methods() -> list[tuple[str, Algorithm]]:
-    """Every method as `fedpd compare --methods all` would run it where L = 1 and N = 2."""
+    """Return every method as `fedpd compare --methods all` runs it where L = 1 and N = 2."""
     return [(label, variant.rule(1.0, 2, 1.0)) for label, variant in variants().items()]
 
 
 def measure_sizes(algorithm: Algorithm) -> Sizes:
-    """What a method sends in its first round and keeps, counted in models on a problem whose model is large."""
+    """Measure what a method sends in its first round and what it keeps, on a problem whose model is large."""
     problem = _large_problem()
     with scope(True):
         functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
@@ -96,7 +110,7 @@ def measure_sizes(algorithm: Algorithm) -> Sizes:
 
 
 def measure_work(algorithm: Algorithm) -> Worked:
-    """What a method counts as work in its first rounds, on an agent of n samples; a round is one of a single agent."""
+    """Measure the work that a method counts in its first rounds, on a problem of one agent."""
     problem = problems.quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))
     with scope(True):
         functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))

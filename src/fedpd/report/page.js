@@ -40,19 +40,19 @@
   }
 
   // 192 M, 9.63 MB, 118, 4.52 s
-  function amount(name, value) {
+  function amount({ unit, log }, value) {
     if (value === null) return "–";
-    if (name === "communications") return value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : value.toFixed(1);
-    if (name === "seconds") return `${Number(value.toPrecision(3))} s`;
+    if (unit === "s") return `${Number(value.toPrecision(3))} s`;
+    if (!log) return value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : value.toFixed(1);
     const power = value < 1 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), 5);
-    return `${Number((value / 1000 ** power).toPrecision(3))} ${["", "k", "M", "G", "T", "P"][power]}${name === "bytes" ? "B" : ""}`.trim();
+    return `${Number((value / 1000 ** power).toPrecision(3))} ${["", "k", "M", "G", "T", "P"][power]}${unit === "bytes" ? "B" : ""}`.trim();
   }
 
   function traces() {
-    const x = costs[state.x].name, quantity = quantities[state.y], drawn = [];
+    const cost = costs[state.x], quantity = quantities[state.y], drawn = [];
     entries.forEach((entry, i) => {
       if (state.hidden.has(i)) return;
-      const { mean, low, high } = entry.y[quantity.name], at = entry.x[x];
+      const { mean, low, high } = entry.y[quantity.name], at = entry.x[cost.name];
       if (low) {
         const whole = at.map((_, k) => k).filter((k) => at[k] !== null && low[k] !== null && high[k] !== null && (!state.logY || low[k] > 0) && (!state.logX || at[k] > 0));
         const back = [...whole].reverse();
@@ -62,13 +62,13 @@
         });
       }
       const digits = quantity.share ? ".2%" : quantity.log ? ".2e" : ".5~g";
-      const format = x === "communications" ? ",.6~g" : x === "seconds" ? ".3~g" : ".3~s";
+      const format = cost.unit === "s" ? ".3~g" : cost.log ? ".3~s" : ",.6~g";
       const spread = low ? `<br>seeds: %{customdata[1]:${digits}} to %{customdata[2]:${digits}}` : "";
       drawn.push({
         x: at, y: mean, mode: at.length > 1 ? "lines" : "markers", name: plain(entry.label),
         line: { color: colour(i), dash: DASHES[i % 5], width: 2 }, marker: { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
-        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${x} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
+        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${cost.name} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
       });
     });
     return drawn;
@@ -100,13 +100,12 @@
 
   function drawCurves() {
     const cost = costs[state.x], quantity = quantities[state.y], goal = quantity.targets[state.target[state.y]];
-    const counted = cost.name === "samples" || cost.name === "bytes";
     const layout = base("figure", {
       margin: { l: 50, r: 12, t: 34, b: 48 }, hovermode: "closest",
-      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: counted ? "~s" : "", rangemode: state.logX ? "normal" : "tozero" }),
+      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", rangemode: state.logX ? "normal" : "tozero" }),
       yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(quantity.name) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
-      shapes: goal > 0 || !state.logY ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
+      shapes: goal !== undefined && (goal > 0 || !state.logY) ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
     });
     return Plotly.react("figure", traces(), layout, CONFIG);
   }
@@ -133,8 +132,10 @@
 
   function fillCosts() {
     const quantity = quantities[state.y], k = state.target[state.y], by = state.x;
-    $("goal").textContent = quantity.goals[k];
     $("finding").textContent = quantity.findings[k];
+    $("cost-to-target").hidden = quantity.targets.length === 0; // it is not known what is better
+    if (quantity.targets.length === 0) return;
+    $("goal").textContent = quantity.goals[k];
     $("target").max = quantity.targets.length - 1;
     $("target").value = k;
     $("target").setAttribute("aria-valuetext", quantity.goals[k]);
@@ -148,8 +149,8 @@
     $("costs").tHead.replaceChildren(head);
     $("costs").tBodies[0].replaceChildren(...met.map((one) => costRow(one, least, price(one))));
     $("costs-note").textContent = `Fewest ${costs[by].name} first; the factor compares them with the first. ` +
-      (entries.some((entry) => entry.seeds > 1) ? "Means over the seeds, with the least and the most below; a method counts as there when all its seeds are. " : "") +
-      (entries.some((entry) => entry.seeds > 1) ? "Seconds are those of all seeds of a method, run together as one program." : "");
+      (entries.some((entry) => entry.seeds > 1) ? "Means over the seeds, with the least and the most below. A method has reached the target when all its seeds have. " : "") +
+      (entries.some((entry) => entry.seeds > 1) ? "The seeds of a method run together as one program, and the seconds are those of all of them." : "");
   }
 
   function costRow({ i, entry, cell }, least, price) {
@@ -159,9 +160,9 @@
       row.append(element("td", { colspan: costs.length + 1, class: "missed" }, `not reached: ${some}best ${cell.best}`));
       return row;
     }
-    costs.forEach(({ name }, c) => {
-      const [mean, low, high] = cell.costs[c], spread = low !== high ? [element("small", {}, `${amount(name, low)} to ${amount(name, high)}`)] : [];
-      row.append(element("td", {}, amount(name, mean), ...spread));
+    costs.forEach((cost, c) => {
+      const [mean, low, high] = cell.costs[c], spread = low !== high ? [element("small", {}, `${amount(cost, low)} to ${amount(cost, high)}`)] : [];
+      row.append(element("td", {}, amount(cost, mean), ...spread));
     });
     row.append(element("td", {}, least > 0 && Number.isFinite(price) ? `${Number((price / least).toPrecision(3))}×` : "–"));
     return row;
@@ -169,7 +170,7 @@
 
   function choices(place, names, pick) {
     names.forEach((name, i) => {
-      const button = element("button", { type: "button", "data-name": name }, name.replace("_", " "));
+      const button = element("button", { type: "button", "data-name": name }, name.replaceAll("_", " "));
       button.addEventListener("click", () => { pick(i); refresh(); });
       $(place).append(button);
     });
@@ -177,7 +178,7 @@
 
   function chooseX(i) {
     state.x = i;
-    state.logX = ["samples", "bytes"].includes(costs[i].name); // which methods differ in by orders of magnitude
+    state.logX = costs[i].log;
   }
 
   function chooseY(i) {
@@ -231,8 +232,8 @@
   $("log-x").addEventListener("change", (event) => { state.logX = event.target.checked; refresh(); });
   $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
   $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });
-  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, its band spans them. " : "") +
-    "The dotted line is the target. Press a method to hide or show it; drag in the figure to look closer, double-click to go back.";
+  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, and its band spans them. " : "") +
+    "The dotted line is the target. Press a method to hide or show it. Drag in the figure to zoom, double-click to zoom out.";
   dark.addEventListener("change", redrawAll);
   addEventListener("beforeprint", () => print(true));
   addEventListener("afterprint", () => print(false));

@@ -1,96 +1,70 @@
-"""What it cost to reach a target: the numbers behind the page's table, and the finding as a sentence."""
+"""Find what it cost to reach a target: the numbers behind the tables, and the finding as a sentence."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpd.engine.run import Run
-from fedpd.report.recorded import Entry, Recorded
-from fedpd.report.tables import quantity as readable
+from fedpd.engine.columns import column_of
+from fedpd.engine.history import first_row
+from fedpd.report.numbers import short_number
+from fedpd.report.quantities import COSTS, MAIN, cost_values, goal, target_text
+from fedpd.report.recorded import Entry
 
-
-class Quantity(NamedTuple):
-    """Something that a run measures, and what is better."""
-
-    words: str  # what an axis says
-    symbol: str  # in a sentence
-    more: bool = False  # whether more is better, a share; else less is
-
-
-QUANTITIES = {
-    "stationarity": Quantity("stationarity ‖∇f(x₀)‖², squared norm of the gradient", "‖∇f‖²"),
-    "loss": Quantity("loss f(x₀), mean over the agents", "f"),
-    "test_accuracy": Quantity("accuracy on all test samples", "test accuracy", more=True),
-    "train_accuracy": Quantity("accuracy on all training samples", "training accuracy", more=True),
-    "consensus": Quantity("consensus gap, largest distance between two agents' models", "consensus gap"),
-    "heterogeneity": Quantity("heterogeneity δ = max‖∇fᵢ − ∇f‖ at x₀", "δ"),
-}
-COSTS = {
-    "communications": "communications with the server",
-    "samples": "sample gradients computed, all agents together",
-    "bytes": "bytes sent and received, all agents together",
-    "seconds": "seconds of wall time, compilation included",
-}
 USUAL = 1e-10  # the stationarity of interest, where a run gets there
 
 
 class Reached(NamedTuple):
-    """How a method met a target. `costs` by name as (mean, least, most) over the seeds; None unless all reached it."""
+    """How a method met a target.
 
-    seeds: int  # that reached it
+    Attributes:
+        seeds: The number of seeds that reached it.
+        costs: Mean, least and most over the seeds, by the names of `COSTS`; None unless all seeds reached it.
+        best: The best value of the seed whose best is the worst; NaN where nothing is finite.
+        at: The communications of that seed at that value.
+    """
+
+    seeds: int
     costs: dict[str, tuple[float, float, float]] | None
-    best: float  # the best value of the seed whose best is the worst; NaN where nothing is finite
-    at: float  # communications when that was
-
-
-def cost_columns(run: Recorded | Run) -> dict[str, np.ndarray]:
-    history = run.history
-    moved = history["bytes_up"] + history["bytes_down"]
-    return {
-        "communications": history["communications"],
-        "samples": history["samples"],
-        "bytes": moved,
-        "seconds": run.elapsed,
-    }
-
-
-def shared_quantities(entries: Sequence[Entry]) -> list[str]:
-    """The quantities that all the runs have measured."""
-    return [name for name in QUANTITIES if all(name in run.history for entry in entries for run in entry.runs)]
-
-
-def known_costs(entries: Sequence[Entry]) -> list[str]:
-    """All costs, without the seconds where no run has recorded them."""
-    timed = any(np.isfinite(run.elapsed).any() for entry in entries for run in entry.runs)
-    return [name for name in COSTS if timed or name != "seconds"]
+    best: float
+    at: float
 
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
-    more = QUANTITIES[quantity].more
-    rows, bests = [], []
+    """Return what a method spent until a quantity was at least as good as the target with all seeds."""
+    rows = [first_row(run.history[quantity], target, _better(quantity)) for run in entry.runs]
+    best, at = _worst_best(entry, quantity)
+    seeds = sum(row is not None for row in rows)
+    if seeds < len(rows):
+        return Reached(seeds, None, best, at)
+    each = [cost_values(run) for run in entry.runs]
+    spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in COSTS}
+    costs = {name: (float(np.mean(values)), min(values), max(values)) for name, values in spent.items()}
+    return Reached(seeds, costs, best, at)
+
+
+def _better(quantity: str) -> Literal["less", "more"]:
+    return column_of(quantity).better or "less"
+
+
+def _worst_best(entry: Entry, quantity: str) -> tuple[float, float]:
+    """Return the best value of the seed whose best is the worst, and its communications then."""
+    more = _better(quantity) == "more"
+    bests = []
     for run in entry.runs:
         column = run.history[quantity]
-        met = np.flatnonzero(np.isfinite(column) & (column >= target if more else column <= target))
-        if len(met):
-            rows.append((run, met[0]))
         finite = np.where(np.isfinite(column), column, -np.inf if more else np.inf)
         row = int(np.argmax(finite) if more else np.argmin(finite))
-        bests.append((finite[row], float(run.history["communications"][row])))
+        bests.append((float(finite[row]), float(run.history["communications"][row])))
     best, at = min(bests) if more else max(bests)
-    if len(rows) < len(entry.runs):
-        return Reached(len(rows), None, float(best) if np.isfinite(best) else float("nan"), at)
-    each = [{name: float(column[row]) for name, column in cost_columns(run).items()} for run, row in rows]
-    columns = {name: np.array([costs[name] for costs in each]) for name in COSTS}
-    costs = {name: (float(c.mean()), float(c.min()), float(c.max())) for name, c in columns.items()}
-    return Reached(len(rows), costs, float(best), at)
+    return (best if np.isfinite(best) else float("nan")), at
 
 
 def targets(entries: Sequence[Entry], quantity: str, also: float | None = None) -> list[float]:
-    """Round numbers from what all start with to the best of all, the easiest first, and `also`."""
-    more = QUANTITIES[quantity].more
+    """Return round numbers from what all start with to the best of all, the easiest first, and `also`."""
+    more = _better(quantity) == "more"
     starts = np.array([run.history[quantity][0] for entry in entries for run in entry.runs])
-    bests = np.array([reach(entry, quantity, np.nan).best for entry in entries])
+    bests = np.array([_worst_best(entry, quantity)[0] for entry in entries])
     starts, bests = starts[np.isfinite(starts)], bests[np.isfinite(bests)]
     low, high = _ends(starts, bests, more)
     numbers = _equal_steps(low, high) if more or low <= 0 or high <= 10 * low else _decades(low, high)
@@ -107,14 +81,14 @@ def _ends(starts: np.ndarray, bests: np.ndarray, more: bool) -> tuple[float, flo
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten."""
+    """Return 1, 2 and 5 times the powers of ten from `low` to `high`."""
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     numbers = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
     return [number for number in numbers if low <= number <= high]
 
 
 def _equal_steps(low: float, high: float) -> list[float]:
-    """Up to 100 multiples of a round step."""
+    """Return up to 100 multiples of a round step from `low` to `high`."""
     spread = (high - low) or abs(high) or 1.0
     power = int(np.floor(np.log10(spread / 100)))
     step = next(size for size in (float(f"{digit}e{power}") for digit in (1, 2, 5, 10)) if size >= spread / 100)
@@ -124,25 +98,18 @@ def _equal_steps(low: float, high: float) -> list[float]:
 
 
 def usual_target(entries: Sequence[Entry], quantity: str, offered: Sequence[float]) -> float:
-    """1e-10 where it is reached; else the hardest target that a method reached with all seeds."""
+    """Return a stationarity of 1e-10 if a method reached it, else the hardest target that one reached."""
     reached = [target for target in offered if any(reach(entry, quantity, target).costs for entry in entries)]
-    if quantity == "stationarity" and USUAL in reached:
+    if quantity == MAIN and USUAL in reached:
         return USUAL
     return reached[-1] if reached else offered[0]
 
 
-def goal(quantity: str, target: float) -> str:
-    """ "‖∇f‖² ≤ 1e-10"."""
-    about = QUANTITIES[quantity]
-    return f"{about.symbol} {'≥' if about.more else '≤'} {value_words(quantity, target, 12)}"
-
-
-def value_words(quantity: str, value: float, digits: int = 3) -> str:
-    return f"{100 * value:.{digits}g}%" if QUANTITIES[quantity].more else f"{value:.{digits}g}"
-
-
 def finding(entries: Sequence[Entry], quantity: str, target: float) -> str:
-    """Which method reached the target with the fewest communications, by what factor, and which did not reach it."""
+    """Return the finding as a sentence.
+
+    It says which method reached the target with the fewest communications, by what factor, and which did not reach it.
+    """
     found = [(entry.label, reach(entry, quantity, target)) for entry in entries]
     ranked = sorted((r.costs["communications"][0], label) for label, r in found if r.costs is not None)
     missed = [label for label, r in found if r.costs is None]
@@ -167,9 +134,9 @@ def _closest(found: Sequence[tuple[str, Reached]], quantity: str, what: str) -> 
     nobody = f"{found[0][0]} did not reach {what}" if len(found) == 1 else f"No method reached {what}"
     if not known:
         return f"{nobody}: nothing finite was measured."
-    best, at, label = max(known) if QUANTITIES[quantity].more else min(known)
+    best, at, label = max(known) if _better(quantity) == "more" else min(known)
     who = "it came as close as" if len(found) == 1 else f"{label} came closest,"
-    return f"{nobody}; {who} {value_words(quantity, best)}, after {_communications(at)}."
+    return f"{nobody}; {who} {target_text(quantity, best)}, after {_communications(at)}."
 
 
 def _communications(number: float) -> str:
@@ -179,7 +146,7 @@ def _communications(number: float) -> str:
 
 def _factor(number: float, fewest: float) -> str:
     if not fewest:
-        return readable(number)
+        return short_number(number)
     ratio = number / fewest
     return f"{ratio:.3g} times as many" if ratio < 100 else f"{ratio:,.0f} times as many"
 

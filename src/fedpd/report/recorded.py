@@ -1,4 +1,4 @@
-"""What a report is made of: runs as their folder holds them, finished or not, or as they are in memory."""
+"""Read what a report is made of: runs from their folders, finished or not, or runs in memory."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,62 +11,94 @@ from pyarrow import ArrowException
 
 from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
-from fedpd.engine.history import COLUMNS, History, read_parquet
+from fedpd.engine.history import History, read_parquet
 from fedpd.engine.run import Ensemble, Run
 from fedpd.experiments import experiment, run_folder, runner
+from fedpd.experiments.runner import Result
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One method with one seed: the part of a `Run` that a report needs."""
+    """One method with one seed: the part of a `Run` that a report needs.
+
+    Attributes:
+        seed: The seed.
+        history: The rows that are there so far.
+        elapsed: The seconds at each row; NaN where they are not known.
+        diverged: When it diverged, if it did.
+    """
 
     seed: int
     history: History
-    elapsed: np.ndarray  # (rows,) seconds at each row; NaN where they are not known
+    elapsed: np.ndarray
     diverged: Divergence | None = None
 
 
 class Entry(NamedTuple):
-    """A method's runs, one a seed, over the rows that are there so far."""
+    """The runs of a method, one per seed, with the rows that are there so far.
+
+    Attributes:
+        label: The name of the method in tables and figures.
+        runs: Its runs.
+        rounds: The number of rounds that were asked for.
+    """
 
     label: str
     runs: tuple[Recorded | Run, ...]
-    rounds: int  # that were asked for
+    rounds: int
 
     @property
     def done(self) -> int:
+        """Return the number of rounds that all seeds have done, apart from those that diverged."""
         return min(int(run.history["round"][-1]) for run in self.runs if run.diverged is None or self.diverged)
 
     @property
     def diverged(self) -> bool:
-        """Whether all seeds did."""
+        """Return whether all seeds diverged."""
         return all(run.diverged is not None for run in self.runs)
 
     @property
     def finished(self) -> bool:
+        """Return whether there are no more rounds to come."""
         return self.diverged or self.done >= self.rounds
 
 
 class Record(NamedTuple):
-    """An experiment with what came of it so far."""
+    """An experiment and its results so far.
+
+    Attributes:
+        name: The name of its folder.
+        entries: The methods that have rows.
+        seeds: The seeds of each method.
+        rounds: The number of rounds that were asked for.
+        waiting: The labels of the methods that have no rows yet.
+        text: The experiment file, word for word.
+        problem: The problem's table in that file.
+        versions: The versions and the machine that it ran with.
+    """
 
     name: str
     entries: tuple[Entry, ...]
     seeds: tuple[int, ...]
     rounds: int
-    waiting: tuple[str, ...] = ()  # methods of which nothing is recorded yet
-    text: str = ""  # the experiment file, word for word
-    problem: Mapping[str, Any] | None = None  # its table
+    waiting: tuple[str, ...] = ()
+    text: str = ""
+    problem: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
 
     @property
     def finished(self) -> bool:
+        """Return whether all methods are finished."""
         return not self.waiting and all(entry.finished for entry in self.entries)
 
 
+Results = Mapping[str, Run | Ensemble] | Sequence[Result | Entry]
+
+
 def read(folder: Path) -> Record:
-    """A run's folder, also while the run goes on: what is finished and, up to the last checkpoint, what is not."""
+    """Read a run folder, also during the run: finished methods, and the others up to their last checkpoint."""
     path = folder / run_folder.EXPERIMENT
     if not path.is_file():
         what = "there is no such folder" if not folder.exists() else f"there is no {run_folder.EXPERIMENT} in it"
@@ -90,7 +122,7 @@ def read(folder: Path) -> Record:
 
 
 def _whole(path: Path) -> Mapping[tuple[str, int], History]:
-    """The histories of the methods that are finished."""
+    """Read the histories of the methods that are finished."""
     try:
         return read_parquet(path) if path.exists() else {}
     except (ArrowException, OSError, LookupError) as error:
@@ -100,7 +132,7 @@ def _whole(path: Path) -> Mapping[tuple[str, int], History]:
 def _recorded(
     books: tuple[checkpoint.Arrays, dict[str, Any]] | None, i: int, seed: int, history: History | None
 ) -> Recorded | None:
-    """From the last checkpoint, which is never older than the history of the whole; without it, from that."""
+    """Return one seed's rows from the last checkpoint, which is never older than `history`, or else from `history`."""
     diverged = clock = None
     if books is not None:
         arrays, meta = books
@@ -116,7 +148,11 @@ def _recorded(
 
 
 def read_all(folders: Sequence[Path]) -> list[Record]:
-    """Several folders, under names and labels that tell them apart. One without a single row is refused."""
+    """Read several run folders, and make their names and labels differ.
+
+    Raises:
+        FedpdError: A folder is given twice, or has no rows yet.
+    """
     places = [folder.resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
         if places.count(place) > 1:
@@ -126,27 +162,41 @@ def read_all(folders: Sequence[Path]) -> list[Record]:
         if not record.entries:
             raise FedpdError(
                 f"{folder}: nothing is recorded yet, and a report needs at least the first checkpoint. "
-                f"Wait for it, or go on with the run: fedpd resume {folder}."
+                f"Wait for it, or resume the run: fedpd resume {folder}."
             )
     names = _names(places)
-    return told_apart([record._replace(name=name) for record, name in zip(records, names, strict=True)])
+    return distinguish([record._replace(name=name) for record, name in zip(records, names, strict=True)])
 
 
-def from_runs(runs: Mapping[str, Run | Ensemble]) -> Record:
-    """Runs in memory, by their labels."""
-    if not runs:
-        refuse("runs", runs, "must hold at least one run", "Give e.g. {'FedPD': fedpd.simulate(...)}")
-    entries = []
-    for label, outcome in runs.items():
-        each = outcome.runs if isinstance(outcome, Ensemble) else (outcome,)
-        rounds = max(int(run.history["round"][-1]) for run in each)
-        entries.append(Entry(label, each, rounds))
+def entries_of(results: Results) -> list[Entry]:
+    """Return the entries of results in memory.
+
+    Args:
+        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
+
+    Raises:
+        FedpdError: There are no runs.
+    """
+    if not results:
+        refuse("runs", results, "must hold at least one run", "Give e.g. {'FedPD': fedpd.simulate(...)}")
+    if isinstance(results, Mapping):
+        return [_entry(label, one.runs if isinstance(one, Ensemble) else (one,)) for label, one in results.items()]
+    return [one if isinstance(one, Entry) else _entry(one.label, one.runs) for one in results]
+
+
+def _entry(label: str, runs: tuple[Run, ...]) -> Entry:
+    return Entry(label, runs, max(int(run.history["round"][-1]) for run in runs))
+
+
+def record_of(results: Results) -> Record:
+    """Return the record of results in memory."""
+    entries = entries_of(results)
     seeds = sorted({run.seed for entry in entries for run in entry.runs})
     return Record("this session", tuple(entries), tuple(seeds), max(entry.rounds for entry in entries))
 
 
-def told_apart(records: Sequence[Record]) -> list[Record]:
-    """The same records, where a label that several have names its record too."""
+def distinguish(records: Sequence[Record]) -> list[Record]:
+    """Add the name of the record to every label that several records have."""
     seen = Counter(entry.label for record in records for entry in record.entries)
 
     def entry(one: Entry, record: Record) -> Entry:
@@ -156,7 +206,7 @@ def told_apart(records: Sequence[Record]) -> list[Record]:
 
 
 def _names(places: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that differ."""
+    """Return the shortest ends of the paths that differ."""
     for length in range(1, max(len(place.parts) for place in places) + 1):
         names = ["/".join(place.parts[-length:]) for place in places]
         if len(set(names)) == len(names):

@@ -1,4 +1,4 @@
-"""The parts of the page that do not move: notices, where each method ended, the problem, how to repeat it."""
+"""Write the parts of the page that do not move: notices, final values, the problem, and how to repeat the runs."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -6,13 +6,14 @@ from html import escape
 import numpy as np
 
 from fedpd.core import Problem
+from fedpd.engine.columns import Column
 from fedpd.report.facts import Facts
-from fedpd.report.reach import cost_columns
+from fedpd.report.quantities import COSTS, MAIN, SECONDS, cost_text, drawn_quantities, heading, last_costs, value_text
 from fedpd.report.recorded import Entry, Record
-from fedpd.report.tables import quantity
 
 
 def title(records: Sequence[Record], problems: Sequence[Problem | str]) -> str:
+    """Return the page's title: which methods, on which problem."""
     methods = sum(len(record.entries) for record in records)
     what = f"{methods} methods" if methods > 1 else records[0].entries[0].label
     where = problems[0] if len(problems) == 1 else f"{len(problems)} problems"
@@ -22,7 +23,7 @@ def title(records: Sequence[Record], problems: Sequence[Problem | str]) -> str:
 
 
 def notices(records: Sequence[Record], problems: int) -> str:
-    """What a reader has to know before the numbers."""
+    """Write what a reader has to know before the numbers."""
     said = []
     for record in records:
         behind = [f"{entry.label} ({entry.done:,})" for entry in record.entries if not entry.finished]
@@ -30,7 +31,7 @@ def notices(records: Sequence[Record], problems: int) -> str:
         if behind:
             said.append(
                 f"{record.name} is not finished: of {record.rounds:,} rounds there are so far, at the last checkpoint: "
-                f"{', '.join(behind)}. To go on with it: fedpd resume."
+                f"{', '.join(behind)}. Resume it with fedpd resume."
             )
     if problems > 1:
         said.append(f"These runs are of {problems} different problems: a factor between them says little.")
@@ -38,40 +39,38 @@ def notices(records: Sequence[Record], problems: int) -> str:
 
 
 def ends_table(entries: Sequence[Entry]) -> str:
-    judged = all("test_accuracy" in run.history for entry in entries for run in entry.runs)
-    names = ("method", "rounds", "stationarity ‖∇f‖²", "loss f", *(("test accuracy",) if judged else ()))
-    head = _row("th", (*names, "communications", "samples", "bytes", "seconds"), scope="col")
-    return f"<table><thead>{head}</thead><tbody>{''.join(_end(entry, judged) for entry in entries)}</tbody></table>"
+    """Write the table of the last values and total costs of each method."""
+    quantities = drawn_quantities(entries)
+    headings = ("method", "rounds", *map(heading, quantities), *COSTS)
+    rows = "".join(_end(entry, quantities) for entry in entries)
+    return f"<table><thead>{_row('th', headings, scope='col')}</thead><tbody>{rows}</tbody></table>"
 
 
-def _end(entry: Entry, judged: bool) -> str:
-    """Means over the seeds at their last rows; the stationarity with its spread."""
-    last = {name: np.array([run.history[name][-1] for run in entry.runs]) for name in entry.runs[0].history}
-    costs = {name: np.mean([cost_columns(run)[name][-1] for run in entry.runs]) for name in cost_columns(entry.runs[0])}
-    stationarity = last["stationarity"]
-    diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
-    with np.errstate(all="ignore"):
-        least, most = f"{stationarity.min():.1e}", f"{stationarity.max():.1e}"
-        spread = f"<small>{least} to {most}</small>" if least != most else ""
-        reached = f"diverged at round {min(diverged)}" if diverged else f"{stationarity.mean():.2e}{spread}"
-        accuracy = (f"{last['test_accuracy'].mean():.1%}",) if judged else ()
-        loss = f"{last['loss'].mean():.4g}"
-    known = np.isfinite(costs["seconds"])
-    cells = (
-        f"{entry.done:,}",
-        reached,
-        loss,
-        *accuracy,
-        f"{costs['communications']:,.0f}",
-        quantity(costs["samples"]),
-        quantity(costs["bytes"], "B"),
-        f"{costs['seconds']:.3g} s" if known else "not recorded",
-    )
+def _end(entry: Entry, quantities: Sequence[Column]) -> str:
+    """Write a row: means over the seeds at their last rows, the stationarity with its least and most."""
+    costs = last_costs(entry.runs)
+    cells = [f"{entry.done:,}"]
+    for column in quantities:
+        values = np.array([run.history[column.name][-1] for run in entry.runs])
+        with np.errstate(all="ignore"):  # a run may have diverged
+            cells.append(_final(entry, values) if column.name == MAIN else value_text(column, float(values.mean())))
+    for name, column in COSTS.items():
+        unknown = column is SECONDS and not np.isfinite(costs[name])
+        cells.append("not recorded" if unknown else cost_text(column, costs[name]))
     return f'<tr><th scope="row">{escape(entry.label)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
+def _final(entry: Entry, stationarity: np.ndarray) -> str:
+    diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
+    if diverged:
+        return f"diverged at round {min(diverged)}"
+    least, most = f"{stationarity.min():.1e}", f"{stationarity.max():.1e}"
+    spread = f"<small>{least} to {most}</small>" if least != most else ""
+    return f"{stationarity.mean():.2e}{spread}"
+
+
 def divergences(entries: Sequence[Entry]) -> str:
-    """What each method that diverged was told, once for all seeds that were told the same."""
+    """Write why each method diverged and what to try, once for all seeds with the same message."""
     said: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         for run in entry.runs:
@@ -85,17 +84,20 @@ def divergences(entries: Sequence[Entry]) -> str:
 
 
 def problem_section(i: int, found: Facts | str, problems: int) -> str:
+    """Write the facts of problem i and the places of its pictures, or why there are none."""
     heading = f"<h3>Problem {i + 1} of {problems}</h3>" if problems > 1 else ""
     if isinstance(found, str):
-        return f"{heading}<p>L, δ and the picture of the agents are not here. {escape(found)}</p>"
+        return f"{heading}<p>The report cannot show L, δ and the picture of the agents. {escape(found)}</p>"
     pictures = {
-        f"distances-{i}": f"How far each agent's gradient is from the mean of all, at the start, of {found.shown}: "
-        "the largest is δ there. All zero would be data that is alike.",
-        f"alignment-{i}": "Which way the agents' gradients point at the start: each cell is the cosine of the angle "
-        "between two agents' gradients. Alike data is one colour.",
+        f"distances-{i}": f"Distance of each agent's gradient from their mean at the start, for {found.shown}. The "
+        "largest distance is δ there. If all agents had the same data, all distances would be zero.",
+        f"alignment-{i}": "Directions of the agents' gradients at the start. Each cell is the cosine of the angle "
+        "between the gradients of two agents. If all agents had the same data, all cells would have the same colour.",
     }
     if found.labels is not None:
-        pictures[f"labels-{i}"] = "Which labels each agent has: a column is an agent, its colours the labels' shares."
+        pictures[f"labels-{i}"] = (
+            "Labels of each agent. A column is an agent, and its colours are the shares of the labels."
+        )
     figures = "".join(
         f'<figure><div class="picture" id="{name}"></div><figcaption>{escape(words)}</figcaption></figure>'
         for name, words in pictures.items()
@@ -104,6 +106,7 @@ def problem_section(i: int, found: Facts | str, problems: int) -> str:
 
 
 def experiment_section(record: Record, records: int) -> str:
+    """Write what is needed to repeat a run: seeds, machine, versions and the experiment file."""
     heading = f"<h3>{escape(record.name)}</h3>" if records > 1 else ""
     seeds = ", ".join(map(str, record.seeds))
     rows = {"run": record.name, "rounds": f"{record.rounds:,}", "seeds" if len(record.seeds) > 1 else "seed": seeds}
@@ -113,7 +116,7 @@ def experiment_section(record: Record, records: int) -> str:
     file = ""
     if record.text:
         file = (
-            "<p>The experiment file, word for word; save it and run it with <code>fedpd run FILE.toml</code>:</p>"
+            "<p>The experiment file, word for word. Save it and run it with <code>fedpd run FILE.toml</code>:</p>"
             f"<pre><code>{escape(record.text)}</code></pre>"
         )
     return f"{heading}{_facts(rows.items())}{file}"

@@ -1,80 +1,78 @@
-"""The table of a comparison: what each method reached, and what it cost."""
-
-from collections.abc import Sequence
+"""Tables of a comparison: what each method reached, and what it cost."""
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedpd.experiments.runner import Result
+from fedpd.engine.columns import column_of
+from fedpd.report.quantities import COSTS, MAIN, cost_text, last_costs, value_text
+from fedpd.report.reach import reach
+from fedpd.report.recorded import Entry, Results, entries_of
+
+ACCURACY = "test_accuracy"
 
 
-def comparison_table(results: Sequence[Result]) -> Table:
-    """One row a method: final stationarity (and accuracy) and costs; means over the seeds, with their spread."""
-    judged = all("test_accuracy" in run.history for result in results for run in result.runs)
+def comparison_table(results: Results) -> Table:
+    """Return a table with one row per method: its final stationarity, its test accuracy if known, and its costs.
+
+    Args:
+        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment. Several seeds are
+            shown by their means, the stationarity also with the standard deviation.
+
+    Example:
+        >>> from fedpd import algorithms, oracles, problems, report, simulate
+        >>> algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
+        >>> run = simulate(algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=10, progress=False)
+        >>> report.comparison_table({"FedAvg": run}).row_count
+        1
+    """
+    entries = entries_of(results)
+    judged = all(ACCURACY in run.history for entry in entries for run in entry.runs)
     table = Table(title="Final stationarity ‖∇f‖² and what it cost", title_justify="left")
     table.add_column("method", no_wrap=not judged)
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
     for name in (*reached, "samples", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    for result in results:
-        final = {name: np.array([run.history[name][-1] for run in result.runs]) for name in result.runs[0].history}
+    for entry in entries:
+        costs = last_costs(entry.runs)
         table.add_row(
-            Text(result.label),
-            _reached(result, final["stationarity"]),
-            *((f"{final['test_accuracy'].mean():.1%}",) if judged else ()),
-            f"{final['communications'].mean():,.0f}",
-            quantity(final["samples"].mean()),
-            quantity((final["bytes_up"] + final["bytes_down"]).mean(), "B"),
-            f"{result.runs[0].seconds:.1f} s",
+            Text(entry.label),
+            _final_stationarity(entry),
+            *((_final_accuracy(entry),) if judged else ()),
+            *(cost_text(column, costs[name]) for name, column in COSTS.items()),
         )
     return table
 
 
-def target_table(results: Sequence[Result], target: float) -> Table:
-    """What each method spent until its stationarity was at most `target`, fewest communications first."""
+def target_table(results: Results, target: float) -> Table:
+    """Return a table of what each method spent until its stationarity was at most `target`.
+
+    Args:
+        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
+        target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
+    """
+    shown = ("communications", "samples", "bytes")
     table = Table(title=f"Cost to reach ‖∇f‖² ≤ {target:g}", title_justify="left")
     table.add_column("method", no_wrap=True)
-    for name in ("communications", "samples", "bytes"):
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    reached, missed = [], []
-    for result in results:
-        rows = [first_at_most(run.history["stationarity"], target) for run in result.runs]
-        if None in rows:
-            missed.append(result)
-        else:
-            reached.append((result, _spent(result, rows)))
-    for result, spent in sorted(reached, key=lambda pair: pair[1]["communications"]):
-        moved = quantity(spent["bytes_up"] + spent["bytes_down"], "B")
-        table.add_row(Text(result.label), f"{spent['communications']:,.0f}", quantity(spent["samples"]), moved)
-    for result in missed:
-        best = np.nanmin([np.nanmin(run.history["stationarity"]) for run in result.runs])
-        table.add_row(Text(result.label), f"no: best {best:.1e}", "", "")
+    found = [(entry, reach(entry, MAIN, target).costs) for entry in entries_of(results)]
+    reached = [(entry, costs) for entry, costs in found if costs is not None]
+    for entry, costs in sorted(reached, key=lambda pair: pair[1]["communications"][0]):
+        table.add_row(Text(entry.label), *(cost_text(COSTS[name], costs[name][0]) for name in shown))
+    for entry in (entry for entry, costs in found if costs is None):
+        best = np.nanmin([np.nanmin(run.history[MAIN]) for run in entry.runs])
+        table.add_row(Text(entry.label), f"no: best {best:.1e}", "", "")
     return table
 
 
-def first_at_most(stationarity: np.ndarray, target: float) -> int | None:
-    """The first row whose stationarity is at most the target, or None."""
-    rows = np.flatnonzero(stationarity <= target)
-    return int(rows[0]) if len(rows) else None
-
-
-def _spent(result: Result, rows: Sequence[int | None]) -> dict[str, float]:
-    names = ("communications", "samples", "bytes_up", "bytes_down")
-    pairs = list(zip(result.runs, rows, strict=True))
-    return {name: float(np.mean([run.history[name][row] for run, row in pairs])) for name in names}
-
-
-def _reached(result: Result, stationarity: np.ndarray) -> str:
-    diverged = [run.diverged.round for run in result.runs if run.diverged is not None]
+def _final_stationarity(entry: Entry) -> str:
+    diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
     if diverged:
         return f"diverged at {min(diverged)}"
-    one = len(stationarity) == 1
-    return f"{stationarity[0]:.2e}" if one else f"{stationarity.mean():.2e} ± {stationarity.std():.0e}"
+    values = np.array([run.history[MAIN][-1] for run in entry.runs])
+    return f"{values[0]:.2e}" if len(values) == 1 else f"{values.mean():.2e} ± {values.std():.0e}"
 
 
-def quantity(number: float, unit: str = "") -> str:
-    """A large number as people read it: 192 M, 9.6 MB."""
-    prefixes = ("", "k", "M", "G", "T", "P")
-    power = 0 if number < 1 else min(int(np.log10(number) // 3), len(prefixes) - 1)
-    return f"{number / 1000**power:.3g} {prefixes[power]}{unit}".strip()
+def _final_accuracy(entry: Entry) -> str:
+    return value_text(column_of(ACCURACY), float(np.mean([run.history[ACCURACY][-1] for run in entry.runs])))

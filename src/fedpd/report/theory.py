@@ -1,4 +1,4 @@
-"""Figures of the theory: where skipping saves communications, and how much of it the paper's theorem allows."""
+"""Draw what the theory says: where skipping saves communications, and how much skipping the theorem allows."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedpd.problems.quadratic import random_quadratic
-from fedpd.report.figures import COLOURS, Dash
+from fedpd.report.figures import COLOURS, Dash, clear_frame
 from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import communications_map
 
@@ -23,14 +23,19 @@ LINES = (-5.0, -4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # octaves
 
 
 class Family(NamedTuple):
-    """Quadratics to draw a map of."""
+    """A family of quadratics to draw a map of.
+
+    Attributes:
+        name: The title of its panels.
+        hessians: The Hessians of the f_i (N, d, d).
+    """
 
     name: str
-    hessians: np.ndarray  # (N, d, d)
+    hessians: np.ndarray
 
 
 def example_families(convexity: float = 0.1) -> list[Family]:
-    """6 agents in 4 dimensions, eigenvalues in [convexity, 1]: alike, half alike, and with nothing in common."""
+    """Return three families of 6 agents in 4 dimensions, eigenvalues in [convexity, 1], which differ more and more."""
     names = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
     families = []
     for name, share in names.items():
@@ -44,10 +49,15 @@ def skipping_map_figure(
     etas: Sequence[float] | np.ndarray = ETAS,
     stretches: Sequence[int] = STRETCHES,
 ) -> Figure:
-    """Communications with stretches of k rounds over those without skipping, against eta L and k.
+    """Draw the communications with k local rounds per communication, relative to k = 1, against eta L and k.
 
-    A column a family, a row an estimate of the mean dual. Blue: skipping saves communications; red: it costs some.
-    `etas` are eta L, L the largest eigenvalue of a family.
+    There is one column of panels per family and one row per estimate of the mean dual. Skipping saves communications
+    where a panel is blue, and costs some where it is red.
+
+    Args:
+        families: The quadratics; None is `example_families()`.
+        etas: Values of eta L, where L is the largest eigenvalue of a family.
+        stretches: Values of k.
     """
     families = example_families() if families is None else families
     figure = Figure(figsize=(3.6 * len(families) + 1.4, 7.2), layout="constrained")
@@ -71,7 +81,7 @@ def skipping_map_figure(
 
 
 def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) -> Any:
-    """One panel, in octaves from 1, with lines at full octaves, the break-even line and the best k of every eta."""
+    """Draw one panel in octaves from 1, with lines at full octaves, the break-even line and the best k of every eta."""
     lengths, octaves = np.asarray(stretches), np.clip(np.log2(relative), -FURTHEST, FURTHEST)
     norm = TwoSlopeNorm(0.0, -FURTHEST, FURTHEST)
     mesh = axes.pcolormesh(etas, lengths, octaves, cmap="RdBu_r", norm=norm, shading="gouraud", rasterized=True)
@@ -92,9 +102,12 @@ def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) 
 
 
 def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np.ndarray | None = None) -> Figure:
-    """The paper's Figure 1, p against epsilon/delta^2: its rule, its two approximations, and what can be proved.
+    """Draw the paper's Figure 1, p against epsilon/delta^2: its rule, its two approximations, and what can be proved.
 
-    eta defaults to the paper's choice, half the bound of Theorem 1.
+    Args:
+        L: The smoothness.
+        eta: The penalty parameter; None is the paper's choice, half the bound of Theorem 1.
+        ratios: Values of epsilon/delta^2.
     """
     eta = max_eta(L) / 2 if eta is None else eta
     curves = rates.savings(np.geomspace(1e-3, 1e8, 200) if ratios is None else ratios, L, eta)
@@ -109,10 +122,9 @@ def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np
     for (values, label, dash), colour in zip(shown, COLOURS, strict=False):
         axes.plot(curves.ratio, values, linestyle=dash, color=colour, linewidth=1.9, label=label)
     axes.set(xscale="log", ylim=(-0.02, 1.04))
-    axes.set_xlabel("ε/δ², accuracy wanted over differences between agents")
+    axes.set_xlabel("ε/δ², target accuracy over differences between agents")
     axes.set_ylabel("p, share of communications that may be skipped")
     axes.set_title(f"η L = {eta * L:.3g}", fontsize=10)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure

@@ -1,4 +1,4 @@
-"""A run as it goes on, in a terminal: its curves and latest numbers, read from its folder and nowhere else."""
+"""Show a run in the terminal while it runs: its curves and latest numbers, read only from its folder."""
 
 import time
 from pathlib import Path
@@ -10,17 +10,26 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedpd.engine.columns import column_of
+from fedpd.engine.run import Run
 from fedpd.report.braille import COLOURS, Curve, plot
 from fedpd.report.curves import thinned
-from fedpd.report.recorded import Entry, Record, read
-from fedpd.report.tables import quantity
+from fedpd.report.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, value_text
+from fedpd.report.recorded import Entry, Record, Recorded, read
 
 HEIGHT = 14  # lines of the plot
 POINTS = 400  # of a curve
 
 
 def watch(folder: Path, console: Console, *, once: bool = False, every: float = 1.0) -> None:
-    """Show a run's folder until it is finished or Ctrl-C is pressed; `once`: as it is now."""
+    """Show a run folder until the run is finished or Ctrl-C is pressed.
+
+    Args:
+        folder: The run folder.
+        console: The terminal.
+        once: Show it as it is now, and return.
+        every: The refresh interval in seconds.
+    """
     record = read(folder)
     if once or record.finished:
         console.print(view(record, console.width))
@@ -32,10 +41,11 @@ def watch(folder: Path, console: Console, *, once: bool = False, every: float = 
                 record = read(folder)
                 live.update(view(record, console.width), refresh=True)
         except KeyboardInterrupt:
-            pass  # the run itself goes on
+            pass  # only the view ends, not the run
 
 
 def view(record: Record, width: int) -> Group:
+    """Return what the terminal shows of a run: its title, its curves and a table."""
     state = "finished" if record.finished else "as of the last checkpoints; Ctrl-C ends this view, not the run"
     curves = [_curve(entry) for entry in record.entries]
     title = Text(f"{record.name}: {state}", "bold")
@@ -43,10 +53,10 @@ def view(record: Record, width: int) -> Group:
 
 
 def _curve(entry: Entry) -> Curve:
-    """log10 of the stationarity against communications, of the first seed that went on longest."""
-    run = max(entry.runs, key=lambda run: len(run.history["round"]))
+    """Return log10 of the stationarity against communications."""
+    run = _longest(entry)
     kept = thinned(len(run.history["round"]), POINTS)
-    x, y = run.history["communications"][kept], run.history["stationarity"][kept]
+    x, y = run.history["communications"][kept], run.history[MAIN][kept]
     shown = np.isfinite(y) & (y > 0)
     return x[shown], np.log10(y[shown])
 
@@ -63,7 +73,7 @@ def _figure(curves: list[Curve], width: int) -> list[Text]:
 
 
 def _table(record: Record) -> Table:
-    """One row a method; several seeds by the first one's numbers, as in the plot."""
+    """Return a table with one row per method; of several seeds it shows the one in the plot."""
     table = Table(box=None, pad_edge=False)
     judged = all("test_accuracy" in run.history for entry in record.entries for run in entry.runs)
     table.add_column("method", overflow="fold")
@@ -78,21 +88,18 @@ def _table(record: Record) -> Table:
 
 
 def _row(entry: Entry, judged: bool, colour: str) -> list[Text | ProgressBar | str]:
-    run = max(entry.runs, key=lambda run: len(run.history["round"]))
-    last = {name: column[-1] for name, column in run.history.items()}
+    run = _longest(entry)
     progress: Text | ProgressBar = ProgressBar(entry.rounds, entry.done, width=12)
     if entry.finished:
         progress = Text("diverged", "red") if entry.diverged else Text(f"{entry.done:,}", "green")
-    moved = quantity(int(last["bytes_up"]) + int(last["bytes_down"]), "B")
-    accuracy = (f"{last['test_accuracy']:.1%}",) if judged else ()
-    seconds = run.elapsed[-1]
-    return [
-        Text(entry.label, colour),
-        progress,
-        f"{last['stationarity']:.2e}",
-        f"{last['loss']:.4g}",
-        *accuracy,
-        f"{last['communications']:,}",
-        moved,
-        f"{seconds:.1f} s" if np.isfinite(seconds) else "",
-    ]
+    measured = (MAIN, "loss", *(("test_accuracy",) if judged else ()))
+    values = [value_text(column_of(name), run.history[name][-1]) for name in measured]
+    costs = last_costs([run])
+    spent = [cost_text(COSTS[name], costs[name]) for name in ("communications", "bytes")]
+    seconds = cost_text(SECONDS, costs["seconds"]) if np.isfinite(costs["seconds"]) else ""
+    return [Text(entry.label, colour), progress, *values, *spent, seconds]
+
+
+def _longest(entry: Entry) -> Recorded | Run:
+    """Return the first of the seeds that have the most rows."""
+    return max(entry.runs, key=lambda run: len(run.history["round"]))

@@ -1,9 +1,9 @@
-"""The paper in one command: every figure, table and claim, measured and set beside what is published.
+"""Reproduce the paper: measure every figure, table and claim, and compare it with what is published.
 
-verdict     what a comparison says, by stated rules
+verdict     the rules that make a verdict from comparisons
 session     where an item runs: its folder, its experiment file, its progress
 items       the list of items, in the order of the paper
-command     run some of them, and write down what came out
+command     runs items and writes the results
 """
 
 from fedpd.reproduce.command import Reproduction, reproduce

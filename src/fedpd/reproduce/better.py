@@ -1,8 +1,8 @@
-"""Better than the paper: every method at its best step against the paper's steps, on the strongly non-iid data.
+"""Compare the paper's steps with the best step of every method, on the strongly non-iid data.
 
 `tune` tries factors 1/4 to 256 on the steps of each method's own rule for 200 rounds, and takes the one with the fewest
-communications to 1e-10; `advise` measures L and recommends a setting; p="auto" is one of the methods. What was tuned
-is kept in DIR/tuned.json, method by method, and not tuned again.
+communications to 1e-10. `advise` measures L and recommends a setting. p="auto" is one of the methods. DIR/tuned.json
+keeps the tuned methods, so that they are not tuned again.
 """
 
 import json
@@ -20,7 +20,8 @@ from fedpd.engine.simulate import simulate
 from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
-from fedpd.report.tables import quantity
+from fedpd.report.numbers import short_number
+from fedpd.report.step_sizes import step_text
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.search.advise import advise
@@ -37,12 +38,12 @@ Costs = dict[str, float]  # to the target; NaN where it was not reached
 
 
 def better(session: Session) -> Findings:
-    """Costs to 1e-10, with the paper's steps, with tuned ones, and as advised."""
+    """Compare the costs to 1e-10 with the paper's steps, with tuned steps, and as advised."""
     plan, results = run_file(session, "better")
     before = {label: costs_to(result.runs[0]) for label, result in results.items()}
     tuned = _tuned(session, plan.problem)
     advice = advise(plan.problem, TARGET, progress=session.tell).recommended
-    rows = [(label, before.get(label), tuned[label]["costs"], _setting(tuned[label]["table"])) for label in tuned]
+    rows = [(label, before.get(label), one["costs"], step_text(label, one["table"])) for label, one in tuned.items()]
     rows.sort(key=lambda row: (math.isnan(row[2]["communications"]), row[2]["communications"]))
     table = [HEADINGS, *(_row(*row) for row in rows)]
     best, auto = (tuned[label]["costs"]["communications"] for label in ("FedPD-GD", "FedPD-GD p=auto"))
@@ -64,24 +65,27 @@ def better(session: Session) -> Findings:
         Check(
             "FedPD as advised, from the measured L alone",
             "about 11",
-            f"{advice.communications:.0f} communications, {quantity(advice.samples)} samples, "
-            f"{quantity(advice.transfer, 'B')}",
+            f"{advice.communications:.0f} communications, {short_number(advice.samples)} samples, "
+            f"{short_number(advice.transfer, 'B')}",
             outcome(advice.reached and advice.communications <= 15),
             f"eta = {advice.table['eta']:.3g}, p = {advice.table.get('p', 0)}.",
         ),
     ]
     papers_run = results["FedPD-GD"]._replace(label="FedPD-GD, the paper's step")
     figure = comparison_figure([papers_run, *_reruns(plan.problem, tuned)], "strongly non-iid data")
-    scale = f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds a method"
+    scale = (
+        f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds per method"
+    )
     return Findings(checks, scale, figure, table)
 
 
 def costs_to(run: Run) -> Costs:
+    """Return what a run spent until its stationarity was at most the target."""
     return {column: first_below(run, TARGET, column) for column in COSTS}
 
 
 def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
-    """The best step of every method, each kept as soon as it is found."""
+    """Return the best step of every method; each is saved as soon as it is found."""
     path = session.folder / "tuned.json"
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     L = theory.smoothness(problem)
@@ -100,7 +104,7 @@ def _keep(path: Path, known: Mapping[str, Any]) -> None:
 
 
 def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
-    """The tuned methods that the figure shows."""
+    """Run the tuned methods that the figure shows."""
     shown = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "SCAFFOLD")
     found = []
     for label in shown:
@@ -110,22 +114,12 @@ def _reruns(problem: Problem, tuned: Mapping[str, Any]) -> list[Result]:
     return found
 
 
-def _setting(table: Mapping[str, Any]) -> str:
-    """The step of a method's table, in its own symbol."""
-    names = ("eta", "step", "rho", "mu") if "beta" in table else ("eta", "step", "rho", "alpha", "mu")  # elastic alpha
-    numbers = {name: table[name] for name in names if isinstance(table.get(name), float)}
-    if not numbers and isinstance(table.get("oracle"), Mapping):
-        step = table["oracle"]["step"]
-        numbers = {"step": step["initial"] if isinstance(step, Mapping) else step}
-    return ", ".join(f"{name} = {value:.3g}" for name, value in numbers.items())
-
-
 def _row(label: str, before: Costs | None, after: Costs, setting: str) -> tuple[str, ...]:
     papers = "" if before is None else _number(before["communications"], "not in 600")
     if math.isnan(after["communications"]):
         return label, papers, f"not in {ROUNDS}", "", "", setting
-    moved = quantity(after["bytes_up"] + after["bytes_down"], "B")
-    return label, papers, _number(after["communications"]), quantity(after["samples"]), moved, setting
+    moved = short_number(after["bytes_up"] + after["bytes_down"], "B")
+    return label, papers, _number(after["communications"]), short_number(after["samples"]), moved, setting
 
 
 def _number(value: float, otherwise: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Claims 2.1 and 2.2, run: what every method needs on the hard instance, and FedAvg on opposing quadratics."""
+"""Run Claims 2.1 and 2.2: communications of every method on the hard instance, and FedAvg on opposing quadratics."""
 
 import math
 
@@ -23,7 +23,7 @@ GROWTH = {  # label: (step, Q)
 
 
 def claim_1(session: Session) -> Findings:
-    """Nobody is below epsilon before the T-th communication; the printed bound asks for more than some need."""
+    """Check that no method reaches epsilon before the T-th communication, and the printed bound."""
     _, results = run_file(session, "claim2.1", {"agents": AGENTS, "links": LINKS, "epsilon": EPSILON, "rounds": ROUNDS})
     needed = {label: first_below(result.runs[0], EPSILON) for label, result in results.items()}
     reached = [number for number in needed.values() if not math.isnan(number)]
@@ -53,14 +53,14 @@ def claim_1(session: Session) -> Findings:
 
 
 def claim_2(session: Session) -> Findings:
-    """A round multiplies x by ((1+eta)^Q + (1-eta)^Q)/2, more than 1 for Q > 1."""
+    """Check that a round multiplies x by ((1+eta)^Q + (1-eta)^Q)/2, which is more than 1 for Q > 1."""
     _, results = run_file(session, "claim2.2")
     checks = [_growth(label, results[label]) for label in GROWTH]
     checks.append(_bounded(results["FedPD Q=8, eta 0.2"]))
     checks.append(_gradient(results["FedAvg Q=8, step 0.1"]))
     factors = {f"Q = {Q}": [(step, _factor(step, Q)) for step in np.geomspace(0.01, 0.9, 40)] for Q in (1, 2, 4, 8)}
     measured = [(step, _measured(results[label])) for label, (step, _) in GROWTH.items()]
-    figure = lines_figure(factors, measured, "step η", "growth of |x| in a round", points_label="measured")
+    figure = lines_figure(factors, measured, "step η", "growth of |x| per round", points_label="measured")
     return Findings(checks, figure=figure)
 
 
@@ -69,7 +69,7 @@ def _factor(step: float, iterations: int) -> float:
 
 
 def _measured(result: Result) -> float:
-    """The mean growth of |x| a round, from x^0 = 1; f = 0 here, so that only x tells."""
+    """Return the mean growth of |x| per round from x^0 = 1; f = 0 here, so only x shows it."""
     run = result.runs[0]
     return abs(np.asarray(run.model).item()) ** (1 / int(run.history["round"][-1]))
 
@@ -79,17 +79,21 @@ def _growth(label: str, result: Result) -> Check:
     predicted, measured = _factor(step, iterations), _measured(result)
     diverges = (measured > 1 + 1e-9) == (iterations > 1)
     close = math.isclose(measured, predicted, rel_tol=1e-9)
-    return Check(f"{label}: growth of |x| a round", f"{predicted:.6f}", f"{measured:.6f}", outcome(close and diverges))
+    return Check(
+        f"{label}: growth of |x| per round", f"{predicted:.6f}", f"{measured:.6f}", outcome(close and diverges)
+    )
 
 
 def _bounded(result: Result) -> Check:
-    """FedPD on the same problem: f is 0, so any x is a solution, and x should stay bounded."""
+    """Check FedPD on the same problem: f is 0, so every x is a solution, and x should stay bounded."""
     x = abs(float(np.asarray(result.runs[0].model).item()))
-    return Check("FedPD stays bounded there", "|x| bounded", f"|x| = {x:.3g} after 40 rounds", outcome(x < 10))
+    return Check(
+        "FedPD stays bounded on the same problem", "|x| bounded", f"|x| = {x:.3g} after 40 rounds", outcome(x < 10)
+    )
 
 
 def _gradient(result: Result) -> Check:
-    """Whether ||grad f|| diverges as well: not where f = 0, but with a little curvature it does."""
+    """Check whether ||grad f|| diverges too: not where f = 0, but with a little curvature it does."""
     printed = float(result.runs[0].history["stationarity"][-1])
     step, iterations = 0.1, 8
     mu = (iterations - 1) * step / 2

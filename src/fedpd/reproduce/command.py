@@ -1,6 +1,6 @@
-"""What `fedpd reproduce` does: run the items that were asked for, judge each, and write down what came out.
+"""Do what `fedpd reproduce` does: run items, judge each, and write the results.
 
-DIR/reproduction.json    every check and verdict of all items that were ever run in DIR
+DIR/reproduction.json    every check and verdict of all items that were run in DIR
 DIR/reproduction.md      the same to read, with the figures
 """
 
@@ -24,7 +24,17 @@ RESULTS = "reproduction.json"
 
 
 class Reproduction(NamedTuple):
-    """What came out for one item."""
+    """The result of one item.
+
+    Attributes:
+        name: Its name on the command line.
+        title: What it is, in words.
+        verdict: Whether it was reproduced.
+        scale: What was run, if the paper ran something else.
+        seconds: The wall time in seconds.
+        checks: The comparisons that the verdict follows from.
+        table: More numbers, headings first.
+    """
 
     name: str
     title: str
@@ -36,7 +46,7 @@ class Reproduction(NamedTuple):
 
 
 def wanted_items(names: Sequence[str]) -> list[str]:
-    """The items that were asked for, in the order of the paper; all of them if none is named."""
+    """Return the named items in the order of the paper; all of them if none is named."""
     for name in names:
         choice("ITEM", name, ITEMS)
     return [name for name in ITEMS if not names or name in names]
@@ -45,9 +55,16 @@ def wanted_items(names: Sequence[str]) -> list[str]:
 def reproduce(
     names: Sequence[str] = (), *, out: Path = Path("runs/reproduce"), data: Path | None = None, tell: Tell | None = None
 ) -> list[Reproduction]:
-    """Run items (none named: all), and write what came out into `out`. A folder that was interrupted is gone on with.
+    """Run items and write the results. Existing results are kept and continued.
 
-    data: FEMNIST as LEAF makes it, or Parquet with a column `writer`, for Figures 3 to 5.
+    Args:
+        names: Names of `ITEMS`; none means all.
+        out: The folder for results and runs.
+        data: FEMNIST as LEAF makes it, or Parquet with a column `writer`, for Figures 3 to 5.
+        tell: Called with the name of the current step, the rounds done, and the rounds in total.
+
+    Raises:
+        FedpdError: There is no such item or no such data.
     """
     chosen = wanted_items(names)
     if data is not None and not data.exists():
@@ -79,7 +96,7 @@ def _one(name: str, session: Session) -> Reproduction:
 
 
 def save(out: Path, one: Reproduction) -> None:
-    """Put an item among those that were run in this folder before."""
+    """Add an item to those that were run in this folder before."""
     stored = {item.name: item for item in load(out)} | {one.name: one}
     ordered = [stored[name] for name in ITEMS if name in stored]
     with replace_file(out / RESULTS) as file:
@@ -89,7 +106,7 @@ def save(out: Path, one: Reproduction) -> None:
 
 
 def load(out: Path) -> list[Reproduction]:
-    """The items that were run in a folder."""
+    """Read the items that were run in a folder."""
     path = out / RESULTS
     if not path.exists():
         return []
@@ -112,7 +129,7 @@ def _reproduction(item: dict[str, Any]) -> Reproduction:
 
 
 def listing() -> Table:
-    """The items that there are."""
+    """Return a table of all items."""
     table = Table(title="What can be reproduced", title_justify="left")
     table.add_column("item", no_wrap=True)
     table.add_column("what")

@@ -1,9 +1,9 @@
 """Figure 2: FedPD, FedAvg and FedProx on penalised logistic regression, curve by curve.
 
-A curve's published values were read off the journal's vector figure at some numbers of communications. It agrees if the
-runs with the settings of the paper's text are within a factor of 3 of all of them; it is corrected if the runs with the
-settings of the authors' program are. Where samples or coins are drawn, the published curve is one draw: it is compared
-with the range of three seeds.
+The published values of a curve were read from the journal's vector figure at some numbers of communications. A curve
+agrees if the runs with the settings of the paper's text are within a factor of 3 of all its values. It is corrected if
+the runs with the settings of the authors' program are. A published curve of a random method is one draw, so it is
+compared with the range of three seeds.
 """
 
 import tomllib
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from fedpd.engine.run import Run
 from fedpd.experiments.runner import Result
-from fedpd.report.figures import COLOURS
+from fedpd.report.figures import COLOURS, clear_frame
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
 
@@ -28,7 +28,13 @@ PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Curve(NamedTuple):
-    """What is published of one curve: ||grad f||^2 at numbers of communications."""
+    """What is published of one curve.
+
+    Attributes:
+        at: Numbers of communications.
+        values: ||grad f||^2 at each of them.
+        why: What it takes to reproduce it.
+    """
 
     at: list[int]
     values: list[float]
@@ -36,43 +42,44 @@ class Curve(NamedTuple):
 
 
 def published(name: str) -> dict[str, Curve]:
-    """A figure's curves by label."""
+    """Read the published curves of a figure, by label."""
     tables = tomllib.loads(files("fedpd.reproduce").joinpath("published.toml").read_text(encoding="utf-8"))
     return {label: Curve(**table) for label, table in tables[name].items()}
 
 
 def values_at(run: Run, communications: Sequence[int]) -> list[float]:
-    """||grad f||^2 when so many communications had happened, at the last such round; NaN where a run never came."""
+    """Return ||grad f||^2 at the last round with each number of communications; NaN if a run never had as many."""
     column, stationarity = run.history["communications"], run.history["stationarity"]
     rows = [np.flatnonzero(column == number) for number in communications]
     return [float(stationarity[row[-1]]) if len(row) else float("nan") for row in rows]
 
 
 class Measured(NamedTuple):
-    """One curve as measured: at each number of communications the least, middle and largest of the seeds."""
+    """A measured curve: the least, the median and the largest of the seeds at each number of communications."""
 
     least: list[float]
     middle: list[float]
     largest: list[float]
 
     def factor(self, values: Sequence[float]) -> float:
-        """By how much published values leave the range of the seeds, at worst; 1 where all are inside."""
+        """Return the largest factor by which published values are outside the range of the seeds; 1 if none is."""
         nearest = np.clip(values, self.least, self.largest)  # NaN where a run never got there
         return worst_ratio([float(one) for one in nearest], values)
 
 
 def measure(result: Result, communications: Sequence[int]) -> Measured:
+    """Return a method's curve at these numbers of communications."""
     columns = np.array([values_at(run, communications) for run in result.runs])  # NaN in one seed is NaN in all
     return Measured(*(part(columns, axis=0).tolist() for part in (np.min, np.median, np.max)))
 
 
 def figure_2a(session: Session) -> Findings:
-    """Weakly non-iid data."""
+    """Compare the curves on weakly non-iid data."""
     return _panel(session, "fig2a")[0]
 
 
 def figure_2b(session: Session) -> Findings:
-    """Strongly non-iid data: the curves, and whether that data is what the text describes."""
+    """Compare the curves on strongly non-iid data, and check whether the text describes that data."""
     findings, results = _panel(session, "fig2b")
     _, described = run_file(session, "fig2b-text")
     at, floor = [599], published("fig2b")["FedAvg-GD"].values[-1:]
@@ -88,7 +95,7 @@ def figure_2b(session: Session) -> Findings:
 
 
 def _panel(session: Session, name: str) -> tuple[Findings, dict[str, Result]]:
-    """A panel against communications."""
+    """Compare the curves of a panel against communications."""
     _, results = run_file(session, name)
     curves = published(name)
     checks = [check_curve(label, curve, results) for label, curve in curves.items()]
@@ -96,7 +103,7 @@ def _panel(session: Session, name: str) -> tuple[Findings, dict[str, Result]]:
 
 
 def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Check:
-    """One curve by the rule above."""
+    """Compare one curve by the rule at the top of this file."""
     measured = measure(results[label], curve.at)
     off, printed_off, words = measured.factor(curve.values), np.inf, ""
     if label + PRINTED in results:
@@ -114,7 +121,7 @@ def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Chec
 
 
 def curves_figure(curves: Mapping[str, Curve], results: Mapping[str, Result]) -> Figure:
-    """Measured lines, published points."""
+    """Draw measured curves as lines and published values as points."""
     figure = Figure(figsize=(7.6, 5.2), layout="constrained")
     axes = figure.subplots()
     for number, (label, curve) in enumerate(curves.items()):
@@ -126,7 +133,6 @@ def curves_figure(curves: Mapping[str, Curve], results: Mapping[str, Result]) ->
         axes.plot(curve.at, curve.values, "o", color=colour, markersize=6, markeredgecolor="white", clip_on=False)
     axes.plot([], [], "o", color="0.4", label="published")
     axes.set(yscale="log", xlabel="communications", ylabel="stationarity ‖∇f‖²")
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure

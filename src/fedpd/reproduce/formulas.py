@@ -1,4 +1,4 @@
-"""Figure 1 and Table 2: how many communications may be skipped, against epsilon/delta^2, at eta = (sqrt(5)-1)/(8L).
+"""Check Figure 1 and Table 2: how many communications may be skipped, at eta = (sqrt(5)-1)/(8L).
 
 An approximation agrees with its formula within a quarter; a relation (linear, logarithmic) agrees if it is that of the
 rule C(p) <= epsilon/(3 delta^2) that the paper solves. No method is run here.
@@ -23,7 +23,7 @@ LARGE = (0.9, 0.95, 0.98)  # p where it is above
 
 
 def figure_1(session: Session) -> Findings:
-    """p against epsilon/delta^2: linear on the left, logarithmic on the right."""
+    """Check that p against epsilon/delta^2 is linear on the left and logarithmic on the right."""
     few, many = np.array([1e-4, 1e-3, 1e-2]), np.array([1e10, 1e20, 1e40, 1e80])
     left, right = rates.savings(few, L, ETA), rates.savings(many, L, ETA)
     slope = float(np.polyfit(np.log(few), np.log(left.exact), 1)[0])
@@ -46,7 +46,7 @@ def figure_1(session: Session) -> Findings:
             "At epsilon/delta^2 of 1e10, 1e20, 1e40 and 1e80.",
         ),
         Check(
-            "p goes to 1 as agents become alike",
+            "p goes to 1 as the agents' data become equal",
             "p -> 1",
             f"{right.exact[-1]:.3f} by the printed rule; at most {most:.3f} is proved, 1 for convex f_i",
             outcome(float(right.guaranteed[-1]) > 0.9, rates.max_skip_probability(L, ETA, 0.0) == 1),
@@ -58,12 +58,12 @@ def figure_1(session: Session) -> Findings:
 
 
 def growth(p: float) -> float:
-    """C_3 as printed."""
+    """Return C_3 as printed."""
     return (p * (1 + A) + A) / (1 - A)
 
 
 def table_2(session: Session) -> Findings:
-    """C(p), and p solved from it, by row."""
+    """Check C(p), and p solved from it, row by row."""
     small = [communication_factor(p, L, ETA) / (ETA * p) for p in SMALL]
     large = [communication_factor(p, L, ETA) / (ETA * growth(p) ** (2 / (1 - p))) for p in LARGE]
     low, high = 4 / (1 - A) ** 2, ((3 + A) ** 2 + 4) / (3 * A) ** 2

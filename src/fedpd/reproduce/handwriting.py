@@ -1,9 +1,9 @@
-"""Figures 3 to 5, handwritten characters: what the paper concludes, on data that is at hand.
+"""Check what the paper concludes from Figures 3 to 5, handwritten characters, on the data that is available.
 
-The paper's data is FEMNIST, of 100 writers. With `--data PATH` it is read from there (LEAF's folder, or Parquet with
-the columns writer, image, label and split) and called by the file's name; without, characters are generated
-(data.characters) and called so. Only orders and differences of methods are compared, never an accuracy with a published
-one: another data set has other accuracies. Networks are small and rounds few: two cores take minutes for them.
+The paper's data is FEMNIST, of 100 writers. With `--data PATH` fedpd reads it from there (LEAF's folder, or Parquet
+with the columns writer, image, label and split). Without, fedpd generates characters (data.characters) and says so.
+Only orders and differences of methods are compared, never an accuracy with a published one, because another data set
+has other accuracies. Networks are small and rounds are few, so that two cores take minutes.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ GET = "With FEMNIST itself: make it with LEAF (leaf.cmu.edu), 100 writers, and g
 
 
 def figure_3a(session: Session) -> Findings:
-    """Accuracy at equal samples."""
+    """Compare accuracies at equal samples."""
     results, scale = _run(session, "fig3a", 200)
     names = ("FedPD-VR", "FedProx-VR", "FedAvg-GD")
     shared = min(_last(results[label], "samples") for label in names)
@@ -37,7 +37,7 @@ def figure_3a(session: Session) -> Findings:
 
 
 def figure_3b(session: Session) -> Findings:
-    """Accuracy at equal communications, with and without skipping."""
+    """Compare accuracies at equal communications, with and without skipping."""
     results, scale = _run(session, "fig3b", 120)
     names = ("FedPD-SGD p=0.5", "FedPD-SGD p=0")
     shared = min(_last(results[label], "communications") for label in names)
@@ -48,12 +48,12 @@ def figure_3b(session: Session) -> Findings:
 
 
 def figure_4(session: Session) -> Findings:
-    """Training."""
+    """Compare training accuracies."""
     return _stochastic(session, "train_accuracy", ".92, .96, .96, .95 and .93")
 
 
 def figure_5(session: Session) -> Findings:
-    """Test."""
+    """Compare test accuracies."""
     return _stochastic(session, "test_accuracy", ".86, .87, .89, .87 and .87")
 
 
@@ -83,7 +83,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
 
 
 def _run(session: Session, name: str, rounds: int) -> tuple[dict[str, Result], str]:
-    """The figure's methods on what data there is, and a sentence that says which."""
+    """Run the figure's methods, and return the results and a sentence that names the data."""
     problem = _generated() if session.data is None else _given(session.data)
     plan, results = run_file(session, name, {"problem": problem, "rounds": rounds})
     built = plan.problem
@@ -97,7 +97,7 @@ def _generated() -> str:
 
 
 def _given(path: Path) -> str:
-    """The problem's table for the user's data; paths are told as TOML's literal strings."""
+    """Return the problem's table for the user's data; paths are literal strings of TOML."""
     if path.suffix == ".parquet":
         columns = 'client = "writer", features = "image", label = "label", split = "split"'
         data = f"{{ name = \"parquet\", path = '{path}', {columns}, classes = 62 }}"
@@ -115,14 +115,14 @@ def _last(result: Result, column: str) -> float:
 
 
 def _at(result: Result, cost: str, spent: float, column: str) -> float:
-    """A column when a cost was last within `spent`; 0 for an accuracy of a run that diverged before."""
+    """Return a column at the last row whose cost is at most `spent`; 0 for a run that diverged before."""
     history = result.runs[0].history
     row = np.flatnonzero(history[cost] <= spent)[-1]
     return float(np.nan_to_num(history[column][row]))
 
 
 def _above(what: str, found: Mapping[str, float], high: str, low: str, why: str) -> Check:
-    """Whether one is ahead; as printed, if there is such a run, else with the steps in the units of f_i."""
+    """Check whether one is ahead: as printed if there is such a run, else with the steps in the units of f_i."""
     printed = found.get(high + PRINTED)
     ahead = found[high] > found[low] + MARGIN
     measured = f"{found[high]:.3f} and {found[low]:.3f}"

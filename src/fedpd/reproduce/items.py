@@ -1,4 +1,4 @@
-"""The items, in the order of the paper. Figures have the numbers of the journal version."""
+"""List the items in the order of the paper. Figures have the numbers of the journal version."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,6 +8,13 @@ from fedpd.reproduce.session import Findings, Session
 
 
 class Item(NamedTuple):
+    """A figure, table or claim of the paper.
+
+    Attributes:
+        title: What it is, in words.
+        run: Measures it.
+    """
+
     title: str
     run: Callable[[Session], Findings]
 

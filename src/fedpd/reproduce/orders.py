@@ -1,9 +1,9 @@
-"""Table 1, measured where it can be: how communications grow as epsilon falls, on the hard instances of Claim 2.1.
+"""Measure rows of Table 1: how communications grow as epsilon falls, on the hard instances of Claim 2.1.
 
 The instances have two agents, L = 1 and f(0) - inf f = 1; a chain of T links makes epsilon proportional to 1/T. The
 exponent is the slope of log(communications) against log(1/epsilon). A printed order is an upper bound, so a method
 agrees if its exponent is at most the printed one, and no less than the 1 of Claim 2.1, within 0.25. A row differs if
-its method never came to epsilon. Rows for strongly convex problems and for noisy gradients cannot be run here.
+its method never reached epsilon. Rows for strongly convex problems and for noisy gradients cannot be run here.
 """
 
 import math
@@ -24,12 +24,12 @@ SLACK = 0.25  # of an exponent
 
 
 def epsilon_of(links: int) -> float:
-    """That makes f(0) - inf f = 1 at L = 1: pi^2 N epsilon (Psi(1) N + 2T) = 1."""
+    """Return the epsilon for which f(0) - inf f = 1 at L = 1: pi^2 N epsilon (Psi(1) N + 2T) = 1."""
     return 1 / (math.pi**2 * AGENTS * (PSI_1 * AGENTS + 2 * links))
 
 
 def table_1(session: Session) -> Findings:
-    """The exponents of the rows that can be run here, and what the last row leaves out."""
+    """Check the exponents of the rows that can be run here, and what the last row leaves out."""
     needed: dict[str, list[float]] = {}
     for links in LINKS:
         epsilon = epsilon_of(links)
@@ -47,7 +47,7 @@ def table_1(session: Session) -> Findings:
 
 
 def exponent(epsilons: list[float], counts: list[float]) -> float:
-    """The slope of log(counts) against log(1/epsilon); NaN where a count is missing."""
+    """Return the slope of log(counts) against log(1/epsilon); NaN if a count is missing."""
     return float(np.polyfit(-np.log(epsilons), np.log(counts), 1)[0]) if np.isfinite(counts).all() else math.nan
 
 
@@ -60,12 +60,12 @@ def _exponent(label: str, counts: list[float]) -> Check:
         f"O({formula})",
         f"exponent {found:.2f} ({numbers(counts, '.0f')})",
         outcome(1 - SLACK <= found <= printed + SLACK),
-        "At T = 8, 16, 32 and 64; nobody can do with fewer than T.",
+        "At T = 8, 16, 32 and 64. No method can need fewer than T.",
     )
 
 
 def _samples() -> Check:
-    """Whether FedPD-VR's rounds are independent of Q, as its row says: 1/eta, which C_9 is proportional to."""
+    """Check whether FedPD-VR's rounds are independent of Q, as its row says, by 1/eta, to which C_9 is proportional."""
     M, N, L = 40_000, 100, 1.0
     grown = []
     for iterations in (1, 4):

@@ -1,6 +1,6 @@
-"""The appendix's panels against samples, and what the text says of Figure 2, as comparisons of the same runs.
+"""Check the appendix's panels against samples, and what the text says of Figure 2, with the same runs.
 
-The panels themselves were not read off: what is checked is what the text concludes from them. "Similar" is within a
+No values were read from these panels. The checks are what the text concludes from them. "Similar" is within a
 factor of 3, as elsewhere; "does not converge" is an end a hundred times above that of FedPD-GD at p = 0.
 """
 
@@ -21,13 +21,13 @@ FAR = 100.0
 
 
 def weak_panel(session: Session) -> Findings:
-    """Figure 2(a)'s runs against samples."""
+    """Check the runs of Figure 2(a) against samples."""
     _, results = run_file(session, "fig2a")
     ends, shown = _ends(results), _shown(results)
     samples = {label: _samples(result) for label, result in shown.items()}
     order = sorted((number, label) for label, number in samples.items() if math.isfinite(number))
     words = ", ".join(f"{label} {number:.2g}" for number, label in order)
-    first, second = ([label for _, label in order] + ["nobody"] * 2)[:2]
+    first, second = ([label for _, label in order] + ["no method"] * 2)[:2]
     checks = [
         Check(f"fewest samples to {TARGET:g}", "FedPD-VR", words, outcome(first == "FedPD-VR")),
         Check("second fewest", "FedProx-VR", second, outcome(second == "FedProx-VR")),
@@ -41,7 +41,7 @@ def weak_panel(session: Session) -> Findings:
 
 
 def strong_panel(session: Session) -> Findings:
-    """Figure 2(b)'s runs against samples."""
+    """Check the runs of Figure 2(b) against samples."""
     _, results = run_file(session, "fig2b")
     ends, shown = _ends(results), _shown(results)
     both = max(ends["FedPD-GD p=0"], ends["FedPD-VR"])
@@ -63,7 +63,7 @@ def _shown(results: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _ends(results: Mapping[str, Result]) -> dict[str, float]:
-    """||grad f||^2 at the end, the middle of the seeds."""
+    """Return ||grad f||^2 at the end, the median of the seeds."""
     return {
         label: float(np.median([run.history["stationarity"][-1] for run in result.runs]))
         for label, result in _shown(results).items()
@@ -75,7 +75,7 @@ def _samples(result: Result) -> float:
 
 
 def _similar(what: str, ends: Mapping[str, float], one: str, other: str, figure: str | None = None) -> Check:
-    """Whether two ends are within a factor of 3; with a figure, what its own published curves say of it."""
+    """Check whether two ends are within a factor of 3, and quote the published curves of a figure."""
     words = ""
     if figure is not None:
         curves = published(figure)

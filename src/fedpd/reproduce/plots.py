@@ -1,10 +1,10 @@
-"""Figures of formulas: lines, and what was measured as points."""
+"""Draw formulas as lines, and measurements as points."""
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from fedpd.report.figures import COLOURS, DASHES
+from fedpd.report.figures import clear_frame, line_style
 
 Points = Sequence[tuple[float, float]]
 
@@ -18,17 +18,15 @@ def lines_figure(
     points_label: str,
     scales: tuple[str, str] = ("log", "log"),
 ) -> Figure:
-    """Lines by label, and one set of points."""
+    """Draw lines by label, and one set of points."""
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes = figure.subplots()
     for number, (label, line) in enumerate(lines.items()):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        axes.plot(*zip(*line, strict=True), color=colour, linestyle=dash, linewidth=1.6, label=label)
+        axes.plot(*zip(*line, strict=True), **line_style(number), linewidth=1.6, label=label)
     if points:
         axes.plot(*zip(*points, strict=True), "o", color="black", markersize=5, label=points_label)
     axes.set(xscale=scales[0], yscale=scales[1], xlabel=x, ylabel=y)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    clear_frame(axes)
     ncols = 2 if max(map(len, lines)) > 20 else 3  # what fits
     figure.legend(loc="outside lower center", ncols=ncols, frameon=False)
     return figure

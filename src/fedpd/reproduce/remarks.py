@@ -1,4 +1,4 @@
-"""Remarks and constants of the text that were found wrong, each as a number: what is printed, and what holds."""
+"""Check remarks and constants of the text that were found wrong: what is printed, and what holds."""
 
 import math
 
@@ -17,13 +17,13 @@ A = L * ETA
 
 
 def remarks(session: Session) -> Findings:
-    """All of them."""
+    """Check all of them."""
     found = (_rounds, _rule, _singularity, _matrix, _slope, _tanh, _chain_gap, _chain_gradient, _lower_bound)
     return Findings([check() for check in found], "formulas")
 
 
 def _rounds() -> Check:
-    """T for a target, from D_0 alone: the bound that the remark solves must come down to epsilon/2."""
+    """Check T for a target, from D_0 alone: the bound that the remark solves must be at most epsilon/2."""
     epsilon, gap = 1e-4, 1.0
     c_2 = printed.constants(L, ETA).C_2
     as_printed, corrected = 1 / (2 * c_2 * gap * epsilon), 2 * c_2 * gap / epsilon
@@ -38,7 +38,7 @@ def _rounds() -> Check:
 
 
 def _rule() -> Check:
-    """p by the remark's rule must keep the theorem's skipping term within epsilon/2."""
+    """Check that p by the remark's rule keeps the theorem's skipping term within epsilon/2."""
     epsilon, delta = 1e-2, 1.0
     p, proved = (
         rates.skip_probability(epsilon, delta, L, ETA),
@@ -55,7 +55,7 @@ def _rule() -> Check:
 
 
 def _singularity() -> Check:
-    """C(p) at p = (1 - 2a)/(1 + a), where numerator and denominator vanish, as printed and by its limit."""
+    """Check C(p) at p = (1 - 2a)/(1 + a), where numerator and denominator vanish, as printed and by its limit."""
     p = (1 - 2 * A) / (1 + A)
     numerator = (1 - ((p * (1 + A) + A) / (1 - A)) ** (1 / (1 - p))) ** 2 * p * (p**2 * (3 + A) ** 2 + 4)
     with np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ def _singularity() -> Check:
 
 
 def _matrix() -> Check:
-    """Lemma le:FedPD_prop says that A has rank 1."""
+    """Check the lemma on the agents' differences, which says that A has rank 1."""
     p = 0.5
     determinants = [p * (1 + A) * A - entry for entry in (A * (1 - A), p * A * (1 + A))]
     return Check(
@@ -84,7 +84,7 @@ def _matrix() -> Check:
 
 
 def _slope() -> Check:
-    """Appendix A: v = e^z/(1+e^z)^2 lies in (0, 1), whence delta."""
+    """Check Appendix A: v = e^z/(1+e^z)^2 lies in (0, 1), from which delta follows."""
     z = np.linspace(-20, 20, 100_001)
     largest = float((np.exp(z) / (1 + np.exp(z)) ** 2).max())
     return Check(
@@ -97,7 +97,7 @@ def _slope() -> Check:
 
 
 def _tanh() -> Check:
-    """Appendix A: tanh z = 2/(1 + e^{2z}) - 1."""
+    """Check Appendix A: tanh z = 2/(1 + e^{2z}) - 1."""
     z = 0.7
     as_printed, corrected = 2 / (1 + math.exp(2 * z)) - 1, 1 - 2 / (1 + math.exp(2 * z))
     return Check(
@@ -110,7 +110,7 @@ def _tanh() -> Check:
 
 
 def _chain_gap() -> Check:
-    """Lemma B.1 (4) at T = N."""
+    """Check Lemma B.1 (4) at T = N."""
     found, bound, corrected = 2 * math.pi * PSI_1 + 4 * math.pi, 5 * math.pi, 2 * math.pi * (3 - 1 / math.e)
     return Check(
         "lower bound, Lemma B.1: g(0) - inf g at T = N",
@@ -122,7 +122,7 @@ def _chain_gap() -> Check:
 
 
 def _chain_gradient() -> Check:
-    """Theorem B.1: ||grad f||^2/epsilon where x[T+1] = 0 and all other entries are large, by the scales of f_i."""
+    """Check Theorem B.1: ||grad f||^2/epsilon where x[T+1] = 0 and all other entries are large."""
     N = T = 8
     x = np.full(T + 1, 1e4)
     x[-1] = 0.0
@@ -140,7 +140,7 @@ def _chain_gradient() -> Check:
 
 
 def _lower_bound() -> Check:
-    """The printed lower bound against gradient descent's upper bound, in units of L (f(0) - inf f)/epsilon."""
+    """Compare the printed lower bound with gradient descent's upper bound, in units of L (f(0) - inf f)/epsilon."""
     N = 400
     as_printed, corrected, upper = N / (10 * math.pi**2), 1 / (math.pi**2 * (3 - 1 / math.e) * N), 2.0
     return Check(

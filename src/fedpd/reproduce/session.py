@@ -1,6 +1,6 @@
-"""Where an item runs: a folder of its own, its experiment file, and someone to tell how far it is.
+"""Run an item's experiment file in a folder of its own, and report its progress.
 
-DIR/runs/NAME/       a run's folder like any other (`fedpd report DIR/runs/fig2a` works), gone on with if interrupted
+DIR/runs/NAME/       a run folder like any other (`fedpd report DIR/runs/fig2a` works), resumed if it was interrupted
 DIR/NAME.png         the item's figure
 """
 
@@ -21,26 +21,41 @@ from fedpd.experiments.runner import Result
 from fedpd.reproduce.verdict import Check
 
 Rows = Sequence[Sequence[str]]
-Tell = Callable[[str, int, int], None]  # (what, done, of)
+Tell = Callable[[str, int, int], None]  # (step, rounds done, rounds in total)
 
 
 class Session(NamedTuple):
+    """Where items run.
+
+    Attributes:
+        folder: The folder for results and runs.
+        tell: Called with the progress.
+        data: Handwriting that the user has, for Figures 3 to 5.
+    """
+
     folder: Path
     tell: Tell
-    data: Path | None = None  # handwriting that the user has, for Figures 3 to 5
+    data: Path | None = None
 
 
 class Findings(NamedTuple):
-    """What an item found."""
+    """What an item found.
+
+    Attributes:
+        checks: The comparisons that its verdict follows from.
+        scale: What was run, if the paper ran something else.
+        figure: Its figure.
+        table: More numbers, headings first.
+    """
 
     checks: list[Check]
-    scale: str = ""  # what was run, where that is not what the paper ran
+    scale: str = ""
     figure: Figure | None = None
-    table: Rows = ()  # more numbers, headings first
+    table: Rows = ()
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:
-    """An item's experiment file, with what it leaves open."""
+    """Return an item's experiment file, with values for what it leaves open."""
     text = files("fedpd.reproduce").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
     return Template(text).substitute(values)
 
@@ -48,9 +63,16 @@ def experiment_text(name: str, values: Mapping[str, object]) -> str:
 def run_file(
     session: Session, name: str, values: Mapping[str, object] = MappingProxyType({}), *, into: str | None = None
 ) -> tuple[Experiment, dict[str, Result]]:
-    """Run an item's experiment file, or what is left of it, and give the results by label.
+    """Run an item's experiment file, or resume it, and return the experiment and its results by label.
 
-    values: what the file leaves open.  into: the name of the run's folder, where a file is run with several values.
+    Args:
+        session: Where it runs.
+        name: The name of the file.
+        values: Values for what the file leaves open.
+        into: The name of the run folder, if a file is run with several values.
+
+    Raises:
+        FedpdError: The folder holds a run of another experiment file.
     """
     text = experiment_text(name, values)
     into = into or name

@@ -1,7 +1,7 @@
-"""Theorems 1 and 3, run: the mean of ||grad f||^2 over the rounds against the bound as printed and as proved.
+"""Run Theorems 1 and 3: the mean of ||grad f||^2 over the rounds against the bound as printed and as proved.
 
-A bound is checked at every T of the run. Each theorem is tried where it is at ease, and from a minimiser of f, where
-what is printed leaves nothing but the local solves' errors. A printed bound that is infinite claims nothing.
+A bound is checked at every T of the run. Each theorem is tried on an ordinary problem, and from a minimiser of f, where
+the printed bound has only the errors of the local solves. A printed bound that is infinite claims nothing.
 """
 
 import math
@@ -24,12 +24,12 @@ ITERATIONS, REFRESH = 2, 5  # Q and I of Theorem 3's run
 
 
 def running_means(stationarity: np.ndarray) -> np.ndarray:
-    """(1/T) sum_{r<T} ||grad f(x^r)||^2 for T = 1, 2, ..."""
+    """Return (1/T) sum_{r<T} ||grad f(x^r)||^2 for T = 1, 2, ..."""
     return np.cumsum(stationarity[:-1]) / np.arange(1, len(stationarity))
 
 
 def theorem_1(session: Session) -> Findings:
-    """Case I on quadratics, and from a minimiser."""
+    """Check case I on quadratics, and from a minimiser."""
     plan, results = run_file(session, "theorem1")
     problem = plan.problem
     gap = theory.objective(problem, problem.start) - theory.objective(problem, problem.answer.minimiser)
@@ -55,7 +55,7 @@ def theorem_1(session: Session) -> Findings:
 
 
 def theorem_3(session: Session) -> Findings:
-    """Oracle II on logistic regression, and from a minimiser."""
+    """Check Oracle II on logistic regression, and from a minimiser."""
     schedule = (ITERATIONS, REFRESH, 1)
     steps: dict[str, Any] = {"iterations": ITERATIONS, "refresh": REFRESH}
     problem = experiment.parse(experiment_text("theorem3", steps | {"eta": 1.0, "gamma": 1.0})).problem
@@ -86,7 +86,7 @@ def theorem_3(session: Session) -> Findings:
 
 
 def _from_minimiser(oracle: Oracle) -> np.ndarray:
-    """||grad f||^2 along FedPD from f's minimiser 0, with f_i of curvatures 1 and 0.2 that pull apart."""
+    """Return ||grad f||^2 along FedPD from f's minimiser 0, with f_i of curvatures 1 and 0.2 and opposite gradients."""
     problem = problems.quadratic(np.array([[[1.0]], [[0.2]]]), np.array([[1.0], [-1.0]]))
     run = simulate(algorithms.fedpd(eta=0.3, oracle=oracle), problem, rounds=5, progress=False)
     return run.history["stationarity"]
@@ -100,7 +100,7 @@ def _bound(what: str, means: np.ndarray, as_printed: Sequence[float], proved: Se
 
 
 def _positive() -> Check:
-    """The printed C_10 under the printed conditions."""
+    """Check the sign of the printed C_10 under the printed conditions."""
     negative = vr.printed_constants(1.0, 0.99 * vr.max_eta(1.0, 1, 100, 1), math.inf, 1, 100, 1).C_10
     corrected = vr.constants(1.0, 0.99 * vr.max_eta(1.0, 1, 100, 1), math.inf, 1, 100, 1).C_10
     return Check(
@@ -113,7 +113,7 @@ def _positive() -> Check:
 
 
 def _start_gradients(problem: Problem) -> float:
-    """mean_i ||grad f_i(0)||^2 of logistic regression: half the mean of -b a, and the penalty is flat there."""
+    """Return mean_i ||grad f_i(0)||^2 of logistic regression; the gradient is half the mean of -b a."""
     return float(np.mean(np.sum((problem.data.mean(axis=1) / 2) ** 2, axis=-1)))
 
 

@@ -1,4 +1,4 @@
-"""What a comparison says. An item is a list of checks, and its verdict follows from them alone:
+"""Judge comparisons. An item is a list of checks, and its verdict follows from them alone:
 
     every check agrees                           reproduced
     some only after a correction, none differs   reproduced with a correction
@@ -6,8 +6,8 @@
     nothing was checked                          not run
 
 A check agrees if what is printed holds. It is corrected if what is printed does not hold, and a stated correction (a
-unit, a constant, a setting that the text leaves out) does. Both come from measured numbers, and are
-written down nowhere.
+unit, a constant, a setting that the text leaves out) does. Both come from measured numbers; no verdict is stored in the
+code.
 """
 
 import math
@@ -19,12 +19,16 @@ FACTOR = 3.0  # within which a measured curve counts as the published one
 
 
 class Outcome(StrEnum):
+    """What a check found."""
+
     AGREES = "agrees"
     CORRECTED = "corrected"
     DIFFERS = "differs"
 
 
 class Verdict(StrEnum):
+    """Whether an item was reproduced."""
+
     REPRODUCED = "reproduced"
     CORRECTED = "reproduced with a correction"
     NOT = "not reproduced"
@@ -32,15 +36,25 @@ class Verdict(StrEnum):
 
 
 class Check(NamedTuple):
+    """One comparison of a published with a measured value.
+
+    Attributes:
+        what: What is compared.
+        published: The published value, in words.
+        measured: The measured value, in words.
+        outcome: Whether they agree.
+        why: Why they differ, or what the correction is.
+    """
+
     what: str
     published: str
     measured: str
     outcome: Outcome
-    why: str = ""  # why they differ, or what the correction is
+    why: str = ""
 
 
 def judge(checks: Iterable[Check]) -> Verdict:
-    """An item's verdict."""
+    """Return the verdict that follows from an item's checks."""
     outcomes = {check.outcome for check in checks}
     if not outcomes:
         return Verdict.SKIPPED
@@ -50,24 +64,24 @@ def judge(checks: Iterable[Check]) -> Verdict:
 
 
 def outcome(printed: bool, corrected: bool = False) -> Outcome:
-    """Of a check whose printed form holds, or only its corrected one, or neither."""
+    """Return the outcome of a check whose printed form holds, or only its corrected one, or neither."""
     if printed:
         return Outcome.AGREES
     return Outcome.CORRECTED if corrected else Outcome.DIFFERS
 
 
 def ratio(measured: float, published: float) -> float:
-    """How many times the larger of two numbers is the smaller; infinite where one is not positive or not finite."""
+    """Return the larger of two numbers over the smaller; infinite if one is not positive or not finite."""
     if not (measured > 0 and published > 0 and math.isfinite(measured) and math.isfinite(published)):
         return math.inf
     return max(measured / published, published / measured)
 
 
 def worst_ratio(measured: Sequence[float], published: Sequence[float]) -> float:
-    """The largest `ratio` of two rows of numbers."""
+    """Return the largest `ratio` of two rows of numbers."""
     return max(ratio(one, other) for one, other in zip(measured, published, strict=True))
 
 
 def numbers(values: Iterable[float], form: str = ".1e") -> str:
-    """A row of numbers in words; "none" for those that a run never reached."""
+    """Return a row of numbers as text, with "none" for those that a run never reached."""
     return ", ".join(f"{value:{form}}" if math.isfinite(value) else "none" for value in values)

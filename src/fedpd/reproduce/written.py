@@ -1,4 +1,4 @@
-"""What came out, to read: a table for the terminal, and Markdown with the figures."""
+"""Write the results of a reproduction: tables for the terminal, and Markdown with the figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ and not reproduced otherwise. A curve counts as the published one if it is withi
 
 
 def verdict_table(items: Sequence["Reproduction"]) -> Table:
-    """One row an item."""
+    """Return a table with one row per item."""
     table = Table(title="The paper, measured", title_justify="left")
     table.add_column("item", no_wrap=True)
     table.add_column("what")
@@ -43,7 +43,7 @@ def verdict_table(items: Sequence["Reproduction"]) -> Table:
 
 
 def checks_table(item: "Reproduction") -> Table:
-    """One row a check of an item."""
+    """Return a table with one row per check of an item."""
     title = f"{item.name}: {item.title}"
     table = Table(title=title, caption=item.scale or None, title_justify="left", caption_justify="left")
     for name in ("check", "published", "measured", ""):
@@ -55,7 +55,7 @@ def checks_table(item: "Reproduction") -> Table:
 
 
 def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
-    """All of it: the verdicts, then each item with its checks, reasons and figure."""
+    """Return the verdicts as Markdown, then each item with its checks, reasons and figure."""
     lines = ["# The paper, reproduced", "", RULES, "", "| item | what | verdict |", "| --- | --- | --- |"]
     lines += [f"| [{item.name}](#{_anchor(item.name)}) | {_cell(item.title)} | {item.verdict} |" for item in items]
     for item in items:
@@ -70,7 +70,7 @@ def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
 
 
 def rows_table(item: "Reproduction") -> Table:
-    """The further numbers of an item."""
+    """Return the further numbers of an item as a table."""
     headings, *rows = item.table
     table = Table(title=f"{item.name}: {item.title}", title_justify="left")
     for number, heading in enumerate(headings):

@@ -1,9 +1,9 @@
-"""The report as one HTML page that opens anywhere: no server, no network, everything in the file."""
+"""Write the report as one HTML page that opens anywhere: it needs no server, no network and no other file."""
 
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from html import escape
@@ -18,44 +18,65 @@ from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, positive
 from fedpd.base.versions import versions
 from fedpd.core import Problem
-from fedpd.engine.run import Ensemble, Run
 from fedpd.report.curves import page_data
 from fedpd.report.facts import Facts, facts, rebuild
-from fedpd.report.recorded import Entry, Record, from_runs
+from fedpd.report.numbers import short_number
+from fedpd.report.quantities import MAIN
+from fedpd.report.recorded import Entry, Record, Results, record_of
 from fedpd.report.sections import divergences, ends_table, experiment_section, notices, problem_section, title
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of HTML; a notebook shows it as it is."""
+    """A page of HTML, which a notebook shows by itself.
+
+    Attributes:
+        html: The text of the page.
+        finding: Its first sentence: which method reached the target with the fewest communications.
+    """
 
     html: str
     finding: str
 
+    def __repr__(self) -> str:
+        size = short_number(len(self.html.encode()), "B")
+        return f"Page of {size}: {self.finding}\nSave it with page.save('report.html'), or let a notebook show it."
+
     def save(self, path: str | Path) -> Path:
+        """Write the page to a file and return its path."""
         with replace_file(Path(path)) as file:
             file.write(self.html.encode())
         return Path(path)
 
     def _repr_html_(self) -> str:
-        """In a frame of its own, which keeps the page's style and script from the notebook's."""
+        """Return the page in a frame of its own, so that its style and script do not touch the notebook's."""
         return f'<iframe srcdoc="{escape(self.html)}" style="width: 100%; height: 60rem; border: 0"></iframe>'
 
 
-def page(
-    runs: Mapping[str, Run | Ensemble], problem: Problem | None = None, *, target: float | None = None, name: str = ""
-) -> Page:
-    """The report of runs in memory, by their labels, with a picture of the problem where it is given.
+def page(runs: Results, problem: Problem | None = None, *, target: float | None = None, name: str = "") -> Page:
+    """Return the report of runs in memory.
 
-    target: where the slider stands at first; None: 1e-10, or what is reached.
-    name:   the page's title; "" makes one.
+    Args:
+        runs: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
+        problem: The problem that they ran on, to show its constants and how much its agents differ.
+        target: The stationarity at which the slider stands at first; None is 1e-10 if a method reached it, and the
+            lowest that one reached otherwise.
+        name: The title of the page; "" names the methods and the problem.
+
+    Example:
+        >>> from fedpd import algorithms, oracles, problems, report, simulate
+        >>> problem = problems.random_quadratic(agents=4, dimension=3)
+        >>> algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=4))
+        >>> page = report.page({"FedPD": simulate(algorithm, problem, rounds=20, progress=False)}, problem)
+        >>> page.finding.startswith("FedPD reached ‖∇f‖² ≤ ")
+        True
     """
-    record = from_runs(runs)._replace(versions=versions())
-    return _assemble([record], [problem or "It was not given to report.page."], target, name)
+    record = record_of(runs)._replace(versions=versions())
+    return _assemble([record], [problem or "The problem was not given to report.page."], target, name)
 
 
 def page_of(records: Sequence[Record], *, target: float | None = None) -> Page:
-    """The report of runs' folders, as `recorded.read_all` reads them. Their problems are built anew to be measured."""
+    """Return the report of run folders that `recorded.read_all` read; their problems are built again and measured."""
     tables = [dict(record.problem or {}) for record in records]
     distinct = [table for i, table in enumerate(tables) if table not in tables[:i]]
     return _assemble(records, [rebuild(table) for table in distinct], target, "")
@@ -94,10 +115,10 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
 
 def _measured(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
-        if not any(np.isfinite(run.history["stationarity"]).any() for run in entry.runs):
+        if not any(np.isfinite(run.history[MAIN]).any() for run in entry.runs):
             raise FedpdError(
-                f"{entry.label}: not one of its stationarities is finite, not even at the start, so there is nothing "
-                "to draw. Check the problem's data for NaN."
+                f"{entry.label}: none of its stationarities is finite, not even at the start, so there is nothing to "
+                "draw. Check the problem's data for NaN."
             )
     return entries
 
@@ -117,13 +138,13 @@ def _pictures(found: Facts) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever the labels are."""
+    """Return JSON that cannot end the script element around it, whatever the labels are."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _digest(script: str) -> str:
-    """With it the page's policy lets this script run, and no other."""
+    """Return the hash with which the page's policy lets this script run, and no other."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

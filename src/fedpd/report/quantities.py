@@ -1,0 +1,86 @@
+"""What a report shows of runs: the costs that they spent and the quantities that they measured, as columns."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedpd.engine.columns import KNOWN, Column, column_of
+from fedpd.engine.run import Run
+from fedpd.report.numbers import short_number
+from fedpd.report.recorded import Entry, Recorded
+
+BYTES = Column("bytes", "bytes sent and received, all agents together", "bytes", "cost", np.int64, "bytes", log=True)
+SECONDS = Column("seconds", "seconds of wall time, compilation included", "seconds", "cost", unit="s")
+COSTS = {column.name: column for column in (column_of("communications"), column_of("samples"), BYTES, SECONDS)}
+MAIN = "stationarity"  # the quantity that a report begins with
+
+
+def cost_values(run: Recorded | Run) -> dict[str, np.ndarray]:
+    """Return the costs of a run, one value per row of its history, by the names of `COSTS`."""
+    history = run.history
+    derived = {BYTES.name: history["bytes_up"] + history["bytes_down"], SECONDS.name: run.elapsed}
+    return {name: derived[name] if name in derived else history[name] for name in COSTS}
+
+
+def shared_quantities(entries: Sequence[Entry]) -> list[Column]:
+    """Return the quantities that all runs measured, the main one first and the user's own last."""
+    histories = [run.history for entry in entries for run in entry.runs]
+    names = dict.fromkeys((*KNOWN, *histories[0]))
+    columns = [column_of(name) for name in names if all(name in history for history in histories)]
+    return sorted((column for column in columns if column.kind == "value"), key=lambda column: column.name != MAIN)
+
+
+def drawn_quantities(entries: Sequence[Entry]) -> list[Column]:
+    """Return the quantities of tables and printed figures: all but the consensus gap, which is mostly zero."""
+    return [column for column in shared_quantities(entries) if column.name != "consensus"]
+
+
+def known_costs(entries: Sequence[Entry]) -> list[Column]:
+    """Return all costs, without the seconds where no run has recorded them."""
+    timed = any(np.isfinite(run.elapsed).any() for entry in entries for run in entry.runs)
+    return [column for column in COSTS.values() if timed or column is not SECONDS]
+
+
+def heading(column: Column) -> str:
+    """Return the name over a column of a table, such as "stationarity ‖∇f‖²" or "test accuracy"."""
+    name = column.name.replace("_", " ")
+    return column.symbol if " " in column.symbol else f"{name} {column.symbol}".strip()
+
+
+def axis_label(column: Column) -> str:
+    """Return what an axis of a small figure says: the words up to their first comma."""
+    return column.words.partition(",")[0]
+
+
+def value_text(column: Column, value: float) -> str:
+    """Return a measured value for a table, such as "1.25e-10", "0.3412" or "97.3%"."""
+    if column.unit == "share":
+        return f"{value:.1%}"
+    return f"{value:.2e}" if column.log else f"{value:.4g}"
+
+
+def cost_text(column: Column, value: float) -> str:
+    """Return a cost for a table, such as "1,200", "192 M", "9.6 MB" or "4.52 s"."""
+    if column.unit == "s":
+        return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+    if column.log:
+        return short_number(value, "B" if column.unit == "bytes" else "")
+    return f"{value:,.0f}"
+
+
+def target_text(quantity: str, value: float, digits: int = 3) -> str:
+    """Return a value of a quantity for a sentence, such as "1e-10" or "91%"."""
+    return f"{100 * value:.{digits}g}%" if column_of(quantity).unit == "share" else f"{value:.{digits}g}"
+
+
+def goal(quantity: str, target: float) -> str:
+    """Return a target in symbols, such as "‖∇f‖² ≤ 1e-10"."""
+    column = column_of(quantity)
+    sign = "≥" if column.better == "more" else "≤"
+    return f"{column.symbol or column.name} {sign} {target_text(quantity, target, 12)}"
+
+
+def last_costs(runs: Iterable[Recorded | Run]) -> dict[str, float]:
+    """Return what runs had spent at their ends, as means over the seeds."""
+    each = [cost_values(run) for run in runs]
+    return {name: float(np.mean([costs[name][-1] for costs in each])) for name in COSTS}

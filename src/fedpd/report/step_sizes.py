@@ -1,0 +1,56 @@
+"""Find the setting of a method that a factor on its step size multiplies, such as eta or the step of its oracle."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedpd.algorithms import variants
+from fedpd.base.spec import Spec, spec_of
+from fedpd.experiments.calls import build_algorithm
+
+Path = tuple[str, ...]  # the keys that lead to a setting, from the method inwards
+
+
+def scaled_setting(label: str) -> Path:
+    """Return the keys of the setting that the factor of a method's rule multiplies or divides.
+
+    The method is made by its rule with the factors 1 and 2, and the settings are compared. If several of them are
+    doubled or halved, the outermost is meant.
+
+    Args:
+        label: A label of `algorithms.variants()`.
+
+    Example:
+        >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
+        (('eta',), ('oracle', 'step'))
+    """
+    rule = variants()[label].rule
+    once, twice = (dict(_numbers(spec_of(rule(1.0, 2, factor)))) for factor in (1.0, 2.0))
+    return min((path for path, value in once.items() if _is_scaled(value, twice.get(path, value))), key=len)
+
+
+def step_text(label: str, table: Mapping[str, Any]) -> str:
+    """Return the step size of a method's table by its own symbol, such as "eta = 1.4".
+
+    Args:
+        label: The label of the method in `algorithms.variants()`.
+        table: The method as a table of an experiment file.
+    """
+    *outer, last = scaled_setting(label)
+    spec = spec_of(build_algorithm(table, rounds=1))  # a table leaves out what has its default
+    for key in outer:
+        spec = spec[key]
+    value = f"{spec[last]:.3g}"
+    return f"{outer[-1]} = {value}/sqrt" if spec.name == "inverse_sqrt" else f"{last} = {value}"
+
+
+def _numbers(spec: Spec, path: Path = ()) -> Iterator[tuple[Path, float]]:
+    for key, value in spec.settings:
+        if isinstance(value, Spec):
+            yield from _numbers(value, (*path, key))
+        elif type(value) in (int, float):
+            yield (*path, key), value
+
+
+def _is_scaled(once: float, twice: float) -> bool:
+    return once != twice and (math.isclose(twice, 2 * once) or math.isclose(twice, once / 2))
