@@ -23,7 +23,7 @@ Point = dict[str, Any]
 
 
 class Sweep(NamedTuple):
-    """The runs of a grid: runs[i][j] is points[i] with seeds[j]."""
+    """The runs of a grid: `runs[i][j]` is `points[i]` with `seeds[j]`."""
 
     points: tuple[Point, ...]
     seeds: tuple[int, ...]
