@@ -10,7 +10,7 @@ from rich.table import Table
 from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
-from fedpd.report.methods import example_methods, measure_sizes, methods_markdown
+from fedpd.report.methods import example_methods, measure_sizes
 from fedpd.report.tables import first_at_most, quantity
 
 PROBLEM = problems.random_quadratic(4, 3)
@@ -72,11 +72,6 @@ def test_sizes_are_counted_in_models() -> None:
     methods = dict(example_methods())
     assert measure_sizes(methods["FedPD-GD"]) == (1, 1, 3, 1)
     assert measure_sizes(methods["SCAFFOLD"]) == (2, 2, 5, 2)
-
-
-def test_the_documentation_shows_the_table_of_methods() -> None:
-    page = Path(__file__).parents[2] / "docs" / "methods" / "index.md"
-    assert methods_markdown() in page.read_text(encoding="utf-8"), "fedpd methods --markdown has the new table"
 
 
 def test_accuracies_are_shown_where_there_are_any() -> None:
