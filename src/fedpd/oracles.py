@@ -1,4 +1,4 @@
-"""Local solvers: approximately minimise phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2 (a `Subproblem`).
+"""Local solvers: they approximately minimise `phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2`, a `Subproblem`.
 
     gd     Oracle I, option I     x <- x - step grad phi_i(x)
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
