@@ -44,7 +44,8 @@ bench-peers: .venv/installed
 	$(BIN)/python -m benchmarks.peers
 
 docs: .venv/installed-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	# Most of the time is compilation. No --quiet: it would hide warnings from --strict too.
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv .venv-peers runs site

@@ -1,13 +1,17 @@
 """The documentation holds together, and what it says in Python runs."""
 
+import importlib
 import importlib.util
 import inspect
+import os
 import re
-import runpy
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -34,29 +38,85 @@ def nav_pages(entry: Any) -> Iterator[str]:
             yield from nav_pages(inner)
 
 
-def test_every_page_is_in_the_nav_once() -> None:
-    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+@pytest.fixture(scope="module")
+def hooks() -> Iterator[ModuleType]:
+    """The module that fills in the pages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS / "_build"))
+        yield importlib.import_module("hooks")
+
+
+def settings() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def test_every_page_is_in_the_navigation_once(hooks: ModuleType) -> None:
+    nav = settings()["nav"]
+    hooks.add_methods(nav)
     assert sorted(nav_pages(nav)) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+
+
+@pytest.mark.parametrize("page", ["README.md", "mkdocs.yml", "docs/reference/algorithms.md", "docs/_build/hooks.py"])
+def test_no_list_of_methods_is_written_by_hand(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [name for name in ("a_fedpd", "coop_sgd", "mpr_sgd", "pr_spider", "vrl_sgd") if name in text] == []
 
 
 @pytest.mark.parametrize("name", algorithms.__all__)
 def test_every_method_has_a_page(name: str) -> None:
     page = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
-    assert f"\n::: fedpd.algorithms.{name}.{name}\n" in page
-    assert re.search(rf"\n<!-- facts: {name}(, \d)? -->\n", page)
+    assert page.startswith(f"# {algorithms.cards()[name].title}\n\n<!-- paper -->\n")
+    assert re.search(r"\n<!-- facts(: \d)? -->\n", page)
     assert page.count("$$") >= 2  # its equations
 
 
-def test_every_argument_of_a_method_is_explained() -> None:
-    explained = runpy.run_path(str(DOCS / "_build" / "parameters.py"))
-    found = {
-        (name, key)
-        for name in algorithms.__all__
-        for key in inspect.signature(getattr(algorithms, name)).parameters
-        if explained["parameters"](name)
-    }
-    assert set(explained["OF"]) <= found
-    assert set(explained["EVERYWHERE"]) <= {key for _, key in found}
+@pytest.mark.parametrize("name", algorithms.__all__)
+def test_notes_are_ordinary_markdown(name: str) -> None:
+    """Outside of equations and code, "<a" would be a tag and "[i][j]" a reference."""
+    text = inspect.getdoc(importlib.import_module(f"fedpd.algorithms.{name}")) or ""
+    paragraphs = [block for block in re.split(r"\n\s*\n", text) if not block.startswith("    ")]
+    assert [block for block in paragraphs if re.search(r"<\w|\]\[", re.sub(r"`[^`]*`", "", block))] == []
+
+
+def test_a_page_is_filled_in_from_the_card(hooks: ModuleType) -> None:
+    page = hooks.fill_in((DOCS / "methods" / "fedprox.md").read_text(encoding="utf-8"), "fedprox")
+    assert "Virginia Smith (2020): *Federated Optimization in Heterogeneous Networks*" in page
+    assert "| `rho` | ρ ≥ 0, the weight of the proximal term; 0 is FedAvg | required |" in page
+    assert "| FedProx | 1 | 1 | 1 | 1 | 8 | 8 n | yes |" in page
+    assert "## What was checked" in page
+
+
+def test_a_parameter_without_words_fails_the_build(hooks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = algorithms.cards()
+    without = cards | {"feddane": cards["feddane"]._replace(parameters={})}
+    monkeypatch.setattr(algorithms, "cards", lambda: without)
+    with pytest.raises(fedpd.FedpdError, match="card of feddane has no words for 'mu'"):
+        hooks.fill_in("<!-- facts -->", "feddane")
+
+
+def test_a_strict_build_fails_on_a_dead_anchor() -> None:
+    """Mkdocs counts warnings only if it may log them: with --quiet, --strict finds nothing."""
+    validation = settings()["validation"]
+    assert validation["links"]["anchors"] == validation["links"]["not_found"] == "warn"
+    (command,) = re.findall(r"^\t.*mkdocs build.*$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "--strict" in command
+    assert "--quiet" not in command
+
+
+def test_examples_have_the_heading_that_mkdocstrings_knows() -> None:
+    """Under "Example:" it would take ">>>" for a quotation."""
+    sources = (ROOT / "src").rglob("*.py")
+    assert [
+        path for path in sources if re.search(r"^ *Example:$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ] == []
+
+
+LABEL = re.compile(r"\b(?:eq|th|le|as|iid|cl|re):\w|\bth_comm_")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_label_of_the_papers_source_is_shown(page: Path) -> None:
+    assert LABEL.findall(page.read_text(encoding="utf-8")) == []
 
 
 def test_the_work_of_a_round_is_counted() -> None:
@@ -162,3 +222,50 @@ def test_the_skeleton_conforms(
     monkeypatch.setitem(conformance.ROWS, "skeleton", row)
     available = {"name": "skeleton", "runs": runs, "tmp_path": tmp_path}
     check(**{name: available[name] for name in inspect.signature(check).parameters})
+
+
+ADDED = """
+import sys
+from pathlib import Path
+from typer.testing import CliRunner
+from fedpd import cli
+
+for command in (
+    "methods --markdown",
+    "compare --methods all --rounds 2 --out compared",
+    "tune strong --methods FedAvgM --rounds 3 --target 0.5 --out tuned",
+):
+    result = CliRunner().invoke(cli.app, command.split())
+    assert result.exit_code == 0, (command, result.output, result.exception)
+    assert "FedAvgM" in result.output, command
+assert 'name = "fedavgm"' in Path("compared/experiment.toml").read_text(encoding="utf-8")
+
+import hooks
+
+nav = [{"Methods": ["methods/index.md"]}]
+hooks.add_methods(nav)
+assert {"FedAvgM": "methods/fedavgm.md"} in nav[0]["Methods"][2]["Averaging"], nav
+assert "[FedAvgM](fedavgm.md)" in hooks.fill_in("<!-- methods -->", "index")
+assert "[FedAvgM](../methods/fedavgm.md)" in hooks.fill_in("<!-- method list -->", "algorithms")
+page = hooks.fill_in(Path("docs/methods/fedavgm.md").read_text(encoding="utf-8"), "fedavgm")
+for words in ("Matthew Brown (2019)", "::: fedpd.algorithms.fedavgm.fedavgm", "| `momentum` |", 'name = "fedavgm"'):
+    assert words in page, words
+"""
+
+
+def test_a_method_is_its_file_and_its_page(tmp_path: Path) -> None:
+    """The skeleton in a copy of the package is found by the commands and the documentation; FedAvg is its company."""
+    copy = tmp_path / "fedpd"
+    shutil.copytree(ROOT / "src" / "fedpd", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in set(algorithms.__all__) - {"fedavg"}:
+        (copy / "algorithms" / f"{name}.py").unlink()
+    shutil.copy(GUIDE / "skeleton.py", copy / "algorithms" / "fedavgm.py")
+    (tmp_path / "docs" / "methods").mkdir(parents=True)
+    page = "# FedAvgM\n\n<!-- paper -->\n\n$$v = \\mu v + \\bar x - x$$\n\n<!-- facts -->\n"
+    (tmp_path / "docs" / "methods" / "fedavgm.md").write_text(page, encoding="utf-8")
+    paths = os.pathsep.join(map(str, (tmp_path, DOCS / "_build")))
+    environment = os.environ | {"PYTHONPATH": paths, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, "-c", ADDED], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr

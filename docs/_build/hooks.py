@@ -1,49 +1,87 @@
-"""What the site reads off the code: the facts of a method's page, and the commands.
+"""What the site reads from the code: the methods, from their cards, and the commands; and MathJax, from its package.
 
-A page says where with a line `<!-- facts: NAME -->` or `<!-- commands -->`. `<!-- facts: NAME, 2 -->` says that it has
-the first two blocks of equations of the method's docstring.
+Pages say where with a line of their own:
+
+    <!-- methods -->       the table of `fedpd methods`
+    <!-- method list -->   every function with its page and its paper
+    <!-- paper -->         on a method's page: its reference
+    <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page
+                           has the first two blocks of equations of the module's docstring; otherwise it is one.
+    <!-- commands -->      the help of every command
 """
 
-import importlib
-import inspect
-import os
+import hashlib
 import re
 import sys
-from functools import cache
+import warnings
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # most of the time is compilation
 sys.path.insert(0, str(Path(__file__).parent))
 
-from docstrings import markdown as docstring_markdown
-from parameters import parameters
+with warnings.catch_warnings():  # of the typer that flwr asks for: it imports what Click deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import command_help
+    import method_pages
 
-from fedpd import cli
-from fedpd.experiments.defaults import method_tables, toml
-from fedpd.report.methods import CLAIMS, ROUNDS, Claim, Sizes, Worked, example_methods, measure_sizes, measure_work
+MATHJAX = "assets/mathjax/tex-svg.js"
+MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
+MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
 
-NAMES = {table["label"]: table["name"] for table in method_tables(1.0, 2)}
-ASSUMPTIONS = {
-    "NC": "non-convex",
-    "C": "convex",
-    "SC": "strongly convex",
-    "BG": "bounded gradients",
-}
-SOURCE = "src/fedpd/algorithms/{}.py"
+
+def on_config(config: Any, **kwargs: Any) -> Any:
+    """Add the methods to the navigation, by family."""
+    add_methods(config.nav)
+    return config
+
+
+def add_methods(nav: list[dict[str, Any]]) -> None:
+    (methods,) = (entry["Methods"] for entry in nav if "Methods" in entry)
+    methods.extend(method_pages.navigation())
+
+
+def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
+    """Serve MathJax from the site, so that formulas need no network."""
+    from mkdocs.structure.files import File
+
+    files.append(File.generated(config, MATHJAX, abs_src_path=str(find_mathjax())))
+    return files
+
+
+def find_mathjax() -> Path:
+    """Return the installed file of MathJax, if it is the one that we know."""
+    try:
+        package = distribution(MATHJAX_PACKAGE)
+    except PackageNotFoundError:
+        sys.exit("MathJax is not installed, so no page could show formulas. Run make docs, or pip install '.[docs]'.")
+    path = Path(str(package.locate_file(f"{MATHJAX_PACKAGE}/static/mathjax/tex-svg.js")))
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != MATHJAX_SHA256:
+        sys.exit(f"{path} has the SHA-256 {found}, not {MATHJAX_SHA256}: it is not MathJax 3.2.2. Install it again.")
+    return path
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    markdown = re.sub(r"<!-- facts: (\w+)(?:, (\d))? -->", lambda found: facts(found[1], int(found[2] or 1)), markdown)
-    markdown = _display_formulas(markdown)
-    if page.file.src_uri == "methods/index.md":
-        for label, name in NAMES.items():
-            markdown = markdown.replace(f"\n| {label} |", f"\n| [{label}]({name}.md) |")
-    return markdown.replace("<!-- commands -->", commands()) if "<!-- commands -->" in markdown else markdown
+    return _display_formulas(fill_in(markdown, page.file.name))
+
+
+def fill_in(markdown: str, name: str) -> str:
+    """Return a page with its directives filled in; `name` is its file's name without .md."""
+    fillings = {
+        r"methods": lambda found: method_pages.compare_methods(),
+        r"method list": lambda found: method_pages.list_methods(),
+        r"paper": lambda found: method_pages.cite(name),
+        r"facts(?:: (\d))?": lambda found: method_pages.describe(name, int(found[1] or 1)),
+        r"commands": lambda found: command_help.describe_commands(),
+    }
+    for directive, fill in fillings.items():
+        markdown = re.sub(rf"^<!-- {directive} -->$", fill, markdown, flags=re.MULTILINE)
+    return markdown
 
 
 def _display_formulas(markdown: str) -> str:
-    """Displayed formulas inside of lists, as GitHub takes them, for Python-Markdown: paragraphs, indented by four."""
+    """Return displayed formulas inside of lists, as GitHub takes them, in paragraphs that Python-Markdown accepts."""
     lines: list[str] = []
     inside = formula = code = loose = False
     for line in markdown.split("\n"):
@@ -66,101 +104,3 @@ def _display_formulas(markdown: str) -> str:
         if text.endswith("$$") and not formula:
             lines.append("")
     return "\n".join(lines)
-
-
-@cache
-def measured() -> dict[str, tuple[str, Claim, Sizes, Worked]]:
-    """By label."""
-    methods = example_methods()
-    return {label: (NAMES[label], CLAIMS[label], measure_sizes(a), measure_work(a)) for label, a in methods}
-
-
-def facts(name: str, equations: int) -> str:
-    rows = {label: row[1:] for label, row in measured().items() if row[0] == name}
-    return "\n\n".join([parameters(name), _costs(rows), _theory(rows), _settings(name), _notes(name, equations)])
-
-
-def _costs(rows: dict[str, Any]) -> str:
-    lines = [
-        "## What it costs",
-        "",
-        "An agent, in a round that communicates; messages and state in multiples of the model, samples on an agent with "
-        f"n of them, as counted (the mean over the first {ROUNDS} rounds).",
-        "",
-        "| | sends | fetches | agent keeps | server keeps | local steps | samples | only models are sent |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for label, (claim, sizes, work) in rows.items():
-        sent = " | ".join(f"{size:g}" for size in sizes)
-        lines.append(f"| {label} | {sent} | {work.updates:g} | {work} | {'yes' if claim.cta else 'no'} |")
-    return "\n".join(lines)
-
-
-def _theory(rows: dict[str, Any]) -> str:
-    lines = [
-        "## What its paper assumes and proves",
-        "",
-        "Beyond L-smooth f_i; O(·) until ‖∇f‖² ≤ e, of M samples in all.",
-        "",
-        "| | assumes | rounds | local updates | samples |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for label, (claim, *_) in rows.items():
-        assumed = re.sub(r"\b(NC|SC|BG|C)\b", lambda found: ASSUMPTIONS[found[1]], claim.assumes)
-        lines.append(f"| {label} | {assumed} | {claim.rounds} | {claim.updates} | {claim.samples} |")
-    return "\n".join(lines)
-
-
-def _settings(name: str) -> str:
-    tables = [toml(_rounded(table)) for table in method_tables(1.0, 100) if table["name"] == name]
-    text = "\n\n".join(f"[[algorithm]]\n{table}" for table in tables)
-    return (
-        "## In an experiment file\n\nAs `fedpd compare --methods all` would run it where L = 1 and N = 100, by the method's own "
-        f"rule: steps scale with 1/L, penalties with L.\n\n```toml\n{text}\n```"
-    )
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def _notes(name: str, equations: int) -> str:
-    """The module's docstring after the equations, which the page has as formulas."""
-    docstring = inspect.cleandoc(importlib.import_module(f"fedpd.algorithms.{name}").__doc__ or "")
-    blocks = re.split(r"\n\s*\n", docstring)
-    formulas = [i for i, block in enumerate(blocks) if block.startswith("    ")]
-    first = formulas[equations - 1] if formulas else 0
-    notes = docstring_markdown("\n\n".join(blocks[first + 1 :]))
-    return f"## Notes and differences from its paper\n\n{notes}\n\nThe source is `{SOURCE.format(name)}`."
-
-
-def commands() -> str:
-    """The help of every command, as `fedpd COMMAND --help` has it."""
-    import typer
-
-    group = typer.main.get_command(cli.app)
-    return "\n\n".join(_command("fedpd", command, name) for name, command in sorted(group.commands.items()))  # type: ignore[attr-defined]
-
-
-def _command(parents: str, command: Any, name: str) -> str:
-    if hasattr(command, "commands"):
-        inner = sorted(command.commands.items())
-        return "\n\n".join(_command(f"{parents} {name}", each, below) for below, each in inner)
-    lines = [f"## {parents} {name}", "", _escape(command.help or ""), "", "| | | default |", "| --- | --- | --- |"]
-    for parameter in command.params:
-        if parameter.name == "help":
-            continue
-        if parameter.param_type_name == "argument":
-            spelled = f"`{parameter.metavar or parameter.name.upper()}`"
-        else:
-            spelled = ", ".join(f"`{option}`" for option in parameter.opts)
-        unsaid = parameter.default is None or callable(parameter.default) or parameter.default is False
-        default = "required" if parameter.required else "" if unsaid else f"`{parameter.default}`"
-        lines.append(f"| {spelled} | {_escape(getattr(parameter, 'help', None) or '')} | {default} |")
-    return "\n".join(lines)
-
-
-def _escape(text: str) -> str:
-    return text.replace("<", "&lt;").replace("|", "&#124;")

@@ -4,9 +4,9 @@
     v   = momentum v + mean_S x_i - x
     x   = x + v
 
-Sent: x_i up, x down: one model each way (CTA). Agents that are away take the newest x when they come back. momentum = 0
-is FedAvg, and like FedAvg it stops at a floor on heterogeneous data. Differences from the paper: all agents weigh the
-same, and any oracle may take the local steps.
+Agents send x_i, the server sends x: one model each way (CTA). Agents that are away take the newest x when they come
+back. momentum = 0 is FedAvg, and like FedAvg it stops at an error floor on heterogeneous data. Differences from the
+paper: all agents weigh the same, and any oracle may take the local steps.
 """
 
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from fedpd.checks import at_least, below
 from fedpd.core import (
     Algorithm,
     Array,
+    Away,
     Exchange,
     Key,
     LocalObjective,
@@ -26,6 +27,8 @@ from fedpd.core import (
     check_oracle,
     specified,
 )
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import gd
 
 MOMENTUM = "It is the part of the last step that the server takes again, e.g. 0.9"
 
@@ -42,7 +45,7 @@ class Server(NamedTuple):
 
 @specified
 def fedavgm(*, momentum: float, oracle: Oracle) -> Algorithm:
-    """FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
+    """Return FedAvg with a local oracle on f_i, and momentum in [0, 1) at the server."""
     check_oracle(oracle)
     below("momentum", at_least("momentum", momentum, 0, MOMENTUM), 1, MOMENTUM)
 
@@ -64,10 +67,41 @@ def fedavgm(*, momentum: float, oracle: Oracle) -> Algorithm:
     def receive(agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x)
 
+    def rebuild(f: LocalObjective, agent: Agent) -> Agent:  # for an agent that has lost its state
+        return agent._replace(memory=oracle.init(f, agent.x))
+
     return Algorithm(
         "fedavgm",
         init=init,
         server=lambda x: Server(x, 0 * x),
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x,
+        away=Away(rebuild=rebuild, repeats=True),
     )
+
+
+def _rule(L: float, agents: int, scale: Any) -> Algorithm:  # a tenth of FedAvg's step: 1/(1 - momentum) steps add up
+    return fedavgm(momentum=0.9, oracle=gd(step=scale / (40 * L * 8), iterations=8))
+
+
+CARD = Card(
+    title="FedAvgM",
+    family="averaging",
+    reference=Reference(
+        authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",
+        title="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+        venue="NeurIPS 2019 Workshop on Federated Learning; arXiv:1909.06335",
+        year=2019,
+        checked=(
+            "The README of Flower's baseline fedavgm confirms the authors, the title and the preprint; the workshop "
+            "was not confirmed."
+        ),
+    ),
+    variants=(Variant("FedAvgM", _rule, Guarantee("NC, not proved")),),
+    parameters={"momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg"},
+    theory_checked="The paper claims no complexity.",
+    equations_checked=(
+        "The server's update agrees with Flower's FedAvgM (flwr/serverapp/strategy/fedavgm.py) at server learning rate "
+        "1, which weighs agents by their sample counts."
+    ),
+)

@@ -1,4 +1,4 @@
-"""Local solvers: approximately minimise phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2 (a `Subproblem`).
+"""Local solvers: they approximately minimise `phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2`, a `Subproblem`.
 
     gd     Oracle I, option I     x <- x - step grad phi_i(x)
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
@@ -6,8 +6,8 @@
     optax  any optax optimiser on stochastic or full gradients of phi_i
 
 Each does Q = `iterations` steps, or, with `tolerance` = eps_1, stops at the first checked point where
-||grad phi_i||^2 <= eps_1 and at Q steps at the latest. Stochastic oracles cannot see grad phi_i for
-free: they look every `check` steps, and what looking costs (|D_i| samples) is counted.
+||grad phi_i||^2 <= eps_1 and at Q steps at the latest. Stochastic oracles compute grad phi_i for this every `check`
+steps, and its cost (|D_i| samples) is counted.
 """
 
 import inspect
@@ -33,12 +33,18 @@ Step = Callable[[Any, Any], Any]
 
 @specified
 def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> Oracle:
-    """Gradient descent: Q full local gradients a round, or until ||grad phi_i||^2 <= tolerance.
+    """Return gradient descent (Oracle I, option I): x <- x - step grad phi_i(x).
 
-    >>> gd(step=0.1, iterations=8).description
-    'gd(step=0.1, iterations=8)'
-    >>> gd(step=lambda r, q: 0.1 / (1 + r), iterations=100, tolerance=1e-8).description.endswith("tolerance=1e-08)")
-    True
+    Args:
+        step: The step size, or a function of the round r and the local step q.
+        iterations: Q, the local steps of a round.
+        tolerance: eps_1. If it is given, the oracle stops as soon as ||grad phi_i||^2 <= eps_1.
+
+    Examples:
+        >>> gd(step=0.1, iterations=8).description
+        'gd(step=0.1, iterations=8)'
+        >>> gd(step=lambda r, q: 0.1 / (1 + r), iterations=100, tolerance=1e-8).description.endswith("tolerance=1e-08)")
+        True
     """
     step_at = schedule(step)
     count("iterations", iterations, ITERATIONS)
@@ -77,10 +83,20 @@ def sgd(
     check: int | None = None,
     draw: Draw = uniform,
 ) -> Oracle:
-    """Stochastic gradient descent: Q steps a round, each on `batch` samples drawn anew (None: on all of them).
+    """Return stochastic gradient descent (Oracle I, option II): x <- x - step (h_i(x; xi) + linear + curvature x).
 
-    >>> sgd(step=0.1, iterations=30, batch=10).description
-    'sgd(step=0.1, iterations=30, batch=10)'
+    Args:
+        step: The step size, or a function of the round r and the local step q.
+        iterations: Q, the local steps of a round.
+        batch: Samples per step, drawn anew for each; None takes all of the agent's.
+        tolerance: eps_1. If it is given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and
+            after the steps. A check costs a full gradient, which is counted.
+        draw: Draws the samples; a test can replay recorded ones.
+
+    Examples:
+        >>> sgd(step=0.1, iterations=30, batch=10).description
+        'sgd(step=0.1, iterations=30, batch=10)'
     """
     step_at = schedule(step)
     loop = Loop.of(iterations, batch, tolerance, check, draw)
@@ -96,10 +112,15 @@ def sgd(
 
 
 class Estimate(NamedTuple):
-    """What Oracle II keeps between rounds."""
+    """What Oracle II keeps between rounds.
 
-    g: Vector  # g_i
-    owed: Array  # whether it is a gradient whose samples are not counted yet
+    Attributes:
+        g: g_i, the gradient estimate.
+        owed: Whether it is a gradient whose samples are not counted yet.
+    """
+
+    g: Vector
+    owed: Array
 
 
 @specified
@@ -113,17 +134,30 @@ def vr(
     check: int | None = None,
     draw: Draw = uniform,
 ) -> Oracle:
-    """Oracle II: variance reduction over the whole primal-dual iteration.
+    """Return Oracle II: variance reduction over the whole primal-dual iteration.
 
-    g_i = grad f_i(x_i) when r mod I = 0 (I = `refresh`), else carried over from the round before; then Q times
+    It takes g_i = grad f_i(x_i) when r mod I = 0, and otherwise g_i from the round before; then Q times
+
         x+ = argmin <g + linear, x> + (curvature/2)||x||^2 + ||x - x_q||^2/(2 gamma)
            = (x_q/gamma - g - linear) / (curvature + 1/gamma)
         g+ = g + mean_b (h_i(x+; xi_b) - h_i(x; xi_b))
-    gamma = infinity is allowed (the authors' program) where the method has a quadratic term. An agent whose first round
-    does not renew begins with grad f_i(x^0), and pays for it then.
 
-    >>> vr(gamma=0.1, iterations=8, refresh=20).description
-    'vr(gamma=0.1, iterations=8, refresh=20)'
+    An agent whose first round takes no full gradient begins with grad f_i(x^0), whose cost is counted in that round.
+
+    Args:
+        gamma: The local step size. Infinity, as in the authors' program, is allowed where the method has a quadratic
+            term.
+        iterations: Q, the local steps of a round.
+        refresh: I, the rounds between two full gradients.
+        batch: Samples per step, drawn anew for each; None takes all of the agent's.
+        tolerance: eps_1. If it is given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and
+            after the steps. A check costs a full gradient, which is counted.
+        draw: Draws the samples; a test can replay recorded ones.
+
+    Examples:
+        >>> vr(gamma=0.1, iterations=8, refresh=20).description
+        'vr(gamma=0.1, iterations=8, refresh=20)'
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
@@ -163,13 +197,23 @@ def optax(
     check: int | None = None,
     draw: Draw = uniform,
 ) -> Oracle:
-    """Any optax optimiser as an oracle, on stochastic (`batch` samples a step) or full (None) gradients of phi_i.
+    """Return an oracle that applies an optax optimiser to gradients of phi_i.
 
-    The optimiser starts afresh every round, since phi_i is another function then; `keep_state` carries its state
-    (momentum, second moments, step count) from round to round. `label` names the optimiser in descriptions.
+    Args:
+        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can hold.
+        iterations: Q, the local steps of a round.
+        batch: Samples per step, drawn anew for each; None takes all of the agent's.
+        keep_state: Whether the optimiser's state (momentum, second moments, step count) carries over from round to
+            round. By default the optimiser starts afresh in every round, since phi_i is another function then.
+        label: The optimiser's name in descriptions.
+        tolerance: eps_1. If it is given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and
+            after the steps. A check costs a full gradient, which is counted.
+        draw: Draws the samples; a test can replay recorded ones.
 
-    >>> optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
-    'optax(optimizer=adam(learning_rate=0.01), iterations=20, batch=10)'
+    Examples:
+        >>> optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
+        'optax(optimizer=adam(learning_rate=0.01), iterations=20, batch=10)'
     """
     transform = optimizer.transform if isinstance(optimizer, Optimizer) else optimizer
     if not isinstance(transform, optax_library.GradientTransformation):
@@ -190,7 +234,12 @@ def optax(
 
 
 class Optimizer(NamedTuple):
-    """An optax optimiser that knows its name and settings, so that an experiment file can hold it."""
+    """An optax optimiser that knows its name and settings, so that an experiment file can hold it.
+
+    Attributes:
+        transform: The optimiser.
+        spec: Its name and settings.
+    """
 
     transform: optax_library.GradientTransformation
     spec: Spec
@@ -214,7 +263,15 @@ def optimizer(name: str, **settings: Any) -> Optimizer:
 
 
 class Loop(NamedTuple):
-    """The steps of a stochastic oracle: Q of them, or in blocks of `check` until the full gradient is small enough."""
+    """The steps of a stochastic oracle: Q of them, or in blocks of `check` until the full gradient is small enough.
+
+    Attributes:
+        iterations: Q, the most steps.
+        batch: Samples per step; None: all of the agent's.
+        tolerance: The ||grad phi_i||^2 at which it stops; None: never.
+        check: Steps between two checks.
+        draw: Draws the samples.
+    """
 
     iterations: int
     batch: int | None
@@ -251,7 +308,7 @@ class Loop(NamedTuple):
         key: Key,
         per_step: int,
     ) -> tuple[Any, Work]:
-        """The carry after the steps, and their work; a step takes `per_step` gradients of each of its samples."""
+        """Return the carry after the steps, and their work; a step takes `per_step` gradients of each sample."""
         size, steps = phi.f.size, phi.f.steps(self.iterations)
         cost = per_step * (size if self.batch is None else jnp.int32(self.batch))
 
@@ -292,12 +349,15 @@ class Loop(NamedTuple):
 
 
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
-    """h_i at x on some rows, or grad f_i on all of the agent's (None)."""
+    """Return h_i at x on some rows, or grad f_i on all of the agent's (None)."""
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
 
 
 def schedule(step: float | Step) -> Step:
-    """`step` as a function of (r, q). Counts are widened first: of an int32, r/3 would be a float32 beside float64."""
+    """Return `step` as a function of (r, q).
+
+    Counts are widened first: r/3 of an int32 would be a float32 in a float64 computation.
+    """
     positive_or_schedule("step", step, STEP)
     if not callable(step):
         return lambda r, q: step

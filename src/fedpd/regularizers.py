@@ -32,7 +32,7 @@ class Regularizer(NamedTuple):
 
 @specified
 def l1(weight: float) -> Regularizer:
-    """g(x) = weight ||x||_1: soft thresholding."""
+    """Return g(x) = weight ||x||_1, whose prox is soft thresholding."""
     at_least("weight", weight, 0, "0 is no regulariser")
 
     def prox(x: Vector, t: Any) -> Vector:
@@ -43,14 +43,14 @@ def l1(weight: float) -> Regularizer:
 
 @specified
 def l2(weight: float) -> Regularizer:
-    """g(x) = (weight/2) ||x||^2: shrinking."""
+    """Return g(x) = (weight/2) ||x||^2, whose prox shrinks x."""
     at_least("weight", weight, 0, "0 is no regulariser")
     return Regularizer("l2", lambda x: weight / 2 * (x @ x), lambda x, t: x / (1 + weight * t))
 
 
 @specified
 def box(low: float, high: float) -> Regularizer:
-    """g(x) = 0 where every entry lies in [low, high], infinity elsewhere: clipping."""
+    """Return g(x) = 0 where every entry lies in [low, high], and infinity elsewhere; its prox clips x."""
     if not low <= high:
         refuse("low, high", (low, high), "low must be at most high", "Give the bounds of every entry")
 
@@ -65,7 +65,7 @@ def box(low: float, high: float) -> Regularizer:
 
 @specified
 def group_l1(weight: float) -> Regularizer:
-    """g(x) = weight sum ||row||: each leaf's rows (its last axis) are groups that vanish together."""
+    """Return g(x) = weight sum ||row||: the rows of each leaf (its last axis) are groups that vanish together."""
     at_least("weight", weight, 0, "0 is no regulariser")
 
     def norms(leaf: Array) -> Array:
@@ -83,7 +83,7 @@ def group_l1(weight: float) -> Regularizer:
 
 
 def proximal_step(regularizer: Regularizer | None, x: Vector, t: Any) -> Vector:
-    """prox_{t g}(x); x itself where there is no regulariser."""
+    """Return prox_{t g}(x), which is x itself where there is no regulariser."""
     return x if regularizer is None else regularizer.prox(x, t)
 
 

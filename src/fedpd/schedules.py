@@ -13,7 +13,11 @@ Step = Callable[[Any, Any], Any]
 
 @specified
 def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
-    """p_r = 1 - r/T: hardly any communication at first, all of it at the end, and no error floor."""
+    """Return p_r = 1 - r/T: hardly any communication at first, all of it at the end, and no error floor.
+
+    Args:
+        rounds: T, the rounds of the run.
+    """
     count("rounds", rounds, "Give T, the number of rounds of the run")
 
     def p(r: Any) -> Any:
@@ -24,13 +28,22 @@ def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
 
 @specified
 def inverse_sqrt(initial: float, iterations: int) -> Step:
-    """step(r, q) = initial / sqrt(Q r + q + 1): the paper's diminishing step, Q = `iterations` a round."""
+    """Return step(r, q) = initial / sqrt(Q r + q + 1), the paper's diminishing step.
+
+    Args:
+        initial: The first step.
+        iterations: Q, the local steps of a round.
+    """
     return _diminishing(initial, iterations, lambda r, q: jnp.sqrt(iterations * r + q + 1.0))
 
 
 @specified
 def every(rounds_apart: int) -> Callable[[Any], Any]:
-    """p_r = 0 in every R-th round and 1 in the others: communications at fixed times instead of by a coin."""
+    """Return p_r = 0 in every R-th round and 1 in the others: communications at fixed times instead of by a coin.
+
+    Args:
+        rounds_apart: R; 1 communicates in every round.
+    """
     count("rounds_apart", rounds_apart, "Give R: 1 communicates in every round, 2 in every other")
 
     def p(r: Any) -> Any:
@@ -41,15 +54,25 @@ def every(rounds_apart: int) -> Callable[[Any], Any]:
 
 @specified
 def program_fedpd_sgd(initial: float, iterations: int) -> Step:
-    """step(r, q) = initial / sqrt(Q r/5 + q + 1): the local step of FedPD-SGD in the authors' program."""
+    """Return step(r, q) = initial / sqrt(Q r/5 + q + 1), the local step of FedPD-SGD in the authors' program.
+
+    Args:
+        initial: The first step.
+        iterations: Q, the local steps of a round.
+    """
     return _diminishing(initial, iterations, lambda r, q: jnp.sqrt(iterations * r / 5 + q + 1.0))
 
 
 @specified
 def program_fedavg_sgd(initial: float, iterations: int) -> Step:
-    """step(r, q) = initial / (Q r + q + 1), and initial / (10 r + 1) first: what FedAvg-SGD in their program does.
+    """Return the local step of FedAvg-SGD in the authors' program.
 
-    No square root, so that the steps add up to little: after a few rounds the model hardly moves.
+    It is initial / (Q r + q + 1), except initial / (10 r + 1) at q = 0. There is no square root, so the
+    steps add up to little: after a few rounds the model hardly moves.
+
+    Args:
+        initial: The first step.
+        iterations: Q, the local steps of a round.
     """
 
     def divisor(r: Any, q: Any) -> Any:

@@ -13,7 +13,7 @@ from fedpd.engine.run import Ensemble, Run
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, page, paper_figure, save_figure, target_table
 from fedpd.report.advice import tuning_table
-from fedpd.report.methods import example_methods, measure_sizes, methods_markdown
+from fedpd.report.methods import example_methods, measure_sizes
 from fedpd.report.numbers import short_number
 from fedpd.search.tune import tune
 
@@ -109,11 +109,6 @@ def test_sizes_are_counted_in_models() -> None:
     methods = dict(example_methods())
     assert measure_sizes(methods["FedPD-GD"]) == (1, 1, 3, 1)
     assert measure_sizes(methods["SCAFFOLD"]) == (2, 2, 5, 2)
-
-
-def test_the_documentation_shows_the_table_of_methods() -> None:
-    page = Path(__file__).parents[2] / "docs" / "methods" / "index.md"
-    assert methods_markdown() in page.read_text(encoding="utf-8"), "fedpd methods --markdown has the new table"
 
 
 def test_accuracies_are_shown_where_there_are_any() -> None:

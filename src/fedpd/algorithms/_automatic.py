@@ -42,7 +42,7 @@ SMOOTHING = 0.7  # of ||m||, per communication
 
 
 class Observer(NamedTuple):
-    """An agent of corrected-exact that watches itself."""
+    """The state of an agent of corrected-exact, with measurements of its last round."""
 
     x: Vector
     x0: Vector
@@ -56,7 +56,7 @@ class Observer(NamedTuple):
 
 
 class Planner(NamedTuple):
-    """The server of corrected-exact that plans."""
+    """The state of the server of corrected-exact, with its plan for the next communication."""
 
     duals: ServerOfDuals
     x: Vector  # the mean of the x_i at the last communication
@@ -71,7 +71,7 @@ class Planner(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a communication brings, beside the models."""
+    """What the server measures at a communication."""
 
     distance: Array  # ||m||
     moved: Array  # ||change of the mean of the x_i|| in this stretch
@@ -80,7 +80,7 @@ class Observed(NamedTuple):
 
 
 def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Algorithm 2 (`paper`) with corrected skipped rounds, communicating when it pays."""
+    """Return Algorithm 2 (`paper`) with corrected skipped rounds, which communicates when it pays."""
     exact = corrected_exact(paper, eta, oracle)
     inner = exact.exchanges[0]
     assert not isinstance(inner.aggregate, Mixing)
@@ -126,7 +126,7 @@ def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
 
 def plan(planner: Planner, observed: Observed, eta: Any) -> Planner:
-    """When to communicate next."""
+    """Return the server after a communication, with the round of the next one."""
     planner = _notice_stall(planner, observed.distance)
     apart = observed.spread > observed.moved
     trust = jnp.where(apart, planner.trust / 2, jnp.minimum(FOLDS, 2 * planner.trust))
@@ -163,7 +163,7 @@ def _square(v: Vector) -> Array:
 
 
 def _ratio(a: Array, b: Array) -> Array:
-    """a/b, large where b = 0 < a and 0 where both are."""
+    """Return a/b: large where b = 0 < a, and 0 where both are 0."""
     return a / jnp.maximum(b, jnp.finfo(a.dtype).tiny)
 
 

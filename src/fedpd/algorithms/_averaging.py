@@ -14,7 +14,7 @@ class Agent(NamedTuple):
 
 
 def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector], Subproblem]) -> Algorithm:
-    """x_i = oracle(subproblem(f_i, x^r)) started at x^r; x^{r+1} = (1/N) sum_i x_i. One model up, one down."""
+    """Return the method x_i = oracle(subproblem(f_i, x^r)) from x^r, x^{r+1} = (1/N) sum_i x_i; one model each way."""
     check_oracle(oracle)
 
     def init(f: LocalObjective, x: Vector) -> Agent:

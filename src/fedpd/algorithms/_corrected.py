@@ -64,7 +64,7 @@ class FreeAgent(NamedTuple):
 
 
 def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Algorithm 2 (`paper`) with corrected skipped rounds and the exact mean dual; agents may come and go."""
+    """Return Algorithm 2 (`paper`) with corrected skipped rounds and the exact mean dual; agents may be away."""
 
     def init(f: LocalObjective, x: Vector) -> ExactAgent:
         return ExactAgent(x=x, x0=x, dual=0 * x, sent=0 * x, mean=0 * x, memory=oracle.init(f, x))
@@ -95,7 +95,7 @@ def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
 
 def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Algorithm 2 (`paper`) with corrected skipped rounds, and the mean dual read off the server's models."""
+    """Return Algorithm 2 (`paper`) with corrected skipped rounds; agents estimate the mean dual from x_0."""
 
     def init(f: LocalObjective, x: Vector) -> FreeAgent:
         zero = 0 * x
@@ -125,6 +125,6 @@ def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
 
 def corrected_round(paper: Algorithm, eta: Any, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
-    """Algorithm 2's local update, with x_{0,i} = x_i + eta (lambda_i - lambda_i^c + m^c)."""
+    """Do Algorithm 2's local update, with x_{0,i} = x_i + eta (lambda_i - lambda_i^c + m^c)."""
     agent, work = paper.exchanges[0].local(f, agent, r, key)
     return agent._replace(x0=agent.x0 - eta * (agent.sent - agent.mean)), work

@@ -25,7 +25,12 @@ class Agent(NamedTuple):
 
 
 def gradients_first(init_memory: InitMemory, solve: Solve) -> Algorithm:
-    """A method of two exchanges, given its local solve(f, agent, r, key) -> (x_i, memory, Work)."""
+    """Return a method of two exchanges.
+
+    Args:
+        init_memory: Makes what the local solver keeps between rounds.
+        solve: Makes x_i from an agent that knows the mean gradient; returns (x_i, memory, Work).
+    """
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, init_memory(f, x))

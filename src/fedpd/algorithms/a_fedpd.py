@@ -5,9 +5,9 @@
     lambda_i = lambda_i + (mean_S x_j - x_0) / eta    for those absent: as if they had done what the others did
     x_0      = mean_S x_i + eta mean lambda           the mean over all agents' (aligned) duals
 
-Sent: x_i up; mean_S x_j and x_0 down (CTA). With full participation and an exact oracle it is FedPD at p = 0. An absent
-agent needs every mean that it missed (or their sum): the broadcast carries their running sum, so the newest is enough.
-Difference from the paper: its local solver is K SGD steps.
+Agents send x_i, the server sends mean_S x_j and x_0 (CTA). With full participation and an exact oracle it is FedPD at p
+= 0. An absent agent needs every mean that it missed (or their sum): the broadcast carries their running sum, so the
+newest is enough. Difference from the paper: its local solver is K SGD steps.
 """
 
 from typing import Any, NamedTuple
@@ -48,7 +48,7 @@ class Server(NamedTuple):
 
 @specified
 def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
-    """A-FedPD with penalty 1/eta and a local oracle, started at the server's model."""
+    """Return A-FedPD with penalty 1/eta, and a local oracle that starts at the server's model."""
     check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
 

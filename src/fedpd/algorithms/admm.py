@@ -6,9 +6,9 @@ In the order x_0, x_i, lambda_i, with the scaled penalty 1/eta:
     x_i      = argmin f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta)     (by the oracle, from x_i)
     lambda_i = lambda_i + (x_i - x_0) / eta
 
-Sent: x_i + eta lambda_i up, x_0 down (CTA). With g = 0 and an exact oracle its iterates are FedPD's at p = 0. Agents
-that are away keep their x_i and lambda_i; the server keeps the mean of what was last sent, so it needs everyone at
-first. Difference from the textbook: x_i may be inexact.
+Agents send x_i + eta lambda_i, the server sends x_0 (CTA). With g = 0 and an exact oracle its iterates are FedPD's at p
+= 0. Agents that are away keep their x_i and lambda_i; the server keeps the mean of what was last sent, so it needs
+everyone in the first round. Difference from the textbook: x_i may be inexact.
 """
 
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 @specified
 def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorithm:
-    """Consensus ADMM with penalty 1/eta, a local oracle and a regulariser g at the server."""
+    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
 

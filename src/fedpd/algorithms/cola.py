@@ -4,10 +4,11 @@
     if ||x_i - xh_i|| >= threshold decay^r:  x_i - xh_i is sent, then xh_i = x_i
     x_0 = mean xh_i,   lambda_i = lambda_i + (xh_i - x_0)/eta
 
-xh_i is what the server knows of x_i. Sent: differences of models, now and then, up; x_0 down (CTA). The censoring
-sequence must vanish for it to converge. Agents that are away are censored, but their duals go on without their x_i:
-with half of the agents present it still converges, with few it diverges. Difference from the paper: its network has no
-server; this is its iteration where every agent's only neighbour is the server, whose own function is zero.
+xh_i is what the server knows of x_i. Agents send differences of models now and then, the server sends x_0 (CTA). It
+converges only if the censoring sequence vanishes. Agents that are away count as censored, but their duals change
+without their x_i: with half of the agents present it still converges, with few it diverges. Difference from the paper:
+its network has no server; this is its iteration where every agent's only neighbour is the server, whose own function is
+zero.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ class Agent(NamedTuple):
 
 @specified
 def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float = 0.95) -> Algorithm:
-    """COLA with penalty 1/eta, the L of the f_i, and the censoring sequence threshold * decay^r (0: never censor)."""
+    """Return COLA with penalty 1/eta, and the censoring sequence threshold decay^r (threshold = 0 never censors)."""
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
     positive("smoothness", smoothness, "Give L; theory.smoothness(problem) finds it")
     at_least("threshold", threshold, 0, "0 never censors")

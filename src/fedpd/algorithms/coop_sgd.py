@@ -1,4 +1,4 @@
-"""Cooperative SGD (Wang, Joshi, 2018): local steps, then any mixing of the local models.
+"""Cooperative SGD (Wang, Joshi, 2021): local steps, then any mixing of the local models.
 
     x_i = oracle(f_i) from x_i, then one of
         elastic averaging, with an auxiliary variable z at the server:
@@ -7,9 +7,9 @@
             x_i = sum_j W_ij x_j
 
 beta = N alpha makes the elastic mixing symmetric, as the paper has it. Agents keep different models (the consensus
-column shows how different); the model is mean_i x_i. W = 11^T/N is FedAvg. Sent: one model each way (CTA); with W the
-server relays to each agent its own mixture. With constant steps it stops at a floor on heterogeneous data. Elastic
-averaging lets absent agents be; mixing needs everyone.
+column shows how different); the model is mean_i x_i. W = 11^T/N is FedAvg. Agents and server send one model each way
+(CTA); with W the server relays to each agent its own mixture. With constant steps it stops at an error floor on
+heterogeneous data. Elastic averaging leaves absent agents as they are; mixing needs everyone.
 """
 
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ class Agent(NamedTuple):
 
 @specified
 def coop_sgd(*, oracle: Oracle, alpha: float | None = None, beta: float | None = None, mixing: Any = None) -> Algorithm:
-    """Cooperative SGD with a local oracle, and either elastic averaging (alpha, beta) or a mixing matrix (N, N)."""
+    """Return Cooperative SGD with a local oracle, and elastic averaging (alpha, beta) or a mixing matrix (N, N)."""
     check_oracle(oracle)
     if {alpha is None, beta is None, mixing is not None} != {mixing is not None}:
         refuse("alpha, beta, mixing", (alpha, beta, mixing), "must be the one kind or the other", EITHER)

@@ -1,4 +1,4 @@
-"""F-SVRG, federated SVRG (Konecny et al., 2016; analysed by Cen et al., 2019).
+"""F-SVRG, federated SVRG (proposed by Konečný et al., 2016, analysed by Cen et al., 2019).
 
     g   = mean_S grad f_i(x)                                       first exchange
     x_i = x;  Q times  x_i = x_i - step (h_i(x_i; xi) - h_i(x; xi) + g),  the same sample xi in both
@@ -20,7 +20,7 @@ from fedpd.oracles import STEP, Loop, estimate
 
 @specified
 def f_svrg(*, step: float, iterations: int, batch: int | None = 1) -> Algorithm:
-    """F-SVRG with Q = iterations local steps on `batch` samples (None: all of them, which is FedLin)."""
+    """Return F-SVRG with Q = `iterations` local steps on `batch` samples (None: all of them, which is FedLin)."""
     positive("step", step, STEP)
     loop = Loop.of(iterations, batch)
 

@@ -5,10 +5,11 @@
     Delta_i  = (x_i + lambda_i/rho) now - as last sent
     x_0      = x_0 + server_step mean_S Delta_i
 
-Sent: Delta_i up, x_0 down (CTA). server_step = |S|/N (the default, None) keeps x_0 the mean of all agents' x_i +
-lambda_i/rho, which converges with partial participation; the paper also tries larger ones. Variable local work is the
-oracle's tolerance, or stragglers. Differences from the authors' program: it starts the local solver at x_0, and sends
-(x_i - x_0) + (new dual - old dual)/rho, so that the change of x_i is taken from x_0 and not from what was last sent.
+Agents send Delta_i, the server sends x_0 (CTA). server_step = |S|/N (the default, None) keeps x_0 the mean of all
+agents' x_i + lambda_i/rho, which converges with partial participation; the paper also tries larger ones. Variable local
+work is the oracle's tolerance, or stragglers. Differences from the authors' program: it starts the local solver at x_0,
+and sends (x_i - x_0) + (new dual - old dual)/rho, so that the change of x_i is taken from x_0 and not from what was
+last sent.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 @specified
 def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> Algorithm:
-    """FedADMM with penalty rho, a local oracle and a server step (None: the share of agents that are present)."""
+    """Return FedADMM with penalty rho, a local oracle, and a server step (None: the share of agents present)."""
     check_oracle(oracle)
     positive("rho", rho, "rho = L is a good start, L the smoothness of the f_i")
     if server_step is not None:

@@ -22,7 +22,7 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 @specified
 def feddane(*, mu: float, oracle: Oracle) -> Algorithm:
-    """FedDANE with proximal weight mu and a local oracle."""
+    """Return FedDANE with proximal weight mu and a local oracle."""
     check_oracle(oracle)
     at_least("mu", mu, 0, "mu = L is a good start, L the smoothness of the f_i")
 

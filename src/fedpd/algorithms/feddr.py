@@ -6,9 +6,9 @@
     mean  = mean + (|S|/N) mean_S (xh_i - xh_i as last sent)
     x_0   = prox_{eta g}(mean)
 
-Agents that are away keep y_i, x_i and xh_i: the server's mean stays one over all agents. Sent: the change of xh_i up,
-x_0 down (CTA). With alpha = 1, g = 0 and an exact oracle its iterates are FedPD's at p = 0. Difference from the paper:
-it starts at y_i = x_i = xh_i = x^0, without the initial round of proxes.
+Agents that are away keep y_i, x_i and xh_i: the server's mean stays one over all agents. Agents send the change of
+xh_i, the server sends x_0 (CTA). With alpha = 1, g = 0 and an exact oracle its iterates are FedPD's at p = 0.
+Difference from the paper: it starts at y_i = x_i = xh_i = x^0, without the initial round of proxes.
 """
 
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Server(NamedTuple):
 
 @specified
 def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Algorithm:
-    """FedDR with prox parameter eta, relaxation alpha in (0, 2), a local oracle and a regulariser g at the server."""
+    """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
     below("alpha", positive("alpha", alpha, RELAXATION), 2, RELAXATION)

@@ -5,9 +5,10 @@
     h    = h - alpha (|S|/N) mean_S (x_i - x_0)
     x_0  = mean_S x_i - h / alpha
 
-S are those present: h is the mean of all agents' g_i changes, so that partial participation converges. Sent: x_i up,
-x_0 down (CTA). With alpha = 1/eta and an exact oracle its iterates are FedPD's at p = 0 (g_i = -lambda_i). Difference
-from the paper: its program starts the local solver at x_0, this one at the agent's own x_i; the minimiser is the same.
+S are the agents that are present. h sums the changes of all agents' g_i, so it converges with partial participation.
+Agents send x_i, the server sends x_0 (CTA). With alpha = 1/eta and an exact oracle its iterates are FedPD's at p = 0
+(g_i = -lambda_i). Difference from the paper: its program starts the local solver at x_0, this one at the agent's own
+x_i; the minimiser is the same.
 """
 
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class Server(NamedTuple):
 
 @specified
 def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
-    """FedDyn with regulariser weight alpha and a local oracle."""
+    """Return FedDyn with regulariser weight alpha and a local oracle."""
     check_oracle(oracle)
     positive("alpha", alpha, "alpha = L is a good start, L the smoothness of the f_i; FedPD's eta is 1/alpha")
 

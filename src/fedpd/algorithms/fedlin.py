@@ -4,9 +4,9 @@
     x_i = x;  Q times  x_i = x_i - step (grad f_i(x_i) - grad f_i(x) + g)
     x   = mean_S x_i                                               second exchange
 
-Linear rate to the true minimiser at constant steps. Not CTA: gradients are sent. With partial participation g is the
-mean over those present, so the fixed point moves with them. Differences from the paper: no compression, one step size
-for all agents, and batch=... as an option beside its full gradients.
+It converges linearly to the true minimiser at constant steps. Not CTA: gradients are sent. With partial participation g
+is the mean over those present, so the fixed point moves with them. Differences from the paper: no compression, one step
+size for all agents, and batch=... as an option beside its full gradients.
 """
 
 from tree_math import Vector
@@ -21,7 +21,7 @@ from fedpd.oracles import STEP, sgd
 
 @specified
 def fedlin(*, step: float, iterations: int, batch: int | None = None) -> Algorithm:
-    """FedLin with Q = iterations local steps on `batch` samples (None: all of them)."""
+    """Return FedLin with Q = `iterations` local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
     oracle = sgd(step, iterations, batch)
 

@@ -14,8 +14,8 @@ X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framew
             x_{0,i}^{r+1}  = x_0^{r+1} = (1/N) sum_i x_{0,i}^{r+}
         with probability p: x_{0,i}^{r+1} = x_{0,i}^{r+}
 
-One coin a round, shared by all agents. Sent: x_{0,i}^{r+} up, x_0^{r+1} down: one model each way, which keeps to the
-computation-then-aggregation protocol. State: three models an agent, plus the oracle's memory.
+All agents share one coin per round. Agents send x_{0,i}^{r+}, the server sends x_0^{r+1}: one model each way, which
+keeps to the computation-then-aggregation protocol (CTA). An agent keeps three models and the oracle's memory.
 
 When agents come and go, the published form averages x_{0,i}^{r+} = x_i + eta lambda_i over those present (the set S),
 which weighs the duals of whoever happens to be there: it stalls. Instead the server here keeps the mean of ALL agents'
@@ -27,8 +27,8 @@ duals, as at full participation,
 which equals Algorithm 2 when S is everyone. At p = 0 the change of lambda_i is (x_i - x_0)/eta, so x_i alone is sent;
 at p > 0 an agent sends two models, x_i and the change of its dual. absent="naive" is the published form.
 
-A constant p > 0 leaves a floor: a skipped round moves away from the solution. `drift` mends it (_corrected.py),
-and p="auto" decides during the run when to communicate (_automatic.py).
+A constant p > 0 leaves an error floor: a skipped round moves away from the solution. `drift` removes it
+(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`).
 """
 
 import warnings
@@ -75,7 +75,7 @@ class Agent(NamedTuple):
 
 
 class AgentOfMany(NamedTuple):
-    """An agent that may be away."""
+    """The state of an agent that may be away."""
 
     x: Vector
     x0: Vector
@@ -95,28 +95,32 @@ def fedpd(
     x0_rule: Literal["paper", "matlab"] = "paper",
     absent: Literal["mean_of_duals", "naive"] = "mean_of_duals",
 ) -> Algorithm:
-    """FedPD with penalty 1/eta, a local oracle, and probability p of skipping: a number in [0, 1), r -> p_r, or "auto".
+    """Return FedPD with penalty 1/eta, a local oracle, and probability p of skipping a communication.
 
-    drift: where a skipped round moves: "paper" (the default), as in Algorithm 2, which leaves a floor; "corrected", by
-    what is new in the dual, which does not; "corrected-exact", the same with the exact mean dual, for two models each
-    way. p="auto" lets the run decide when to communicate, on corrected-exact.
+    `p` is a number in [0, 1), a function of the round r, or "auto", which lets the run decide when to communicate, with
+    drift="corrected-exact".
 
-    start: where the oracle begins: "local", at x_i as in Algorithm 3, or "server", at x_{0,i}. With exact local solves
-    it is the same. Where few noisy steps are taken, x_i is a noisy model of the round before, and the noise of all
-    rounds adds up; x_0 is the mean of all agents' models, whose noise averages out.
+    `drift` says where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor.
+    "corrected" moves by what is new in the dual, which leaves none. "corrected-exact" does the same with the exact mean
+    dual, for two models each way.
 
-    x0_rule="matlab" is the server step of the authors' MATLAB program, x_{0,i}^{r+} = x_{0,i}^r + eta lambda_i^{r+1},
-    which equals x_i^{r+1} + eta lambda_i^r: the old dual where the paper has the new one. Both converge; only the
-    paper's is Algorithm 2, and it is the default.
+    `start` says where the oracle begins: "local" at x_i, as in Algorithm 3, or "server" at x_{0,i}. With exact local
+    solves both are the same. With few noisy steps, x_i is a noisy model of the round before, and the noise of all
+    rounds adds up, while the noise of x_0, the mean of all agents' models, averages out.
 
-    absent: what the server does when agents come and go: keep the "mean_of_duals", or the "naive" average.
+    `x0_rule="matlab"` is the server step of the authors' MATLAB program, x_{0,i}^{r+} = x_{0,i}^r + eta
+    lambda_i^{r+1}. It equals x_i^{r+1} + eta lambda_i^r: the old dual where the paper has the new one. Both converge,
+    but only the default, "paper", is Algorithm 2.
 
-    >>> from fedpd import oracles, problems, simulate, theory
-    >>> problem = problems.random_quadratic(agents=5, dimension=3)
-    >>> eta = 1 / theory.smoothness(problem)
-    >>> algorithm = fedpd(eta=eta, oracle=oracles.gd(step=eta / 2, iterations=8))
-    >>> bool(simulate(algorithm, problem, rounds=60).history["stationarity"][-1] < 1e-10)
-    True
+    `absent` says what the server does when agents come and go: keep the "mean_of_duals", or take the "naive" average.
+
+    Examples:
+        >>> from fedpd import oracles, problems, simulate, theory
+        >>> problem = problems.random_quadratic(agents=5, dimension=3)
+        >>> eta = 1 / theory.smoothness(problem)
+        >>> algorithm = fedpd(eta=eta, oracle=oracles.gd(step=eta / 2, iterations=8))
+        >>> bool(simulate(algorithm, problem, rounds=60).history["stationarity"][-1] < 1e-10)
+        True
     """
     check_oracle(oracle)
     positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
@@ -184,7 +188,7 @@ def _caution(spec: Spec, L: float) -> str | None:
 
 
 def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
-    """The rule of a skipped round, if it goes together with the other choices."""
+    """Return the rule of a skipped round; refuse it if the other choices exclude it."""
     if auto and drift not in (None, "corrected-exact"):
         refuse("drift", drift, 'must be "corrected-exact" with p="auto"', "Leave drift out")
     drift = "corrected-exact" if auto else drift
@@ -196,7 +200,7 @@ def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
 
 
 def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """FedPD with a server that keeps the mean of all agents' duals; local updates are Algorithm 2's."""
+    """Return FedPD with a server that keeps the mean of all agents' duals; local updates are Algorithm 2's."""
 
     def init(f: LocalObjective, x: Vector) -> AgentOfMany:
         return AgentOfMany(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))

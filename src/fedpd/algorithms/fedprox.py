@@ -14,7 +14,7 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 @specified
 def fedprox(*, rho: float, oracle: Oracle) -> Algorithm:
-    """FedProx with proximal weight rho >= 0 (0 is FedAvg)."""
+    """Return FedProx with proximal weight rho >= 0 (0 is FedAvg)."""
     at_least("rho", rho, 0, "rho is the weight of (rho/2)||x - x^r||^2; 0 is FedAvg")
     return local_averaging(oracle, lambda f, x: proximal(f, x, rho))
 

@@ -7,10 +7,10 @@ S are the agents whose change is worth a message, measured by the last D = `memo
     worker side:  ||grad f_i(x) - g_i||^2          > threshold/(step^2 D) sum_{d=1..D} ||x^{r+1-d} - x^{r-d}||^2
     server side:  L_i^2 ||x - (x when i last sent)||^2 > the same
 
-threshold = 0 is gradient descent. Sent: gradient differences, now and then, up (not CTA); x down. Agents that are away
-are silent. Differences from the paper: equal weights xi_d = threshold/D for the D movements; one L for all agents. Its
-1/N^2 is not missing: its f is a sum, so its gradients are 1/N of these, and N cancels. Its xi_d = 0.1 with D = 10 is
-threshold = 1; the authors' program has ten times as much, threshold = 10, for the server-side rule.
+threshold = 0 is gradient descent. Agents send gradient differences now and then (not CTA), the server sends x. Agents
+that are away are silent. Differences from the paper: equal weights xi_d = threshold/D for the D movements; one L for
+all agents. Its 1/N^2 is not missing: its f is a sum, so its gradients are 1/N of these, and N cancels. Its xi_d = 0.1
+with D = 10 is threshold = 1; the authors' program has ten times as much, threshold = 10, for the server-side rule.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -48,7 +48,7 @@ def lag(
     trigger: Literal["worker", "server"] = "worker",
     smoothness: float | None = None,
 ) -> Algorithm:
-    """LAG with the worker-side or the server-side trigger (which needs L_i: `smoothness`)."""
+    """Return LAG with the worker-side trigger, or the server-side one (which needs `smoothness`, the L of the f_i)."""
     positive("step", step, STEP)
     at_least("threshold", threshold, 0, "0 is gradient descent, 1 the paper's choice for the worker-side rule")
     count("memory", memory, "Give D, the movements that are remembered, e.g. 10")

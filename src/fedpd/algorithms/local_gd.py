@@ -3,7 +3,7 @@
     x_i = x;  Q times  x_i = x_i - step grad f_i(x_i);   x = mean_S x_i
 
 It converges to a neighbourhood of the minimiser, whose size grows with step, Q and (1/N) sum_i ||grad f_i(x*)||^2.
-Sent: one model each way (CTA).
+Agents and server send one model each way (CTA).
 """
 
 from fedpd.algorithms._averaging import local_averaging
@@ -15,7 +15,7 @@ from fedpd.oracles import gd
 
 @specified
 def local_gd(*, step: float, iterations: int) -> Algorithm:
-    """Local gradient descent with Q = iterations full gradients a round."""
+    """Return local gradient descent with Q = `iterations` full gradients per round."""
     return local_averaging(gd(step, iterations), lambda f, x: Subproblem(f))
 
 

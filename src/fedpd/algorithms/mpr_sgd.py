@@ -3,9 +3,9 @@
     Q times   u_i = momentum u_i + h_i(x_i; xi),   x_i = x_i - step u_i
     x = mean_S x_i,   u_i = mean_S u_i
 
-Sent: model and momentum buffer, two models each way (CTA in spirit: no gradient is sent, but their running sum is).
-momentum = 0 is FedAvg. Agents that are away take the newest x and u when they come back. The momentum is
-Polyak's; the paper also has Nesterov's.
+Model and momentum buffer are sent, two models each way (CTA in spirit: no gradient is sent, but their running sum is).
+momentum = 0 is FedAvg. Agents that are away take the newest x and u when they come back. The momentum is Polyak's; the
+paper also has Nesterov's.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Agent(NamedTuple):
 
 @specified
 def mpr_sgd(*, step: float, momentum: float, iterations: int, batch: int | None = 1) -> Algorithm:
-    """PR-SGD with momentum: Q = iterations local steps on `batch` samples (None: all of them)."""
+    """Return PR-SGD with momentum and Q = `iterations` local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
     below("momentum", at_least("momentum", momentum, 0, MOMENTUM), 1, MOMENTUM)
     loop = Loop.of(iterations, batch)

@@ -5,9 +5,9 @@
                        v_i  = v_i + h_i(x_i+; xi) - h_i(x_i; xi)
     x = mean_S x_i,    v_i = mean_S v_i                            an exchange of models and gradient estimates
 
-Sample complexity O(sqrt(M)/eps). Not CTA: gradients are sent. State: two models an agent. Agents that are away miss the
-refresh and take the newest x and v when they come back. Difference from the paper: the refresh is every I rounds, which
-is every I Q iterations there.
+Its sample complexity is O(sqrt(M)/eps). Not CTA: gradients are sent. An agent keeps two models. Agents that are away
+miss the refresh and take the newest x and v when they come back. Difference from the paper: the refresh is every I
+rounds, which is every I Q iterations there.
 """
 
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Agent(NamedTuple):
 
 @specified
 def pr_spider(*, step: float, iterations: int, refresh: int, batch: int | None = 1) -> Algorithm:
-    """PR-SPIDER with Q = iterations local steps on `batch` samples and full gradients every I = refresh rounds."""
+    """Return PR-SPIDER with Q = `iterations` steps on `batch` samples and full gradients every I = `refresh` rounds."""
     positive("step", step, STEP)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
     loop = Loop.of(iterations, batch)

@@ -1,4 +1,4 @@
-"""ProxSkip / Scaffnew (Mishchenko, Malinovsky, Stich, Richtarik, 2022): one local step a round, rarely communicated.
+"""ProxSkip / Scaffnew (Mishchenko, Malinovsky, Stich, Richtárik, 2022): one local step per round, rare communication.
 
     xh_i = x_i - step (h_i(x_i) - c_i)
     with probability 1 - p:   x_i = prox_{(step/(1-p)) g}( mean_j (xh_j - step/(1-p) c_j) ),
@@ -6,9 +6,9 @@
     with probability p:       x_i = xh_i
 
 p is the probability of SKIPPING, as everywhere here: the paper's p is 1 - p. On strongly convex problems of condition
-number kappa, 1 - p = 1/sqrt(kappa) gives O(sqrt(kappa) log 1/eps) communications, without a floor. Sent: one model each
-way (CTA). control="frozen" keeps c_i = 0: local gradient descent with random communication, which has a floor. Full
-participation only: the paper's analysis needs it; agents that are away keep x_i and c_i.
+number kappa, 1 - p = 1/sqrt(kappa) gives O(sqrt(kappa) log 1/eps) communications, without a floor. One model is sent
+each way (CTA). control="frozen" keeps c_i = 0: local gradient descent with random communication, which has a floor.
+Full participation only: the paper's analysis needs it; agents that are away keep x_i and c_i.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -36,7 +36,7 @@ def proxskip(
     g: Regularizer | None = None,
     control: Literal["learned", "frozen"] = "learned",
 ) -> Algorithm:
-    """ProxSkip with a constant step, skip probability p, and a regulariser g at the server."""
+    """Return ProxSkip with a constant step, skip probability p, and a regulariser g at the server."""
     positive("step", step, STEP)
     choice("control", control, ("learned", "frozen"))
     if callable(p):

@@ -5,10 +5,10 @@
     c_i+ = c_i - c + (x - y_i)/(Q step)             option 2
     x    = x + server_step mean_S (y_i - x),        c = c + (|S|/N) mean_S (c_i+ - c_i)
 
-Sent: y_i - x and c_i+ - c_i up, x and c down: two models each way, and c_i is a gradient estimate, so it does not keep
-to the CTA protocol's single model. Agents that are away keep c_i. With full participation, option 2 and server_step 1
-it is VRL-SGD. Differences from the paper: full gradients (batch=None) as an option, and option 1 takes the full
-gradient where the paper has one of a mini-batch.
+Agents send y_i - x and c_i+ - c_i, the server sends x and c: two models each way, and c_i is a gradient estimate, so it
+is not CTA. Agents that are away keep c_i. With full participation, option 2 and server_step 1 it is VRL-SGD.
+Differences from the paper: full gradients (batch=None) as an option, and option 1 takes the full gradient where the
+paper has one of a mini-batch.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -39,7 +39,7 @@ class Server(NamedTuple):
 def scaffold(
     *, step: float, iterations: int, batch: int | None = None, option: Literal[1, 2] = 2, server_step: float = 1.0
 ) -> Algorithm:
-    """SCAFFOLD with Q = iterations local steps on `batch` samples (None: all of them)."""
+    """Return SCAFFOLD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
     positive("server_step", server_step, "1 is the mean of the local models")
     choice("option", str(option), ("1", "2"))

@@ -4,7 +4,7 @@
               d_i  = h_i(x_i+; xi) + (1 - a) (d_i - h_i(x_i; xi))
     x = mean_S x_i,   d_i = mean_S d_i,   with d_i = grad f_i(x^0) at the start
 
-a in [0, 1]: 0 is SPIDER's recursion, 1 plain stochastic gradients. Sent: two models each way, one of them a gradient
+a in [0, 1]: 0 is SPIDER's recursion, 1 plain stochastic gradients. Two models are sent each way, one of them a gradient
 estimate: not CTA. Agents that are away take the newest x and d when they come back. Differences from the paper:
 constant step and a, where it has both decrease as t^(-1/3) and t^(-2/3); the first d_i is a full gradient.
 """
@@ -32,7 +32,7 @@ class Agent(NamedTuple):
 
 @specified
 def stem(*, step: float, a: float, iterations: int, batch: int | None = 1) -> Algorithm:
-    """STEM with Q = iterations local steps on `batch` samples and momentum parameter a."""
+    """Return STEM with Q = `iterations` local steps on `batch` samples and momentum parameter a."""
     positive("step", step, STEP)
     at_most("a", at_least("a", a, 0, MOMENTUM), 1, MOMENTUM)
     loop = Loop.of(iterations, batch)

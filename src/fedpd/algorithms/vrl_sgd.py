@@ -4,7 +4,7 @@
     x   = (1/N) sum_i x_i
     Delta_i = Delta_i + (x - x_i)/(Q step)
 
-so that Delta_i tends to grad f_i - grad f and the local steps to steps on f. Sent: one model each way (CTA). Equal to
+Delta_i tends to grad f_i - grad f, and the local steps tend to steps on f. One model is sent each way (CTA). It equals
 SCAFFOLD (option 2) with full participation. Agents that are away keep Delta_i: the changes of those present sum to
 zero, so the sum of all Delta_i stays zero; a single agent at a time, however, learns nothing of the others. Difference
 from the paper: full gradients (batch=None) as an option.
@@ -31,7 +31,7 @@ class Agent(NamedTuple):
 
 @specified
 def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Algorithm:
-    """VRL-SGD with Q = iterations local steps on `batch` samples (None: all of them)."""
+    """Return VRL-SGD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
     oracle = sgd(step, iterations, batch)
 

@@ -45,7 +45,7 @@ def fingerprint(*values: Any) -> str:
     Raises:
         UnidentifiedError: A value, or something that it captures, cannot be told from another one.
 
-    Example:
+    Examples:
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
         True
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)

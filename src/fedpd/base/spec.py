@@ -67,7 +67,7 @@ class Spec:
             of them, or a `Thing`.
         usual: The names of the arguments that have their default, which labels and tables leave out.
 
-    Example:
+    Examples:
         >>> Spec.of("gd", step=0.1, iterations=8).label()
         'gd(step=0.1, iterations=8)'
     """
@@ -161,7 +161,7 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
 
     Whoever gives two different functions the same name resumes the run of one with the other.
 
-    Example:
+    Examples:
         >>> step = named("warm-up", lambda r, q: 0.1)
         >>> step.spec.label()
         'warm-up()'

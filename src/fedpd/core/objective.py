@@ -90,7 +90,7 @@ def in_blocks(function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: 
 
 
 class Subproblem(NamedTuple):
-    """What a local oracle minimises: phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2.
+    """What a local oracle minimises: `phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2`.
 
     Every method here differs only in these two terms (None: absent). Written this way, what does not depend on x is
     computed once and stays out of the oracle's loop.
@@ -111,7 +111,7 @@ class Subproblem(NamedTuple):
 
 
 def augmented_lagrangian(f: LocalObjective, x0: Vector, dual: Vector, eta: Any) -> Subproblem:
-    """L_i(x) = f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta), up to a constant.
+    """`L_i(x) = f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta)`, up to a constant.
 
     Its gradient grad f_i(x) + lambda_i + (x - x_0)/eta is grad f_i(x) + (lambda_i - x_0/eta) + x/eta.
     """

@@ -87,7 +87,7 @@ def first_row(values: np.ndarray, target: float, better: Literal["less", "more"]
         target: The value to reach.
         better: Whether "less" or "more" is better.
 
-    Example:
+    Examples:
         >>> first_row(np.array([9.0, np.nan, 0.5, 0.1]), 1.0)
         2
     """

@@ -114,7 +114,7 @@ def simulate(
     Raises:
         FedpdError: An argument cannot be used; the sentence says which, why, and what to do.
 
-    Example:
+    Examples:
         >>> from fedpd import algorithms, oracles, problems
         >>> problem = problems.opposing_quadratics()
         >>> algorithm = algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5))

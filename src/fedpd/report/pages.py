@@ -63,7 +63,7 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
             lowest that one reached otherwise.
         name: The title of the page; "" names the methods and the problem.
 
-    Example:
+    Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> problem = problems.random_quadratic(agents=4, dimension=3)
         >>> algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=4))

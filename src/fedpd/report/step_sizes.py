@@ -20,7 +20,7 @@ def scaled_setting(label: str) -> Path:
     Args:
         label: A label of `algorithms.variants()`.
 
-    Example:
+    Examples:
         >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
         (('eta',), ('oracle', 'step'))
     """

@@ -19,7 +19,7 @@ def comparison_table(results: Results) -> Table:
         results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment. Several seeds are
             shown by their means, the stationarity also with the standard deviation.
 
-    Example:
+    Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
         >>> run = simulate(algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=10, progress=False)

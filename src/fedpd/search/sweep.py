@@ -25,7 +25,7 @@ Point = dict[str, Any]
 
 
 class Sweep(NamedTuple):
-    """The runs of a grid: runs[i][j] is points[i] with seeds[j]."""
+    """The runs of a grid: `runs[i][j]` is `points[i]` with `seeds[j]`."""
 
     points: tuple[Point, ...]
     seeds: tuple[int, ...]
@@ -62,7 +62,7 @@ def sweep(
     Returns:
         All runs of the grid.
 
-    Example:
+    Examples:
         >>> from fedpd import algorithms, oracles, problems
         >>> build = lambda eta: algorithms.fedpd(eta=eta, oracle=oracles.gd(step=1 / (1 + 1 / eta), iterations=8))
         >>> tried = sweep(build, problems.random_quadratic(agents=4, dimension=3), {"eta": [0.3, 1.0]}, rounds=99)
