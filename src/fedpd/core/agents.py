@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Statistics, Tree
+from fedpd.core.types import AnyArray
 
 AXIS = "agents"
 AGENTS, SHARED = PartitionSpec(AXIS), PartitionSpec()  # sharded by agent; the same on all devices
@@ -53,13 +54,15 @@ class Shard(NamedTuple):
     """The problem's arrays (on one device: of its agents)."""
 
     data: Tree  # (N, n, ...)
-    sizes: Array  # (N,)
-    scale: Array | None  # (N,)
-    mask: Array | None  # (N, n)
-    agent: Array  # (N,) the i
-    real: Array | None = None  # (N,) False on padding agents, which fill up the last device; None where there are none
+    sizes: AnyArray  # (N,)
+    scale: AnyArray | None  # (N,)
+    mask: AnyArray | None  # (N, n)
+    agent: AnyArray  # (N,) the i
+    real: AnyArray | None = (
+        None  # (N,) False on padding agents, which fill up the last device; None where there are none
+    )
     test: Tree | None = None  # (N, m, ...)
-    test_sizes: Array | None = None  # (N,)
+    test_sizes: AnyArray | None = None  # (N,)
 
 
 def arrays(problem: Problem) -> Shard:
@@ -75,7 +78,7 @@ def arrays(problem: Problem) -> Shard:
     if problem.evaluation is not None:
         test, test_sizes = problem.evaluation.data, problem.evaluation.sizes
     agent = np.arange(problem.agents, dtype=np.int32)
-    return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_sizes)  # type: ignore[arg-type]
+    return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_sizes)
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
@@ -166,7 +169,7 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
 
     filled = jax.tree.map(fill, tree)
     if isinstance(filled, Shard):
-        filled = filled._replace(real=np.arange(layout.agents + extra) < layout.agents)  # type: ignore[arg-type]
+        filled = filled._replace(real=np.arange(layout.agents + extra) < layout.agents)
     return filled
 
 
@@ -178,7 +181,8 @@ def zero_for_padding(one: Shard, part: Tree) -> Tree:
 
 def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
     losses, penalty, block = functions.losses, functions.penalty, functions.block
-    return LocalObjective(losses, penalty, one.data, one.sizes, one.scale, one.mask, one.agent, effort, block)
+    size, scale, mask, agent = jax.tree.map(jnp.asarray, (one.sizes, one.scale, one.mask, one.agent))
+    return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from fedpd.core.agents import AXIS, Layout
-from fedpd.core.types import Array, Tree
+from fedpd.core.types import AnyArray, Array, Tree
 
 COLUMNS = 2**16  # numbers of every row that are read at a time
 ROWS = 2**12  # rows that are compared with all rows at a time
@@ -31,12 +31,12 @@ class Products(NamedTuple):
         everyone: (N,) squared norms of all rows.
     """
 
-    inner: Array
-    own: Array
-    everyone: Array
+    inner: AnyArray
+    own: AnyArray
+    everyone: AnyArray
 
 
-def products(own: Array, everyone: Array) -> Products:
+def products(own: AnyArray, everyone: AnyArray) -> Products:
     """Return the inner products of one block of columns, for JAX and for NumPy arrays.
 
     Args:
@@ -48,7 +48,7 @@ def products(own: Array, everyone: Array) -> Products:
     return Products(own @ everyone.T, (own * own).sum(axis=1), (everyone * everyone).sum(axis=1))
 
 
-def largest_square(sums: Products) -> Array:
+def largest_square(sums: Products) -> AnyArray:
     """Return max_ij ||c_i - c_j||^2 from the sums over all columns; a rounding may leave it below 0."""
     return (sums.own[:, None] + sums.everyone - 2 * sums.inner).max()
 
@@ -66,7 +66,7 @@ def largest_distance(rows: Tree, layout: Layout) -> Array:
     number = len(leaves[0])
     some = min(number, ROWS)
 
-    def square(start: Array | int) -> Array:
+    def square(start: Array | int) -> AnyArray:
         parts = [_leaf_products(leaf, start, some, layout) for leaf in leaves]
         return largest_square(jax.tree.map(lambda *leaf: sum(leaf), *parts))
 
@@ -105,7 +105,7 @@ def largest_distance_on_host(rows: Tree) -> float:
     """
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows) if leaf.size]
     number = len(leaves[0])
-    largest = 0.0
+    squares = []
     for start in range(0, number, ROWS):
         some = min(number - start, ROWS)
         sums = Products(*(np.zeros(shape) for shape in ((some, number), (some,), (number,))))
@@ -113,5 +113,5 @@ def largest_distance_on_host(rows: Tree) -> float:
             for first in range(0, leaf.shape[1], COLUMNS):
                 everyone = np.asarray(leaf[:, first : first + COLUMNS])
                 sums = jax.tree.map(operator.add, sums, products(everyone[start : start + some], everyone))
-        largest = np.maximum(largest, largest_square(sums))  # unlike max, it keeps a NaN
-    return float(np.sqrt(largest))
+        squares.append(largest_square(sums))
+    return float(np.sqrt(np.maximum(np.max(squares), 0)))

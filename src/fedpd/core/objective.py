@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core.types import Array, Losses, Penalty, Tree
+from fedpd.core.types import AnyArray, Array, Losses, Penalty, Tree
 
 
 class LocalObjective(NamedTuple):
@@ -67,7 +67,9 @@ class LocalObjective(NamedTuple):
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
 
 
-def in_blocks(function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: Array, block: int) -> Tree:
+def in_blocks(
+    function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: AnyArray, block: int
+) -> Tree:
     """The sum of function(x, rows, inside) over blocks of the first `size` samples.
 
     The last block goes on with the first samples, where `inside` is False: so a block holds this agent's samples only,

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 Array = jax.Array
+AnyArray = jax.Array | np.ndarray  # on the host a NumPy array, in a compiled program a JAX array
 Key = Array
 Tree = Any  # a pytree of arrays
 Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)

@@ -1,11 +1,13 @@
 """What federated data is like: who has how much of what."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedpd.base.checks import choice
 from fedpd.data.federated import Federated
+
+Part = Literal["train", "test"]
 
 
 class Spread(NamedTuple):
@@ -35,9 +37,9 @@ class Summary(NamedTuple):
     skew: float  # mean over agents of the total variation distance of their labels from everyone's: 0 alike, 1 apart
 
 
-def label_histogram(data: Federated, part: str = "train") -> np.ndarray:
+def label_histogram(data: Federated, part: Part = "train") -> np.ndarray:
     """(N, K) int64: how many samples of each class each agent has, in "train" or in "test"."""
-    samples = data.train if choice("part", part, ("train", "test")) == "train" else data.test
+    samples = data.train if choice("part", part, get_args(Part)) == "train" else data.test
     classes = len(data.classes)
     return np.stack([np.bincount(np.searchsorted(data.classes, s["y"]), minlength=classes) for s in samples])
 

@@ -8,7 +8,7 @@ p < rates.max_skip_probability(L, eta) only.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fedpd.base.checks import below, count, positive, refuse
 
@@ -34,8 +34,8 @@ class Row(NamedTuple):
 
     method: str
     reference: str
-    convexity: str  # SC strongly convex, C convex, NC none
-    non_iid: str  # the heterogeneity it allows: 0 none, "any", "delta" bounded
+    convexity: Literal["SC", "C", "NC"]  # SC strongly convex, C convex, NC none
+    non_iid: Literal["0", "any", "delta", "Assumption 4"]  # the heterogeneity it allows: 0 none, "any", "delta" bounded
     bounded_gradients: bool
     rounds: Order  # RC: rounds of communication
     updates: Order  # LC: local updates
@@ -71,7 +71,7 @@ TABLE = (
     Row("Coop-SGD", "Wang & Joshi 2018", "NC", "0", False, ONE, TWO, TWO),
     Row("MPR-SGD", "Yu et al. 2019", "NC", "any", True, THREE_HALVES, TWO, TWO),
     Row("Local-GD", "Khaled et al. 2019", "C", "any", False, THREE_HALVES, TWO, ALL_SAMPLES),
-    Row("FedProx", "Sahu et al. 2018", "NC", "eq. iid:2", False, ONE, TWO, TWO),
+    Row("FedProx", "Sahu et al. 2018", "NC", "Assumption 4", False, ONE, TWO, TWO),
     Row("F-SVRG", "Cen et al. 2019", "NC", "any", False, ONE, Q_STEPS, SVRG_SAMPLES),
     Row("VRL-SGD", "Liang et al. 2019", "NC", "any", True, ONE, TWO, TWO),
     Row("FedPD-GD", "FedPD", "NC", "delta", False, NOT_SKIPPED, GD_STEPS, GD_SAMPLES),

@@ -14,13 +14,15 @@ agents by (1 + eta h)^-k and their differences by 1 - (1 + eta h)^-k, in every e
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedpd.base.checks import at_least, below, choice, count, positive, refuse
 
-DRIFTS = ("paper", "corrected", "corrected-exact")
+Drift = Literal["paper", "corrected", "corrected-exact"]
+Errors = Literal["agents", "server"]
+DRIFTS: tuple[Drift, ...] = get_args(Drift)
 ETA = "1/eta is the penalty of FedPD"
 STRETCH = "k counts the local rounds up to and with the one that communicates; 1 skips nothing"
 CURVATURE = "mu and L are the smallest and the largest eigenvalue of the Hessians"
@@ -31,7 +33,7 @@ TAIL = 1e-18  # probability of stretches that sums over all lengths leave out
 # --- any Hessians -----------------------------------------------------------------------------------------------------
 
 
-def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact") -> np.ndarray:
+def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> np.ndarray:
     """The matrix of a stretch: of the state (u_1, ..., u_N), (N d, N d); hessians are (N, d, d).
 
     drift="corrected" has eta m, the estimate, as d more rows and columns. At k = 1 the three rules are one, and m has
@@ -56,14 +58,14 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: str = "correcte
     return np.concatenate([rows, m + 2 * (moved - k * m) / (k + 3)])
 
 
-def contraction(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact", of: str = "agents") -> float:
+def contraction(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact", of: Errors = "agents") -> float:
     """The spectral radius of a stretch: in the long run the error falls by this factor per communication.
 
     of="agents": the error of every x_i and lambda_i. of="server": of the mean of the x_i and of x_0 only, which do not
     see every difference between agents: none where the Hessians are equal.
     """
     matrix = stretch_map(hessians, eta, k, drift)
-    if choice("of", of, ("agents", "server")) == "agents":
+    if choice("of", of, get_args(Errors)) == "agents":
         return float(np.abs(np.linalg.eigvals(matrix)).max())
     hessians = np.asarray(hessians, float)
     agents, d, _ = hessians.shape
@@ -73,12 +75,12 @@ def contraction(hessians: np.ndarray, eta: float, k: int, drift: str = "correcte
     return float(np.abs(values[seen > VISIBLE]).max())
 
 
-def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact") -> float:
+def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
     """The k-th root of `contraction`: the factor per round of local work."""
     return contraction(hessians, eta, k, drift) ** (1 / k)
 
 
-def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: str = "corrected-exact") -> float:
+def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
     """Communications to any high accuracy, over those that k = 1 needs at the same eta: below 1, skipping wins.
 
     log contraction(1)/log contraction(k); infinite where a stretch does not contract.
@@ -88,7 +90,7 @@ def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: str
 
 
 def communications_map(
-    hessians: np.ndarray, etas: Sequence[float] | np.ndarray, ks: Sequence[int], drift: str = "corrected-exact"
+    hessians: np.ndarray, etas: Sequence[float] | np.ndarray, ks: Sequence[int], drift: Drift = "corrected-exact"
 ) -> np.ndarray:
     """`relative_communications` for every k (rows) and eta (columns)."""
     rows = [[relative_communications(hessians, float(eta), k, drift) for eta in etas] for k in ks]
@@ -102,7 +104,7 @@ class Stretch(NamedTuple):
     contraction: float
 
 
-def best_stretch(hessians: np.ndarray, eta: float, drift: str = "corrected-exact", longest: int = 64) -> Stretch:
+def best_stretch(hessians: np.ndarray, eta: float, drift: Drift = "corrected-exact", longest: int = 64) -> Stretch:
     """The k of 1, ..., longest with the smallest `contraction`, by trying all; the shortest of equals."""
     count("longest", longest, STRETCH)
     found = [Stretch(k, contraction(hessians, eta, k, drift)) for k in range(1, longest + 1)]
