@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path, PurePath
@@ -190,11 +190,12 @@ def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
 
 def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield the class of an object and what it holds."""
-    leaves, structure = jax.tree_util.tree_flatten(value)
+    held: Any
     if is_dataclass(value):
         hidden = {"parent"} if hasattr(value, "scope") else set()  # a flax module knows where it hangs
-        held: Any = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
-    elif not (len(leaves) == 1 and leaves[0] is value):  # a pytree
+        held = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
+    elif not isinstance(value, Iterator) and not jax.tree_util.all_leaves([value]):  # a pytree
+        leaves, structure = jax.tree_util.tree_flatten(value)
         held = (str(structure), leaves)
     elif hasattr(value, "__dict__") and not isinstance(value, jax.core.Tracer) and _is_all_in_dict(value):
         held = vars(value)
