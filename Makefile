@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower-smoke test-faults lint format bench bench-peers docs clean
+.PHONY: demo test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -16,8 +16,12 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/fedpd compare --out runs/demo --overwrite
 
+# COVERAGE=1 measures which branches of src/fedpd the tests take, and prints the share of every file.
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
+
+test-fast: .venv/installed
+	$(BIN)/python -m pytest -m 'fast and not slow and not faults'
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
@@ -32,8 +36,12 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/exports.py --check
+	$(BIN)/python tools/architecture.py
 
 format: .venv/installed
+	$(BIN)/python tools/exports.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -1,6 +1,7 @@
 """Compilation is most of what these tests do: let XLA optimise less, and compile the same program once for all of them.
 
-Both hold for the test workers and for the processes that tests start.
+Both hold for the test workers and for the processes that tests start. Measured on one core with the conformance suite:
+110 seconds of CPU time with XLA's fusion emitters, 60 without, and the same numbers to rounding.
 """
 
 import os
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if "xla_cpu_use_fusion_emitters" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 # Workers inherit the folder that the first process has made, and only that one removes it.
 OWNER = "JAX_COMPILATION_CACHE_DIR" not in os.environ
 if OWNER:

@@ -11,12 +11,12 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from fedpd.base.checks import FedpdError
 
 # A list that a function appends to is where it takes notes, not a setting: it is another one after every call.
 CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"})
-WRITTEN_IN_PYTHON = 1 << 9  # of a class: Py_TPFLAGS_HEAPTYPE. Other objects have a state that is not in __dict__
+PLAIN = bool | int | float | complex | str | bytes | tuple | np.ndarray | np.generic | jax.Array  # of a class's own
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
 
 
@@ -51,30 +51,47 @@ def fingerprint(*values: Any) -> str:
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
         False
     """
+    return _hash(_each(values, Seen({}, {}))).hex()
+
+
+class Seen(NamedTuple):
+    """The objects that were met, by their id.
+
+    Attributes:
+        path: How deep those lie that are under way: one of them inside itself is a cycle.
+        done: Those that are hashed. They are kept: Python gives the id of an object that is gone to another one.
+    """
+
+    path: dict[int, int]
+    done: dict[int, tuple[Any, bytes]]
+
+
+def _hash(parts: Iterable[bytes | memoryview]) -> bytes:
     digest = hashlib.sha256()
-    seen: dict[int, int] = {}
-    for value in values:
-        for part in _parts(value, seen):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-    return digest.hexdigest()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
-def _parts(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
-    """Yield what tells a value from others. `seen` has the objects that are under way or done, by their id."""
+def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
+    """Yield what tells a value from others."""
     if value is None or isinstance(value, bool | int | str | bytes | PurePath | type(...)):
         yield f"{type(value).__name__} {value!r}".encode()
     elif isinstance(value, float | complex) and not isinstance(value, np.generic):
         yield f"{type(value).__name__} {value!r}".encode()  # repr of a float is exact
     elif isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, jax.core.Tracer):
         yield from _array(value)
-    elif isinstance(value, np.dtype | Enum | ModuleType | BuiltinFunctionType | np.ufunc):
+    elif isinstance(value, np.dtype | Enum | ModuleType | np.ufunc):
         yield f"named {type(value).__name__} {getattr(value, '__name__', value)}".encode()
-    elif id(value) in seen:
-        yield f"again {seen[id(value)]}".encode()
+    elif id(value) in seen.path:
+        yield f"inside itself {len(seen.path) - seen.path[id(value)]}".encode()
     else:
-        seen[id(value)] = len(seen)
-        yield from _compound(value, seen)
+        if id(value) not in seen.done:
+            seen.path[id(value)] = len(seen.path)
+            seen.done[id(value)] = value, _hash(_compound(value, seen))
+            del seen.path[id(value)]
+        yield seen.done[id(value)][1]
 
 
 def _array(value: Any) -> Iterable[bytes | memoryview]:
@@ -87,7 +104,7 @@ def _array(value: Any) -> Iterable[bytes | memoryview]:
     yield array.reshape(-1).view(np.uint8).data  # its memory, not a copy: data can be gigabytes
 
 
-def _compound(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+def _compound(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield the parts of a value that is made of others."""
     if hasattr(getattr(value, "spec", None), "plain"):  # it describes itself
         yield b"spec"
@@ -110,6 +127,10 @@ def _compound(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
         yield from _each((value.__self__, value.__func__), seen)
     elif isinstance(value, FunctionType):
         yield from _function(value, seen)
+    elif isinstance(value, BuiltinFunctionType):
+        yield f"built-in {_name(value)}".encode()
+        if not isinstance(value.__self__, ModuleType | None):
+            yield from _parts(value.__self__, seen)
     elif isinstance(value, type):
         yield from _class(value, seen)
     elif hasattr(value, "__wrapped__"):  # jax.jit, functools.cache and the like
@@ -119,12 +140,12 @@ def _compound(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
         yield from _object(value, seen)
 
 
-def _each(values: Iterable[Any], seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+def _each(values: Iterable[Any], seen: Seen) -> Iterable[bytes | memoryview]:
     for value in values:
         yield from _parts(value, seen)
 
 
-def _function(function: FunctionType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview]:
     yield b"function"
     names, captured = set(_names(function.__code__)), []
     if _is_installed(function):
@@ -134,20 +155,21 @@ def _function(function: FunctionType, seen: dict[int, int]) -> Iterable[bytes | 
         captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
     yield from _each((function.__defaults__, function.__kwdefaults__), seen)
     for cell in function.__closure__ or ():
-        try:
-            captured.append(("", cell.cell_contents))
-        except ValueError:  # not filled yet: a function that names itself
+        if cell == CellType():  # not filled yet: a function that names itself
             yield b"empty"
+        else:
+            captured.append(("", cell.cell_contents))
     changes = not names.isdisjoint(CHANGERS)
     for name, value in captured:
         kept = "its own notes" if changes and isinstance(value, list | dict | set) else value
         yield from _each((name, kept), seen)
 
 
-def _code(code: CodeType, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+def _code(code: CodeType, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield what a function computes, without names of files and numbers of lines."""
     yield f"{code.co_flags} {code.co_argcount} {code.co_kwonlyargcount} {code.co_names} {code.co_varnames}".encode()
     yield code.co_code
+    yield code.co_exceptiontable
     for constant in code.co_consts:
         yield from _code(constant, seen) if isinstance(constant, CodeType) else _parts(constant, seen)
 
@@ -160,7 +182,7 @@ def _names(code: CodeType) -> Iterable[str]:
             yield from _names(constant)
 
 
-def _class(kind: type, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
     yield f"class {_name(kind)}".encode()
     if not _is_installed(kind):
         yield from _each(kind.__bases__, seen)
@@ -170,17 +192,20 @@ def _class(kind: type, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
             if isinstance(function, FunctionType):
                 yield name.encode()
                 yield from _function(function, seen)
+            elif isinstance(member, PLAIN) and not name.startswith("__"):
+                yield from _each((name, member), seen)
 
 
-def _object(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
+def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield the class of an object and what it holds."""
-    leaves, structure = jax.tree_util.tree_flatten(value)
+    held: Any
     if is_dataclass(value):
         hidden = {"parent"} if hasattr(value, "scope") else set()  # a flax module knows where it hangs
-        held: Any = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
-    elif not (len(leaves) == 1 and leaves[0] is value):  # a pytree
+        held = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
+    elif not isinstance(value, Iterator) and not jax.tree_util.all_leaves([value]):  # a pytree
+        leaves, structure = jax.tree_util.tree_flatten(value)
         held = (str(structure), leaves)
-    elif hasattr(value, "__dict__") and type(value).__flags__ & WRITTEN_IN_PYTHON:
+    elif hasattr(value, "__dict__") and not isinstance(value, jax.core.Tracer) and _is_all_in_dict(value):
         held = vars(value)
     else:
         raise UnidentifiedError(
@@ -188,6 +213,15 @@ def _object(value: Any, seen: dict[int, int]) -> Iterable[bytes | memoryview]:
         )
     yield from _class(type(value), seen)
     yield from _parts(held, seen)
+
+
+def _is_all_in_dict(value: Any) -> bool:
+    """Return whether an object holds nothing elsewhere, as a torch.Tensor holds its numbers."""
+    try:
+        object.__reduce_ex__(value, 2)
+    except TypeError:
+        return False
+    return True
 
 
 def _name(thing: Any) -> str:

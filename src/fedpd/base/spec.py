@@ -48,8 +48,8 @@ class Thing:
 
     def word(self) -> str:
         """Return a short text for labels."""
-        if isinstance(self.value, np.ndarray | jax.Array):
-            return "x".join(map(str, self.value.shape))
+        if isinstance(self.value, np.generic | np.ndarray | jax.Array):
+            return "x".join(map(str, self.value.shape)) or f"{self.value:g}"
         return getattr(self.value, "__name__", type(self.value).__name__)
 
     def plain(self) -> dict[str, str]:
@@ -194,8 +194,8 @@ def _canonical(value: Any) -> Any:
         return TRACED
     if isinstance(getattr(value, "spec", None), Spec | str) and (isinstance(value, tuple) or callable(value)):
         return spec_of(value)
-    if isinstance(value, np.float64):
-        return float(value)
+    if isinstance(value, np.float64 | np.integer | np.bool_):
+        return value.item()  # the same number in Python's type
     if value is None or type(value) in (bool, int, float, str) or isinstance(value, Spec | Traced):
         return value
     if isinstance(value, tuple | list) and all(isinstance(one, bool | int | float | str) for one in value):
@@ -218,7 +218,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Spec):
         return value.label() if value.settings else value.name
     if isinstance(value, Thing):
-        return f"{value.value:g}" if isinstance(value.value, np.floating) else value.word()
+        return value.word()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

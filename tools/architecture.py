@@ -1,0 +1,173 @@
+"""Print the numbers that the architecture is judged by, and fail if one is exceeded. `make lint` runs it.
+
+A file must be edited to add a method (a metric, a loader) if it is a list of them: it names more than half of those
+that there are. A file of tests counts if it names all, because a test may use many methods and need no further one.
+Blocks that `make format` writes do not count: nobody edits them. The files that the addition itself creates do count.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+WRITTEN = re.compile(r"^.*# written by make format.*\n(?:.+\n)*", re.MULTILINE)
+IGNORE = re.compile(r"# type: ignore(?P<code>\[[\w, -]+\])?(?P<reason>\s+# \S.*)?")
+
+
+class Number(NamedTuple):
+    """A number with its limit, and where it comes from.
+
+    Attributes:
+        words: What is counted.
+        value: How many there are.
+        most: How many there may be.
+        places: What was counted, one text each.
+    """
+
+    words: str
+    value: int
+    most: int
+    places: list[str]
+
+    def show(self, every_place: bool) -> str:
+        verdict = "" if self.value <= self.most else "  EXCEEDED"
+        lines = [f"{self.value:5d}  (at most {self.most:3d})  {self.words}{verdict}"]
+        return "\n".join(lines + [f"{'':24}{place}" for place in self.places if verdict or every_place])
+
+
+def main() -> int:
+    sources = read("src/*.py")
+    numbers = [
+        files_per_method(),
+        files_per_metric(),
+        files_per_loader(),
+        fields_of("Algorithm", "src/fedpd/core/algorithm.py", most=7),
+        fields_of("Exchange", "src/fedpd/core/algorithm.py", most=7),
+        longest_class(sources, most=120),
+        longest_file(sources, most=400),
+        ignored_types(sources, most=6),
+        ignored_without_reason(sources),
+    ]
+    print("\n".join(number.show("--places" in sys.argv) for number in numbers))
+    return int(any(number.value > number.most for number in numbers))
+
+
+def read(*patterns: str) -> dict[str, str]:
+    """Return the text of the tracked files that match, by path; blocks that `make format` writes are left out."""
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [path for path in listed.stdout.split("\0") if (ROOT / path).is_file()]
+    return {path: WRITTEN.sub("", (ROOT / path).read_text(encoding="utf-8")) for path in paths}
+
+
+def lists(files: dict[str, str], names: Iterable[str], form: str = r"\b{}\b") -> list[str]:
+    """Return the files that list these names: all of them in a file of tests, more than half elsewhere."""
+    patterns = [re.compile(form.format(re.escape(name))) for name in names]
+    found = {path: sum(bool(pattern.search(text)) for pattern in patterns) for path, text in files.items()}
+    most = len(patterns)
+    needed = {path: most if path.startswith("tests/") else most // 2 + 1 for path in found}
+    return [f"{path} names {number} of {most}" for path, number in found.items() if number >= needed[path]]
+
+
+def files_per_method() -> Number:
+    """Count the method's own file, its page, and every list of methods, of which one is the conformance suite."""
+    folder = ROOT / "src/fedpd/algorithms"
+    methods = sorted(path.stem for path in folder.glob("[!_]*.py"))
+    places = lists(
+        read("*.py", "*.md", "*.yml", "*.toml"), [name for name in methods if name != "fedpd"]
+    )  # the package
+    own = ["src/fedpd/algorithms/NAME.py", "docs/methods/NAME.md"]
+    return Number("files to add a method", len(own + places), 3, own + places)
+
+
+def files_per_metric() -> Number:
+    """Count the lists of what is measured: the file of the columns is one of them."""
+    columns = ROOT / "src/fedpd/engine/columns.py"
+    measured = [name for name, call in _columns(columns) if any(k.arg == "measure" for k in call.keywords)]
+    places = lists(read("*.py", "*.md"), measured, form=r"[\"'`]{}[\"'`]")
+    return Number(f"files to add a metric (there are {len(measured)})", len(places), 2, places)
+
+
+def _columns(path: Path) -> Iterable[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Column" and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant):
+                yield str(name.value), node
+
+
+def files_per_loader() -> Number:
+    """Count the loader's own file and every list of loaders."""
+    modules = (ROOT / "src/fedpd/data").glob("[!_]*.py")
+    loaders = sorted(path.stem for path in modules if any(_is_loader(node, path.stem) for node in _body(path)))
+    places = lists(read("src/*.py", "docs/reference/*.md", "mkdocs.yml"), loaders, form=r"\bdata\.{0}\b|[\"']{0}[\"']")
+    own = ["src/fedpd/data/NAME.py"]
+    return Number(f"files to add a data loader (there are {len(loaders)})", len(own + places), 2, own + places)
+
+
+def _is_loader(node: ast.stmt, name: str) -> bool:
+    """Return whether a statement defines the function of this name, and it makes federated data from no arrays."""
+    if not isinstance(node, ast.FunctionDef) or node.name != name or node.returns is None:
+        return False
+    return ast.unparse(node.returns) == "Federated" and "ndarray" not in ast.unparse(node.args)
+
+
+def _body(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text(encoding="utf-8")).body
+
+
+def fields_of(name: str, path: str, most: int) -> Number:
+    (found,) = (node for node in _body(ROOT / path) if isinstance(node, ast.ClassDef) and node.name == name)
+    fields = [
+        node.target.id for node in found.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    return Number(f"fields of {name}", len(fields), most, fields)
+
+
+def longest_class(sources: dict[str, str], most: int) -> Number:
+    lengths = [
+        ((node.end_lineno or 0) - node.lineno + 1, f"{path}: {node.name}")
+        for path, text in sources.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+    ]
+    return _longest("lines of the longest class", lengths, most)
+
+
+def longest_file(sources: dict[str, str], most: int) -> Number:
+    return _longest(
+        "lines of the longest file in src", [(text.count("\n"), path) for path, text in sources.items()], most
+    )
+
+
+def _longest(words: str, lengths: list[tuple[int, str]], most: int) -> Number:
+    longest = max(lengths)[0]
+    shown = [
+        f"{place} has {length}" for length, place in sorted(lengths, reverse=True) if length >= min(most + 1, longest)
+    ]
+    return Number(words, longest, most, shown)
+
+
+def ignored_types(sources: dict[str, str], most: int) -> Number:
+    places = [place for place, _ in _ignores(sources)]
+    return Number("`type: ignore` in src", len(places), most, places)
+
+
+def ignored_without_reason(sources: dict[str, str]) -> Number:
+    """Count the `type: ignore` that do not say which error, in brackets, and why, in a comment behind it."""
+    places = [place for place, found in _ignores(sources) if not (found["code"] and found["reason"])]
+    return Number("`type: ignore` in src without a code or a reason behind it", len(places), 0, places)
+
+
+def _ignores(sources: dict[str, str]) -> Iterable[tuple[str, re.Match[str]]]:
+    for path, text in sources.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            if found := IGNORE.search(line):
+                yield f"{path}:{number}", found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
