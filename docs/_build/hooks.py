@@ -7,6 +7,9 @@ Pages say where with a line of their own:
     <!-- paper -->         on a method's page: its reference
     <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page
                            has the first two blocks of equations of the module's docstring; otherwise it is one.
+    <!-- columns -->       the columns of a history; `<!-- columns: accuracy -->` only those that record= asks for by that
+                           word
+    <!-- loaders -->       the functions that read or generate federated data
     <!-- commands -->      the help of every command
 """
 
@@ -23,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 with warnings.catch_warnings():  # of the typer that flwr asks for: it imports what Click deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     import command_help
+    import lists
     import method_pages
 
 MATHJAX = "assets/mathjax/tex-svg.js"
@@ -73,6 +77,8 @@ def fill_in(markdown: str, name: str) -> str:
         r"method list": lambda found: method_pages.list_methods(),
         r"paper": lambda found: method_pages.cite(name),
         r"facts(?:: (\d))?": lambda found: method_pages.describe(name, int(found[1] or 1)),
+        r"columns(?:: (\w+))?": lambda found: lists.table_columns(found[1]),
+        r"loaders": lambda found: lists.describe_loaders(),
         r"commands": lambda found: command_help.describe_commands(),
     }
     for directive, fill in fillings.items():

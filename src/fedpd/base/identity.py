@@ -148,10 +148,12 @@ def _each(values: Iterable[Any], seen: Seen) -> Iterable[bytes | memoryview]:
 def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview]:
     yield b"function"
     names, captured = set(_names(function.__code__)), []
-    if _is_installed(function):
+    installed = _is_installed(function)
+    if installed:
         yield _name(function).encode()
-    else:
+    if not installed or function.__name__ == "<lambda>":  # several of a package may have that name
         yield from _code(function.__code__, seen)
+    if not installed:
         captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
     yield from _each((function.__defaults__, function.__kwdefaults__), seen)
     for cell in function.__closure__ or ():

@@ -139,8 +139,8 @@ def with_spec(made: Any, spec: Spec) -> Any:
     """Return a NamedTuple or a function that carries this spec."""
     if hasattr(made, "with_spec"):
         return made.with_spec(spec)
-    if isinstance(made, tuple):
-        return made._replace(spec=spec)  # type: ignore[attr-defined]
+    if hasattr(made, "_replace"):
+        return made._replace(spec=spec)
     made.spec = spec
     return made
 

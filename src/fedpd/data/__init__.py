@@ -11,8 +11,12 @@ from fedpd.data.regroup import merge, paper_groups, pool, split, take
 from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
+# The functions that an experiment file may call for its data.
+LOADERS = ("characters", "hub", "leaf", "parquet")
+
 __all__ = [
     "DIGITS_AND_LETTERS",
+    "LOADERS",
     "SHAKESPEARE",
     "Federated",
     "Samples",

@@ -31,7 +31,7 @@ DATA: Functions = {
     "strong": data.strongly_noniid,
     "strong_program": data.program_strongly_noniid,
 }
-LOADERS: Functions = {"leaf": data.leaf, "parquet": data.parquet, "hub": data.hub, "characters": data.characters}
+LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
 NETWORKS: Functions = {
     "MLP": networks.MLP,
     "SmallCNN": networks.SmallCNN,

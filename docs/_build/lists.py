@@ -1,0 +1,22 @@
+"""Lists that the site makes from the code: the columns of a history, and the loaders of data."""
+
+from fedpd import data
+from fedpd.engine.columns import COLUMNS, FEDERATED, RECORDABLE, Column
+
+
+def table_columns(group: str | None) -> str:
+    """Return a table of columns: those that `record` asks for by this word, or all of them."""
+    if group is not None:
+        return _table(RECORDABLE[group])
+    recorded = [column for columns in RECORDABLE.values() for column in columns]
+    return _table([*COLUMNS.values(), *recorded, *FEDERATED])
+
+
+def _table(columns: tuple[Column, ...] | list[Column]) -> str:
+    rows = [f"| `{column.name}` | {column.words} | {column.unit or '-'} | {column.better or '-'} |" for column in columns]
+    return "\n".join(["| column | what it is | unit | better |", "| --- | --- | --- | --- |", *rows])
+
+
+def describe_loaders() -> str:
+    """Return the references of the functions that read or generate federated data."""
+    return "\n\n".join(f"::: fedpd.data.{name}.{name}" for name in data.LOADERS)
