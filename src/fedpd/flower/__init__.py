@@ -5,14 +5,14 @@ try:
 except ImportError as error:
     raise ImportError(f"fedpd.flower needs Flower ({error}): pip install 'fedpd[flower]'.") from None
 
-from fedpd.flower.agent import Local
-from fedpd.flower.app import server_app
-from fedpd.flower.client import client_app, client_name
-from fedpd.flower.federation import Federated, federate
-from fedpd.flower.inprocess import InProcessGrid
-from fedpd.flower.roll import FederationError
-from fedpd.flower.settings import Settings, read_settings
-from fedpd.flower.strategy import Strategy
+from fedpd.flower.carry.directory import FederationError
+from fedpd.flower.carry.inprocess import InProcessGrid
+from fedpd.flower.clients.client import client_app, client_name
+from fedpd.flower.method.agent import Local
+from fedpd.flower.method.app import server_app
+from fedpd.flower.method.federation import Federated, federate
+from fedpd.flower.method.settings import Settings, read_settings
+from fedpd.flower.method.strategy import Strategy
 
 __all__ = [
     "Federated",

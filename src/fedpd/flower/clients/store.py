@@ -1,0 +1,58 @@
+"""A client's own file: its state and the last order that it carried out, whole or not at all, and checksummed.
+
+Flower's `context.state` is saved after the reply is sent and dies with a SuperNode and with a run, so that a client
+could have answered and forgotten. Here a file is on disk before the reply leaves: FOLDER/NAME/RUN.safetensors, RUN the
+identity of the run (the same after a resume). The reply itself is a function of the state and is made again from it.
+"""
+
+import logging
+import os
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+from flwr.app import Context
+
+from fedpd.base import checkpoint
+from fedpd.flower.carry.records import RefusedError
+from fedpd.flower.method.agent import Saved
+from fedpd.flower.method.shapes import Shapes
+
+log = logging.getLogger(f"flwr.{__name__}")  # beside Flower's own lines, wherever they go
+
+KEPT = 8  # runs whose state a client keeps: the newest
+FOLDER = "fedpd-state"  # the key of a SuperNode's configuration that says where
+
+
+def folder(context: Context, name: str) -> Path:
+    """Where a client keeps its state: by its node's configuration, the environment, or in the home folder."""
+    place = context.node_config.get(FOLDER) or os.environ.get("FEDPD_STATE") or Path.home() / ".fedpd" / "clients"
+    return Path(str(place)) / quote(name, safe=" ").replace(".", "%2E")
+
+
+def file(folder: Path, run: str) -> Path:
+    if not re.fullmatch(r"[0-9a-f-]{1,80}", run):  # it becomes a file name, and comes from elsewhere
+        raise RefusedError(f"order: run = {run!r} is not the identity of a run.")
+    return folder / f"{run}.safetensors"
+
+
+def load(path: Path, shapes: Shapes) -> Saved | None:
+    """What the client has saved of a run; None: nothing, or nothing that is whole (which is said)."""
+    if not path.exists():
+        return None
+    try:
+        arrays, meta = checkpoint.read(path)
+        before, after = checkpoint.unflatten("state", (shapes.agent, shapes.agent), arrays)
+    except checkpoint.CheckpointError as error:
+        log.warning("The client's state is lost: %s", error)
+        return None
+    return Saved(meta["number"], before, after, meta["rebuilt"], arrays["updates"], arrays["samples"])
+
+
+def save(path: Path, saved: Saved) -> None:
+    arrays = checkpoint.flatten("state", (saved.before, saved.after))
+    arrays |= {"updates": saved.updates, "samples": saved.samples}
+    checkpoint.write(path, arrays, {"number": saved.number, "rebuilt": saved.rebuilt})
+    runs = sorted(path.parent.glob("*.safetensors"), key=lambda other: other.stat().st_mtime, reverse=True)
+    for old in runs[KEPT:]:
+        old.unlink(missing_ok=True)
