@@ -113,24 +113,43 @@ def test_an_oracle_takes_the_steps_of_jaxs(in_torch: Oracle, in_jax: Oracle) -> 
             assert (work.updates, work.samples) == (expected.updates, expected.samples)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_all_agents_of_a_simulation_are_jaxs(devices: int) -> None:
-    """FedPD with skipping: samples of several agents in one dataset, and one module that all devices take turns at."""
+def simulate_both(rounds: int, refresh: int, p: float = 0.0, **options: Any) -> list[fedpd.Run]:
+    """FedPD with Oracle II on all agents: with one module in PyTorch that holds the data of all, and in JAX."""
     data = [samples(agent) for agent in range(AGENTS)]
     dataset = TensorDataset(*(torch.from_numpy(np.concatenate(part)) for part in zip(*data, strict=True)))
     local = torch_local(network(), nn.CrossEntropyLoss(), DataLoader(dataset, batch_size=5))
     start = model_of(network())
     indices = list(np.split(local.data, AGENTS))
+    settings: dict[str, Any] = {"gamma": 0.2, "iterations": 4, "refresh": refresh}
     made = [
-        (problems.from_losses(local.losses, indices, start), torch_oracles.vr(gamma=0.2, iterations=4, refresh=2)),
-        (problems.from_losses(jax_losses, data, start), oracles.vr(gamma=0.2, iterations=4, refresh=2)),
+        (problems.from_losses(local.losses, indices, start), torch_oracles.vr(**settings)),
+        (problems.from_losses(jax_losses, data, start), oracles.vr(**settings)),
     ]
-    runs = [
-        fedpd.simulate(algorithms.fedpd(eta=0.2, oracle=oracle, p=0.3), problem, rounds=4, seed=1, devices=devices)
+    return [
+        fedpd.simulate(algorithms.fedpd(eta=0.2, oracle=oracle, p=p), problem, rounds=rounds, seed=1, **options)
         for problem, oracle in made
     ]
-    close(runs[0].model, runs[1].model, 1e-11)
-    np.testing.assert_array_equal(runs[0].history["samples"], runs[1].history["samples"])
+
+
+def assert_same_run(one: fedpd.Run, other: fedpd.Run) -> None:
+    close(one.model, other.model, 1e-11)
+    np.testing.assert_array_equal(one.history["samples"], other.history["samples"])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_all_agents_of_a_simulation_are_jaxs(devices: int) -> None:
+    """With skipped communications, and one module that all devices take turns at."""
+    assert_same_run(*simulate_both(rounds=4, refresh=2, p=0.3, devices=devices))
+
+
+def test_an_agent_that_first_appears_between_two_full_gradients_is_jaxs() -> None:
+    """It starts from grad f_i(x^0), whose samples count in its first round, not from a gradient at the current x."""
+    present = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]], bool)
+    in_torch, in_jax = simulate_both(rounds=len(present), refresh=4, participation=present)
+    assert_same_run(in_torch, in_jax)
+    full = [2, 0, 1, 0, 3, 0]  # full gradients per round: rounds 0 and 4 renew, and agent 2 first appears in round 2
+    steps = 4 * 2 * present.sum(1)  # four steps, each with two gradients of one sample
+    np.testing.assert_array_equal(np.diff(in_torch.history["samples"]), SAMPLES * np.array(full) + steps)
 
 
 def solve_once(oracle: Oracle, local: Local, seed: int = 0, start: Any = None) -> tuple[Any, Any]:
