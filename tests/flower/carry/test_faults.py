@@ -19,7 +19,7 @@ from fedpd import Algorithm, algorithms, simulate
 from fedpd.base.checkpoint import CheckpointError
 from fedpd.flower import Federated, FederationError
 from tests.algorithms.test_conformance import ROWS
-from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, app, assert_same, order_of, run, whole
+from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, assert_same, order_of, run, whole
 
 ROUNDS = 6
 VICTIM = 1
@@ -365,14 +365,6 @@ def test_updates_are_clipped_where_that_is_asked_for() -> None:
     assert there.history["clipped"].tolist() == [0, 0, 1]
     assert np.abs(there.model["w"]).max() < 10
     assert_same(run(FEDPD, 2, clip=1e6).model, run(FEDPD, 2).model, rtol=0)
-
-
-def test_a_client_of_another_method_is_refused() -> None:
-    other = algorithms.fedpd(eta=0.4, oracle=GD)
-    grid = Fallible(FEDPD, lambda message, deliver: deliver(message))
-    grid.app = app(other)
-    with pytest.raises(FederationError, match=r"the client refuses: order: is for fedpd\(eta=0.5"):
-        run(FEDPD, 1, grid)
 
 
 def test_policies_that_a_method_cannot_follow_are_refused() -> None:

@@ -27,7 +27,7 @@ class Order(NamedTuple):
     """Order n to one agent."""
 
     run: str  # the identity of the run
-    algorithm: str  # its description
+    algorithm: str  # the exact spec of the method, as JSON
     form: str  # "whole" or "partial": Algorithm.partial, for agents that come and go
     seed: int
     agent: int  # i

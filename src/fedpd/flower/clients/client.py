@@ -18,6 +18,7 @@ from fedpd.flower.carry.records import RefusedError, pack
 from fedpd.flower.clients import store
 from fedpd.flower.method.agent import Local, LostError, Site, message_of, obey, settle
 from fedpd.flower.method.evaluation import evaluate
+from fedpd.flower.method.identity import check_same_method
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
 from fedpd.flower.method.shapes import check_algorithm, check_start, shapes
 
@@ -111,8 +112,7 @@ def client_app(
 
 def answer(site: Site, order: Order, content: RecordDict, name: str, context: Context) -> RecordDict:
     """Carry out an order, or, where it is a repetition, answer it again; the state is on disk before this returns."""
-    if order.algorithm != site.algorithm.description:
-        raise RefusedError(f"order: is for {order.algorithm}, and this client runs {site.algorithm.description}.")
+    check_same_method(order.algorithm, site.spec)
     path = store.file(store.folder(context, name), order.run)
     saved = store.load(path, site.shapes)
     if saved is not None and saved.number > order.number:

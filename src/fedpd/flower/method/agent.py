@@ -22,6 +22,7 @@ from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Pr
 from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
 from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import RefusedError, unpack
+from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
 
@@ -49,6 +50,7 @@ class Site(NamedTuple):
     """What a client computes with: the method, and its own f_i."""
 
     algorithm: Algorithm
+    spec: str  # the method's exact spec
     shapes: Shapes
     functions: Functions
     shard: Shard  # of one agent, without the leading axis
@@ -83,7 +85,7 @@ def settle(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Sh
     functions, shard = Functions.of(problem), _first(arrays(problem))
     # An oracle may keep what only this client's own objective has, such as a PyTorch module's buffers.
     agent = jax.eval_shape(partial(with_objective, algorithm.init, functions), shard, Vector(shapes.model))
-    return Site(algorithm, shapes._replace(agent=agent), functions, shard)
+    return Site(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:

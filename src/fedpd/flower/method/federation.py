@@ -24,6 +24,7 @@ from fedpd.flower.carry.records import pack
 from fedpd.flower.carry.secure import check_secure, collect_sum
 from fedpd.flower.method import ledger as books
 from fedpd.flower.method.evaluation import combine, question, read_evaluation
+from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
 from fedpd.flower.method.policy import clip, counted_messages, incomplete, tell_absent
 from fedpd.flower.method.saved import restore, save
 from fedpd.flower.method.server import Desk, Terms, aggregate, begin, mean_of, model_of, next_meeting
@@ -83,17 +84,6 @@ def _log(done: int, rounds: int, stationarity: float) -> None:
     log.info("Round %d of %d%s", done, rounds, "" if math.isnan(stationarity) else f": ‖∇f‖² {stationarity:.2e}")
 
 
-def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[str, Any]:
-    """What makes two runs the same run, so that one may go on from the other's checkpoint."""
-    return {
-        "algorithm": algorithm.description,
-        "form": settings.form,
-        "seed": settings.seed,
-        "agents": settings.agents,
-        "start": checkpoint.fingerprint(start),
-    }
-
-
 def new_run(identity: Mapping[str, Any]) -> str:
     """The identity of a new run: by what is run, and apart from every other time that it is."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -111,11 +101,14 @@ class Federation:
         check_secure(algorithm, forms, settings)
         identity = identity_of(algorithm, start, settings)
         folder = None if settings.out is None else settings.out / "checkpoints"
-        found = None if folder is None else checkpoint.load_newest(folder, identity)
+        found = None
+        if folder is not None:
+            check_checkpoint_version(folder)
+            found = checkpoint.load_newest(folder, identity)
         meta = {} if found is None else found[1]
         self.roll = call_roll(grid, settings.agents, settings.deadline, settings.poll, meta.get("names"))
         names, run = meta.get("names") or in_order(self.roll.nodes), meta.get("run") or new_run(identity)
-        self.terms = Terms(algorithm, settings.form, forms, start, names, settings.seed, run)
+        self.terms = Terms(algorithm, spec_text(algorithm), settings.form, forms, start, names, settings.seed, run)
         self.save = None if folder is None else partial(save, folder, self.terms, identity)
         if found is None:
             self.state, self.ledger = begin(self.terms), books.begin(len(names), self.terms.exchanges)

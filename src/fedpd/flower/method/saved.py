@@ -8,6 +8,7 @@ import jax
 from tree_math import Vector
 
 from fedpd.base import checkpoint
+from fedpd.base.versions import versions
 from fedpd.flower.method import ledger as books
 from fedpd.flower.method.ledger import Ledger
 from fedpd.flower.method.server import Outcome, State, Terms
@@ -29,6 +30,7 @@ def save(folder: Path, terms: Terms, identity: Mapping[str, Any], state: State, 
         "last": sorted(state.last),
         "totals": ledger.totals,
         "counts": ledger.counts,
+        "versions": versions(),
     }
     checkpoint.save_round(folder, state.number, arrays, {**identity, **meta})
 

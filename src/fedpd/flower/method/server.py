@@ -22,6 +22,7 @@ class Terms(NamedTuple):
     """What does not change in a run."""
 
     algorithm: Algorithm
+    spec: str  # the method's exact spec
     form: str
     shapes: Shapes
     start: Tree
@@ -111,7 +112,7 @@ class Desk(NamedTuple):
         past = sorted(n for n in state.outcomes if (n in newest and (lost or n > since)) or (n == since and not lost))
         exchanges = [state.outcomes[n].exchange for n in past]
         first = first_step(terms, state, agent)
-        what = (terms.run, terms.algorithm.description, terms.form, terms.seed)
+        what = (terms.run, terms.spec, terms.form, terms.seed)
         order = Order(*what, agent, state.number, first, self.last, since, past, exchanges)
         content = RecordDict({"arrays": self._record(past[-1] if past else "start")})
         for number in past[:-1]:
