@@ -1,4 +1,15 @@
-"""Any Algorithm on a real federation: a ServerApp and a ClientApp of Flower. Needs fedpd[flower]."""
+"""Any Algorithm on a real federation: a ServerApp and a ClientApp of Flower. Needs fedpd[flower].
+
+The folders import only from those before them in this list:
+
+    carry/    messages: their form, which client is on which node, sending and collecting, masks
+    method/   one agent, one server and the run that joins them; settings, identity, history, checkpoints
+    clients/  the ClientApp, the file with a client's state, losses in PyTorch and NumPy
+    local/    a federation on this machine, and new apps; imports none of the others
+
+`fedpd.flower.torch`, `fedpd.flower.torch_oracles` and `fedpd.flower.external` are the public names in `clients`;
+importing `fedpd.flower` does not import PyTorch.
+"""
 
 try:
     import flwr as _  # noqa: F401

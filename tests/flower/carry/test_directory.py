@@ -3,12 +3,12 @@
 import pytest
 
 from fedpd.flower import FederationError, InProcessGrid
-from fedpd.flower.carry.directory import call_roll, in_order
+from fedpd.flower.carry.directory import sorted_names, wait_for_clients
 from tests.flower.federations import AGENTS, FEDPD, app, run
 
 
-def test_names_are_in_order_with_numbers_by_value() -> None:
-    assert in_order(["10", "9", "site-2", "site-10", "a"]) == ["9", "10", "a", "site-2", "site-10"]
+def test_names_are_sorted_names_with_numbers_by_value() -> None:
+    assert sorted_names(["10", "9", "site-2", "site-10", "a"]) == ["9", "10", "a", "site-2", "site-10"]
 
 
 def test_too_few_clients_are_said_and_not_waited_for_without_end() -> None:
@@ -25,19 +25,18 @@ def test_too_many_clients_are_said() -> None:
 def test_two_clients_of_one_name_are_not_two_clients() -> None:
     grid = InProcessGrid(app(FEDPD), AGENTS, {}, name="site")
     with pytest.raises(FederationError, match="there are 1: site"):
-        call_roll(grid, AGENTS, 0.05, 0.01)
+        wait_for_clients(grid, AGENTS, 0.05, 0.01)
 
 
 def test_clients_that_come_later_are_waited_for() -> None:
-    grid = InProcessGrid(app(FEDPD), AGENTS, {})
-    late = [grid.contexts.popitem()]
-    calls = []
+    class Late(InProcessGrid):
+        """The last node appears at the third look."""
 
-    def ids() -> list[int]:
-        calls.append(1)
-        if len(calls) == 3:
-            grid.contexts |= dict(late)
-        return list(grid.contexts)
+        looks = 0
 
-    grid.get_node_ids = ids  # type: ignore[method-assign]
-    assert sorted(call_roll(grid, AGENTS, 5.0, 0.001).nodes) == ["0", "1", "2"]
+        def get_node_ids(self) -> list[int]:
+            self.looks += 1
+            return list(self.contexts)[: AGENTS - (self.looks < 3)]
+
+    grid = Late(app(FEDPD), AGENTS, {})
+    assert sorted(wait_for_clients(grid, AGENTS, 5.0, 0.001).nodes) == ["0", "1", "2"]

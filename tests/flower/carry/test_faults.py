@@ -101,7 +101,7 @@ def test_a_client_that_fails_and_recovers_is_asked_again(caplog: pytest.LogCaptu
 
 
 def test_a_client_that_comes_back_on_another_node_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpd.flower.carry.collect.LOOK", 0.0)
+    monkeypatch.setattr("fedpd.flower.carry.collect.REFRESH_SECONDS", 0.0)
     grid: Fallible
 
     def die_once(message: Message, deliver: Deliver) -> Message | None:

@@ -1,5 +1,7 @@
 """Flower's own simulation, with its processes and its transport."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -19,8 +21,8 @@ def test_flowers_simulation_equals_ours(monkeypatch: pytest.MonkeyPatch) -> None
     # Ray took over two minutes to start on busy cores.
     defaults = {"agents": AGENTS, "rounds": 4, "poll": 0.05, "deadline": 400.0}
     server = server_app(lambda config: FEDPD, start, defaults=defaults, done=results.append)
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(server, app(FEDPD), num_supernodes=AGENTS, backend_config=resources)  # type: ignore[arg-type]
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, app(FEDPD), num_supernodes=AGENTS, backend_config=resources)
     (there,) = results
     here = simulate(FEDPD, whole(), rounds=4)
     assert_same(there.model, here.model)

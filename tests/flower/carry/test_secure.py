@@ -50,7 +50,8 @@ class Listening(InProcessGrid):
 
 
 def stage_of(message: Message) -> str:
-    return str(message.content.config_records.get(CONFIGS, {}).get("stage", ""))  # type: ignore[call-overload]
+    record: Any = message.content.config_records.get(CONFIGS, {})
+    return str(record.get("stage", ""))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -10,12 +10,12 @@ from flwr.app import Context, RecordDict
 from fedpd.engine.costs import Costs
 from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.clients import store
-from fedpd.flower.method.agent import Saved
+from fedpd.flower.method.agent import SavedAgent
 from fedpd.flower.method.shapes import Shapes
 
 
-def saved(number: int) -> Saved:
-    return Saved(number, {"x": np.zeros(2)}, {"x": np.arange(2.0)}, 0, np.array([3]), np.array([18]))
+def saved(number: int) -> SavedAgent:
+    return SavedAgent(number, {"x": np.zeros(2)}, {"x": np.arange(2.0)}, 0, np.array([3]), np.array([18]))
 
 
 def context(**node_config: str) -> Context:

@@ -22,6 +22,7 @@ from fedpd.base.precision import scope
 from fedpd.checks import FedpdError
 from fedpd.core import LocalObjective, Oracle, Subproblem
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate, torch_oracles
+from fedpd.flower.clients.torch import TorchLosses
 from fedpd.flower.torch import load_model, model_of, torch_local
 
 AGENTS, SAMPLES, INPUTS, CLASSES = 3, 12, 4, 3
@@ -155,7 +156,8 @@ def test_an_agent_that_first_appears_between_two_full_gradients_is_jaxs() -> Non
 def solve_once(oracle: Oracle, local: Local, seed: int = 0, start: Any = None) -> tuple[Any, Any]:
     with scope(True):
         f = objective(local.losses, local.data)
-        x = Vector(model_of(local.losses.module) if start is None else start)  # type: ignore[attr-defined]
+        assert isinstance(local.losses, TorchLosses)
+        x = Vector(model_of(local.losses.module) if start is None else start)
         solve = jax.jit(lambda *state: oracle.solve(Subproblem(f), *state))
         x, memory, _ = solve(x, oracle.init(f, x), jnp.int32(0), jax.random.key(seed))
         return jax.device_get((x.tree, memory))

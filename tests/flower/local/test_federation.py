@@ -35,7 +35,7 @@ def test_an_app_on_a_real_federation(deployment: Deployment, tmp_path: Path) -> 
     stranger = _stranger(deployment, tmp_path)
     try:
         equal(deployment.model("results", 300.0), deployment.simulated(rounds=ROUNDS))
-        assert programs.was_turned_away(stranger)
+        assert programs.was_rejected(stranger)
         assert not programs.is_online(stranger)
     finally:
         end([stranger])
@@ -54,14 +54,14 @@ def _stranger(deployment: Deployment, folder: Path) -> Member:
     federation = deployment.federation
     (port,) = free_ports(1)
     keys = make_node_keys(folder, "stranger")
-    command = programs.supernode(federation.port, port, federation.certificates, keys, {"partition-id": 0})
+    command = programs.supernode_command(federation.port, port, federation.certificates, keys, {"partition-id": 0})
     member = Member("stranger", command, str(folder / "home"), str(folder / "stranger.log"))
     return start(member, programs.environment(folder / "home"), folder)
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = [sys.executable, "-c", "print('the port is taken'); raise SystemExit(1)"]
-    monkeypatch.setattr(programs, "superlink", lambda *arguments: program)
+    monkeypatch.setattr(programs, "superlink_command", lambda *arguments: program)
     with pytest.raises(FedpdError, match=r"(?s)superlink has ended before it was ready.*the port is taken"):
         local.up(tmp_path / "federation", 2)
     assert not (tmp_path / "federation").exists()

@@ -57,7 +57,11 @@ def test_two_processes_make_the_same_spec() -> None:
 
 def unidentified() -> Callable[[Any], Any]:
     """A function that holds something that only this process has."""
-    return lambda r, own=object(): 0.0 if own else 0.5
+
+    def p(r: Any, own: object = object()) -> float:
+        return 0.0 if own else 0.5
+
+    return p
 
 
 def test_what_cannot_be_identified_is_refused_before_anything_runs() -> None:

@@ -1,7 +1,7 @@
-"""Orders out, answers in, by a deadline: sent again where nothing is heard, never waiting without end.
+"""Send orders and collect the answers by a deadline: send again where no answer comes, and never wait without end.
 
-An order may be sent twice, to a client that came back on another node, after an error, or because nothing was heard:
-clients answer a repetition without carrying it out again. The first answer that is in order counts.
+An order may be sent twice: to a client that came back on another node, after an error, or because no answer came.
+Clients answer a repetition without carrying it out again. The first answer that fits its order counts.
 """
 
 import logging
@@ -15,136 +15,180 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedpd.base.checks import FedpdError
-from fedpd.flower.carry.directory import Roll, push
+from fedpd.flower.carry.directory import ClientDirectory, push
 from fedpd.flower.carry.records import serialised_bytes
 
 log = logging.getLogger(f"flwr.{__name__}")
 
-OWN_FAULT = (  # likely to recur
+CLIENT_APP_ERRORS = (  # likely to recur
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
     ErrorCode.MOD_FAILED_PRECONDITION,
 )
-LOOK = 5.0  # seconds between two looks at who is there
+REFRESH_SECONDS = 5.0  # between two looks at which node each client is on
 Read = Callable[[str, RecordDict], Any]  # (name, content) -> answer; another RecordDict: ask again with that
 
 
-class Patience(NamedTuple):
-    deadline: float  # seconds
+class Timeouts(NamedTuple):
+    """How long to wait for answers.
+
+    Attributes:
+        deadline: Seconds for all answers.
+        resend: Seconds after which an order without an answer is sent again.
+        poll: Seconds between two looks for answers.
+        attempts: How often an order may fail by an error of the ClientApp itself.
+    """
+
+    deadline: float
     resend: float
     poll: float
-    attempts: int = 3  # at an order in which a ClientApp fails by its own fault
+    attempts: int = 3
 
 
 class Collected(NamedTuple):
+    """The answers of the clients, by name.
+
+    Attributes:
+        answers: What `read` made of the answers that can be used.
+        refused: Why an answer cannot be used.
+        missing: What happened last to a client that did not answer by the deadline.
+        bytes_up: Bytes received, as Flower serialises them.
+        bytes_down: Bytes sent, likewise.
+    """
+
     answers: dict[str, Any]
-    refused: dict[str, str]  # why an answer cannot be used
-    missing: dict[str, str]  # no answer by the deadline, and what was last heard
-    bytes_up: int  # as serialised
+    refused: dict[str, str]
+    missing: dict[str, str]
+    bytes_up: int
     bytes_down: int
 
 
-class Open(NamedTuple):
-    """An order that is not answered yet."""
+class PendingOrder(NamedTuple):
+    """An order without an answer.
+
+    Attributes:
+        content: What is sent.
+        due: When to send it (again).
+        pause: Seconds from that sending to the next.
+        errors: How often sending or carrying out failed.
+        faults: How often the ClientApp itself failed.
+        last_event: What the server last learned of it.
+    """
 
     content: RecordDict
-    again: float  # when to send it again
-    pause: float  # and how long to wait after that
+    due: float
+    pause: float
     errors: int = 0
-    faults: int = 0  # those that are the ClientApp's own
-    heard: str = "nothing"
+    faults: int = 0
+    last_event: str = "nothing"
 
 
 def collect(
-    grid: Grid, roll: Roll, contents: Mapping[str, RecordDict], kind: str, patience: Patience, read: Read
+    grid: Grid,
+    directory: ClientDirectory,
+    contents: Mapping[str, RecordDict],
+    kind: str,
+    timeouts: Timeouts,
+    read: Read,
 ) -> Collected:
-    """Send every client its content, and read the answers."""
+    """Send every client its content, and read the answers.
+
+    Args:
+        grid: Flower's grid.
+        directory: Which node each client is on.
+        contents: What to send, by the client's name.
+        kind: Flower's type of the message.
+        timeouts: How long to wait.
+        read: Checks an answer; a RecordDict that it returns is sent to the client instead.
+    """
     began = time.monotonic()
-    desk = _Collection(grid, roll, contents, kind, patience, read, began)
-    while desk.open:
-        desk.look()
-        desk.send()
-        desk.hear()
-        if desk.open and time.monotonic() >= began + patience.deadline:
+    collection = _Collection(grid, directory, contents, kind, timeouts, read, began)
+    while collection.pending:
+        collection.find_moved_clients()
+        collection.send()
+        collection.receive()
+        if collection.pending and time.monotonic() >= began + timeouts.deadline:
             break
-        if desk.open:
-            time.sleep(patience.poll)
+        if collection.pending:
+            time.sleep(timeouts.poll)
     late = {
-        name: f"no answer in {patience.deadline:g} s, last heard: {order.heard}" for name, order in desk.open.items()
+        name: f"no answer in {timeouts.deadline:g} s, last heard: {order.last_event}"
+        for name, order in collection.pending.items()
     }
-    return Collected(desk.answers, desk.refused, late, desk.up, desk.down)
+    return Collected(collection.answers, collection.refused, late, collection.bytes_up, collection.bytes_down)
 
 
 class _Collection:
-    """Orders under way."""
+    """The orders of one call of `collect`, and the answers so far."""
 
     def __init__(
         self,
         grid: Grid,
-        roll: Roll,
+        directory: ClientDirectory,
         contents: Mapping[str, RecordDict],
         kind: str,
-        patience: Patience,
+        timeouts: Timeouts,
         read: Read,
         now: float,
     ) -> None:
-        self.grid, self.roll, self.kind, self.patience, self.read = grid, roll, kind, patience, read
-        self.open = {name: Open(content, now, patience.resend) for name, content in contents.items()}
-        self.sent: dict[str, str] = {}  # message -> name
+        self.grid, self.directory, self.kind, self.timeouts, self.read = grid, directory, kind, timeouts, read
+        self.pending = {name: PendingOrder(content, now, timeouts.resend) for name, content in contents.items()}
+        self.sent: dict[str, str] = {}  # Flower's identity of a message -> the client's name
         self.answers: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
-        self.up = self.down = 0
-        self.looked = now
+        self.bytes_up = self.bytes_down = 0
+        self.refreshed = now
 
-    def look(self) -> None:
-        """Whether anyone who owes an answer is on another node now."""
+    def find_moved_clients(self) -> None:
+        """Send again at once to a client that is on another node now."""
         now = time.monotonic()
-        if now - self.looked < LOOK:
+        if now - self.refreshed < REFRESH_SECONDS:
             return
-        self.looked = now
-        for name in self.roll.look():
-            if name in self.open:
-                self.open[name] = self.open[name]._replace(again=now)
+        self.refreshed = now
+        for name in self.directory.refresh():
+            if name in self.pending:
+                self.pending[name] = self.pending[name]._replace(due=now)
 
     def send(self) -> None:
-        """What is due."""
+        """Send the orders that are due."""
         now = time.monotonic()
-        for name, order in self.open.items():
-            if now >= order.again:
-                message = Message(order.content, self.roll.nodes[name], self.kind, ttl=self.patience.deadline + 60)
-                self.down += serialised_bytes(order.content)
+        for name, order in self.pending.items():
+            if now >= order.due:
+                message = Message(order.content, self.directory.nodes[name], self.kind, ttl=self.timeouts.deadline + 60)
+                self.bytes_down += serialised_bytes(order.content)
                 if taken := push(self.grid, message):
                     self.sent |= dict.fromkeys(taken, name)
-                    self.open[name] = order._replace(again=now + order.pause, pause=2 * order.pause)
+                    self.pending[name] = order._replace(due=now + order.pause, pause=2 * order.pause)
                 else:
                     self._postpone(name, "the SuperLink did not take the order")
 
-    def hear(self) -> None:
+    def receive(self) -> None:
+        """Read the answers that have arrived."""
         for reply in self.grid.pull_messages(list(self.sent)) if self.sent else ():
             name = self.sent.pop(reply.metadata.reply_to_message_id, "")
-            self.up += serialised_bytes(reply.content) if reply.has_content() else 0
-            if name in self.open and reply.has_error():
-                self._fail(name, reply.error)
-            elif name in self.open:
+            self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
+            if name in self.pending and reply.has_error():
+                self._count_error(name, reply.error)
+            elif name in self.pending:
                 self._read(name, reply.content)
         for name in (*self.answers, *self.refused):
-            self.open.pop(name, None)
+            self.pending.pop(name, None)
 
-    def _fail(self, name: str, error: Error) -> None:
-        """An error of Flower, or of the ClientApp, which has so many chances."""
+    def _count_error(self, name: str, error: Error) -> None:
+        """Send again after an error of Flower; after one of the ClientApp, so many times."""
         reason = reason_of(error)
         log.warning("Client %r: %s", name, reason)
         self._postpone(name, reason)
-        faults = self.open[name].faults + (error.code in OWN_FAULT)
-        self.open[name] = self.open[name]._replace(faults=faults)
-        if faults == self.patience.attempts:
+        faults = self.pending[name].faults + (error.code in CLIENT_APP_ERRORS)
+        self.pending[name] = self.pending[name]._replace(faults=faults)
+        if faults == self.timeouts.attempts:
             self.refused[name] = f"failed at attempt {faults}: {reason}"
 
     def _postpone(self, name: str, reason: str) -> None:
-        """The order is sent again, ever later."""
-        order = self.open[name]
-        again = time.monotonic() + min(2.0 ** (order.errors + 1), self.patience.resend)
-        self.open[name] = order._replace(errors=order.errors + 1, heard=reason, again=again)
+        """Send the order again later, with growing pauses."""
+        order = self.pending[name]
+        due = time.monotonic() + min(2.0 ** (order.errors + 1), self.timeouts.resend)
+        self.pending[name] = order._replace(errors=order.errors + 1, last_event=reason, due=due)
 
     def _read(self, name: str, content: RecordDict) -> None:
         try:
@@ -153,13 +197,13 @@ class _Collection:
             self.refused[name] = str(error)
             return
         if isinstance(answer, RecordDict):
-            self.open[name] = self.open[name]._replace(content=answer, again=time.monotonic())
+            self.pending[name] = self.pending[name]._replace(content=answer, due=time.monotonic())
         else:
             self.answers[name] = answer
 
 
 def reason_of(error: Error) -> str:
-    """The line of a traceback that says what went wrong; JAX ends its own with remarks about frames."""
+    """Return the line of a traceback that says what went wrong; JAX ends its own with remarks about frames."""
     lines = (error.reason or f"error {error.code}").strip().splitlines()
     named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
     return named[-1] if named else lines[-1]

@@ -1,4 +1,4 @@
-"""Who is there: Flower's nodes come and go under ever new numbers, clients have names. The roll maps one to the other.
+"""Which client is on which node: Flower's nodes come and go under ever new numbers, and clients have names.
 
 Agent i of the method is the i-th name in order ("2" before "10"), so that a run does not depend on who came first.
 """
@@ -20,11 +20,11 @@ log = logging.getLogger(f"flwr.{__name__}")
 
 
 class FederationError(FedpdError):
-    """Why a federation cannot go on, by the clients' names, and what to do."""
+    """A federation cannot continue: the sentence names the clients, the reason and the remedy."""
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sorted, with numbers in names by their value."""
+def sorted_names(names: Iterable[str]) -> list[str]:
+    """Return the names in order, with numbers in them by their value."""
 
     def parts(name: str) -> list[tuple[int, int | str]]:
         return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"([0-9]+)", name) if part]
@@ -33,7 +33,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def push(grid: Grid, message: Message) -> list[str]:
-    """Flower's identity of the message; none where the SuperLink did not take it, as when it dies meanwhile."""
+    """Send a message; return Flower's identity of it, or nothing if the SuperLink did not take it, as when it dies."""
     try:
         return [identity for identity in grid.push_messages([message]) if identity]
     except ObjectPushError as error:
@@ -41,8 +41,13 @@ def push(grid: Grid, message: Message) -> list[str]:
         return []
 
 
-class Roll:
-    """The names of nodes, learned by asking every node once. `nodes` has the newest node of every name."""
+class ClientDirectory:
+    """The names of nodes, learned by asking every node once.
+
+    Attributes:
+        grid: Flower's grid.
+        nodes: The newest node of every name.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -50,8 +55,8 @@ class Roll:
         self._known: set[int] = set()
         self._asked: dict[str, int] = {}
 
-    def look(self) -> list[str]:
-        """Ask new nodes for their names and hear those asked before; returns who is on another node than before."""
+    def refresh(self) -> list[str]:
+        """Ask new nodes for their names and read earlier answers; return who is on another node than before."""
         for node in self.grid.get_node_ids():
             if node not in self._known:
                 asked = push(self.grid, Message(RecordDict({"config": ConfigRecord({})}), node, HELLO))
@@ -78,19 +83,32 @@ def _name(reply: Message) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def call_roll(grid: Grid, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None) -> Roll:
-    """Wait until all clients are there (where a run is resumed, those of `names`), but not beyond the deadline."""
-    roll, until = Roll(grid), time.monotonic() + deadline
+def wait_for_clients(
+    grid: Grid, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None
+) -> ClientDirectory:
+    """Wait until all clients are there, and return which node each of them is on.
+
+    Args:
+        grid: Flower's grid.
+        agents: The number of clients.
+        deadline: The seconds to wait at most.
+        poll: The seconds between two looks.
+        names: The clients of a run that is resumed; None: any.
+
+    Raises:
+        FederationError: There are too many clients, or too few by the deadline.
+    """
+    directory, until = ClientDirectory(grid), time.monotonic() + deadline
     while True:
-        roll.look()
-        here = set(roll.nodes)
+        directory.refresh()
+        here = set(directory.nodes)
         if names is not None and here >= set(names):
-            roll.nodes = {name: roll.nodes[name] for name in names}
-            return roll
+            directory.nodes = {name: directory.nodes[name] for name in names}
+            return directory
         if names is None and len(here) > agents:
             raise FederationError(f"{len(here)} clients are there ({_list(here)}), and agents = {agents}. Set agents.")
         if names is None and len(here) == agents:
-            return roll
+            return directory
         if time.monotonic() >= until:
             wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"
             raise FederationError(
@@ -102,4 +120,4 @@ def call_roll(grid: Grid, agents: int, deadline: float, poll: float, names: Sequ
 
 
 def _list(names: Iterable[str]) -> str:
-    return ", ".join(in_order(names))
+    return ", ".join(sorted_names(names))

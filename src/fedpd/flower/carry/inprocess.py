@@ -1,9 +1,9 @@
-"""A Flower grid without Flower's processes: messages are handed to a ClientApp in this one. For tests and debugging.
+"""A Flower grid without Flower's processes, for tests and debugging: it hands messages to a ClientApp in this process.
 
     grid = InProcessGrid(client_app(...), agents=4, config={...})
     federate(grid, algorithm, start, Settings(agents=4, rounds=10))
 
-Messages are serialised and read back, as on a wire.
+Messages are serialised and read back, as on a network.
 """
 
 import traceback
@@ -21,7 +21,16 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 class InProcessGrid(Grid):
-    """Nodes 1, ..., N, each with its partition-id 0, ..., N-1; an exception in the ClientApp is an error reply."""
+    """Nodes 1, ..., N in this process, with partition-id 0, ..., N-1.
+
+    An exception in the ClientApp becomes an error reply, as with Flower's own processes.
+
+    Args:
+        app: The ClientApp of all nodes.
+        agents: N, the number of nodes.
+        config: The configuration of the run.
+        **node_config: Further entries of the configuration of every node.
+    """
 
     def __init__(self, app: ClientApp, agents: int, config: Mapping[str, Any], **node_config: Any) -> None:
         self.app = app
@@ -58,13 +67,13 @@ class InProcessGrid(Grid):
             identity = f"message-{self.pushed}"
             message.metadata.__dict__["_message_id"] = identity
             identities.append(identity)
-            reply = self.deliver(over_the_wire(message))
+            reply = self.deliver(serialise_and_read(message))
             if reply is not None:
-                self.replies[identity] = over_the_wire(reply)
+                self.replies[identity] = serialise_and_read(reply)
         return identities
 
     def deliver(self, message: Message) -> Message | None:
-        """What a node answers; None: nothing. Override it to make nodes fail."""
+        """Return the answer of a node, or None for no answer. Override it to make nodes fail."""
         context = self.contexts.get(message.metadata.dst_node_id)
         if context is None:
             return Message(Error(ErrorCode.NODE_UNAVAILABLE, "no such node"), reply_to=message)
@@ -80,8 +89,8 @@ class InProcessGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def over_the_wire(message: Message) -> Message:
-    """The message as it arrives: serialised, and read back."""
+def serialise_and_read(message: Message) -> Message:
+    """Return the message as it arrives over a network."""
     with no_object_id_recompute():
         contents = {identity: part.deflate() for identity, part in get_all_nested_objects(message).items()}
         arrived = inflate_object_from_contents(message.object_id, contents)

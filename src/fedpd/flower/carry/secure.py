@@ -1,96 +1,97 @@
-"""The server's side of secure aggregation: the four stages of SecAgg+, by which it learns the sum of messages alone.
+"""The server's side of secure aggregation: the four stages of SecAgg+, by which it learns only the sum of messages.
 
-All agents' public keys to all agents; their shares of each other's secrets, encrypted, to those they are for; the
-order, and masked answers; then enough shares to take the masks off the sum. Flower 1.41 leads these stages for its
-older API only, so they are led here, with Flower's own cryptography, towards Flower's own mod (see `masking`).
+The stages: the server passes all public keys to all agents; it passes on the encrypted shares of the agents' secrets;
+it sends the orders and gets masked answers; it asks for enough shares to remove the masks from the sum. Flower 1.41 has
+these stages for its older API only, so this file runs them, with Flower's own cryptography and Flower's own mod at the
+clients (see `masking`).
 
-Shares are asked for only when all N have answered. Were the sum of fewer ever shown, a repetition with one client more
-would show that client's own message. So an attempt that lacks anyone is begun anew, with new keys; clients answer the
-same order again without carrying it out twice.
+The server asks for shares only when all N have answered. If it ever saw the sum of fewer, a repetition with one client
+more would show that client's own message. So an attempt that lacks anyone starts again with new keys; clients answer
+the same order again without carrying it out twice.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Container, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.common import bytes_to_ndarray
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.serverapp import Grid
 
-from fedpd.base.checks import refuse
-from fedpd.core import Algorithm, Tree
-from fedpd.flower.carry.collect import Collected, Patience, collect
-from fedpd.flower.carry.directory import FederationError, Roll
-from fedpd.flower.carry.masking import is_alike
-from fedpd.flower.carry.protocol import TRAIN
-from fedpd.flower.carry.records import RefusedError, named
-from fedpd.flower.method.server import Answer, Desk
-from fedpd.flower.method.settings import Settings
-from fedpd.flower.method.shapes import Shapes
+from fedpd.core import Tree
+from fedpd.flower.carry.collect import Collected, Timeouts, collect
+from fedpd.flower.carry.directory import ClientDirectory, FederationError
+from fedpd.flower.carry.masking import has_shapes
+from fedpd.flower.carry.protocol import TRAIN, CheckedReply, Reply
+from fedpd.flower.carry.records import RefusedError, leaves_by_name
 
 log = logging.getLogger(f"flwr.{__name__}")
 
 MODULUS = 2**32  # of Flower's masks
 ATTEMPTS = 3
 Contents = dict[str, RecordDict]
-Ask = Callable[[Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # a stage: orders out, answers in
+Ask = Callable[[Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # one stage: contents -> answers
 
 
-class Range(NamedTuple):
-    """Fixed point: entries within +-bound, in so many levels that the sum over all clients stays below the modulus."""
+class FixedPoint(NamedTuple):
+    """Numbers within +-bound in so many levels that the sum over all clients stays below the modulus."""
 
     bound: float
     levels: int
 
 
-def fixed_point(bound: float, clients: int) -> Range:
+def fixed_point(bound: float, clients: int) -> FixedPoint:
+    """Return the finest fixed point for this many clients."""
     most = min((MODULUS - 1) // clients, 2**30)  # Flower quantises to int32
-    return Range(bound, 2 ** (most.bit_length() - 1))
+    return FixedPoint(bound, 2 ** (most.bit_length() - 1))
 
 
-def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
-    """Refuse what the sum of all messages is not enough for."""
-    if not settings.secure_range:
-        return
-    what, name = "secure-range", algorithm.description
-    if settings.agents < 3:
-        refuse(what, settings.secure_range, f"the sum of {settings.agents} clients hides nobody", "Have at least 3")
-    if settings.on_timeout != "fail":
-        rule = "the sums of different clients would show those in which they differ, so all must answer"
-        refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" with secure-range')
-    if settings.clip:
-        refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
-    if any(exchange.speaks is not None for exchange in algorithm.exchanges):
-        refuse(what, settings.secure_range, f"agents of {name} do not always send", "Use a method in which they do")
-    if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):
-        refuse(what, settings.secure_range, f"messages of {name} are not all real numbers", "Use another method")
+class OrdersAndReplies(Protocol):
+    """Writes the orders of one communication and checks the replies, as the server's `Communication` does."""
+
+    def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> Contents:
+        """Return the orders by the clients' names; `lost` are the clients that have lost their state."""
+
+    def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
+        """Return a reply; or, to a client that has lost its state, an order that it can continue from."""
+
+    def message_shapes(self) -> Tree:
+        """Return the shapes and types of a message."""
+
+    def newest_broadcast(self) -> ArrayRecord:
+        """Return the arrays that the orders carry."""
 
 
-def collect_sum(grid: Grid, roll: Roll, desk: Desk, patience: Patience, bound: float) -> tuple[Collected, Tree | None]:
-    """All agents' replies, without their messages, and the mean of these; None where not all agents have answered."""
-    heard: list[Collected] = []
-    until, lost, declined = time.monotonic() + patience.deadline, set[str](), set[str]()
+def collect_sum(
+    grid: Grid, directory: ClientDirectory, communication: OrdersAndReplies, timeouts: Timeouts, bound: float
+) -> tuple[Collected, Tree | None]:
+    """Return all agents' replies without their messages, and the mean of the messages.
+
+    The mean is None where not all agents have answered.
+    """
+    stages: list[Collected] = []
+    until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
 
     def ask(contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
-        left = max(until - time.monotonic(), patience.poll)
+        left = max(until - time.monotonic(), timeouts.poll)
         # A client refuses a stage that it has been through, so nothing is sent again but in a new attempt.
-        heard.append(collect(grid, roll, contents, TRAIN, Patience(left, left, patience.poll, attempts=1), read))
-        return heard[-1].answers
+        once = Timeouts(left, left, timeouts.poll, attempts=1)
+        stages.append(collect(grid, directory, contents, TRAIN, once, read))
+        return stages[-1].answers
 
     for attempt in range(1, ATTEMPTS + 1):
-        answers, mean = _attempt(ask, dict(roll.nodes), desk, bound, lost, declined)
+        answers, mean = _attempt(ask, dict(directory.nodes), communication, bound, lost, declined)
         if mean is not None or declined or time.monotonic() >= until:
             break
-        log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", attempt, ATTEMPTS, _absent(heard[-1]))
-    bytes_up, bytes_down = sum(one.bytes_up for one in heard), sum(one.bytes_down for one in heard)
-    absent = ({}, {}) if mean is not None else (heard[-1].refused, heard[-1].missing)
+        log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", attempt, ATTEMPTS, _absent(stages[-1]))
+    bytes_up, bytes_down = sum(one.bytes_up for one in stages), sum(one.bytes_down for one in stages)
+    absent = ({}, {}) if mean is not None else (stages[-1].refused, stages[-1].missing)
     return Collected(answers, *absent, bytes_up, bytes_down), mean
 
 
@@ -99,20 +100,29 @@ def _absent(found: Collected) -> str:
 
 
 def _attempt(
-    ask: Ask, nodes: Mapping[str, int], desk: Desk, bound: float, lost: set[str], declined: set[str]
-) -> tuple[dict[str, Answer], Tree | None]:
-    """The four stages once, from new keys. Who has `lost` its state or `declined` the order is noted."""
+    ask: Ask,
+    nodes: Mapping[str, int],
+    communication: OrdersAndReplies,
+    bound: float,
+    lost: set[str],
+    declined: set[str],
+) -> tuple[dict[str, CheckedReply], Tree | None]:
+    """Do the four stages once, from new keys; add to `lost` and `declined` the clients that lost their state or refuse.
+
+    Returns:
+        The replies, and the mean message; None if a client is missing.
+    """
     everyone, form = len(nodes), fixed_point(bound, len(nodes))
     threshold = 2 * everyone // 3 + 1
     keys = ask({name: _setup(everyone, threshold, form) for name in nodes}, KEYS)
     if len(keys) < everyone:
         return {}, None
     public = {str(nodes[name]): list(pair) for name, pair in keys.items()}
-    shares = ask({name: _content(Stage.SHARE_KEYS, **public) for name in nodes}, SEALED)
+    shares = ask({name: _content(Stage.SHARE_KEYS, **public) for name in nodes}, ENCRYPTED)
     if len(shares) < everyone:
         return {}, None
-    read = _reader(desk, lost, declined)
-    found = ask(_orders(desk, nodes, shares, lost), read)
+    read = _reader(communication, lost, declined)
+    found = ask(_orders(communication, nodes, shares, lost), read)
     if len(found) < everyone:
         return {}, None
     active = {Key.ACTIVE_NODE_ID_LIST: list(nodes.values()), Key.DEAD_NODE_ID_LIST: []}
@@ -125,21 +135,21 @@ def _attempt(
         raise FederationError(
             f"secure aggregation: a client's shares are wrong ({error}). Start the run again."
         ) from None
-    return {name: answer for name, (answer, _) in found.items()}, _mean(desk, total, form, everyone)
+    return {name: answer for name, (answer, _) in found.items()}, _mean(communication, total, form, everyone)
 
 
 def _content(stage: str, **fields: Any) -> RecordDict:
     return RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({Key.STAGE: stage, **fields})})
 
 
-def _setup(everyone: int, threshold: int, form: Range) -> RecordDict:
+def _setup(everyone: int, threshold: int, form: FixedPoint) -> RecordDict:
     fields: dict[str, Any] = {Key.SAMPLE_NUMBER: everyone, Key.SHARE_NUMBER: everyone, Key.THRESHOLD: threshold}
     fields |= {Key.CLIPPING_RANGE: float(form.bound), Key.TARGET_RANGE: form.levels, Key.MOD_RANGE: MODULUS}
     return _content(Stage.SETUP, **fields, **{Key.MAX_WEIGHT: 1.0})
 
 
 def _fields(**kinds: Any) -> Callable[[str, RecordDict], Any]:
-    """Reads entries of a stage's answer, each of its kind; lists of one answer are equally long."""
+    """Return a function that reads entries of a stage's answer, each of its kind; lists must be equally long."""
 
     def read(_: str, content: RecordDict) -> list[Any]:
         record: Any = content.config_records.get(RECORD_KEY_CONFIGS, {})
@@ -153,51 +163,55 @@ def _fields(**kinds: Any) -> Callable[[str, RecordDict], Any]:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether it is of the kind `bytes`, `list[int]` or `list[bytes]`."""
+    """Return whether a value is of the kind `bytes`, `list[int]` or `list[bytes]`."""
     if kind is bytes:
         return isinstance(value, bytes)
     return isinstance(value, list) and all(isinstance(one, kind.__args__[0]) for one in value)
 
 
 KEYS = _fields(**{Key.PUBLIC_KEY_1: bytes, Key.PUBLIC_KEY_2: bytes})
-SEALED = _fields(**{Key.DESTINATION_LIST: list[int], Key.CIPHERTEXT_LIST: list[bytes]})
+ENCRYPTED = _fields(**{Key.DESTINATION_LIST: list[int], Key.CIPHERTEXT_LIST: list[bytes]})
 MASKED = _fields(**{Key.MASKED_PARAMETERS: list[bytes]})
 SHARES = _fields(**{Key.NODE_ID_LIST: list[int], Key.SHARE_LIST: list[bytes]})
 
 
-def _orders(desk: Desk, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]) -> Contents:
-    """The orders, each with the encrypted shares that are for its agent."""
-    contents = desk.orders(lost=lost)
+def _orders(
+    communication: OrdersAndReplies, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]
+) -> Contents:
+    """Return the orders, each with the encrypted shares that are for its agent."""
+    contents = communication.orders(lost=lost)
     for name, content in contents.items():
-        sealed = [
+        encrypted = [
             (nodes[sender], ciphertext)
             for sender, (to, ciphertexts) in shares.items()
             for node, ciphertext in zip(to, ciphertexts, strict=True)
             if node == nodes[name]
         ]
-        fields = {
+        fields: dict[str, Any] = {
             Key.STAGE: Stage.COLLECT_MASKED_VECTORS,
-            Key.SOURCE_LIST: [node for node, _ in sealed],
-            Key.CIPHERTEXT_LIST: [ciphertext for _, ciphertext in sealed],
+            Key.SOURCE_LIST: [node for node, _ in encrypted],
+            Key.CIPHERTEXT_LIST: [ciphertext for _, ciphertext in encrypted],
         }
-        content[RECORD_KEY_CONFIGS] = ConfigRecord(fields)  # type: ignore[arg-type]
+        content[RECORD_KEY_CONFIGS] = ConfigRecord(fields)
     return contents
 
 
-def _reader(desk: Desk, lost: set[str], declined: set[str]) -> Callable[[str, RecordDict], Any]:
-    """Reads a reply and its masked vectors: the weight, then one of every array of the message."""
-    like = named(desk.message_shapes())
+def _reader(
+    communication: OrdersAndReplies, lost: set[str], declined: set[str]
+) -> Callable[[str, RecordDict], tuple[CheckedReply, list[np.ndarray]]]:
+    """Return a function that reads a reply and its masked vectors: the weight, then one per array of the message."""
+    like = leaves_by_name(communication.message_shapes())
     wanted = [(1,), *(tuple(leaf.shape) for leaf in like.values())]
 
-    def read(name: str, content: RecordDict) -> tuple[Answer, list[np.ndarray]]:
+    def read(name: str, content: RecordDict) -> tuple[CheckedReply, list[np.ndarray]]:
         try:
-            reply = desk.reply(name, content)
+            reply = communication.check_reply(name, content)
         except RefusedError:
             declined.add(name)
             raise
         if isinstance(reply, RecordDict):
             lost.add(name)
-            raise RefusedError("has lost its state; it is sent what it needs to go on.")
+            raise RefusedError("has lost its state; the server sends it what it needs to continue.")
         (parts,) = MASKED(name, content)
         try:
             vectors = [bytes_to_ndarray(part) for part in parts]
@@ -205,13 +219,16 @@ def _reader(desk: Desk, lost: set[str], declined: set[str]) -> Callable[[str, Re
             raise RefusedError(f"secure aggregation: the masked message is not arrays ({error}).") from None
         if [vector.shape for vector in vectors] != wanted or any(vector.dtype != np.int64 for vector in vectors):
             raise RefusedError("secure aggregation: the masked message has other shapes or types than the method's.")
-        return Answer(None, reply), vectors
+        return CheckedReply(None, reply), vectors
 
     return read
 
 
 def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]) -> list[np.ndarray]:
-    """The sum of all vectors modulo `MODULUS`. Masks between two agents cancel; an agent's own is made from shares."""
+    """Return the sum of all vectors modulo `MODULUS`.
+
+    Masks between two agents cancel; an agent's own mask is made from the shares.
+    """
     total = [np.sum(parts, axis=0) for parts in zip(*masked, strict=True)]
     for node in nodes:
         parts = [
@@ -222,17 +239,17 @@ def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]
     return [part % MODULUS for part in total]
 
 
-def _mean(desk: Desk, total: list[np.ndarray], form: Range, everyone: int) -> Tree:
-    """The mean message: the mean change in the messages' own type, onto what the agents changed it from."""
+def _mean(communication: OrdersAndReplies, total: list[np.ndarray], form: FixedPoint, everyone: int) -> Tree:
+    """Return the mean message: the mean change, in the messages' own type, added to what the agents changed."""
     (weight,), *sums = total
     if weight != everyone * form.levels:
         raise FederationError("secure aggregation: the sum is not that of all clients once. Start the run again.")
     step = 2 * form.bound / form.levels
-    like = desk.message_shapes()
-    heard = desk.newest()
-    alike = is_alike({name: tuple(leaf.shape) for name, leaf in named(like).items()}, heard)
+    like, received = communication.message_shapes(), communication.newest_broadcast()
+    wanted = leaves_by_name(like)
+    same = has_shapes(received, {name: tuple(leaf.shape) for name, leaf in wanted.items()})
     leaves = []
-    for (name, leaf), part in zip(named(like).items(), sums, strict=True):
-        moved = part * (step / everyone) - form.bound
-        leaves.append((moved + (heard[name].numpy() if alike else 0)).astype(leaf.dtype))
+    for (name, leaf), part in zip(wanted.items(), sums, strict=True):
+        change = part * (step / everyone) - form.bound
+        leaves.append((change + (received[name].numpy() if same else 0)).astype(leaf.dtype))
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

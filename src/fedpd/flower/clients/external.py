@@ -1,7 +1,7 @@
 """Losses that JAX cannot trace, with a gradient of their own: NumPy code, or another framework.
 
-They become a function like any other: oracles, algorithms, metrics and the rebuilding of a lost dual work unchanged,
-in a Flower client and in `fedpd.simulate`. JAX calls back whenever it needs a value or a gradient.
+They become a function like any other: oracles, algorithms, metrics and the rebuilding of a lost dual work unchanged, in
+a Flower client and in `fedpd.simulate`. JAX calls back whenever it needs a value or a gradient.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,16 @@ WeightedGradient = Callable[[Tree, Tree, np.ndarray], Tree]  # (model, batch, (B
 
 
 def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> Tree:
-    """function(*arguments) of NumPy arrays, from within JAX; it must not call JAX itself.
+    """Return function(*arguments) of NumPy arrays, from within JAX; the function must not call JAX itself.
 
-    Not by `jax.pure_callback`, which hands over copies that JAX's own threads make: measured on two cores with six
-    million parameters, it did not come back where agents were sharded over two devices. On one device both work.
+    On a CPU this does not use `jax.pure_callback`, which hands over copies that JAX's own threads make: measured on two
+    cores with six million parameters, it did not return where agents were sharded over two devices. On one device both
+    work.
+
+    Args:
+        function: Takes pytrees of NumPy arrays and returns one.
+        shapes: The shapes and types of what it returns.
+        *arguments: Its arguments.
     """
     if jax.default_backend() != "cpu":
         return jax.pure_callback(lambda *given: function(*_numpy(given)), shapes, *arguments, vmap_method="sequential")
@@ -35,7 +41,12 @@ def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> 
 
 
 def external(values: Values, gradient: WeightedGradient) -> Losses:
-    """The losses of a batch from functions of NumPy arrays: the values, and the gradient of a weighted sum of them."""
+    """Return the losses of a batch, as JAX code calls them, from functions of NumPy arrays.
+
+    Args:
+        values: (model, batch) -> (B,), the losses.
+        gradient: (model, batch, weights (B,)) -> the gradient of the weighted sum of the losses.
+    """
 
     @jax.custom_vjp
     def losses(model: Tree, batch: Tree) -> Array:
@@ -55,8 +66,12 @@ def external(values: Values, gradient: WeightedGradient) -> Losses:
 
 
 def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Losses:
-    """The losses of a batch, for NumPy users: their values, (model, batch) -> (B,), and (model, batch) -> the gradient
-    of their mean, shaped like the model."""
+    """Return the losses of a batch, as JAX code calls them, from NumPy code with a gradient of its own.
+
+    Args:
+        losses: (model, batch) -> (B,), one loss per sample.
+        gradient: (model, batch) -> the gradient of their mean, shaped like the model.
+    """
 
     def values(model: Tree, batch: Tree) -> np.ndarray:
         found = np.asarray(losses(model, batch))
@@ -73,15 +88,15 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
             batch = jax.tree.map(lambda leaf: leaf[chosen], batch)
         if np.ptp(weights[chosen]) > 1e-6 * abs(weights[chosen][0]):
             raise FedpdError(
-                "a weighted mean of losses was asked for, of which `gradient` cannot tell. Use plain means."
+                "a weighted mean of losses is needed, and `gradient` returns that of a plain mean. Use plain means."
             )
-        return _like(model, gradient(model, batch), float(weights.sum()))
+        return _scaled(model, gradient(model, batch), float(weights.sum()))
 
     return external(values, weighted)
 
 
-def _like(model: Tree, gradient: Tree, factor: float) -> Tree:
-    """factor * gradient, once it is known to be shaped like the model."""
+def _scaled(model: Tree, gradient: Tree, factor: float) -> Tree:
+    """Return factor * gradient, after a check that it is shaped like the model."""
     shapes, wanted = (jax.tree.map(np.shape, tree) for tree in (gradient, model))
     if shapes != wanted:
         raise FedpdError(f"gradient returns arrays {shapes}: must be those of the model, {wanted}.")

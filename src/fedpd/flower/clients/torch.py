@@ -4,14 +4,14 @@
         return torch_local(module, nn.CrossEntropyLoss(), loader)
 
 The model is the module's parameters, a dict by name. Its buffers (the statistics of a batch norm) never leave the
-client: the oracles of `torch_oracles` keep them in their memory from round to round. Samples are referred to by their
-index, so a batch is drawn as everywhere in fedpd, from seed, round and agent, and fetched by the loader's own dataset
+client: the oracles of `torch_oracles` keep them in their memory from round to round. The data are the indices of the
+samples, so fedpd draws a batch as everywhere, from seed, round and agent, and fetches it with the loader's own dataset
 and collate_fn. Any oracle works; those of `torch_oracles` do a whole local solve in PyTorch.
 """
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,41 +25,47 @@ from fedpd.core import Array, Tree
 from fedpd.flower.clients.external import external
 from fedpd.flower.method.agent import Local
 
-Outcome = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
+PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
 CHUNK = 256  # samples that a full gradient takes at a time, where the loader does not say
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def torch_local(
     module: nn.Module,
-    loss: Outcome,
+    loss: PerSample,
     loader: DataLoader,
     *,
     test: DataLoader | None = None,
-    correct: Outcome | None = None,
+    correct: PerSample | None = None,
 ) -> Local:
-    """A client's part of the problem.
+    """Return a client's part of the problem.
 
-    loss:    a loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss a sample.
-    loader:  of batches (inputs, targets). Its dataset, batch size and collate_fn are used; the order is fedpd's own.
-    test:    samples that are not trained on.
-    correct: (outputs, targets) -> (B,), whether the module is right; by default by its largest output.
+    Args:
+        module: The model; its parameters that require a gradient are trained.
+        loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample.
+        loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, and an order of its own.
+        test: Samples that are not trained on.
+        correct: (outputs, targets) -> (B,), whether the module is right; by default by its largest output.
     """
     size, more = (0 if one is None else _size(one) for one in (loader, test))
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
-    measured = None if test is None and correct is None else losses.outcome(correct or largest_output)
+    is_right = None if test is None and correct is None else losses.correctness(correct or largest_output)
     rows = np.arange(size + more, dtype=np.int32)
-    return Local(losses, rows[:size], correct=measured, test=None if test is None else rows[size:])
+    return Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:])
 
 
 def model_of(module: nn.Module) -> dict[str, np.ndarray]:
-    """The module's parameters, as fedpd's model: what a server starts from."""
+    """Return the module's parameters as fedpd's model, from which a server can start."""
     return {name: array_of(tensor).copy() for name, tensor in parameters_of(module).items()}
 
 
 def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
-    """The module with the parameters of a model; its buffers stay."""
+    """Return the module with the parameters of a model; its buffers stay.
+
+    Raises:
+        FedpdError: The model is not one of this module.
+    """
     parameters = parameters_of(module)
     if set(model) != set(parameters):
         refuse(
@@ -70,14 +76,15 @@ def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
 
 
 def largest_output(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the largest output is the target's."""
     return outputs.argmax(-1) == targets
 
 
 class TorchLosses:
     """F(x; xi) of a module: a function of (parameters, indices of samples), as JAX code calls it."""
 
-    def __init__(self, module: nn.Module, loss: Outcome, dataset: Any, loader: DataLoader) -> None:
-        self.module, self.loss, self.dataset = module, _one_a_sample(loss), dataset
+    def __init__(self, module: nn.Module, loss: PerSample, dataset: Any, loader: DataLoader) -> None:
+        self.module, self.loss, self.dataset = module, _per_sample(loss), dataset
         self.collate, self.chunk = loader.collate_fn or default_collate, loader.batch_size or CHUNK
         self.parameters = parameters_of(module)
         self._call = external(self._values, self._gradient)
@@ -86,16 +93,16 @@ class TorchLosses:
         return self._call(model, batch)
 
     def losses(self, indices: np.ndarray) -> Tensor:
-        """(B,), at the module's own parameters."""
+        """Return the losses (B,) at the module's own parameters."""
         inputs, targets = self.fetch(indices)
         found = self.loss(self.module(inputs), targets)
         if found.shape[:1] != (len(indices),):
             shape = tuple(found.shape)
-            refuse("shape of the loss", shape, f"must be ({len(indices)},), one a sample", "Give it reduction='none'")
+            refuse("shape of the loss", shape, f"must be ({len(indices)},), one per sample", "Give it reduction='none'")
         return found.flatten(1).mean(1) if found.ndim > 1 else found
 
     def fetch(self, indices: np.ndarray) -> Any:
-        """The batch of these samples, on the module's device."""
+        """Return the batch of these samples, on the module's device."""
         rows = indices.tolist()
         if isinstance(self.dataset, TensorDataset) and self.collate is default_collate:
             batch: Any = [tensor[rows] for tensor in self.dataset.tensors]
@@ -107,13 +114,13 @@ class TorchLosses:
         return [part.to(device) if isinstance(part, Tensor) else part for part in batch]
 
     def gradient(self, indices: np.ndarray, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """Of the mean of the losses, or of their weighted sum, at the module's own parameters."""
+        """Return the gradient of the mean of the losses, or of their weighted sum, at the module's own parameters."""
         losses = self.losses(indices)
         value = losses.mean() if weights is None else (losses * weights.to(losses)).sum()
         return dict(zip(self.parameters, torch.autograd.grad(value, list(self.parameters.values())), strict=True))
 
     def weighted_gradient(self, indices: np.ndarray, weights: Tensor) -> dict[str, Tensor]:
-        """Of the weighted sum of the losses of any number of samples, a chunk after another."""
+        """Return the gradient of the weighted sum of the losses of any number of samples, one chunk after another."""
         total = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
         for first in range(0, len(indices), self.chunk):
             piece = slice(first, first + self.chunk)
@@ -121,9 +128,11 @@ class TorchLosses:
                 total[name] += part
         return total
 
-    def outcome(self, correct: Outcome) -> Callable[[Tree, Tree], Array]:
-        """Whether the module gets samples right. Buffers are not part of a model, so a module that has some is judged
-        by the statistics of the batch."""
+    def correctness(self, correct: PerSample) -> Callable[[Tree, Tree], Array]:
+        """Return a function that tells which samples the module gets right.
+
+        Buffers are not part of a model, so a module that has some uses the statistics of the batch.
+        """
 
         def values(model: Tree, indices: np.ndarray) -> np.ndarray:
             with torch.no_grad(), borrowed(self.module), seeded(0):
@@ -146,6 +155,7 @@ class TorchLosses:
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, by name; refuse a module without any, and other types."""
     if not isinstance(module, nn.Module):
         refuse("module", module, "must be an nn.Module", "Give the model itself, not its class")
     parameters = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
@@ -165,16 +175,18 @@ def load(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
 
 
 def tensor_of(array: Any) -> Tensor:
+    """Return a copy of an array as a tensor."""
     return torch.from_numpy(np.array(array))  # a copy: JAX's arrays must not be written to
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array on the CPU."""
     return tensor.detach().cpu().numpy()
 
 
 @contextmanager
 def borrowed(module: nn.Module) -> Iterator[None]:
-    """The module for oneself, with its buffers and mode afterwards as they were.
+    """Take the module for oneself, and give it back with its buffers and mode as they were.
 
     JAX calls back from a thread for each of its devices, and there is one module: without the lock they would compute
     with each other's parameters.
@@ -191,7 +203,7 @@ def borrowed(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Dropout and its like by this seed; the user's own generators stay as they are."""
+    """Draw dropout and the like from this seed; the user's own generators stay as they are."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
@@ -203,13 +215,16 @@ def _size(loader: DataLoader) -> int:
     if isinstance(loader.dataset, IterableDataset):
         rule = "has no indices, so a batch cannot be drawn from seed, round and agent"
         refuse("loader", type(loader.dataset).__name__, rule, "Give a dataset with __len__ and __getitem__")
-    size = len(loader.dataset)  # type: ignore[arg-type]
-    if not size:
+    dataset: object = loader.dataset
+    if not isinstance(dataset, Sized):
+        rule = "has no length, so a batch cannot be drawn from seed, round and agent"
+        refuse("loader", type(dataset).__name__, rule, "Give a dataset with __len__ and __getitem__")
+    if not len(dataset):
         raise FedpdError("the loader has no samples: f_i is not defined. Leave the client out.")
-    return size
+    return len(dataset)
 
 
-def _one_a_sample(loss: Outcome) -> Outcome:
+def _per_sample(loss: PerSample) -> PerSample:
     if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
         loss = copy.copy(loss)
         setattr(loss, "reduction", "none")  # noqa: B010 - nn.Module types its attributes as tensors

@@ -1,7 +1,8 @@
 """Local oracles that run in PyTorch, on the module's own parameters: `sgd`, `vr` (Oracle II), any torch optimiser.
 
-The same steps as `fedpd.oracles` on the same batches, for a `torch_local`. JAX hands over once a round: the terms of
-phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2, the drawn indices, the memory (with the module's buffers).
+The same steps as `fedpd.oracles` on the same batches, for a `torch_local`. Once per round JAX hands over
+the terms of phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2, the drawn indices and the memory, which has the
+module's buffers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,20 +29,32 @@ DROPOUT = 2**31 - 1  # folded into an agent's key: what the module itself draws 
 
 
 class Task(NamedTuple):
-    """One local solve, in PyTorch: the module stands at x_i."""
+    """One local solve in PyTorch; the module's parameters are x_i.
+
+    Attributes:
+        losses: The losses of the client's samples.
+        linear: The linear term of phi_i; None: there is none.
+        curvature: The quadratic term of phi_i; None: there is none.
+        scale: The weight of f_i.
+        samples: The indices of all samples.
+        batches: The indices of the samples of every step.
+        lengths: The step sizes.
+        g: Oracle II's estimate of grad f_i; None for other oracles.
+        renew: Whether to compute it anew.
+    """
 
     losses: TorchLosses
     linear: Tensors | None
     curvature: float | None
     scale: float
-    samples: np.ndarray  # the indices of all
-    batches: list[np.ndarray]  # the indices of every step
-    lengths: np.ndarray  # the step sizes
-    g: Tensors | None  # Oracle II's estimate of grad f_i
-    renew: bool  # whether it is to be computed anew
+    samples: np.ndarray
+    batches: list[np.ndarray]
+    lengths: np.ndarray
+    g: Tensors | None
+    renew: bool
 
     def complete(self, gradient: Tensors) -> Tensors:
-        """grad phi_i at the module's parameters, given (an estimate of) grad f_i."""
+        """Return grad phi_i at the module's parameters, given (an estimate of) grad f_i."""
         return {name: self._complete(name, part) for name, part in gradient.items()}
 
     def _complete(self, name: str, part: Tensor) -> Tensor:
@@ -55,32 +68,49 @@ def torch_oracle(factory: Callable[P, Oracle]) -> Callable[P, Oracle]:
     return specified(factory, f"torch.{factory.__name__}")
 
 
-Run = Callable[[Task], Tensors | None]  # moves the module, and returns g_i where there is one
+Descend = Callable[[Task], Tensors | None]  # changes the module's parameters, and returns g_i where there is one
 
 
 @torch_oracle
 def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
-    """Stochastic gradient descent: Q steps a round, each on `batch` samples drawn anew (None: on all of them)."""
+    """Return stochastic gradient descent in PyTorch, as `fedpd.oracles.sgd`.
+
+    Args:
+        step: The step size, or a function of (round, step).
+        iterations: Q, the local steps per round.
+        batch: The samples of each step, drawn anew; None: all of the client's.
+        draw: How to draw them.
+    """
     loop = Loop.of(iterations, batch, draw=draw)
 
-    def run(task: Task) -> None:
+    def descend(task: Task) -> None:
         for indices, length in zip(task.batches, task.lengths, strict=True):
             change = task.complete(task.losses.gradient(indices))
             with torch.no_grad():
                 for name, parameter in task.losses.parameters.items():
                     parameter.sub_(float(length) * change[name])
 
-    return _oracle(loop, run, step=step)
+    return _oracle(loop, descend, step=step)
 
 
 @torch_oracle
 def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
-    """Oracle II, as `fedpd.oracles.vr`: a recursive gradient estimate g_i, renewed every `refresh` rounds."""
+    """Return Oracle II in PyTorch, as `fedpd.oracles.vr`: a recursive gradient estimate g_i.
+
+    An agent whose first round does not renew g_i begins with grad f_i(x^0), and its samples are counted then.
+
+    Args:
+        gamma: The paper's gamma; infinity is allowed where the method has a quadratic term.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: The samples of each step, drawn anew; None: all of the client's.
+        draw: How to draw them.
+    """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
     loop = Loop.of(iterations, batch, draw=draw)
 
-    def run(task: Task) -> Tensors:
+    def descend(task: Task) -> Tensors:
         losses, g = task.losses, task.g
         if task.renew or g is None:
             size = len(task.samples)
@@ -99,7 +129,7 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
             }
         return g
 
-    return _oracle(loop, run, refresh=refresh, per_step=2)
+    return _oracle(loop, descend, refresh=refresh, per_step=2)
 
 
 @torch_oracle
@@ -111,20 +141,27 @@ def optimizer(
     label: str = "custom",
     draw: Draw = uniform,
 ) -> Oracle:
-    """Any torch optimiser, e.g. optimizer(lambda x: torch.optim.Adam(x, lr=1e-3), iterations=20, batch=32).
+    """Return any torch optimiser as an oracle, e.g. optimizer(lambda x: torch.optim.Adam(x, lr=1e-3), iterations=20).
 
-    It starts afresh every round, since phi_i is another function then. `label` names it in descriptions.
+    It starts afresh every round, since phi_i is another function then.
+
+    Args:
+        make: Makes the optimiser from the parameters.
+        iterations: Q, the local steps per round.
+        batch: The samples of each step, drawn anew; None: all of the client's.
+        label: The optimiser's name in labels.
+        draw: How to draw the samples.
     """
     if not callable(make):
         refuse("make", make, "must be a function of parameters", "Give e.g. lambda x: torch.optim.Adam(x, lr=1e-3)")
     loop = Loop.of(iterations, batch, draw=draw)
 
-    def run(task: Task) -> None:
+    def descend(task: Task) -> None:
         parameters = task.losses.parameters
         stepper = make(parameters.values())
         for indices in task.batches:
 
-            def evaluate(indices: np.ndarray = indices) -> Tensor:
+            def evaluate(indices: np.ndarray = indices) -> float:
                 stepper.zero_grad()
                 value = task.scale * task.losses.losses(indices).mean()
                 for name, parameter in parameters.items():
@@ -133,16 +170,18 @@ def optimizer(
                     if task.curvature is not None:
                         value = value + task.curvature / 2 * (parameter * parameter).sum()
                 value.backward()
-                return value.detach()
+                return value.item()
 
-            stepper.step(evaluate)  # type: ignore[arg-type]
+            stepper.step(evaluate)
         stepper.zero_grad()
 
-    return _oracle(loop, run)
+    return _oracle(loop, descend)
 
 
-def _oracle(loop: Loop, run: Run, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1) -> Oracle:
-    """A fedpd oracle whose solve is `run`, called back with NumPy arrays. Nothing of JAX is called from there."""
+def _oracle(
+    loop: Loop, descend: Descend, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1
+) -> Oracle:
+    """Return an oracle whose local solve is `descend`, called back with NumPy arrays. It does not call JAX."""
     step_at = schedule(step)
 
     def init(f: LocalObjective, x: Vector) -> Any:
@@ -153,7 +192,7 @@ def _oracle(loop: Loop, run: Run, *, step: float | Step = 1.0, refresh: int | No
         f, Q = phi.f, loop.iterations
         steps = f.steps(Q)
         renew = owed = jnp.bool_(False)
-        if refresh is not None:  # as in fedpd.oracles.vr: an agent begins with grad f_i(x^0), and pays for it when used
+        if refresh is not None:  # as in fedpd.oracles.vr: an agent begins with grad f_i(x^0), counted when used
             renew, owed = r % refresh == 0, memory["owed"]
         cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
         work = Work(jnp.int32(steps), steps * cost + jnp.where(renew | owed, f.size, 0))
@@ -163,33 +202,44 @@ def _oracle(loop: Loop, run: Run, *, step: float | Step = 1.0, refresh: int | No
         drawn = None if loop.batch is None else f.rows(loop.draw(key, r, f.agent, f.size, (Q, loop.batch)))
         lengths = jax.vmap(lambda q: jnp.asarray(step_at(r, q), float))(jnp.arange(Q))
         seed = jax.random.bits(jax.random.fold_in(key, DROPOUT), dtype=jnp.uint32)
-        given = Given(x, phi.linear, phi.curvature, f.scale, f.size, f.data, steps, lengths, drawn, memory, renew, seed)
+        terms = (x, phi.linear, phi.curvature, f.scale, f.size, f.data)
+        given = Arguments(*terms, steps, lengths, drawn, memory, renew, seed)
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, memory))
-        x, memory = call_back(partial(_solve, losses, run), shapes, given)
+        x, memory = call_back(partial(_solve, losses, descend), shapes, given)
         return x, memory, work
 
     return Oracle("torch", init, solve, loop.batch)
 
 
-class Given(NamedTuple):
-    """What JAX hands over."""
+class Arguments(NamedTuple):
+    """What JAX hands over for one local solve; as in `Task`, in JAX's types.
+
+    Attributes:
+        x: x_i, where the solve starts.
+        size: |D_i|.
+        data: The indices of the agent's samples.
+        steps: The number of steps.
+        drawn: The indices of the samples of every step, (Q, batch); None: all samples at every step.
+        memory: The oracle's memory.
+        seed: Of what the module itself draws.
+    """
 
     x: Vector
     linear: Vector | None
     curvature: Any
     scale: Any
     size: Any
-    data: Any  # the indices of the agent's samples
+    data: Any
     steps: Any
     lengths: Any
-    drawn: Any  # (Q, batch) of them; None: all samples at every step
+    drawn: Any
     memory: Any
     renew: Any
     seed: Any
 
 
-def _solve(losses: TorchLosses, run: Run, given: Given) -> tuple[Vector, Any]:
-    """x_i and the memory after a local solve, as NumPy arrays."""
+def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vector, Any]:
+    """Return x_i and the memory after a local solve, as NumPy arrays."""
     samples, steps = given.data[: int(given.size)], int(given.steps)
     batches = [samples] * steps if given.drawn is None else list(given.drawn[:steps])
     task = Task(
@@ -207,7 +257,7 @@ def _solve(losses: TorchLosses, run: Run, given: Given) -> tuple[Vector, Any]:
         load(losses.parameters, given.x.tree)
         kept = "buffers" in given.memory  # else the module's own are taken every time
         load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
-        g = run(task)
+        g = descend(task)
         memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g), "owed": np.False_})
         return _vector(losses.parameters), memory
 
@@ -226,7 +276,7 @@ def _check(f: LocalObjective) -> TorchLosses:
 
 
 def _buffers(losses: TorchLosses) -> dict[str, Any]:
-    """The module's buffers, as part of a memory. Counters have 32 bits: JAX has no others beside float32."""
+    """Return the module's buffers, as part of a memory. Counters have 32 bits: JAX has no others beside float32."""
     arrays = {name: array_of(tensor).copy() for name, tensor in losses.module.named_buffers()}
     arrays = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}
     return {"buffers": arrays} if arrays else {}

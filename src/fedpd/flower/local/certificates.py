@@ -1,7 +1,7 @@
 """Certificates and keys of a federation: an authority, the SuperLink's certificate, an EC key for every SuperNode.
 
-Made anew for each federation, so nothing has to be shared between two of them, and whoever is thrown out of one is out.
-Private keys are readable by their owner alone.
+fedpd makes them anew for each federation, so that two federations share nothing.
+Only their owner can read private keys.
 """
 
 import ipaddress
@@ -21,7 +21,13 @@ CLOCK_SKEW = timedelta(minutes=5)
 
 
 class ServerCertificates(NamedTuple):
-    """What the SuperLink shows (certificate, key), and by what the others check it (authority)."""
+    """The files of the SuperLink's certificate.
+
+    Attributes:
+        authority: The certificate of the authority, by which others check the SuperLink's.
+        certificate: The SuperLink's certificate.
+        key: The SuperLink's private key.
+    """
 
     authority: Path
     certificate: Path
@@ -29,16 +35,21 @@ class ServerCertificates(NamedTuple):
 
 
 class NodeKeys(NamedTuple):
-    """What a SuperNode signs with, and what is registered at the SuperLink."""
+    """The files of a SuperNode's keys: it signs with the private one, and the public one is registered."""
 
     private: Path
     public: Path
 
 
 def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -> ServerCertificates:
-    """An authority and a certificate signed by it for these names and addresses.
+    """Make an authority and a certificate signed by it, and return the files.
 
     The authority's key is used once and never written, so nobody can sign a second certificate with it.
+
+    Args:
+        folder: Where to write them.
+        hosts: The names and addresses of the SuperLink.
+        days: How long the certificate is valid.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority_name, name = _name("fedpd federation authority"), _name(hosts[0])
@@ -65,7 +76,7 @@ def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -
 
 
 def make_node_keys(folder: Path, name: str) -> NodeKeys:
-    """A key pair on a NIST curve in OpenSSH's format, which is what `flwr supernode register` takes."""
+    """Make a key pair on a NIST curve in OpenSSH's format, which `flwr supernode register` takes; return the files."""
     key = ec.generate_private_key(ec.SECP384R1())
     files = NodeKeys(folder / name, folder / f"{name}.pub")
     write_secret(files.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -74,7 +85,7 @@ def make_node_keys(folder: Path, name: str) -> NodeKeys:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A new file that only its owner can read, from the moment it exists."""
+    """Write a new file that only its owner can read, from the moment it exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 

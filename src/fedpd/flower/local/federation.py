@@ -1,15 +1,15 @@
-"""A whole federation on this machine, for trying things out: a SuperLink and N SuperNodes, as on N+1 machines.
+"""A whole federation on this machine, for trials: a SuperLink and N SuperNodes, as on N+1 machines.
 
-With all that a real one has: TLS, SuperNodes that sign what they send with keys that are registered, a folder of its
-own for each. Everything listens on 127.0.0.1 only. The ServerApp is started by a SuperExec apart from the SuperLink, so
-that a run survives the SuperLink. In the federation's folder:
+It has what a real one has: TLS, SuperNodes that sign their messages with registered keys, and a folder for each one.
+Everything listens on 127.0.0.1 only. A SuperExec apart from the SuperLink starts the ServerApp, so that a run survives
+the SuperLink. The federation's folder holds:
 
-    federation.json   who runs: names, commands, pids, start times
+    federation.json   the processes: names, commands, pids, start times
     certificates/     the authority, the SuperLink's certificate and key, a key pair for every SuperNode
     flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
     node-0/ ...       a SuperNode's apps and its agent's state, which outlive the processes
     superlink.db      runs and messages, which outlive the SuperLink
-    logs/             what they print
+    logs/             the output of the processes
 """
 
 import json
@@ -43,30 +43,47 @@ LEASE_POLL = 3.0
 
 
 class LocalFederation(NamedTuple):
-    """A federation that runs, or did."""
+    """A federation on this machine, whether it is running or not.
+
+    Attributes:
+        folder: Where all its files are.
+        agents: The number of SuperNodes.
+        port: The port of the SuperLink.
+        members: Its processes: the SuperLink, the SuperExec and the SuperNodes.
+    """
 
     folder: Path
     agents: int
-    port: int  # the SuperLink's
+    port: int
     members: tuple[Member, ...]
 
     @property
     def home(self) -> Path:
-        """FLWR_HOME for `flwr run` and its like."""
+        """The FLWR_HOME of `flwr run` and other commands."""
         return self.folder / "flwr"
 
     @property
     def certificates(self) -> ServerCertificates:
+        """The files of the SuperLink's certificate."""
         folder = self.folder / "certificates"
         return ServerCertificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
 
     @property
     def running(self) -> list[Member]:
+        """The processes that run now."""
         return [member for member in self.members if find(member) is not None]
 
 
 def up(folder: Path, agents: int) -> LocalFederation:
-    """Start a federation of so many agents. In a folder that holds one: that one again, or what is missing of it."""
+    """Start a federation in a folder; if the folder holds one, start the processes of it that do not run.
+
+    Args:
+        folder: A new or empty folder, or that of a federation.
+        agents: The number of SuperNodes.
+
+    Raises:
+        FedpdError: The folder holds something else, or a process did not start.
+    """
     count("--agents", agents, "Give the number of SuperNodes, e.g. 4")
     folder = folder.absolute()
     known = read(folder)
@@ -81,7 +98,7 @@ def up(folder: Path, agents: int) -> LocalFederation:
 
 
 def down(folder: Path) -> list[str]:
-    """End the processes of the federation in this folder, and no others; the names of those that were running."""
+    """End the processes of the federation in this folder, and no others; return the names of those that ran."""
     federation = read(folder.absolute())
     if federation is None:
         refuse("--dir", str(folder), "holds no federation", "Start one with fedpd up, or give the folder of one")
@@ -89,7 +106,7 @@ def down(folder: Path) -> list[str]:
 
 
 def read(folder: Path) -> LocalFederation | None:
-    """The federation of a folder; None where there is none."""
+    """Return the federation of a folder; None if there is none."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         members = tuple(Member(**member) for member in record["members"])
@@ -114,19 +131,22 @@ def _check_folder(folder: Path, agents: int, known: LocalFederation | None) -> N
 
 
 def _prepare(folder: Path, agents: int) -> LocalFederation:
-    """Folders, certificates, ports, commands: everything but the processes."""
+    """Make everything but the processes: folders, certificates, ports, commands."""
     for name in (".", "logs", "certificates", "flwr", *(f"node-{i}" for i in range(agents))):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = folder / "certificates" / "superexec.secret"
     federation = LocalFederation(folder, agents, 0, ())
-    for path in (*federation.certificates, secret):  # new ones at every start: all who use them are started together
+    for path in (
+        *federation.certificates,
+        secret,
+    ):  # new ones at every start: all processes that use them start together
         path.unlink(missing_ok=True)
     certificates = make_server_certificates(folder / "certificates", ["localhost", HOST])
     write_secret(secret, secrets.token_bytes(32))
     link, *ports = free_ports(agents + 1)
     commands = {
-        "superlink": programs.superlink(link, certificates, secret, folder / "superlink.db"),
-        "superexec": programs.superexec(link, certificates, secret),
+        "superlink": programs.superlink_command(link, certificates, secret, folder / "superlink.db"),
+        "superexec": programs.superexec_command(link, certificates, secret),
     }
     for i, port in enumerate(ports):
         state: dict[str, str | int] = {
@@ -134,7 +154,7 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
             "num-partitions": agents,
             "fedpd-state": str(folder / f"node-{i}" / "state"),
         }
-        commands[f"supernode-{i}"] = programs.supernode(link, port, certificates, _keys(folder, i), state)
+        commands[f"supernode-{i}"] = programs.supernode_command(link, port, certificates, _keys(folder, i), state)
     homes = ["flwr", "flwr", *(f"node-{i}" for i in range(agents))]
     members = tuple(
         Member(name, command, str(folder / home), str(folder / "logs" / f"{name}.log"))
@@ -145,7 +165,7 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
 
 
 def _start(federation: LocalFederation) -> LocalFederation:
-    """Start what does not run; if anything fails, end what was started."""
+    """Start the processes that do not run; if one fails, end those that were started."""
     before = federation.running
     try:
         for i, member in enumerate(federation.members):
@@ -163,8 +183,11 @@ def _start(federation: LocalFederation) -> LocalFederation:
 
 
 def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
-    """Wait until a SuperNode is online. One that was killed is turned away until the lease of its former self is over,
-    and then ends, so it is started again."""
+    """Wait until a SuperNode is online.
+
+    The SuperLink rejects a SuperNode that was killed until the lease of its former process is over, and the new process
+    ends, so it is started again.
+    """
     until = time.monotonic() + LEASE_SECONDS
     while True:
         node = federation.members[i]
@@ -172,14 +195,14 @@ def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
             wait_until(partial(programs.is_online, node), node, START_SECONDS, "online")
             return federation
         except FedpdError:
-            if not programs.was_turned_away(node) or time.monotonic() > until:
+            if not programs.was_rejected(node) or time.monotonic() > until:
                 raise
         time.sleep(LEASE_POLL)
         federation = _start_one(federation, i)
 
 
 def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
-    """Start one process, and write down who it is before anything else can go wrong."""
+    """Start one process, and record its pid before anything else can go wrong."""
     members = list(federation.members)
     members[i] = start(members[i], programs.environment(Path(members[i].home)), federation.folder)
     federation = federation._replace(members=tuple(members))
@@ -197,7 +220,7 @@ def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
 
 
 def _end(members: Sequence[Member]) -> list[str]:
-    """SuperNodes first: one that says goodbye to the SuperLink can come back at once, else after its lease of 60 s."""
+    """End SuperNodes first: one that signs off at the SuperLink can come back at once, else after its lease of 60 s."""
     nodes = [member for member in members if member.name.startswith("supernode")]
     return end(nodes) + end([member for member in members if member not in nodes])
 
@@ -216,7 +239,7 @@ def _register(federation: LocalFederation, i: int) -> None:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on: all are held at once, so that they differ."""
+    """Return different ports that no process listens on."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for one in sockets:

@@ -1,4 +1,4 @@
-"""A complete Flower app in a new folder, from fedpd's own templates: nothing is fetched from anywhere."""
+"""Writes a complete Flower app into a new folder, from fedpd's own templates, without the internet."""
 
 import keyword
 import re
@@ -9,15 +9,27 @@ from string import Template
 
 from fedpd.base.checks import choice, refuse
 
-EXTRAS = {"jax": "flower", "torch": "flower,torch", "numpy": "flower"}  # by framework, what of fedpd the app needs
+EXTRAS = {
+    "jax": "flower",
+    "torch": "flower,torch",
+    "numpy": "flower",
+}  # by framework, the extras of fedpd that the app needs
 TITLES = {"jax": "JAX", "torch": "PyTorch", "numpy": "NumPy"}
 LONGEST_NAME = 32  # Flower's own limit
 SUFFIX = ".tmpl"
-PACKAGED = (".py",)  # what belongs into the app's package; the rest lies beside it
+PACKAGED = (".py",)  # files of the app's package; the others are beside it
 
 
 def new_app(folder: Path, framework: str) -> list[Path]:
-    """Write an app; the files that were written. Its name is the folder's."""
+    """Write an app, named after its folder, and return the files.
+
+    Args:
+        folder: A new or empty folder.
+        framework: "jax", "torch" or "numpy".
+
+    Raises:
+        FedpdError: The folder is in use, its name cannot be an app's, or there is no such framework.
+    """
     choice("--framework", framework, EXTRAS)
     folder = folder.absolute()
     name = _check_name(folder.name)
@@ -41,7 +53,7 @@ def new_app(folder: Path, framework: str) -> list[Path]:
 
 
 def _check_name(name: str) -> str:
-    """The folder's name, if it can be the name of an app and of a Python package."""
+    """Return the folder's name, if it can be the name of an app and of a Python package."""
     remedy = "Name the folder e.g. my-app"
     package = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):

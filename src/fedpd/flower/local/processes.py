@@ -1,4 +1,4 @@
-"""Processes that outlive the command that starts them, and are ended by exactly who they are: pid and start time.
+"""Processes that outlive the command that starts them, and are ended by their pid and start time.
 
 A pid alone is not enough: after a crash or a restart of the machine it may belong to somebody else.
 """
@@ -19,22 +19,31 @@ GRACE = 10.0  # seconds a process has to end by itself before it is killed
 POLL = 0.1
 CLOCK_STEP = 2.0  # seconds by which a start time may seem to move when the system's clock is set
 
-_HELD: list[subprocess.Popen[bytes]] = []  # those of this very process, which has to ask them for their exit code
+_STARTED: list[subprocess.Popen[bytes]] = []  # by this process, which has to ask for their exit codes
 
 
 class Member(NamedTuple):
-    """A process that was started here."""
+    """A process of a federation.
+
+    Attributes:
+        name: Its name in messages and logs.
+        command: The command that starts it.
+        home: Its FLWR_HOME.
+        log: The file with its output.
+        pid: Its process id; 0: it has not been started.
+        started: Its start time as the system reports it.
+    """
 
     name: str
     command: list[str]
-    home: str  # its FLWR_HOME
+    home: str
     log: str
-    pid: int = 0  # 0: not started yet
-    started: float = 0.0  # as the system reports it
+    pid: int = 0
+    started: float = 0.0
 
 
 def start(member: Member, environment: Mapping[str, str], folder: Path) -> Member:
-    """Start a process in a folder and a session of its own: neither Ctrl-C nor the end of this one reaches it."""
+    """Start a process in a folder and a session of its own, so that Ctrl-C here does not end it."""
     with Path(member.log).open("wb") as file:
         process = subprocess.Popen(
             member.command,
@@ -45,7 +54,7 @@ def start(member: Member, environment: Mapping[str, str], folder: Path) -> Membe
             cwd=folder,
             start_new_session=True,
         )
-    _HELD.append(process)
+    _STARTED.append(process)
     try:
         started = psutil.Process(process.pid).create_time()
     except psutil.NoSuchProcess:  # it is over already, and `wait_until` will say so
@@ -54,7 +63,7 @@ def start(member: Member, environment: Mapping[str, str], folder: Path) -> Membe
 
 
 def find(member: Member) -> psutil.Process | None:
-    """The process, if it still runs."""
+    """Return the process if it still runs, else None."""
     if not member.pid:
         return None
     try:
@@ -66,7 +75,11 @@ def find(member: Member) -> psutil.Process | None:
 
 
 def wait_until(ready: Callable[[], bool], member: Member, seconds: float, what: str) -> None:
-    """Wait until something is so; if the process ends before, or it takes too long, say why with the process's log."""
+    """Wait until `ready()`.
+
+    Raises:
+        FedpdError: The process ended before, or it took too long; the sentence shows the end of its log.
+    """
     deadline = time.monotonic() + seconds
     while not ready():
         if find(member) is None:
@@ -77,12 +90,13 @@ def wait_until(ready: Callable[[], bool], member: Member, seconds: float, what: 
 
 
 def tail(member: Member) -> str:
+    """Return the last lines of a process's log."""
     lines = Path(member.log).read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(f"    {line}" for line in lines[-TAIL:]) or "    (nothing)"
 
 
 def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
-    """End these processes and all that they started; the names of those that were still running."""
+    """End these processes and all that they started; return the names of those that were still running."""
     running = [(member, process) for member in members if (process := find(member)) is not None]
     heads = [process for _, process in running]
     children = [child for process in heads for child in _children(process)]
@@ -95,7 +109,7 @@ def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
 def _until_gone(
     signal: Callable[[psutil.Process], None], processes: list[psutil.Process], grace: float
 ) -> list[psutil.Process]:
-    """Send a signal and wait; those that run on."""
+    """Send a signal, wait, and return the processes that still run."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             signal(process)
@@ -106,9 +120,12 @@ def _until_gone(
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it does. One that has ended may be listed until its parent asks how: ask, if that is this process. (One
-    whose first thread has ended is listed as ended too, and its parent told only when the last one has.)"""
-    if any(held.poll() is None and held.pid == process.pid for held in _HELD):
+    """Return whether a process runs.
+
+    The system may list a process that has ended until its parent asks for its exit code, so ask if this is it.
+    A process whose first thread has ended is listed as ended too, but its parent learns it only after the last thread.
+    """
+    if any(held.poll() is None and held.pid == process.pid for held in _STARTED):
         return True
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""Flower's programs: their commands, their environment, their settings, and how one sees that they are ready."""
+"""Flower's programs: their commands, environment and settings, and checks that they are ready."""
 
 import json
 import os
@@ -19,16 +19,16 @@ HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
 COMMAND_SECONDS = 120.0
 ONLINE = "SuperNode ID:"  # a SuperNode's log says so once the SuperLink has let it in
-TURNED_AWAY = "Failed to activate SuperNode"
+REJECTED = "Failed to activate SuperNode"
 
 
 def bin_folder() -> Path:
-    """Where Flower's programs are installed: beside this Python."""
+    """Return the folder of Flower's programs, which are installed beside this Python."""
     return Path(sys.executable).absolute().parent
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's processes are started with: own settings, no reports home, programs of this environment only.
+    """Return the environment of Flower's processes: own settings, no telemetry, only programs of this installation.
 
     Every message is answered by a new process, so programs that JAX has compiled are kept for the next.
     """
@@ -47,11 +47,12 @@ def environment(home: Path) -> dict[str, str]:
     )
 
 
-def superlink(port: int, certificates: ServerCertificates, secret: Path, database: Path) -> list[str]:
+def superlink_command(port: int, certificates: ServerCertificates, secret: Path, database: Path) -> list[str]:
+    """Return the command of a SuperLink."""
     return [
         str(bin_folder() / "flower-superlink"),
         *("--host", HOST, "--port", str(port)),
-        *_server_side(certificates),
+        *_server_options(certificates),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
         *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
@@ -59,8 +60,8 @@ def superlink(port: int, certificates: ServerCertificates, secret: Path, databas
     ]
 
 
-def superexec(port: int, certificates: ServerCertificates, secret: Path) -> list[str]:
-    """Starts the ServerApps of a SuperLink."""
+def superexec_command(port: int, certificates: ServerCertificates, secret: Path) -> list[str]:
+    """Return the command of a SuperExec, which starts the ServerApps of a SuperLink."""
     return [
         str(bin_folder() / "flower-superexec"),
         *("--runtime-api-address", f"{HOST}:{port}"),
@@ -69,28 +70,28 @@ def superexec(port: int, certificates: ServerCertificates, secret: Path) -> list
     ]
 
 
-def supernode(
+def supernode_command(
     link: int, port: int, certificates: ServerCertificates, keys: NodeKeys, config: Mapping[str, str | int]
 ) -> list[str]:
-    """A SuperNode of the SuperLink at port `link`; at its own, the ClientApps that it starts talk to it."""
+    """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps talk to it at `port`."""
     return [
         str(bin_folder() / "flower-supernode"),
         *("--superlink", f"{HOST}:{link}"),
         *("--root-certificates", str(certificates.authority)),
         *("--auth-supernode-private-key", str(keys.private)),
         *("--host", HOST, "--port", str(port)),
-        *_server_side(certificates),
+        *_server_options(certificates),
         *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())),
     ]
 
 
-def _server_side(certificates: ServerCertificates) -> list[str]:
+def _server_options(certificates: ServerCertificates) -> list[str]:
     authority, certificate, key = map(str, certificates)
     return ["--ssl-ca-certfile", authority, "--ssl-certfile", certificate, "--ssl-keyfile", key]
 
 
 def write_settings(home: Path, port: int, certificates: ServerCertificates) -> None:
-    """Where `flwr run APP` finds the federation."""
+    """Write the settings with which `flwr run APP` finds the federation."""
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "{CONNECTION}"\n\n'
         f'[superlink.{CONNECTION}]\naddress = "{HOST}:{port}"\n'
@@ -100,7 +101,11 @@ def write_settings(home: Path, port: int, certificates: ServerCertificates) -> N
 
 
 def flwr(home: Path, *arguments: str) -> Any:
-    """The answer of a `flwr` command."""
+    """Return the answer of a `flwr` command.
+
+    Raises:
+        FedpdError: The command failed.
+    """
     command = [str(bin_folder() / "flwr"), *arguments, "--format", "json"]
     done = subprocess.run(
         command, env=environment(home), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
@@ -113,7 +118,7 @@ def flwr(home: Path, *arguments: str) -> Any:
 
 
 def is_healthy(port: int, authority: Path) -> bool:
-    """Whether the SuperLink answers, with a certificate of this federation's."""
+    """Return whether the SuperLink answers, with a certificate of this federation's."""
     try:
         context = ssl.create_default_context(cafile=authority)
         with urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context) as answer:
@@ -123,13 +128,14 @@ def is_healthy(port: int, authority: Path) -> bool:
 
 
 def is_online(node: Member) -> bool:
-    return _says(node, ONLINE)
+    """Return whether the SuperLink has accepted a SuperNode."""
+    return _log_contains(node, ONLINE)
 
 
-def was_turned_away(node: Member) -> bool:
-    """Whether the SuperLink did not let a SuperNode in: its key is not registered, or its former self still counts."""
-    return _says(node, TURNED_AWAY)
+def was_rejected(node: Member) -> bool:
+    """Return whether the SuperLink rejected a SuperNode: its key is unknown, or its former process still counts."""
+    return _log_contains(node, REJECTED)
 
 
-def _says(member: Member, words: str) -> bool:
+def _log_contains(member: Member, words: str) -> bool:
     return words in Path(member.log).read_text(encoding="utf-8", errors="replace")

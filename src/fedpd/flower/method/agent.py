@@ -1,8 +1,8 @@
-"""An agent on its own machine: an order and what it had saved in, what it saves and says out. Pure functions.
+"""An agent on its own machine, as pure functions: from an order and its saved state to a new state and a message.
 
-The functions of the method are those of a simulation; only the loop differs: here an agent goes from step to step by
-itself until the server wants to hear of it. It keeps its state both before and after the last order's local steps: if
-the server did not use its reply (it came too late), the agent was away, and an agent that is away has not moved.
+The functions of the method are those of a simulation; only the loop differs: here an agent does the steps up to the
+next communication by itself. It keeps its state both before and after the last order's local steps: if the server did
+not use its reply (it came too late), the agent was away, and the state of an agent that is away does not change.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
@@ -21,7 +21,7 @@ from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree
 from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
 from fedpd.flower.carry.protocol import Order
-from fedpd.flower.carry.records import RefusedError, unpack
+from fedpd.flower.carry.records import arrays_of, unpack
 from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
@@ -30,12 +30,13 @@ from fedpd.problems import from_losses
 class Local(NamedTuple):
     """A client's own part of the problem: f_i = w_i sum F, F(x; xi) = losses + penalty, over its samples.
 
-    losses:  (model, batch) -> (B,), the losses of a batch whose leaves are (B, ...).
-    data:    its samples, a pytree with leaves (n, ...).
-    penalty: (model) -> scalar, what does not depend on a sample.
-    weight:  w_i; 1/n unless given, which makes f_i a mean.
-    correct: (model, batch) -> (B,), 1 where the model is right: for accuracies, on `data` and on `test`.
-    test:    samples that are not trained on, like `data`.
+    Attributes:
+        losses: (model, batch) -> (B,), the losses of a batch whose leaves are (B, ...).
+        data: The client's samples, a pytree with leaves (n, ...).
+        penalty: (model) -> scalar, the part of F that does not depend on a sample.
+        weight: w_i; 1/n unless given, which makes f_i a mean.
+        correct: (model, batch) -> (B,), 1 where the model is right: for accuracies, on `data` and on `test`.
+        test: Samples that are not trained on, like `data`.
     """
 
     losses: Losses
@@ -46,33 +47,50 @@ class Local(NamedTuple):
     test: Tree | None = None
 
 
-class Site(NamedTuple):
-    """What a client computes with: the method, and its own f_i."""
+class ClientSetup(NamedTuple):
+    """What a client computes with, the same in all rounds.
+
+    Attributes:
+        algorithm: The method.
+        spec: Its exact spec, as JSON.
+        shapes: The shapes of the agent's state and of the messages.
+        functions: The functions of the client's own f_i.
+        shard: The arrays of its own f_i, without the leading axis of agents.
+    """
 
     algorithm: Algorithm
-    spec: str  # the method's exact spec
+    spec: str
     shapes: Shapes
     functions: Functions
-    shard: Shard  # of one agent, without the leading axis
+    shard: Shard
 
 
-class Saved(NamedTuple):
-    """What a client keeps: order `number` has been carried out."""
+class SavedAgent(NamedTuple):
+    """What a client keeps once it has carried out an order.
+
+    Attributes:
+        number: The number of the order.
+        before: The agent's state before the local steps.
+        after: The agent's state after them.
+        rebuilt: 1 if the state had been lost and was made anew.
+        updates: The local updates of every step.
+        samples: The samples of every step.
+    """
 
     number: int
-    before: Any  # the agent before its local steps
+    before: Any
     after: Any
     rebuilt: int
-    updates: np.ndarray  # of every step
+    updates: np.ndarray
     samples: np.ndarray
 
 
-class LostError(FedpdError):
-    """That an order cannot be carried out because the state that it goes on from is gone."""
+class LostStateError(FedpdError):
+    """An order cannot be carried out because the state that it continues from is gone."""
 
 
-def settle(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> Site:
-    """The site of a client, its data checked."""
+def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> ClientSetup:
+    """Check a client's data, and return what the client computes with."""
     problem = local if isinstance(local, Problem) else _problem(local, start, name)
     if problem.agents != 1:
         rule = f"is the problem of {problem.agents} agents, and a client is one"
@@ -84,12 +102,12 @@ def settle(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Sh
         )
     functions, shard = Functions.of(problem), _first(arrays(problem))
     # An oracle may keep what only this client's own objective has, such as a PyTorch module's buffers.
-    agent = jax.eval_shape(partial(with_objective, algorithm.init, functions), shard, Vector(shapes.model))
-    return Site(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
+    agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), shard, Vector(shapes.model))
+    return ClientSetup(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:
-    """The problem of this client alone."""
+    """Return the problem of this client alone."""
     weights = None if local.weight is None else [local.weight]
     problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
     if local.correct is None:
@@ -105,82 +123,90 @@ def _first(shard: Shard) -> Shard:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def with_objective(function: Callable[..., Any], functions: Functions, shard: Shard, *arguments: Any) -> Any:
-    """function(f_i, *arguments), compiled once for all clients of a process that are alike."""
+def call_with_objective(function: Callable[..., Any], functions: Functions, shard: Shard, *arguments: Any) -> Any:
+    """Return function(f_i, *arguments), compiled once for all clients of a process with the same functions."""
     return function(local_objective(functions, shard), *arguments)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _step(exchange: Exchange, e: int, functions: Functions, shard: Shard, agent: Any, r: Any, key: Key) -> Any:
-    """Exchange e of round r, up to what is sent: (agent, Work)."""
+def _local_step(exchange: Exchange, e: int, functions: Functions, shard: Shard, agent: Any, r: Any, key: Key) -> Any:
+    """Return (agent, Work) of exchange e of round r, up to what is sent."""
     f = local_objective(functions, shard)
     return exchange.local(f, agent, r, agent_key(key, r, shard.agent, e))
 
 
 @partial(jax.jit, static_argnums=0)
-def call(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return function(*arguments), compiled."""
     return function(*arguments)
 
 
-def obey(site: Site, order: Order, content: RecordDict, saved: Saved | None) -> Saved:
-    """Carry out an order that is not a repetition."""
-    site = site._replace(shard=site.shard._replace(agent=np.int32(order.agent)))  # type: ignore[arg-type]
-    agent, rebuilt = _standing(site, order, content, saved)
+def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None) -> SavedAgent:
+    """Do the local steps of an order that is not a repetition.
+
+    Args:
+        setup: What the client computes with.
+        order: The order.
+        content: The message that it came in, with the broadcasts.
+        saved: What the client had saved; None if there is nothing.
+
+    Raises:
+        LostStateError: The client's state is gone, and the message does not have what it takes to make it anew.
+        FedpdError: The local steps diverged.
+    """
+    setup = setup._replace(shard=setup.shard._replace(agent=jnp.int32(order.agent)))
+    agent, rebuilt = _agent_at_first_step(setup, order, content, saved)
     before, key = agent, jax.random.key(order.seed, impl="threefry2x32")
     updates, samples = [], []
-    exchanges = site.algorithm.exchanges
+    exchanges = setup.algorithm.exchanges
     for step in range(order.first, order.last + 1):
         r, e = divmod(step, len(exchanges))
-        agent, work = _step(exchanges[e], e, site.functions, site.shard, agent, jnp.int32(r), key)
+        agent, work = _local_step(exchanges[e], e, setup.functions, setup.shard, agent, jnp.int32(r), key)
         updates.append(work.updates)
         samples.append(work.samples)
     numbers = [np.array(jax.device_get(column), np.int64) for column in (updates, samples)]
     before, agent = jax.device_get((before, agent))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
         raise FedpdError("the client's local steps diverged, to NaN or infinity. Try a smaller local step.")
-    return Saved(order.number, before, agent, rebuilt, *numbers)
+    return SavedAgent(order.number, before, agent, rebuilt, *numbers)
 
 
-def _standing(site: Site, order: Order, content: RecordDict, saved: Saved | None) -> tuple[Any, int]:
-    """The agent as it stands at the order's first step, and whether it had to be made anew."""
+def _agent_at_first_step(
+    setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None
+) -> tuple[Any, int]:
+    """Return the agent's state at the order's first step, and 1 if it had to be made anew."""
     lost = order.counted >= 0 and (saved is None or saved.number < order.counted)
     if lost or saved is None:
         if order.number > 0 and "start" not in content.array_records:
-            raise LostError("the client's state is gone.")
-        agent = _begin(site, content["start" if order.number else "arrays"])
+            raise LostStateError("the client's state is gone.")
+        agent = _initial_agent(setup, arrays_of(content, "start" if order.number else "arrays", "order"))
     else:
         agent = saved.after if saved.number == order.counted else saved.before
-    # What it has saved after order n has heard of the communications before n; `before` of no later ones either.
+    # The state after order n includes the broadcasts before n; `before` includes no later ones either.
     known = -1 if lost or saved is None else saved.number
     for number, e in zip(order.past, order.exchanges, strict=True):
         if number < known:
             continue
         name = "arrays" if number == order.past[-1] else f"past-{number}"
-        broadcast = unpack(_arrays(content, name), site.shapes.broadcasts[e], "broadcast")
-        exchange = site.algorithm.exchanges[e]
-        heard = exchange.absent is None or (number == order.counted and not lost)
-        agent = call(exchange.receive if heard else exchange.absent, agent, broadcast)
-    rebuild = site.algorithm.away.rebuild
+        broadcast = unpack(arrays_of(content, name, "order"), setup.shapes.broadcasts[e], "broadcast")
+        exchange = setup.algorithm.exchanges[e]
+        was_there = number == order.counted and not lost
+        receive = exchange.receive if exchange.absent is None or was_there else exchange.absent
+        agent = call_compiled(receive, agent, broadcast)
+    rebuild = setup.algorithm.away.rebuild
     if lost and rebuild is not None:
-        agent = with_objective(rebuild, site.functions, site.shard, agent)
+        agent = call_with_objective(rebuild, setup.functions, setup.shard, agent)
     return agent, int(lost)
 
 
-def _begin(site: Site, record: Any) -> Any:
-    start = unpack(record, Vector(site.shapes.model), "start")
-    return with_objective(site.algorithm.init, site.functions, site.shard, start)
+def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
+    start = unpack(record, Vector(setup.shapes.model), "start")
+    return call_with_objective(setup.algorithm.init, setup.functions, setup.shard, start)
 
 
-def _arrays(content: RecordDict, name: str) -> Any:
-    try:
-        return content.array_records[name]
-    except KeyError:
-        raise RefusedError(f"order: lacks its arrays {name!r}.") from None
-
-
-def message_of(site: Site, order: Order, agent: Any) -> Tree | None:
-    """What the agent sends at the order's last step; None where it has nothing to say."""
-    exchange = site.algorithm.exchanges[order.last % len(site.algorithm.exchanges)]
-    if exchange.speaks is not None and not call(exchange.speaks, agent):
+def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:
+    """Return what the agent sends at the order's last step; None where it has nothing to send."""
+    exchange = setup.algorithm.exchanges[order.last % len(setup.algorithm.exchanges)]
+    if exchange.speaks is not None and not call_compiled(exchange.speaks, agent):
         return None
-    return jax.device_get(call(exchange.send, agent))
+    return jax.device_get(call_compiled(exchange.send, agent))

@@ -17,13 +17,16 @@ def server_app(
     done: Callable[[Federated], None] | None = None,
     report: Report | None = None,
 ) -> ServerApp:
-    """A ServerApp that runs any method on the clients of `client_app`; see `Settings` for the run's configuration.
+    """Return a ServerApp that runs any method on the clients of `client_app`.
 
-    algorithm: run configuration -> Algorithm, the same function as the clients'.
-    start:     run configuration -> the model x^0.
-    defaults:  what the run's configuration says where it is silent.
-    done:      is given what the federation came to.
-    report:    is told how far it is; the log, unless given.
+    `Settings` lists the entries of the run's configuration.
+
+    Args:
+        algorithm: Run configuration -> Algorithm, the same function as the clients'.
+        start: Run configuration -> the model x^0.
+        defaults: Entries that the run's configuration may leave out.
+        done: Called with the result of the federation.
+        report: Called after every communication, as in `federate`.
     """
     app = ServerApp()
 

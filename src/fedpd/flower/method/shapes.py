@@ -1,4 +1,4 @@
-"""The shapes of all that is kept and said, from the model alone: what the server checks messages against."""
+"""The shapes of states and messages, from the model alone: the server checks messages against them."""
 
 from typing import Any, NamedTuple
 
@@ -14,17 +14,28 @@ from fedpd.engine.costs import Costs, conversation, costs_of
 
 
 class Shapes(NamedTuple):
-    """Pytrees of shapes and types, and the bytes that they come to."""
+    """Pytrees of shapes and types.
 
-    model: Tree  # the user's own
+    Attributes:
+        model: The user's own model.
+        agent: The state of an agent.
+        messages: A message of each exchange.
+        broadcasts: A broadcast of each exchange.
+        costs: The bytes of messages and broadcasts.
+    """
+
+    model: Tree
     agent: Any
-    messages: list[Tree]  # by exchange
+    messages: list[Tree]
     broadcasts: list[Tree]
     costs: Costs
 
 
 def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
-    """By tracing a round of an agent whose samples cost nothing: shapes do not depend on the samples."""
+    """Return the shapes of a method on a model.
+
+    fedpd traces a round of an agent without data: shapes do not depend on the samples.
+    """
     dtype = jax.tree.leaves(start)[0].dtype
 
     def losses(model: Tree, batch: Tree) -> Array:
@@ -39,11 +50,12 @@ def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
 
 
 def zeros(like: Tree) -> Tree:
+    """Return zeros of these shapes and types."""
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
 
 
 def check_algorithm(algorithm: Any) -> Algorithm:
-    """`algorithm`, if it can run on a server and agents that talk to it alone."""
+    """Return the method, if it can run on a server and agents that only talk to the server."""
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must return an Algorithm", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
     if algorithm.timing.drifts:
@@ -53,7 +65,7 @@ def check_algorithm(algorithm: Any) -> Algorithm:
 
 
 def check_start(start: Any) -> Tree:
-    """The model to start from: NumPy leaves, in float64 throughout if any of them is."""
+    """Return the model to start from with NumPy leaves, all in float64 if one of them is."""
     start = jax.tree.map(np.asarray, start)
     double = is_double(start)
     start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)

@@ -1,12 +1,13 @@
-"""The same federation as a Flower Strategy, for a ServerApp of one's own and for Flower's wrappers around strategies.
+"""A federation as a Flower Strategy, for a ServerApp of one's own and for Flower's wrappers around strategies.
 
 Flower's loop asks for messages and hands in replies; each of its rounds is one communication, and rounds beyond the
-last one do nothing. It neither sends again nor lets a client that has lost its state ask back within a round (the
+last one do nothing. It does not send again, and a client that has lost its state cannot ask back within a round (the
 client joins at the next one, by the policy), so prefer `server_app` where no wrapper is needed.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -23,8 +24,20 @@ from fedpd.flower.carry.collect import Collected, Read
 from fedpd.flower.carry.directory import FederationError
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN
 from fedpd.flower.carry.records import pack, serialised_bytes, unpack
-from fedpd.flower.method.federation import Federated, Federation
-from fedpd.flower.method.server import Desk
+from fedpd.flower.method.federation import Federated, write_result
+from fedpd.flower.method.run import (
+    FederatedRun,
+    apply_replies,
+    close,
+    evaluation_requests,
+    is_evaluation_due,
+    new_communication,
+    next_step,
+    open_run,
+    read_client_evaluation,
+    read_metrics,
+)
+from fedpd.flower.method.server import Communication
 from fedpd.flower.method.settings import Settings, choose_form
 from fedpd.flower.method.shapes import check_algorithm, check_start
 
@@ -32,130 +45,150 @@ log = logging.getLogger(f"flwr.{__name__}")
 
 
 class Strategy(flower.Strategy):
-    """strategy.start(grid, strategy.arrays, num_rounds=settings.rounds), then `strategy.result()`."""
+    """Runs a method in Flower's own loop.
+
+    Args:
+        algorithm: The method, the same as the clients'.
+        start: The model x^0, any pytree.
+        settings: The settings of the run; `secure_range` must be 0.
+
+    Example:
+        strategy.start(grid, strategy.arrays, num_rounds=settings.rounds), then strategy.result().
+    """
 
     def __init__(self, algorithm: Algorithm, start: Tree, settings: Settings) -> None:
         if settings.secure_range:
-            rule = "needs four messages a communication, and Flower's loop carries one"
+            rule = "needs four messages per communication, and Flower's loop carries one"
             refuse("secure-range", settings.secure_range, rule, "Use server_app")
         self.algorithm = choose_form(check_algorithm(algorithm), settings)
         self.model, self.settings = check_start(start), settings
-        self.federation: Federation | None = None
-        self._desk: Desk | None = None
+        self._run: FederatedRun | None = None
+        self._communication: Communication | None = None
         self._asked: dict[str, RecordDict] = {}
-        self._lost: set[str] = set()  # who asked for what it needs to go on
+        self._lost: set[str] = set()  # clients that asked for what they need to continue
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The start, as Flower's loop wants it."""
+        """The start, as Flower's loop takes it."""
         return pack(Vector(self.model))
 
     def result(self) -> Federated:
+        """Return the result after the last communication so far."""
         with self._scope():
-            return self._run().result()
+            return write_result(self._started())
 
-    def _scope(self) -> Any:
+    def _scope(self) -> AbstractContextManager[Any]:
         return scope(is_double(self.model))
 
-    def _run(self) -> Federation:
-        if self.federation is None:
-            raise FederationError("the strategy has not been started: it has nothing to say yet. Call start first.")
-        return self.federation
+    def _started(self) -> FederatedRun:
+        if self._run is None:
+            raise FederationError("the strategy has not been started: it has no result yet. Call start first.")
+        return self._run
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The orders of the next communication, beside what wrappers have put into `config`."""
+        """Return the orders of the next communication, with the entries that wrappers have put into `config`."""
         with self._scope():
-            if self.federation is None:
-                self.federation = Federation(grid, self.algorithm, self.model, self.settings)
-                if not self.federation.ledger.history:
-                    self.federation.close({})
-            run = self.federation
-            last = run.meeting()
+            if self._run is None:
+                opened = open_run(grid, self.algorithm, self.model, self.settings)
+                self._run = opened if opened.ledger.history else close(opened, {})
+            last = next_step(self._run)
             if last is None:
                 return []
-            self._take_over(run, arrays)
-            self._desk = Desk(run.terms, run.state, last, {})
-            self._asked = self._desk.orders(config, self._lost)
-            return [Message(content, run.roll.nodes[name], TRAIN) for name, content in self._asked.items()]
-
-    def _take_over(self, run: Federation, arrays: ArrayRecord) -> None:
-        """The model that Flower hands back is the broadcast, unless a wrapper has changed it (noise): then that is."""
-        outcome = run.state.outcomes.get(run.state.number - 1)
-        if outcome is None:
-            return
-        given = unpack(arrays, outcome.broadcast, "arrays")
-        if all(map(np.array_equal, jax.tree.leaves(given), jax.tree.leaves(outcome.broadcast))):
-            return
-        kinds: list[Any] = [jax.tree.structure(tree) for tree in (run.state.server, given)]
-        if kinds[0] != kinds[1]:
-            raise FederationError(
-                f"{run.terms.algorithm.description}: its server keeps more than the model, which a change from outside "
-                "does not reach. Use a method whose server is its model (fedpd, fedavg, fedprox)."
-            )
-        outcomes = run.state.outcomes | {run.state.number - 1: outcome._replace(broadcast=given)}
-        run.state = run.state._replace(server=given, outcomes=outcomes)
+            self._run = replace_broadcast(self._run, arrays)
+            self._communication = new_communication(self._run, last)
+            self._asked = self._communication.orders(config, self._lost)
+            return _messages(self._run, self._asked, TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        run, desk = self._run(), self._desk
-        if desk is None:
+        """Apply the replies to the run, and return the broadcast and the counts so far."""
+        run, communication = self._started(), self._communication
+        if communication is None:
             return None, None
         with self._scope():
-            run.settle(desk, self._collected(replies, desk.read))
-            self._desk = None
-            if not run.due():
-                run.close({})
+            found, lost = read_replies(run, self._asked, replies, communication.read)
+            self._lost = (self._lost - set(found.answers)) | lost
+            run = apply_replies(run, communication, found)
+            self._run, self._communication = run if is_evaluation_due(run) else close(run, {}), None
             outcome = run.state.outcomes[run.state.number - 1]
             counts = {name: float(number) for name, number in run.ledger.counts.items()}
-            return pack(outcome.broadcast), MetricRecord({"round": run.state.step // run.terms.exchanges, **counts})
-
-    def _collected(self, replies: Iterable[Message], read: Read) -> Collected:
-        """What Flower's loop brought, by name."""
-        run = self._run()
-        names = {run.roll.nodes[name]: name for name in self._asked}
-        answers, refused, up = {}, {}, 0
-        for reply in replies:
-            name = names.get(reply.metadata.src_node_id)
-            if name is None or reply.has_error():
-                log.warning("Client %r: %s", name, reply.error if reply.has_error() else "did not belong to the run")
-                continue
-            up += serialised_bytes(reply.content)
-            try:
-                answer = read(name, reply.content)
-            except FedpdError as error:
-                refused[name] = str(error)
-                continue
-            if isinstance(answer, RecordDict):
-                self._lost.add(name)
-                refused[name] = "has lost its state"
-            else:
-                self._lost.discard(name)
-                answers[name] = answer
-        missing = {name: "no answer" for name in self._asked if name not in {**answers, **refused}}
-        down = sum(serialised_bytes(content) for content in self._asked.values())
-        return Collected(answers, refused, missing, up, down)
+            return pack(outcome.broadcast), MetricRecord({"round": run.state.step // run.setup.exchanges, **counts})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        run, self._asked = self._run(), {}
-        if not run.ledger.open["updates"].size or not run.due():
+        """Return the evaluation requests, if an evaluation is due."""
+        run, self._asked = self._started(), {}
+        if not run.ledger.pending["updates"].size or not is_evaluation_due(run):
             return []
         with self._scope():
-            self._asked = run.questions()
-            return [Message(content, run.roll.nodes[name], EVALUATE) for name, content in self._asked.items()]
+            self._asked = evaluation_requests(run)
+            return _messages(run, self._asked, EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return the metrics from the clients' evaluations, which become a row of the history."""
         if not self._asked:
             return None
-        run = self._run()
+        run = self._started()
         with self._scope():
-            metrics = run.metrics(self._collected(replies, run.read_metrics))
-            run.close(metrics)
+            found, _ = read_replies(run, self._asked, replies, lambda _, content: read_client_evaluation(run, content))
+            run, metrics = read_metrics(run, found)
+            self._run = close(run, metrics)
             return MetricRecord({name: float(value) for name, value in metrics.items()})
 
     def summary(self) -> None:
+        """Write the method and the settings into Flower's log."""
         log.info("%s, %s", self.algorithm.description, self.settings)
+
+
+def _messages(run: FederatedRun, contents: Mapping[str, RecordDict], kind: str) -> list[Message]:
+    return [Message(content, run.directory.nodes[name], kind) for name, content in contents.items()]
+
+
+def replace_broadcast(run: FederatedRun, arrays: ArrayRecord) -> FederatedRun:
+    """Return the run with the broadcast that Flower hands back, which a wrapper may have changed (noise)."""
+    state = run.state
+    outcome = state.outcomes.get(state.number - 1)
+    if outcome is None:
+        return run
+    given = unpack(arrays, outcome.broadcast, "arrays")
+    if all(map(np.array_equal, jax.tree.leaves(given), jax.tree.leaves(outcome.broadcast))):
+        return run
+    kinds: list[Any] = [jax.tree.structure(tree) for tree in (state.server, given)]
+    if kinds[0] != kinds[1]:
+        raise FederationError(
+            f"{run.setup.algorithm.description}: its server keeps more than the model, which a change from outside "
+            "does not reach. Use a method whose server is its model (fedpd, fedavg, fedprox)."
+        )
+    outcomes = state.outcomes | {state.number - 1: outcome._replace(broadcast=given)}
+    return run._replace(state=state._replace(server=given, outcomes=outcomes))
+
+
+def read_replies(
+    run: FederatedRun, asked: Mapping[str, RecordDict], replies: Iterable[Message], read: Read
+) -> tuple[Collected, set[str]]:
+    """Return the replies that Flower's loop brought, by name, and the clients that have lost their state."""
+    names = {run.directory.nodes[name]: name for name in asked}
+    answers, refused, lost, bytes_up = {}, {}, set(), 0
+    for reply in replies:
+        name = names.get(reply.metadata.src_node_id)
+        if name is None or reply.has_error():
+            log.warning("Client %r: %s", name, reply.error if reply.has_error() else "did not belong to the run")
+            continue
+        bytes_up += serialised_bytes(reply.content)
+        try:
+            answer = read(name, reply.content)
+        except FedpdError as error:
+            refused[name] = str(error)
+            continue
+        if isinstance(answer, RecordDict):
+            lost.add(name)
+            refused[name] = "has lost its state"
+        else:
+            answers[name] = answer
+    missing = {name: "no answer" for name in asked if name not in {**answers, **refused}}
+    bytes_down = sum(serialised_bytes(content) for content in asked.values())
+    return Collected(answers, refused, missing, bytes_up, bytes_down), lost
