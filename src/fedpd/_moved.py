@@ -17,6 +17,17 @@ MOVED = {
     "deploy": "cli.deploy",
     "execution": "engine.execution",
     "experiment": "experiments.experiment",
+    "flower.agent": "flower.method.agent",
+    "flower.app": "flower.method.app",
+    "flower.certificates": "flower.local.certificates",
+    "flower.client": "flower.clients.client",
+    "flower.federation": "flower.method.federation",
+    "flower.inprocess": "flower.carry.inprocess",
+    "flower.new_app": "flower.local.new_app",
+    "flower.programs": "flower.local.programs",
+    "flower.roll": "flower.carry.directory",
+    "flower.settings": "flower.method.settings",
+    "flower.strategy": "flower.method.strategy",
     "history": "engine.history",
     "metrics": "engine.metrics",
     "participation": "engine.participation",
@@ -36,11 +47,11 @@ class _Moved(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, name = fullname.rpartition(".")
+        package, _, name = fullname.partition(".")
         return spec_from_loader(fullname, self) if package == "fedpd" and name in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        new = f"fedpd.{MOVED[module.__name__.rpartition('.')[2]]}"
+        new = f"fedpd.{MOVED[module.__name__.partition('.')[2]]}"
         warnings.warn(f"{module.__name__} is now {new}; change the import.", DeprecationWarning, stacklevel=6)
         module.__dict__["__getattr__"] = lambda name: getattr(import_module(new), name)
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedpd.checks import FedpdError
 from fedpd.cli import app
 from fedpd.flower import local
-from fedpd.flower.local import Federation
+from fedpd.flower.local import LocalFederation
 
 
 def invoke(*arguments: str) -> str:
@@ -39,7 +39,7 @@ def test_new_app_names_what_it_wrote(tmp_path: Path) -> None:
 
 
 def test_up_says_how_to_run_an_app_and_how_to_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "up", lambda folder, agents: Federation(folder, agents, 1234, ()))
+    monkeypatch.setattr(local, "up", lambda folder, agents: LocalFederation(folder, agents, 1234, ()))
     folder = tmp_path / "a federation"
     said = invoke("up", "--agents", "3", "--dir", str(folder))
     assert "127.0.0.1:1234 and 3 SuperNodes" in said

@@ -14,10 +14,10 @@ import psutil
 import fedpd
 from fedpd import problems
 from fedpd.base import checkpoint
-from fedpd.flower import local, programs
-from fedpd.flower.local import Federation
-from fedpd.flower.new_app import new_app
-from fedpd.flower.processes import Member, tail
+from fedpd.flower import local
+from fedpd.flower.local import LocalFederation, programs
+from fedpd.flower.local.new_app import new_app
+from fedpd.flower.local.processes import Member, tail
 
 AGENTS = 2
 FAST = {"agents": AGENTS, "evaluate-every": 0, "deadline": 300.0, "resend": 20.0, "iterations": 3}
@@ -29,7 +29,7 @@ class Deployment:
     def __init__(self, folder: Path) -> None:
         self.app = folder / "toy-deployed"
         new_app(self.app, "jax")
-        self.federation: Federation = local.up(folder / "federation", AGENTS)
+        self.federation: LocalFederation = local.up(folder / "federation", AGENTS)
 
     def repair(self) -> None:
         """Start again what has been killed."""

@@ -31,7 +31,7 @@ def new_app(
 ) -> None:
     """Write a complete Flower app: FedPD on toy data, to run in Flower's simulation and on a real federation."""
     _need("flwr", "flower")
-    from fedpd.flower.new_app import new_app as write
+    from fedpd.flower.local.new_app import new_app as write
 
     for path in write(folder, framework):
         console.print(Text(str(path)), soft_wrap=True)
@@ -44,7 +44,8 @@ def up(
 ) -> None:
     """Start a Flower federation on this machine: a SuperLink and SuperNodes, with TLS and node authentication."""
     _need("flwr", "flower")
-    from fedpd.flower import local, programs
+    from fedpd.flower import local
+    from fedpd.flower.local import programs
 
     with console.status(f"starting a SuperLink and {agents} SuperNodes"):
         federation = local.up(folder, agents)

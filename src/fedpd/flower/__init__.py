@@ -1,18 +1,29 @@
-"""Any Algorithm on a real federation: a ServerApp and a ClientApp of Flower. Needs fedpd[flower]."""
+"""Any Algorithm on a real federation: a ServerApp and a ClientApp of Flower. Needs fedpd[flower].
+
+The folders import only from those before them in this list:
+
+    carry/    messages: their form, which client is on which node, sending and collecting, masks
+    method/   one agent, one server and the run that joins them; settings, identity, history, checkpoints
+    clients/  the ClientApp, the file with a client's state, losses in PyTorch and NumPy
+    local/    a federation on this machine, and new apps; imports none of the others
+
+`fedpd.flower.torch`, `fedpd.flower.torch_oracles` and `fedpd.flower.external` are the public names in `clients`;
+importing `fedpd.flower` does not import PyTorch.
+"""
 
 try:
     import flwr as _  # noqa: F401
 except ImportError as error:
     raise ImportError(f"fedpd.flower needs Flower ({error}): pip install 'fedpd[flower]'.") from None
 
-from fedpd.flower.agent import Local
-from fedpd.flower.app import server_app
-from fedpd.flower.client import client_app, client_name
-from fedpd.flower.federation import Federated, federate
-from fedpd.flower.inprocess import InProcessGrid
-from fedpd.flower.roll import FederationError
-from fedpd.flower.settings import Settings, read_settings
-from fedpd.flower.strategy import Strategy
+from fedpd.flower.carry.directory import FederationError
+from fedpd.flower.carry.inprocess import InProcessGrid
+from fedpd.flower.clients.client import client_app, client_name
+from fedpd.flower.method.agent import Local
+from fedpd.flower.method.app import server_app
+from fedpd.flower.method.federation import Federated, federate
+from fedpd.flower.method.settings import Settings, read_settings
+from fedpd.flower.method.strategy import Strategy
 
 __all__ = [
     "Federated",

@@ -1,0 +1,123 @@
+"""Which client is on which node: Flower's nodes come and go under ever new numbers, and clients have names.
+
+Agent i of the method is the i-th name in order ("2" before "10"), so that a run does not depend on who came first.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+from fedpd.base.checks import FedpdError
+from fedpd.flower.carry.protocol import HELLO, PREFIX
+
+log = logging.getLogger(f"flwr.{__name__}")
+
+
+class FederationError(FedpdError):
+    """A federation cannot continue: the sentence names the clients, the reason and the remedy."""
+
+
+def sorted_names(names: Iterable[str]) -> list[str]:
+    """Return the names in order, with numbers in them by their value."""
+
+    def parts(name: str) -> list[tuple[int, int | str]]:
+        return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"([0-9]+)", name) if part]
+
+    return sorted(names, key=lambda name: (parts(name), name))
+
+
+def push(grid: Grid, message: Message) -> list[str]:
+    """Send a message; return Flower's identity of it, or nothing if the SuperLink did not take it, as when it dies."""
+    try:
+        return [identity for identity in grid.push_messages([message]) if identity]
+    except ObjectPushError as error:
+        log.warning("A message to node %d was not taken: %s", message.metadata.dst_node_id, error)
+        return []
+
+
+class ClientDirectory:
+    """The names of nodes, learned by asking every node once.
+
+    Attributes:
+        grid: Flower's grid.
+        nodes: The newest node of every name.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.nodes: dict[str, int] = {}
+        self._known: set[int] = set()
+        self._asked: dict[str, int] = {}
+
+    def refresh(self) -> list[str]:
+        """Ask new nodes for their names and read earlier answers; return who is on another node than before."""
+        for node in self.grid.get_node_ids():
+            if node not in self._known:
+                asked = push(self.grid, Message(RecordDict({"config": ConfigRecord({})}), node, HELLO))
+                self._known |= {node for _ in asked}
+                self._asked |= dict.fromkeys(asked, node)
+        moved = []
+        for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
+            node = self._asked.pop(reply.metadata.reply_to_message_id)
+            name = None if reply.has_error() else _name(reply)
+            if name is None:
+                log.warning("Node %d does not say its name%s.", node, f": {reply.error}" if reply.has_error() else "")
+                self._known.discard(node)  # it is asked again
+            elif self.nodes.get(name) != node:
+                if name in self.nodes:
+                    log.warning("Client %r is now on node %d, and no longer on %d.", name, node, self.nodes[name])
+                self.nodes[name] = node
+                moved.append(name)
+        return moved
+
+
+def _name(reply: Message) -> str | None:
+    config: Any = reply.content.config_records.get("config", {})
+    name = config.get(PREFIX + "name")
+    return name if isinstance(name, str) and name else None
+
+
+def wait_for_clients(
+    grid: Grid, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None
+) -> ClientDirectory:
+    """Wait until all clients are there, and return which node each of them is on.
+
+    Args:
+        grid: Flower's grid.
+        agents: The number of clients.
+        deadline: The seconds to wait at most.
+        poll: The seconds between two looks.
+        names: The clients of a run that is resumed; None: any.
+
+    Raises:
+        FederationError: There are too many clients, or too few by the deadline.
+    """
+    directory, until = ClientDirectory(grid), time.monotonic() + deadline
+    while True:
+        directory.refresh()
+        here = set(directory.nodes)
+        if names is not None and here >= set(names):
+            directory.nodes = {name: directory.nodes[name] for name in names}
+            return directory
+        if names is None and len(here) > agents:
+            raise FederationError(f"{len(here)} clients are there ({_list(here)}), and agents = {agents}. Set agents.")
+        if names is None and len(here) == agents:
+            return directory
+        if time.monotonic() >= until:
+            wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"
+            raise FederationError(
+                f"{wanted} were waited for {deadline:g} s, and there are {len(here)}: {_list(here) or 'none'}. Start "
+                "the others (in Flower's simulation: num-supernodes), name every client differently, or set agents to "
+                "how many there are."
+            )
+        time.sleep(poll)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted_names(names))

@@ -1,0 +1,255 @@
+"""The server's side of secure aggregation: the four stages of SecAgg+, by which it learns only the sum of messages.
+
+The stages: the server passes all public keys to all agents; it passes on the encrypted shares of the agents' secrets;
+it sends the orders and gets masked answers; it asks for enough shares to remove the masks from the sum. Flower 1.41 has
+these stages for its older API only, so this file runs them, with Flower's own cryptography and Flower's own mod at the
+clients (see `masking`).
+
+The server asks for shares only when all N have answered. If it ever saw the sum of fewer, a repetition with one client
+more would show that client's own message. So an attempt that lacks anyone starts again with new keys; clients answer
+the same order again without carrying it out twice.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Container, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.common import bytes_to_ndarray
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+from flwr.serverapp import Grid
+
+from fedpd.core import Tree
+from fedpd.flower.carry.collect import Collected, Timeouts, collect
+from fedpd.flower.carry.directory import ClientDirectory, FederationError
+from fedpd.flower.carry.masking import has_shapes
+from fedpd.flower.carry.protocol import TRAIN, CheckedReply, Reply
+from fedpd.flower.carry.records import RefusedError, leaves_by_name
+
+log = logging.getLogger(f"flwr.{__name__}")
+
+MODULUS = 2**32  # of Flower's masks
+ATTEMPTS = 3
+Contents = dict[str, RecordDict]
+Ask = Callable[[Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # one stage: contents -> answers
+
+
+class FixedPoint(NamedTuple):
+    """Numbers within +-bound in so many levels that the sum over all clients stays below the modulus."""
+
+    bound: float
+    levels: int
+
+
+def fixed_point(bound: float, clients: int) -> FixedPoint:
+    """Return the finest fixed point for this many clients."""
+    most = min((MODULUS - 1) // clients, 2**30)  # Flower quantises to int32
+    return FixedPoint(bound, 2 ** (most.bit_length() - 1))
+
+
+class OrdersAndReplies(Protocol):
+    """Writes the orders of one communication and checks the replies, as the server's `Communication` does."""
+
+    def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> Contents:
+        """Return the orders by the clients' names; `lost` are the clients that have lost their state."""
+
+    def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
+        """Return a reply; or, to a client that has lost its state, an order that it can continue from."""
+
+    def message_shapes(self) -> Tree:
+        """Return the shapes and types of a message."""
+
+    def newest_broadcast(self) -> ArrayRecord:
+        """Return the arrays that the orders carry."""
+
+
+def collect_sum(
+    grid: Grid, directory: ClientDirectory, communication: OrdersAndReplies, timeouts: Timeouts, bound: float
+) -> tuple[Collected, Tree | None]:
+    """Return all agents' replies without their messages, and the mean of the messages.
+
+    The mean is None where not all agents have answered.
+    """
+    stages: list[Collected] = []
+    until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
+
+    def ask(contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
+        left = max(until - time.monotonic(), timeouts.poll)
+        # A client refuses a stage that it has been through, so nothing is sent again but in a new attempt.
+        once = Timeouts(left, left, timeouts.poll, attempts=1)
+        stages.append(collect(grid, directory, contents, TRAIN, once, read))
+        return stages[-1].answers
+
+    for attempt in range(1, ATTEMPTS + 1):
+        answers, mean = _attempt(ask, dict(directory.nodes), communication, bound, lost, declined)
+        if mean is not None or declined or time.monotonic() >= until:
+            break
+        log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", attempt, ATTEMPTS, _absent(stages[-1]))
+    bytes_up, bytes_down = sum(one.bytes_up for one in stages), sum(one.bytes_down for one in stages)
+    absent = ({}, {}) if mean is not None else (stages[-1].refused, stages[-1].missing)
+    return Collected(answers, *absent, bytes_up, bytes_down), mean
+
+
+def _absent(found: Collected) -> str:
+    return "; ".join(f"{name!r}: {why}" for name, why in (found.refused | found.missing).items())
+
+
+def _attempt(
+    ask: Ask,
+    nodes: Mapping[str, int],
+    communication: OrdersAndReplies,
+    bound: float,
+    lost: set[str],
+    declined: set[str],
+) -> tuple[dict[str, CheckedReply], Tree | None]:
+    """Do the four stages once, from new keys; add to `lost` and `declined` the clients that lost their state or refuse.
+
+    Returns:
+        The replies, and the mean message; None if a client is missing.
+    """
+    everyone, form = len(nodes), fixed_point(bound, len(nodes))
+    threshold = 2 * everyone // 3 + 1
+    keys = ask({name: _setup(everyone, threshold, form) for name in nodes}, KEYS)
+    if len(keys) < everyone:
+        return {}, None
+    public = {str(nodes[name]): list(pair) for name, pair in keys.items()}
+    shares = ask({name: _content(Stage.SHARE_KEYS, **public) for name in nodes}, ENCRYPTED)
+    if len(shares) < everyone:
+        return {}, None
+    read = _reader(communication, lost, declined)
+    found = ask(_orders(communication, nodes, shares, lost), read)
+    if len(found) < everyone:
+        return {}, None
+    active = {Key.ACTIVE_NODE_ID_LIST: list(nodes.values()), Key.DEAD_NODE_ID_LIST: []}
+    secrets = ask({name: _content(Stage.UNMASK, **active) for name in nodes}, SHARES)
+    if len(secrets) < threshold:
+        return {}, None
+    try:
+        total = _unmask([vectors for _, vectors in found.values()], list(secrets.values()), list(nodes.values()))
+    except ValueError as error:
+        raise FederationError(
+            f"secure aggregation: a client's shares are wrong ({error}). Start the run again."
+        ) from None
+    return {name: answer for name, (answer, _) in found.items()}, _mean(communication, total, form, everyone)
+
+
+def _content(stage: str, **fields: Any) -> RecordDict:
+    return RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({Key.STAGE: stage, **fields})})
+
+
+def _setup(everyone: int, threshold: int, form: FixedPoint) -> RecordDict:
+    fields: dict[str, Any] = {Key.SAMPLE_NUMBER: everyone, Key.SHARE_NUMBER: everyone, Key.THRESHOLD: threshold}
+    fields |= {Key.CLIPPING_RANGE: float(form.bound), Key.TARGET_RANGE: form.levels, Key.MOD_RANGE: MODULUS}
+    return _content(Stage.SETUP, **fields, **{Key.MAX_WEIGHT: 1.0})
+
+
+def _fields(**kinds: Any) -> Callable[[str, RecordDict], Any]:
+    """Return a function that reads entries of a stage's answer, each of its kind; lists must be equally long."""
+
+    def read(_: str, content: RecordDict) -> list[Any]:
+        record: Any = content.config_records.get(RECORD_KEY_CONFIGS, {})
+        values = [record.get(name) for name in kinds]
+        fits = [_is(value, kind) for value, kind in zip(values, kinds.values(), strict=True)]
+        if not all(fits) or len({len(value) for value in values if isinstance(value, list)}) > 1:
+            raise RefusedError(f"secure aggregation: the answer does not have {', '.join(kinds)} as it should.")
+        return values
+
+    return read
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a value is of the kind `bytes`, `list[int]` or `list[bytes]`."""
+    if kind is bytes:
+        return isinstance(value, bytes)
+    return isinstance(value, list) and all(isinstance(one, kind.__args__[0]) for one in value)
+
+
+KEYS = _fields(**{Key.PUBLIC_KEY_1: bytes, Key.PUBLIC_KEY_2: bytes})
+ENCRYPTED = _fields(**{Key.DESTINATION_LIST: list[int], Key.CIPHERTEXT_LIST: list[bytes]})
+MASKED = _fields(**{Key.MASKED_PARAMETERS: list[bytes]})
+SHARES = _fields(**{Key.NODE_ID_LIST: list[int], Key.SHARE_LIST: list[bytes]})
+
+
+def _orders(
+    communication: OrdersAndReplies, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]
+) -> Contents:
+    """Return the orders, each with the encrypted shares that are for its agent."""
+    contents = communication.orders(lost=lost)
+    for name, content in contents.items():
+        encrypted = [
+            (nodes[sender], ciphertext)
+            for sender, (to, ciphertexts) in shares.items()
+            for node, ciphertext in zip(to, ciphertexts, strict=True)
+            if node == nodes[name]
+        ]
+        fields: dict[str, Any] = {
+            Key.STAGE: Stage.COLLECT_MASKED_VECTORS,
+            Key.SOURCE_LIST: [node for node, _ in encrypted],
+            Key.CIPHERTEXT_LIST: [ciphertext for _, ciphertext in encrypted],
+        }
+        content[RECORD_KEY_CONFIGS] = ConfigRecord(fields)
+    return contents
+
+
+def _reader(
+    communication: OrdersAndReplies, lost: set[str], declined: set[str]
+) -> Callable[[str, RecordDict], tuple[CheckedReply, list[np.ndarray]]]:
+    """Return a function that reads a reply and its masked vectors: the weight, then one per array of the message."""
+    like = leaves_by_name(communication.message_shapes())
+    wanted = [(1,), *(tuple(leaf.shape) for leaf in like.values())]
+
+    def read(name: str, content: RecordDict) -> tuple[CheckedReply, list[np.ndarray]]:
+        try:
+            reply = communication.check_reply(name, content)
+        except RefusedError:
+            declined.add(name)
+            raise
+        if isinstance(reply, RecordDict):
+            lost.add(name)
+            raise RefusedError("has lost its state; the server sends it what it needs to continue.")
+        (parts,) = MASKED(name, content)
+        try:
+            vectors = [bytes_to_ndarray(part) for part in parts]
+        except ValueError as error:
+            raise RefusedError(f"secure aggregation: the masked message is not arrays ({error}).") from None
+        if [vector.shape for vector in vectors] != wanted or any(vector.dtype != np.int64 for vector in vectors):
+            raise RefusedError("secure aggregation: the masked message has other shapes or types than the method's.")
+        return CheckedReply(None, reply), vectors
+
+    return read
+
+
+def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]) -> list[np.ndarray]:
+    """Return the sum of all vectors modulo `MODULUS`.
+
+    Masks between two agents cancel; an agent's own mask is made from the shares.
+    """
+    total = [np.sum(parts, axis=0) for parts in zip(*masked, strict=True)]
+    for node in nodes:
+        parts = [
+            share for owners, shares in secrets for owner, share in zip(owners, shares, strict=True) if owner == node
+        ]
+        mask = pseudo_rand_gen(combine_shares(parts), MODULUS, [part.shape for part in total])
+        total = [part - own for part, own in zip(total, mask, strict=True)]
+    return [part % MODULUS for part in total]
+
+
+def _mean(communication: OrdersAndReplies, total: list[np.ndarray], form: FixedPoint, everyone: int) -> Tree:
+    """Return the mean message: the mean change, in the messages' own type, added to what the agents changed."""
+    (weight,), *sums = total
+    if weight != everyone * form.levels:
+        raise FederationError("secure aggregation: the sum is not that of all clients once. Start the run again.")
+    step = 2 * form.bound / form.levels
+    like, received = communication.message_shapes(), communication.newest_broadcast()
+    wanted = leaves_by_name(like)
+    same = has_shapes(received, {name: tuple(leaf.shape) for name, leaf in wanted.items()})
+    leaves = []
+    for (name, leaf), part in zip(wanted.items(), sums, strict=True):
+        change = part * (step / everyone) - form.bound
+        leaves.append((change + (received[name].numpy() if same else 0)).astype(leaf.dtype))
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

@@ -1,0 +1,146 @@
+"""The agents' side as a Flower ClientApp."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from fedpd.base.checks import FedpdError
+from fedpd.base.precision import is_double, scope
+from fedpd.core import Algorithm, Problem, Tree
+from fedpd.flower.carry.masking import asks_for_masks, masking_mod
+from fedpd.flower.carry.protocol import PREFIX, Order, Reply, read_order, reply_content, reply_without_work
+from fedpd.flower.carry.records import RefusedError, pack
+from fedpd.flower.clients import store
+from fedpd.flower.method.agent import ClientSetup, Local, LostStateError, carry_out, message_of, set_up_client
+from fedpd.flower.method.evaluation import evaluate
+from fedpd.flower.method.identity import check_same_method
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
+from fedpd.flower.method.shapes import check_algorithm, check_start, shapes
+
+log = logging.getLogger(f"flwr.{__name__}")  # beside Flower's own lines, wherever they go
+
+MakeLocal = Callable[[Context], Local | Problem]
+GetName = Callable[[Context], str]
+SETUPS = 64  # clients whose samples a process keeps in memory
+
+
+def client_name(context: Context) -> str:
+    """Return a client's stable name: `name` of its node's configuration, else `partition-id`, else Flower's node id.
+
+    The node id does not outlive a SuperNode without a registered key: the client's state would be lost with it.
+    """
+    return str(context.node_config.get("name", context.node_config.get("partition-id", context.node_id)))
+
+
+class _Setups:
+    """What a process makes once per run and client, above all compiled programs, which belong to one Algorithm.
+
+    Plain dictionaries: Ray carries the app to other processes.
+    """
+
+    def __init__(
+        self, algorithm: MakeAlgorithm, start: MakeStart, local: MakeLocal, defaults: Config | None, name: GetName
+    ) -> None:
+        self.algorithm, self.start, self.local, self.defaults, self.name = algorithm, start, local, defaults, name
+        self.methods: dict[Any, tuple[Algorithm, Tree]] = {}
+        self.clients: dict[Any, ClientSetup] = {}
+
+    def method(self, context: Context, form: str = "whole") -> tuple[Algorithm, Tree]:
+        """Return the method in a form, and the model that it starts from."""
+        key = (*sorted(context.run_config.items()), form)
+        if key not in self.methods:
+            config = {**(self.defaults or {}), **context.run_config}
+            whole = check_algorithm(self.algorithm(config))
+            chosen = (whole.away.partial or whole) if form == "partial" else whole
+            self.methods[key] = chosen, check_start(self.start(config))
+        return self.methods[key]
+
+    def client(self, context: Context, form: str) -> ClientSetup:
+        """Return what the client of this context computes with."""
+        name = self.name(context)
+        key = (name, context.node_id, *sorted(context.run_config.items()), form)
+        if key not in self.clients:
+            if len(self.clients) == SETUPS:
+                self.clients.pop(next(iter(self.clients)))
+            chosen, model = self.method(context, form)
+            self.clients[key] = set_up_client(self.local(context), model, chosen, shapes(chosen, model), name)
+        return self.clients[key]
+
+
+def client_app(
+    algorithm: MakeAlgorithm,
+    start: MakeStart,
+    local: MakeLocal,
+    *,
+    defaults: Config | None = None,
+    name: GetName = client_name,
+    mods: list[Mod] | None = None,
+    secure: bool = False,
+) -> ClientApp:
+    """Return a ClientApp that takes part in a federation of any method.
+
+    Args:
+        algorithm: Run configuration -> Algorithm, the same function as the server's.
+        start: Run configuration -> the model x^0, likewise; here only its structure and shapes matter.
+        local: Context -> this client's own samples: a Local, or a problem of one agent, e.g. `problems.network` of its
+            data. Called once per process and client.
+        defaults: Entries that the run's configuration may leave out, as at the server.
+        name: Context -> the client's stable name, under which it keeps its state.
+        mods: Flower's mods around the messages of training (clipping, local differential privacy, ...).
+        secure: Whether messages only leave under masks (SecAgg+, the outermost mod), and evaluations without gradients:
+            then the server learns sums over all clients. The server must ask for it (`secure-range`); the client
+            refuses other orders.
+    """
+    app, setups = ClientApp(), _Setups(algorithm, start, local, defaults, name)
+
+    @app.query("hello")
+    def hello(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"config": ConfigRecord({PREFIX + "name": name(context)})}), reply_to=message)
+
+    @app.train(mods=[masking_mod(name), *(mods or [])] if secure else mods)
+    def train(message: Message, context: Context) -> Message:
+        if asks_for_masks(message) and not secure:
+            raise FedpdError("the server wants masked messages (secure-range). Build this app with secure=True.")
+        order = read_order(message.content)
+        try:
+            with scope(is_double(setups.method(context)[1])):
+                setup = setups.client(context, order.form)
+                content = answer_order(setup, order, message.content, name(context), context)
+        except FedpdError as error:
+            log.warning("Client %r refuses: %s", name(context), error)
+            content = reply_content(reply_without_work(order, name(context), "refused", str(error)))
+        return Message(content, reply_to=message)
+
+    @app.evaluate()
+    def evaluate_model(message: Message, context: Context) -> Message:
+        with scope(is_double(setups.method(context)[1])):
+            form = str(message.content.config_records["config"][PREFIX + "form"])
+            return Message(evaluate(setups.client(context, form), message.content, secure=secure), reply_to=message)
+
+    return app
+
+
+def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: str, context: Context) -> RecordDict:
+    """Carry out an order, or answer a repetition again; the state is on disk before this returns."""
+    check_same_method(order.algorithm, setup.spec)
+    path = store.file(store.folder(context, name), order.run)
+    saved = store.load(path, setup.shapes)
+    if saved is not None and saved.number > order.number:
+        raise RefusedError(f"order: number {order.number} comes after {saved.number} has been carried out; ignored.")
+    if saved is None or saved.number < order.number:
+        try:
+            saved = carry_out(setup, order, content, saved)
+        except LostStateError:
+            log.warning("Client %r has lost its state; it asks the server for what it needs to continue.", name)
+            return reply_content(reply_without_work(order, name, "lost"))
+        store.save(path, saved)
+        if saved.rebuilt:
+            log.warning("Client %r had lost its state; it continues from the server's model.", name)
+    message = message_of(setup, order, saved.after)
+    updates, samples = saved.updates.tolist(), saved.samples.tolist()
+    reply = Reply(order.run, name, order.number, "done", "", saved.rebuilt, updates, samples, int(setup.shard.sizes))
+    return reply_content(reply, None if message is None else pack(message))

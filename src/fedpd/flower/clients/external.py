@@ -1,0 +1,111 @@
+"""Losses that JAX cannot trace, with a gradient of their own: NumPy code, or another framework.
+
+They become a function like any other: oracles, algorithms, metrics and the rebuilding of a lost dual work unchanged, in
+a Flower client and in `fedpd.simulate`. JAX calls back whenever it needs a value or a gradient.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.buffer_callback import buffer_callback
+
+from fedpd.base.checks import FedpdError
+from fedpd.core import Array, Losses, Tree
+
+Values = Callable[[Tree, Tree], np.ndarray]  # (model, batch) -> (B,)
+WeightedGradient = Callable[[Tree, Tree, np.ndarray], Tree]  # (model, batch, (B,) c) -> gradient of sum_b c_b F_b
+
+
+def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> Tree:
+    """Return function(*arguments) of NumPy arrays, from within JAX; the function must not call JAX itself.
+
+    On a CPU this does not use `jax.pure_callback`, which hands over copies that JAX's own threads make: measured on two
+    cores with six million parameters, it did not return where agents were sharded over two devices. On one device both
+    work.
+
+    Args:
+        function: Takes pytrees of NumPy arrays and returns one.
+        shapes: The shapes and types of what it returns.
+        *arguments: Its arguments.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.pure_callback(lambda *given: function(*_numpy(given)), shapes, *arguments, vmap_method="sequential")
+
+    def fill(context: Any, out: Tree, *given: Tree) -> None:
+        jax.tree.map(lambda place, value: np.copyto(np.asarray(place), value), out, function(*_numpy(given)))
+
+    return buffer_callback(fill, shapes, vmap_method="sequential")(*arguments)
+
+
+def external(values: Values, gradient: WeightedGradient) -> Losses:
+    """Return the losses of a batch, as JAX code calls them, from functions of NumPy arrays.
+
+    Args:
+        values: (model, batch) -> (B,), the losses.
+        gradient: (model, batch, weights (B,)) -> the gradient of the weighted sum of the losses.
+    """
+
+    @jax.custom_vjp
+    def losses(model: Tree, batch: Tree) -> Array:
+        shape = jax.ShapeDtypeStruct(jax.tree.leaves(batch)[0].shape[:1], jnp.result_type(*jax.tree.leaves(model)))
+        return call_back(values, shape, model, batch)
+
+    def forward(model: Tree, batch: Tree) -> tuple[Array, tuple[Tree, Tree]]:
+        return losses(model, batch), (model, batch)
+
+    def backward(both: tuple[Tree, Tree], weights: Array) -> tuple[Tree, None]:
+        model, batch = both
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), model)
+        return call_back(gradient, shapes, model, batch, weights), None
+
+    losses.defvjp(forward, backward)
+    return losses
+
+
+def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Losses:
+    """Return the losses of a batch, as JAX code calls them, from NumPy code with a gradient of its own.
+
+    Args:
+        losses: (model, batch) -> (B,), one loss per sample.
+        gradient: (model, batch) -> the gradient of their mean, shaped like the model.
+    """
+
+    def values(model: Tree, batch: Tree) -> np.ndarray:
+        found = np.asarray(losses(model, batch))
+        rows = len(jax.tree.leaves(batch)[0])
+        if found.shape != (rows,):
+            raise FedpdError(f"losses returns an array {found.shape}: must be ({rows},). Return one loss per sample.")
+        return found.astype(_dtype(model), copy=False)
+
+    def weighted(model: Tree, batch: Tree, weights: np.ndarray) -> Tree:
+        chosen = weights != 0  # a mean over some of the samples: all weights are equal, or 0 beyond the last sample
+        if not chosen.any():
+            return jax.tree.map(np.zeros_like, model)
+        if not chosen.all():
+            batch = jax.tree.map(lambda leaf: leaf[chosen], batch)
+        if np.ptp(weights[chosen]) > 1e-6 * abs(weights[chosen][0]):
+            raise FedpdError(
+                "a weighted mean of losses is needed, and `gradient` returns that of a plain mean. Use plain means."
+            )
+        return _scaled(model, gradient(model, batch), float(weights.sum()))
+
+    return external(values, weighted)
+
+
+def _scaled(model: Tree, gradient: Tree, factor: float) -> Tree:
+    """Return factor * gradient, after a check that it is shaped like the model."""
+    shapes, wanted = (jax.tree.map(np.shape, tree) for tree in (gradient, model))
+    if shapes != wanted:
+        raise FedpdError(f"gradient returns arrays {shapes}: must be those of the model, {wanted}.")
+    return jax.tree.map(lambda part, leaf: np.asarray(factor * part, leaf.dtype), gradient, model)
+
+
+def _dtype(model: Tree) -> Any:
+    return np.result_type(*jax.tree.leaves(model))
+
+
+def _numpy(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)

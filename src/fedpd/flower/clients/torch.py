@@ -1,0 +1,235 @@
+"""PyTorch clients: an nn.Module, a loss and a DataLoader in, a `Local` out.
+
+    def local(context):
+        return torch_local(module, nn.CrossEntropyLoss(), loader)
+
+The model is the module's parameters, a dict by name. Its buffers (the statistics of a batch norm) never leave the
+client: the oracles of `torch_oracles` keep them in their memory from round to round. The data are the indices of the
+samples, so fedpd draws a batch as everywhere, from seed, round and agent, and fetches it with the loader's own dataset
+and collate_fn. Any oracle works; those of `torch_oracles` do a whole local solve in PyTorch.
+"""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset, default_collate
+
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.core import Array, Tree
+from fedpd.flower.clients.external import external
+from fedpd.flower.method.agent import Local
+
+PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
+CHUNK = 256  # samples that a full gradient takes at a time, where the loader does not say
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def torch_local(
+    module: nn.Module,
+    loss: PerSample,
+    loader: DataLoader,
+    *,
+    test: DataLoader | None = None,
+    correct: PerSample | None = None,
+) -> Local:
+    """Return a client's part of the problem.
+
+    Args:
+        module: The model; its parameters that require a gradient are trained.
+        loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample.
+        loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, and an order of its own.
+        test: Samples that are not trained on.
+        correct: (outputs, targets) -> (B,), whether the module is right; by default by its largest output.
+    """
+    size, more = (0 if one is None else _size(one) for one in (loader, test))
+    dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
+    losses = TorchLosses(module, loss, dataset, loader)
+    is_right = None if test is None and correct is None else losses.correctness(correct or largest_output)
+    rows = np.arange(size + more, dtype=np.int32)
+    return Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:])
+
+
+def model_of(module: nn.Module) -> dict[str, np.ndarray]:
+    """Return the module's parameters as fedpd's model, from which a server can start."""
+    return {name: array_of(tensor).copy() for name, tensor in parameters_of(module).items()}
+
+
+def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
+    """Return the module with the parameters of a model; its buffers stay.
+
+    Raises:
+        FedpdError: The model is not one of this module.
+    """
+    parameters = parameters_of(module)
+    if set(model) != set(parameters):
+        refuse(
+            "model", sorted(model), f"must hold the parameters {sorted(parameters)}", "Give the model of this module"
+        )
+    load(parameters, model)
+    return module
+
+
+def largest_output(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the largest output is the target's."""
+    return outputs.argmax(-1) == targets
+
+
+class TorchLosses:
+    """F(x; xi) of a module: a function of (parameters, indices of samples), as JAX code calls it."""
+
+    def __init__(self, module: nn.Module, loss: PerSample, dataset: Any, loader: DataLoader) -> None:
+        self.module, self.loss, self.dataset = module, _per_sample(loss), dataset
+        self.collate, self.chunk = loader.collate_fn or default_collate, loader.batch_size or CHUNK
+        self.parameters = parameters_of(module)
+        self._call = external(self._values, self._gradient)
+
+    def __call__(self, model: Tree, batch: Tree) -> Array:
+        return self._call(model, batch)
+
+    def losses(self, indices: np.ndarray) -> Tensor:
+        """Return the losses (B,) at the module's own parameters."""
+        inputs, targets = self.fetch(indices)
+        found = self.loss(self.module(inputs), targets)
+        if found.shape[:1] != (len(indices),):
+            shape = tuple(found.shape)
+            refuse("shape of the loss", shape, f"must be ({len(indices)},), one per sample", "Give it reduction='none'")
+        return found.flatten(1).mean(1) if found.ndim > 1 else found
+
+    def fetch(self, indices: np.ndarray) -> Any:
+        """Return the batch of these samples, on the module's device."""
+        rows = indices.tolist()
+        if isinstance(self.dataset, TensorDataset) and self.collate is default_collate:
+            batch: Any = [tensor[rows] for tensor in self.dataset.tensors]
+        elif hasattr(self.dataset, "__getitems__"):
+            batch = self.collate(self.dataset.__getitems__(rows))
+        else:
+            batch = self.collate([self.dataset[row] for row in rows])
+        device = next(iter(self.parameters.values())).device
+        return [part.to(device) if isinstance(part, Tensor) else part for part in batch]
+
+    def gradient(self, indices: np.ndarray, weights: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the gradient of the mean of the losses, or of their weighted sum, at the module's own parameters."""
+        losses = self.losses(indices)
+        value = losses.mean() if weights is None else (losses * weights.to(losses)).sum()
+        return dict(zip(self.parameters, torch.autograd.grad(value, list(self.parameters.values())), strict=True))
+
+    def weighted_gradient(self, indices: np.ndarray, weights: Tensor) -> dict[str, Tensor]:
+        """Return the gradient of the weighted sum of the losses of any number of samples, one chunk after another."""
+        total = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
+        for first in range(0, len(indices), self.chunk):
+            piece = slice(first, first + self.chunk)
+            for name, part in self.gradient(indices[piece], weights[piece]).items():
+                total[name] += part
+        return total
+
+    def correctness(self, correct: PerSample) -> Callable[[Tree, Tree], Array]:
+        """Return a function that tells which samples the module gets right.
+
+        Buffers are not part of a model, so a module that has some uses the statistics of the batch.
+        """
+
+        def values(model: Tree, indices: np.ndarray) -> np.ndarray:
+            with torch.no_grad(), borrowed(self.module), seeded(0):
+                self.module.train(any(True for _ in self.module.buffers()))
+                load(self.parameters, model)
+                inputs, targets = self.fetch(indices)
+                return array_of(correct(self.module(inputs), targets).to(next(iter(self.parameters.values())).dtype))
+
+        return external(values, _no_gradient)
+
+    def _values(self, model: Tree, indices: np.ndarray) -> np.ndarray:
+        with torch.no_grad(), borrowed(self.module), seeded(0):
+            load(self.parameters, model)
+            return array_of(self.losses(indices))
+
+    def _gradient(self, model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
+        with borrowed(self.module), seeded(0):
+            load(self.parameters, model)
+            return {name: array_of(part) for name, part in self.weighted_gradient(indices, tensor_of(weights)).items()}
+
+
+def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, by name; refuse a module without any, and other types."""
+    if not isinstance(module, nn.Module):
+        refuse("module", module, "must be an nn.Module", "Give the model itself, not its class")
+    parameters = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
+    if not parameters:
+        raise FedpdError("the module has no parameters that require a gradient: there is nothing to train.")
+    for name, tensor in parameters.items():
+        if tensor.dtype not in (torch.float32, torch.float64):
+            refuse(f"type of parameter {name}", str(tensor.dtype), "must be float32 or float64", "Use module.float()")
+    return parameters
+
+
+def load(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Copy arrays into tensors, in place."""
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(tensor_of(values[name]))
+
+
+def tensor_of(array: Any) -> Tensor:
+    """Return a copy of an array as a tensor."""
+    return torch.from_numpy(np.array(array))  # a copy: JAX's arrays must not be written to
+
+
+def array_of(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array on the CPU."""
+    return tensor.detach().cpu().numpy()
+
+
+@contextmanager
+def borrowed(module: nn.Module) -> Iterator[None]:
+    """Take the module for oneself, and give it back with its buffers and mode as they were.
+
+    JAX calls back from a thread for each of its devices, and there is one module: without the lock they would compute
+    with each other's parameters.
+    """
+    with _ONE_AT_A_TIME:
+        mode, buffers = module.training, {name: tensor.clone() for name, tensor in module.named_buffers()}
+        try:
+            yield
+        finally:
+            module.train(mode)
+            for name, tensor in module.named_buffers():
+                tensor.copy_(buffers[name])
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw dropout and the like from this seed; the user's own generators stay as they are."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _size(loader: DataLoader) -> int:
+    if not isinstance(loader, DataLoader):
+        refuse("loader", loader, "must be a DataLoader", "Give DataLoader(dataset, batch_size=32)")
+    if isinstance(loader.dataset, IterableDataset):
+        rule = "has no indices, so a batch cannot be drawn from seed, round and agent"
+        refuse("loader", type(loader.dataset).__name__, rule, "Give a dataset with __len__ and __getitem__")
+    dataset: object = loader.dataset
+    if not isinstance(dataset, Sized):
+        rule = "has no length, so a batch cannot be drawn from seed, round and agent"
+        refuse("loader", type(dataset).__name__, rule, "Give a dataset with __len__ and __getitem__")
+    if not len(dataset):
+        raise FedpdError("the loader has no samples: f_i is not defined. Leave the client out.")
+    return len(dataset)
+
+
+def _per_sample(loss: PerSample) -> PerSample:
+    if isinstance(loss, nn.Module) and hasattr(loss, "reduction"):
+        loss = copy.copy(loss)
+        setattr(loss, "reduction", "none")  # noqa: B010 - nn.Module types its attributes as tensors
+    return loss
+
+
+def _no_gradient(model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
+    raise FedpdError("whether a module is right has no gradient. Give a loss.")

@@ -1,0 +1,290 @@
+"""Local oracles that run in PyTorch, on the module's own parameters: `sgd`, `vr` (Oracle II), any torch optimiser.
+
+The same steps as `fedpd.oracles` on the same batches, for a `torch_local`. Once per round JAX hands over
+the terms of phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2, the drawn indices and the memory, which has the
+module's buffers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, ParamSpec
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor
+from tree_math import Vector
+
+from fedpd.base.checks import count, positive, refuse
+from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
+from fedpd.core.sampling import Draw, uniform
+from fedpd.flower.clients.external import call_back
+from fedpd.flower.clients.torch import TorchLosses, array_of, borrowed, load, seeded, tensor_of
+from fedpd.oracles import Loop, Step, schedule
+
+P = ParamSpec("P")
+Tensors = dict[str, Tensor]
+DROPOUT = 2**31 - 1  # folded into an agent's key: what the module itself draws is apart from the samples
+
+
+class Task(NamedTuple):
+    """One local solve in PyTorch; the module's parameters are x_i.
+
+    Attributes:
+        losses: The losses of the client's samples.
+        linear: The linear term of phi_i; None: there is none.
+        curvature: The quadratic term of phi_i; None: there is none.
+        scale: The weight of f_i.
+        samples: The indices of all samples.
+        batches: The indices of the samples of every step.
+        lengths: The step sizes.
+        g: Oracle II's estimate of grad f_i; None for other oracles.
+        renew: Whether to compute it anew.
+    """
+
+    losses: TorchLosses
+    linear: Tensors | None
+    curvature: float | None
+    scale: float
+    samples: np.ndarray
+    batches: list[np.ndarray]
+    lengths: np.ndarray
+    g: Tensors | None
+    renew: bool
+
+    def complete(self, gradient: Tensors) -> Tensors:
+        """Return grad phi_i at the module's parameters, given (an estimate of) grad f_i."""
+        return {name: self._complete(name, part) for name, part in gradient.items()}
+
+    def _complete(self, name: str, part: Tensor) -> Tensor:
+        part = part if self.scale == 1 else self.scale * part
+        part = part if self.linear is None else part + self.linear[name]
+        return part if self.curvature is None else part + self.curvature * self.losses.parameters[name].detach()
+
+
+def torch_oracle(factory: Callable[P, Oracle]) -> Callable[P, Oracle]:
+    """Name an oracle's spec "torch.sgd" and so on: PyTorch rounds differently from the oracle of that name in JAX."""
+    return specified(factory, f"torch.{factory.__name__}")
+
+
+Descend = Callable[[Task], Tensors | None]  # changes the module's parameters, and returns g_i where there is one
+
+
+@torch_oracle
+def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
+    """Return stochastic gradient descent in PyTorch, as `fedpd.oracles.sgd`.
+
+    Args:
+        step: The step size, or a function of (round, step).
+        iterations: Q, the local steps per round.
+        batch: The samples of each step, drawn anew; None: all of the client's.
+        draw: How to draw them.
+    """
+    loop = Loop.of(iterations, batch, draw=draw)
+
+    def descend(task: Task) -> None:
+        for indices, length in zip(task.batches, task.lengths, strict=True):
+            change = task.complete(task.losses.gradient(indices))
+            with torch.no_grad():
+                for name, parameter in task.losses.parameters.items():
+                    parameter.sub_(float(length) * change[name])
+
+    return _oracle(loop, descend, step=step)
+
+
+@torch_oracle
+def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
+    """Return Oracle II in PyTorch, as `fedpd.oracles.vr`: a recursive gradient estimate g_i.
+
+    An agent whose first round does not renew g_i begins with grad f_i(x^0), and its samples are counted then.
+
+    Args:
+        gamma: The paper's gamma; infinity is allowed where the method has a quadratic term.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: The samples of each step, drawn anew; None: all of the client's.
+        draw: How to draw them.
+    """
+    positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
+    count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
+    loop = Loop.of(iterations, batch, draw=draw)
+
+    def descend(task: Task) -> Tensors:
+        losses, g = task.losses, task.g
+        if task.renew or g is None:
+            size = len(task.samples)
+            g = losses.weighted_gradient(task.samples, torch.full((size,), task.scale / size, dtype=torch.float64))
+        if task.curvature is None and gamma == float("inf"):
+            refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma: it is the step here")
+        for indices in task.batches:
+            old = losses.gradient(indices)
+            with torch.no_grad():
+                for name, parameter in losses.parameters.items():
+                    pull = parameter / gamma - (g[name] if task.linear is None else g[name] + task.linear[name])
+                    parameter.copy_(pull / (1 / gamma + (task.curvature or 0.0)))
+            g = {
+                name: g[name] + task.scale * part - task.scale * old[name]
+                for name, part in losses.gradient(indices).items()
+            }
+        return g
+
+    return _oracle(loop, descend, refresh=refresh, per_step=2)
+
+
+@torch_oracle
+def optimizer(
+    make: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+    iterations: int,
+    batch: int | None = None,
+    *,
+    label: str = "custom",
+    draw: Draw = uniform,
+) -> Oracle:
+    """Return any torch optimiser as an oracle, e.g. optimizer(lambda x: torch.optim.Adam(x, lr=1e-3), iterations=20).
+
+    It starts afresh every round, since phi_i is another function then.
+
+    Args:
+        make: Makes the optimiser from the parameters.
+        iterations: Q, the local steps per round.
+        batch: The samples of each step, drawn anew; None: all of the client's.
+        label: The optimiser's name in labels.
+        draw: How to draw the samples.
+    """
+    if not callable(make):
+        refuse("make", make, "must be a function of parameters", "Give e.g. lambda x: torch.optim.Adam(x, lr=1e-3)")
+    loop = Loop.of(iterations, batch, draw=draw)
+
+    def descend(task: Task) -> None:
+        parameters = task.losses.parameters
+        stepper = make(parameters.values())
+        for indices in task.batches:
+
+            def evaluate(indices: np.ndarray = indices) -> float:
+                stepper.zero_grad()
+                value = task.scale * task.losses.losses(indices).mean()
+                for name, parameter in parameters.items():
+                    if task.linear is not None:
+                        value = value + (task.linear[name] * parameter).sum()
+                    if task.curvature is not None:
+                        value = value + task.curvature / 2 * (parameter * parameter).sum()
+                value.backward()
+                return value.item()
+
+            stepper.step(evaluate)
+        stepper.zero_grad()
+
+    return _oracle(loop, descend)
+
+
+def _oracle(
+    loop: Loop, descend: Descend, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1
+) -> Oracle:
+    """Return an oracle whose local solve is `descend`, called back with NumPy arrays. It does not call JAX."""
+    step_at = schedule(step)
+
+    def init(f: LocalObjective, x: Vector) -> Any:
+        memory: dict[str, Any] = {} if refresh is None else {"g": f.gradient(x), "owed": jnp.bool_(True)}
+        return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
+
+    def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        f, Q = phi.f, loop.iterations
+        steps = f.steps(Q)
+        renew = owed = jnp.bool_(False)
+        if refresh is not None:  # as in fedpd.oracles.vr: an agent begins with grad f_i(x^0), counted when used
+            renew, owed = r % refresh == 0, memory["owed"]
+        cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
+        work = Work(jnp.int32(steps), steps * cost + jnp.where(renew | owed, f.size, 0))
+        if not jax.tree.leaves(f.data):  # only shapes are asked for
+            return x, memory, work
+        losses = _check(f)
+        drawn = None if loop.batch is None else f.rows(loop.draw(key, r, f.agent, f.size, (Q, loop.batch)))
+        lengths = jax.vmap(lambda q: jnp.asarray(step_at(r, q), float))(jnp.arange(Q))
+        seed = jax.random.bits(jax.random.fold_in(key, DROPOUT), dtype=jnp.uint32)
+        terms = (x, phi.linear, phi.curvature, f.scale, f.size, f.data)
+        given = Arguments(*terms, steps, lengths, drawn, memory, renew, seed)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, memory))
+        x, memory = call_back(partial(_solve, losses, descend), shapes, given)
+        return x, memory, work
+
+    return Oracle("torch", init, solve, loop.batch)
+
+
+class Arguments(NamedTuple):
+    """What JAX hands over for one local solve; as in `Task`, in JAX's types.
+
+    Attributes:
+        x: x_i, where the solve starts.
+        size: |D_i|.
+        data: The indices of the agent's samples.
+        steps: The number of steps.
+        drawn: The indices of the samples of every step, (Q, batch); None: all samples at every step.
+        memory: The oracle's memory.
+        seed: Of what the module itself draws.
+    """
+
+    x: Vector
+    linear: Vector | None
+    curvature: Any
+    scale: Any
+    size: Any
+    data: Any
+    steps: Any
+    lengths: Any
+    drawn: Any
+    memory: Any
+    renew: Any
+    seed: Any
+
+
+def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vector, Any]:
+    """Return x_i and the memory after a local solve, as NumPy arrays."""
+    samples, steps = given.data[: int(given.size)], int(given.steps)
+    batches = [samples] * steps if given.drawn is None else list(given.drawn[:steps])
+    task = Task(
+        losses,
+        None if given.linear is None else _tensors(given.linear),
+        None if given.curvature is None else float(given.curvature),
+        1.0 if given.scale is None else float(given.scale),
+        samples,
+        batches,
+        given.lengths[:steps],
+        _tensors(given.memory["g"]) if "g" in given.memory else None,
+        bool(given.renew),
+    )
+    with borrowed(losses.module), seeded(int(given.seed)):
+        load(losses.parameters, given.x.tree)
+        kept = "buffers" in given.memory  # else the module's own are taken every time
+        load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
+        g = descend(task)
+        memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g), "owed": np.False_})
+        return _vector(losses.parameters), memory
+
+
+def _check(f: LocalObjective) -> TorchLosses:
+    if not isinstance(f.losses, TorchLosses):
+        refuse(
+            "losses",
+            f.losses,
+            "an oracle that runs in PyTorch needs a client made by torch_local",
+            "Use fedpd.oracles for other losses",
+        )
+    if f.penalty is not None:
+        refuse("penalty", f.penalty, "is a function of JAX's, and the oracle runs in PyTorch", "Add it to the loss")
+    return f.losses
+
+
+def _buffers(losses: TorchLosses) -> dict[str, Any]:
+    """Return the module's buffers, as part of a memory. Counters have 32 bits: JAX has no others beside float32."""
+    arrays = {name: array_of(tensor).copy() for name, tensor in losses.module.named_buffers()}
+    arrays = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}
+    return {"buffers": arrays} if arrays else {}
+
+
+def _tensors(vector: Vector) -> Tensors:
+    return {name: tensor_of(leaf) for name, leaf in vector.tree.items()}
+
+
+def _vector(tensors: Mapping[str, Tensor]) -> Vector:
+    return Vector({name: array_of(tensor).copy() for name, tensor in tensors.items()})

@@ -1,0 +1,250 @@
+"""A whole federation on this machine, for trials: a SuperLink and N SuperNodes, as on N+1 machines.
+
+It has what a real one has: TLS, SuperNodes that sign their messages with registered keys, and a folder for each one.
+Everything listens on 127.0.0.1 only. A SuperExec apart from the SuperLink starts the ServerApp, so that a run survives
+the SuperLink. The federation's folder holds:
+
+    federation.json   the processes: names, commands, pids, start times
+    certificates/     the authority, the SuperLink's certificate and key, a key pair for every SuperNode
+    flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
+    node-0/ ...       a SuperNode's apps and its agent's state, which outlive the processes
+    superlink.db      runs and messages, which outlive the SuperLink
+    logs/             the output of the processes
+"""
+
+import json
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from fedpd.base.atomic import replace_file
+from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.flower.local import programs
+from fedpd.flower.local.certificates import (
+    NodeKeys,
+    ServerCertificates,
+    make_node_keys,
+    make_server_certificates,
+    write_secret,
+)
+from fedpd.flower.local.processes import Member, end, find, start, wait_until
+from fedpd.flower.local.programs import CONNECTION, HOST
+
+RECORD = "federation.json"
+START_SECONDS = 120.0  # for a process to be ready: measured 3 to 8 s on two idle cores
+LEASE_SECONDS = 120.0  # in which a SuperNode that was killed may come back: Flower's lease is 60 s
+LEASE_POLL = 3.0
+
+
+class LocalFederation(NamedTuple):
+    """A federation on this machine, whether it is running or not.
+
+    Attributes:
+        folder: Where all its files are.
+        agents: The number of SuperNodes.
+        port: The port of the SuperLink.
+        members: Its processes: the SuperLink, the SuperExec and the SuperNodes.
+    """
+
+    folder: Path
+    agents: int
+    port: int
+    members: tuple[Member, ...]
+
+    @property
+    def home(self) -> Path:
+        """The FLWR_HOME of `flwr run` and other commands."""
+        return self.folder / "flwr"
+
+    @property
+    def certificates(self) -> ServerCertificates:
+        """The files of the SuperLink's certificate."""
+        folder = self.folder / "certificates"
+        return ServerCertificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+
+    @property
+    def running(self) -> list[Member]:
+        """The processes that run now."""
+        return [member for member in self.members if find(member) is not None]
+
+
+def up(folder: Path, agents: int) -> LocalFederation:
+    """Start a federation in a folder; if the folder holds one, start the processes of it that do not run.
+
+    Args:
+        folder: A new or empty folder, or that of a federation.
+        agents: The number of SuperNodes.
+
+    Raises:
+        FedpdError: The folder holds something else, or a process did not start.
+    """
+    count("--agents", agents, "Give the number of SuperNodes, e.g. 4")
+    folder = folder.absolute()
+    known = read(folder)
+    _check_folder(folder, agents, known)
+    try:
+        federation = known if known is not None and known.running else _prepare(folder, agents)
+        return _start(federation)
+    except BaseException:
+        if known is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def down(folder: Path) -> list[str]:
+    """End the processes of the federation in this folder, and no others; return the names of those that ran."""
+    federation = read(folder.absolute())
+    if federation is None:
+        refuse("--dir", str(folder), "holds no federation", "Start one with fedpd up, or give the folder of one")
+    return _end(federation.members)
+
+
+def read(folder: Path) -> LocalFederation | None:
+    """Return the federation of a folder; None if there is none."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        members = tuple(Member(**member) for member in record["members"])
+        return LocalFederation(folder, record["agents"], record["port"], members)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        refuse("--dir", str(folder), f"its {RECORD} cannot be read ({error})", "Give another folder")
+
+
+def _check_folder(folder: Path, agents: int, known: LocalFederation | None) -> None:
+    remedy = "Give another folder with --dir"
+    if known is None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            refuse("--dir", str(folder), "is there already and holds no federation", remedy)
+        return
+    if len(known.running) == len(known.members):
+        refuse("--dir", str(folder), "holds a federation that is running", "End it with fedpd down")
+    if known.agents != agents:
+        rule = f"the federation in {folder} has {known.agents} agents, whose keys and states are there"
+        refuse("--agents", agents, rule, remedy)
+
+
+def _prepare(folder: Path, agents: int) -> LocalFederation:
+    """Make everything but the processes: folders, certificates, ports, commands."""
+    for name in (".", "logs", "certificates", "flwr", *(f"node-{i}" for i in range(agents))):
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret = folder / "certificates" / "superexec.secret"
+    federation = LocalFederation(folder, agents, 0, ())
+    for path in (
+        *federation.certificates,
+        secret,
+    ):  # new ones at every start: all processes that use them start together
+        path.unlink(missing_ok=True)
+    certificates = make_server_certificates(folder / "certificates", ["localhost", HOST])
+    write_secret(secret, secrets.token_bytes(32))
+    link, *ports = free_ports(agents + 1)
+    commands = {
+        "superlink": programs.superlink_command(link, certificates, secret, folder / "superlink.db"),
+        "superexec": programs.superexec_command(link, certificates, secret),
+    }
+    for i, port in enumerate(ports):
+        state: dict[str, str | int] = {
+            "partition-id": i,
+            "num-partitions": agents,
+            "fedpd-state": str(folder / f"node-{i}" / "state"),
+        }
+        commands[f"supernode-{i}"] = programs.supernode_command(link, port, certificates, _keys(folder, i), state)
+    homes = ["flwr", "flwr", *(f"node-{i}" for i in range(agents))]
+    members = tuple(
+        Member(name, command, str(folder / home), str(folder / "logs" / f"{name}.log"))
+        for (name, command), home in zip(commands.items(), homes, strict=True)
+    )
+    programs.write_settings(folder / "flwr", link, certificates)
+    return federation._replace(port=link, members=members)
+
+
+def _start(federation: LocalFederation) -> LocalFederation:
+    """Start the processes that do not run; if one fails, end those that were started."""
+    before = federation.running
+    try:
+        for i, member in enumerate(federation.members):
+            if find(member) is None:
+                federation = _start_one(federation, i)
+            if i == 0:
+                with ThreadPoolExecutor(max_workers=4) as pool:  # a `flwr` command takes seconds, mostly of imports
+                    list(pool.map(partial(_register, federation), range(federation.agents)))
+        for i in range(2, len(federation.members)):
+            federation = _bring_online(federation, i)
+    except BaseException:
+        _end([member for member in federation.members if member not in before])
+        raise
+    return federation
+
+
+def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
+    """Wait until a SuperNode is online.
+
+    The SuperLink rejects a SuperNode that was killed until the lease of its former process is over, and the new process
+    ends, so it is started again.
+    """
+    until = time.monotonic() + LEASE_SECONDS
+    while True:
+        node = federation.members[i]
+        try:
+            wait_until(partial(programs.is_online, node), node, START_SECONDS, "online")
+            return federation
+        except FedpdError:
+            if not programs.was_rejected(node) or time.monotonic() > until:
+                raise
+        time.sleep(LEASE_POLL)
+        federation = _start_one(federation, i)
+
+
+def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
+    """Start one process, and record its pid before anything else can go wrong."""
+    members = list(federation.members)
+    members[i] = start(members[i], programs.environment(Path(members[i].home)), federation.folder)
+    federation = federation._replace(members=tuple(members))
+    record = {
+        "agents": federation.agents,
+        "port": federation.port,
+        "members": [member._asdict() for member in federation.members],
+    }
+    with replace_file(federation.folder / RECORD) as file:
+        file.write(json.dumps(record, indent=1).encode())
+    if i == 0:
+        ready = partial(programs.is_healthy, federation.port, federation.certificates.authority)
+        wait_until(ready, members[0], START_SECONDS, "ready")
+    return federation
+
+
+def _end(members: Sequence[Member]) -> list[str]:
+    """End SuperNodes first: one that signs off at the SuperLink can come back at once, else after its lease of 60 s."""
+    nodes = [member for member in members if member.name.startswith("supernode")]
+    return end(nodes) + end([member for member in members if member not in nodes])
+
+
+def _keys(folder: Path, i: int) -> NodeKeys:
+    folder = folder / "certificates"
+    return NodeKeys(folder / f"node-{i}", folder / f"node-{i}.pub")
+
+
+def _register(federation: LocalFederation, i: int) -> None:
+    """Make SuperNode i's keys known to the SuperLink, which keeps them in its database from start to start."""
+    keys = _keys(federation.folder, i)
+    if not keys.private.exists():
+        make_node_keys(keys.private.parent, keys.private.name)
+        programs.flwr(federation.home, "supernode", "register", str(keys.public), CONNECTION)
+
+
+def free_ports(number: int) -> list[int]:
+    """Return different ports that no process listens on."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,140 @@
+"""Processes that outlive the command that starts them, and are ended by their pid and start time.
+
+A pid alone is not enough: after a crash or a restart of the machine it may belong to somebody else.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from fedpd.base.checks import FedpdError
+
+TAIL = 15  # lines of a log that an error shows
+GRACE = 10.0  # seconds a process has to end by itself before it is killed
+POLL = 0.1
+CLOCK_STEP = 2.0  # seconds by which a start time may seem to move when the system's clock is set
+
+_STARTED: list[subprocess.Popen[bytes]] = []  # by this process, which has to ask for their exit codes
+
+
+class Member(NamedTuple):
+    """A process of a federation.
+
+    Attributes:
+        name: Its name in messages and logs.
+        command: The command that starts it.
+        home: Its FLWR_HOME.
+        log: The file with its output.
+        pid: Its process id; 0: it has not been started.
+        started: Its start time as the system reports it.
+    """
+
+    name: str
+    command: list[str]
+    home: str
+    log: str
+    pid: int = 0
+    started: float = 0.0
+
+
+def start(member: Member, environment: Mapping[str, str], folder: Path) -> Member:
+    """Start a process in a folder and a session of its own, so that Ctrl-C here does not end it."""
+    with Path(member.log).open("wb") as file:
+        process = subprocess.Popen(
+            member.command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+    _STARTED.append(process)
+    try:
+        started = psutil.Process(process.pid).create_time()
+    except psutil.NoSuchProcess:  # it is over already, and `wait_until` will say so
+        started = 0.0
+    return member._replace(pid=process.pid, started=started)
+
+
+def find(member: Member) -> psutil.Process | None:
+    """Return the process if it still runs, else None."""
+    if not member.pid:
+        return None
+    try:
+        process = psutil.Process(member.pid)
+        same = abs(process.create_time() - member.started) < CLOCK_STEP
+    except psutil.NoSuchProcess:
+        return None
+    return process if same and _runs(process) else None
+
+
+def wait_until(ready: Callable[[], bool], member: Member, seconds: float, what: str) -> None:
+    """Wait until `ready()`.
+
+    Raises:
+        FedpdError: The process ended before, or it took too long; the sentence shows the end of its log.
+    """
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if find(member) is None:
+            raise FedpdError(f"{member.name} has ended before it was {what}. Its log ends:\n{tail(member)}")
+        if time.monotonic() > deadline:
+            raise FedpdError(f"{member.name} was not {what} within {seconds:g} s. Its log ends:\n{tail(member)}")
+        time.sleep(POLL)
+
+
+def tail(member: Member) -> str:
+    """Return the last lines of a process's log."""
+    lines = Path(member.log).read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"    {line}" for line in lines[-TAIL:]) or "    (nothing)"
+
+
+def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
+    """End these processes and all that they started; return the names of those that were still running."""
+    running = [(member, process) for member in members if (process := find(member)) is not None]
+    heads = [process for _, process in running]
+    children = [child for process in heads for child in _children(process)]
+    remaining = _until_gone(psutil.Process.terminate, heads, grace)
+    remaining += _until_gone(psutil.Process.terminate, children, grace)  # mostly gone by now: they follow their heads
+    _until_gone(psutil.Process.kill, remaining, grace)
+    return [member.name for member, _ in running]
+
+
+def _until_gone(
+    signal: Callable[[psutil.Process], None], processes: list[psutil.Process], grace: float
+) -> list[psutil.Process]:
+    """Send a signal, wait, and return the processes that still run."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            signal(process)
+    deadline = time.monotonic() + grace
+    while (processes := [process for process in processes if _runs(process)]) and time.monotonic() < deadline:
+        time.sleep(POLL)
+    return processes
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process runs.
+
+    The system may list a process that has ended until its parent asks for its exit code, so ask if this is it.
+    A process whose first thread has ended is listed as ended too, but its parent learns it only after the last thread.
+    """
+    if any(held.poll() is None and held.pid == process.pid for held in _STARTED):
+        return True
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

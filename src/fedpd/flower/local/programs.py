@@ -1,0 +1,141 @@
+"""Flower's programs: their commands, environment and settings, and checks that they are ready."""
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedpd.base.checks import FedpdError
+from fedpd.flower.local.certificates import NodeKeys, ServerCertificates
+from fedpd.flower.local.processes import Member
+
+HOST = "127.0.0.1"
+CONNECTION = "fedpd"  # the federation's name in Flower's settings
+COMMAND_SECONDS = 120.0
+ONLINE = "SuperNode ID:"  # a SuperNode's log says so once the SuperLink has let it in
+REJECTED = "Failed to activate SuperNode"
+
+
+def bin_folder() -> Path:
+    """Return the folder of Flower's programs, which are installed beside this Python."""
+    return Path(sys.executable).absolute().parent
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes: own settings, no telemetry, only programs of this installation.
+
+    Every message is answered by a new process, so programs that JAX has compiled are kept for the next.
+    """
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(home / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    return (
+        cache
+        | os.environ
+        | {
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "PATH": f"{bin_folder()}{os.pathsep}{os.environ.get('PATH', '')}",  # Flower starts its programs by name
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
+
+
+def superlink_command(port: int, certificates: ServerCertificates, secret: Path, database: Path) -> list[str]:
+    """Return the command of a SuperLink."""
+    return [
+        str(bin_folder() / "flower-superlink"),
+        *("--host", HOST, "--port", str(port)),
+        *_server_options(certificates),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
+        *("--database", str(database)),
+    ]
+
+
+def superexec_command(port: int, certificates: ServerCertificates, secret: Path) -> list[str]:
+    """Return the command of a SuperExec, which starts the ServerApps of a SuperLink."""
+    return [
+        str(bin_folder() / "flower-superexec"),
+        *("--runtime-api-address", f"{HOST}:{port}"),
+        *("--root-certificates", str(certificates.authority)),
+        *("--superexec-auth-secret-file", str(secret)),
+    ]
+
+
+def supernode_command(
+    link: int, port: int, certificates: ServerCertificates, keys: NodeKeys, config: Mapping[str, str | int]
+) -> list[str]:
+    """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps talk to it at `port`."""
+    return [
+        str(bin_folder() / "flower-supernode"),
+        *("--superlink", f"{HOST}:{link}"),
+        *("--root-certificates", str(certificates.authority)),
+        *("--auth-supernode-private-key", str(keys.private)),
+        *("--host", HOST, "--port", str(port)),
+        *_server_options(certificates),
+        *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())),
+    ]
+
+
+def _server_options(certificates: ServerCertificates) -> list[str]:
+    authority, certificate, key = map(str, certificates)
+    return ["--ssl-ca-certfile", authority, "--ssl-certfile", certificate, "--ssl-keyfile", key]
+
+
+def write_settings(home: Path, port: int, certificates: ServerCertificates) -> None:
+    """Write the settings with which `flwr run APP` finds the federation."""
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+        f'[superlink.{CONNECTION}]\naddress = "{HOST}:{port}"\n'
+        f"root-certificates = {json.dumps(str(certificates.authority))}\n",
+        encoding="utf-8",
+    )
+
+
+def flwr(home: Path, *arguments: str) -> Any:
+    """Return the answer of a `flwr` command.
+
+    Raises:
+        FedpdError: The command failed.
+    """
+    command = [str(bin_folder() / "flwr"), *arguments, "--format", "json"]
+    done = subprocess.run(
+        command, env=environment(home), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
+    with suppress(ValueError):
+        answer = json.loads(done.stdout[done.stdout.index("{") :])
+        if done.returncode == 0 and answer.get("success", True):
+            return answer
+    raise FedpdError(f"flwr {' '.join(arguments)} failed: {(done.stdout + done.stderr).strip()}")
+
+
+def is_healthy(port: int, authority: Path) -> bool:
+    """Return whether the SuperLink answers, with a certificate of this federation's."""
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        with urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def is_online(node: Member) -> bool:
+    """Return whether the SuperLink has accepted a SuperNode."""
+    return _log_contains(node, ONLINE)
+
+
+def was_rejected(node: Member) -> bool:
+    """Return whether the SuperLink rejected a SuperNode: its key is unknown, or its former process still counts."""
+    return _log_contains(node, REJECTED)
+
+
+def _log_contains(member: Member, words: str) -> bool:
+    return words in Path(member.log).read_text(encoding="utf-8", errors="replace")

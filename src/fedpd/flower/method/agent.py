@@ -1,0 +1,212 @@
+"""An agent on its own machine, as pure functions: from an order and its saved state to a new state and a message.
+
+The functions of the method are those of a simulation; only the loop differs: here an agent does the steps up to the
+next communication by itself. It keeps its state both before and after the last order's local steps: if the server did
+not use its reply (it came too late), the agent was away, and the state of an agent that is away does not change.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+from tree_math import Vector
+
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.precision import as_numpy, is_double
+from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree
+from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
+from fedpd.flower.carry.protocol import Order
+from fedpd.flower.carry.records import arrays_of, unpack
+from fedpd.flower.method.identity import spec_text
+from fedpd.flower.method.shapes import Shapes
+from fedpd.problems import from_losses
+
+
+class Local(NamedTuple):
+    """A client's own part of the problem: f_i = w_i sum F, F(x; xi) = losses + penalty, over its samples.
+
+    Attributes:
+        losses: (model, batch) -> (B,), the losses of a batch whose leaves are (B, ...).
+        data: The client's samples, a pytree with leaves (n, ...).
+        penalty: (model) -> scalar, the part of F that does not depend on a sample.
+        weight: w_i; 1/n unless given, which makes f_i a mean.
+        correct: (model, batch) -> (B,), 1 where the model is right: for accuracies, on `data` and on `test`.
+        test: Samples that are not trained on, like `data`.
+    """
+
+    losses: Losses
+    data: Tree
+    penalty: Penalty | None = None
+    weight: float | None = None
+    correct: Losses | None = None
+    test: Tree | None = None
+
+
+class ClientSetup(NamedTuple):
+    """What a client computes with, the same in all rounds.
+
+    Attributes:
+        algorithm: The method.
+        spec: Its exact spec, as JSON.
+        shapes: The shapes of the agent's state and of the messages.
+        functions: The functions of the client's own f_i.
+        shard: The arrays of its own f_i, without the leading axis of agents.
+    """
+
+    algorithm: Algorithm
+    spec: str
+    shapes: Shapes
+    functions: Functions
+    shard: Shard
+
+
+class SavedAgent(NamedTuple):
+    """What a client keeps once it has carried out an order.
+
+    Attributes:
+        number: The number of the order.
+        before: The agent's state before the local steps.
+        after: The agent's state after them.
+        rebuilt: 1 if the state had been lost and was made anew.
+        updates: The local updates of every step.
+        samples: The samples of every step.
+    """
+
+    number: int
+    before: Any
+    after: Any
+    rebuilt: int
+    updates: np.ndarray
+    samples: np.ndarray
+
+
+class LostStateError(FedpdError):
+    """An order cannot be carried out because the state that it continues from is gone."""
+
+
+def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> ClientSetup:
+    """Check a client's data, and return what the client computes with."""
+    problem = local if isinstance(local, Problem) else _problem(local, start, name)
+    if problem.agents != 1:
+        rule = f"is the problem of {problem.agents} agents, and a client is one"
+        refuse("local", problem.name, rule, "Build it from this client's own samples")
+    if problem.double and not is_double(start):
+        raise FedpdError(
+            f"client {name!r} has float64 data, and the model is float32: nothing is cast down silently. "
+            "Start from a float64 model, or give the data as float32."
+        )
+    functions, shard = Functions.of(problem), _first(arrays(problem))
+    # An oracle may keep what only this client's own objective has, such as a PyTorch module's buffers.
+    agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), shard, Vector(shapes.model))
+    return ClientSetup(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
+
+
+def _problem(local: Local, start: Tree, name: str) -> Problem:
+    """Return the problem of this client alone."""
+    weights = None if local.weight is None else [local.weight]
+    problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
+    if local.correct is None:
+        return problem
+    test = local.data if local.test is None else local.test  # some samples must give the test's shapes
+    rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
+    size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
+    return replace(problem, evaluation=Evaluation(local.correct, rows, np.array([size], np.int32)))
+
+
+def _first(shard: Shard) -> Shard:
+    return jax.tree.map(lambda leaf: leaf[0], shard)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def call_with_objective(function: Callable[..., Any], functions: Functions, shard: Shard, *arguments: Any) -> Any:
+    """Return function(f_i, *arguments), compiled once for all clients of a process with the same functions."""
+    return function(local_objective(functions, shard), *arguments)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _local_step(exchange: Exchange, e: int, functions: Functions, shard: Shard, agent: Any, r: Any, key: Key) -> Any:
+    """Return (agent, Work) of exchange e of round r, up to what is sent."""
+    f = local_objective(functions, shard)
+    return exchange.local(f, agent, r, agent_key(key, r, shard.agent, e))
+
+
+@partial(jax.jit, static_argnums=0)
+def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return function(*arguments), compiled."""
+    return function(*arguments)
+
+
+def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None) -> SavedAgent:
+    """Do the local steps of an order that is not a repetition.
+
+    Args:
+        setup: What the client computes with.
+        order: The order.
+        content: The message that it came in, with the broadcasts.
+        saved: What the client had saved; None if there is nothing.
+
+    Raises:
+        LostStateError: The client's state is gone, and the message does not have what it takes to make it anew.
+        FedpdError: The local steps diverged.
+    """
+    setup = setup._replace(shard=setup.shard._replace(agent=jnp.int32(order.agent)))
+    agent, rebuilt = _agent_at_first_step(setup, order, content, saved)
+    before, key = agent, jax.random.key(order.seed, impl="threefry2x32")
+    updates, samples = [], []
+    exchanges = setup.algorithm.exchanges
+    for step in range(order.first, order.last + 1):
+        r, e = divmod(step, len(exchanges))
+        agent, work = _local_step(exchanges[e], e, setup.functions, setup.shard, agent, jnp.int32(r), key)
+        updates.append(work.updates)
+        samples.append(work.samples)
+    numbers = [np.array(jax.device_get(column), np.int64) for column in (updates, samples)]
+    before, agent = jax.device_get((before, agent))
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
+        raise FedpdError("the client's local steps diverged, to NaN or infinity. Try a smaller local step.")
+    return SavedAgent(order.number, before, agent, rebuilt, *numbers)
+
+
+def _agent_at_first_step(
+    setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None
+) -> tuple[Any, int]:
+    """Return the agent's state at the order's first step, and 1 if it had to be made anew."""
+    lost = order.counted >= 0 and (saved is None or saved.number < order.counted)
+    if lost or saved is None:
+        if order.number > 0 and "start" not in content.array_records:
+            raise LostStateError("the client's state is gone.")
+        agent = _initial_agent(setup, arrays_of(content, "start" if order.number else "arrays", "order"))
+    else:
+        agent = saved.after if saved.number == order.counted else saved.before
+    # The state after order n includes the broadcasts before n; `before` includes no later ones either.
+    known = -1 if lost or saved is None else saved.number
+    for number, e in zip(order.past, order.exchanges, strict=True):
+        if number < known:
+            continue
+        name = "arrays" if number == order.past[-1] else f"past-{number}"
+        broadcast = unpack(arrays_of(content, name, "order"), setup.shapes.broadcasts[e], "broadcast")
+        exchange = setup.algorithm.exchanges[e]
+        was_there = number == order.counted and not lost
+        receive = exchange.receive if exchange.absent is None or was_there else exchange.absent
+        agent = call_compiled(receive, agent, broadcast)
+    rebuild = setup.algorithm.away.rebuild
+    if lost and rebuild is not None:
+        agent = call_with_objective(rebuild, setup.functions, setup.shard, agent)
+    return agent, int(lost)
+
+
+def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
+    start = unpack(record, Vector(setup.shapes.model), "start")
+    return call_with_objective(setup.algorithm.init, setup.functions, setup.shard, start)
+
+
+def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:
+    """Return what the agent sends at the order's last step; None where it has nothing to send."""
+    exchange = setup.algorithm.exchanges[order.last % len(setup.algorithm.exchanges)]
+    if exchange.speaks is not None and not call_compiled(exchange.speaks, agent):
+        return None
+    return jax.device_get(call_compiled(exchange.send, agent))

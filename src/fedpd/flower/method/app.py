@@ -1,0 +1,40 @@
+"""The server's side as a Flower ServerApp."""
+
+from collections.abc import Callable
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedpd.flower.method.federation import Federated, Report, federate
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, read_settings
+
+
+def server_app(
+    algorithm: MakeAlgorithm,
+    start: MakeStart,
+    *,
+    defaults: Config | None = None,
+    done: Callable[[Federated], None] | None = None,
+    report: Report | None = None,
+) -> ServerApp:
+    """Return a ServerApp that runs any method on the clients of `client_app`.
+
+    `Settings` lists the entries of the run's configuration.
+
+    Args:
+        algorithm: Run configuration -> Algorithm, the same function as the clients'.
+        start: Run configuration -> the model x^0.
+        defaults: Entries that the run's configuration may leave out.
+        done: Called with the result of the federation.
+        report: Called after every communication, as in `federate`.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = {**(defaults or {}), **context.run_config}
+        outcome = federate(grid, algorithm(config), start(config), read_settings(config), report)
+        if done is not None:
+            done(outcome)
+
+    return app

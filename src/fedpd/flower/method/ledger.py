@@ -1,0 +1,109 @@
+"""The history of a federation: a simulation's columns, and beside them counts that only a real federation has."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpd.base import checkpoint
+from fedpd.engine.costs import Costs
+from fedpd.engine.history import History, Totals, extend, start_row
+from fedpd.engine.metrics import ACCURACY
+
+# Further columns, counted from the start of the run: bytes as Flower serialised them (all messages, evaluations and
+# repetitions included), and the answers that did not come in time, were refused, came from clients that had lost their
+# state, or were clipped.
+COUNTS = ("wire_bytes_up", "wire_bytes_down", "missing", "refused", "rebuilt", "clipped")
+WORK = ("updates", "samples", "senders", "receivers")
+Counts = Mapping[str, int]
+
+
+class Ledger(NamedTuple):
+    """What has been counted so far.
+
+    Attributes:
+        history: One row per round that ended in a communication, row 0 the start; metrics are NaN where not evaluated.
+        totals: The sums that the next row continues.
+        counts: The numbers of `COUNTS` so far.
+        pending: `WORK` of the K rounds that are not in the history yet: (K, N), (K, N), (K, E), (K, E).
+    """
+
+    history: History
+    totals: Totals
+    counts: dict[str, int]
+    pending: dict[str, np.ndarray]
+
+
+def new_ledger(agents: int, exchanges: int) -> Ledger:
+    """Return a ledger without a row."""
+    widths = dict(zip(WORK, (agents, agents, exchanges, exchanges), strict=True))
+    pending = {name: np.zeros((0, width), np.int64) for name, width in widths.items()}
+    return Ledger({}, {}, dict.fromkeys(COUNTS, 0), pending)
+
+
+def add_first_row(ledger: Ledger, metrics: Mapping[str, float]) -> Ledger:
+    """Return the ledger with row 0, the start."""
+    recorded = {name: metrics[name] for name in ACCURACY if name in metrics} | ledger.counts
+    loss, stationarity = metrics.get("loss", np.nan), metrics.get("stationarity", np.nan)
+    return ledger._replace(history=start_row(loss, stationarity, **recorded))
+
+
+def add_counts(ledger: Ledger, **more: int) -> Ledger:
+    """Return the ledger with these numbers added to its counts."""
+    return ledger._replace(counts={name: number + more.get(name, 0) for name, number in ledger.counts.items()})
+
+
+def add_work(
+    ledger: Ledger, last: int, work: Mapping[int, tuple[list[int], list[int]]], senders: int, receivers: int
+) -> Ledger:
+    """Return the ledger with a communication at step `last`.
+
+    Args:
+        ledger: The ledger before.
+        last: The step of the communication.
+        work: By agent, the updates and samples of each of its steps up to `last`.
+        senders: How many agents sent a message.
+        receivers: How many agents hear the outcome.
+    """
+    exchanges = ledger.pending["senders"].shape[1]
+    done = ledger.totals.get("round", 0)
+    length = last // exchanges + 1 - done
+    rows = {}
+    for name, column in ledger.pending.items():
+        rows[name] = np.zeros((length, column.shape[1]), np.int64)
+        rows[name][: len(column)] = column
+    for agent, (updates, samples) in work.items():
+        # An agent that was away begins later than the others: its steps are the last ones.
+        at = np.arange(last + 1 - len(updates), last + 1) // exchanges - done
+        np.add.at(rows["updates"][:, agent], at, updates)
+        np.add.at(rows["samples"][:, agent], at, samples)
+    rows["senders"][-1, last % exchanges] = senders
+    rows["receivers"][-1, last % exchanges] = receivers
+    return ledger._replace(pending=rows)
+
+
+def close_rounds(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> Ledger:
+    """Return the ledger with its pending rounds in the history; the last, which communicated, gets a row."""
+    length = len(ledger.pending["updates"])
+    numbers = {**metrics, "consensus": 0.0, **ledger.counts}
+    rounds: dict[str, np.ndarray] = {"communicated": ledger.pending["receivers"][:, -1] > 0, **ledger.pending}
+    rounds |= {name: np.full(length, numbers.get(name, np.nan)) for name in ledger.history if name not in rounds}
+    history, totals = extend(ledger.history, ledger.totals, costs, rounds, np.arange(length) == length - 1)
+    empty = {name: column[:0] for name, column in ledger.pending.items()}
+    return ledger._replace(history=history, totals=totals, pending=empty)
+
+
+def ledger_arrays(ledger: Ledger) -> checkpoint.Arrays:
+    """Return the arrays of a ledger, as a checkpoint keeps them."""
+    parts = {"history": ledger.history, "pending": ledger.pending}
+    return {f"{kind}.{name}": column for kind, part in parts.items() for name, column in part.items()}
+
+
+def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, int]) -> Ledger:
+    """Return the ledger of a checkpoint."""
+    parts: dict[str, dict[str, np.ndarray]] = {"history": {}, "pending": {}}
+    for key, column in found.items():
+        kind, _, name = key.partition(".")
+        if kind in parts:
+            parts[kind][name] = column
+    return Ledger(parts["history"], totals, counts, parts["pending"])

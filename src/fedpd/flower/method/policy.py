@@ -1,0 +1,89 @@
+"""What the server does if clients did not answer, and if an answer moves the mean too far."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedpd.core import Tree
+from fedpd.flower.carry.collect import Collected
+from fedpd.flower.carry.directory import FederationError
+from fedpd.flower.method.server import ServerSetup, ServerState
+from fedpd.flower.method.settings import OnTimeout
+
+log = logging.getLogger(f"flwr.{__name__}")
+
+
+def choose_messages(
+    setup: ServerSetup, state: ServerState, expected: list[int], found: Collected, on_timeout: OnTimeout
+) -> dict[int, Tree]:
+    """Return the messages that make up the mean, by agent: those that were sent, and by the policy those of the others.
+
+    Args:
+        setup: What does not change during the run.
+        state: The state of the server.
+        expected: The agents that can take part.
+        found: The clients' answers.
+        on_timeout: The policy.
+
+    Raises:
+        FederationError: The policy does not let the run continue.
+    """
+    absent = log_absent(state, found)
+    answered = {setup.names.index(name): answer.message for name, answer in found.answers.items()}
+    messages = {agent: message for agent, message in answered.items() if message is not None}
+    if not absent and len(expected) == len(setup.names):
+        return messages
+    if on_timeout == "fail":
+        raise incomplete_error(setup, state, absent, '; or choose on-timeout = "stale" or "partial"')
+    reasons = _reasons(absent)
+    if not found.answers:
+        raise FederationError(f"communication {state.number}: nobody answered ({reasons}). Mend them and start again.")
+    if on_timeout == "stale":
+        for agent in range(len(setup.names)):
+            if agent not in answered and agent not in state.last:
+                name = setup.names[agent]
+                raise FederationError(f"client {name!r} has sent nothing yet that could stand in for it ({reasons}).")
+            if agent not in answered:
+                messages[agent] = state.last[agent]
+    return messages
+
+
+def log_absent(state: ServerState, found: Collected) -> dict[str, str]:
+    """Return who did not answer as asked, and why; write it into the log too."""
+    absent = found.missing | found.refused
+    for name, why in absent.items():
+        log.warning("Client %r is not counted in communication %d: %s", name, state.number, why)
+    return absent
+
+
+def incomplete_error(
+    setup: ServerSetup, state: ServerState, absent: Mapping[str, str], otherwise: str = ""
+) -> FederationError:
+    """Return the error of a communication that needs all clients and lacks some."""
+    return FederationError(
+        f"communication {state.number} lacks {len(absent)} of {len(setup.names)} clients ({_reasons(absent)}). Mend "
+        f"them and start the run again, which resumes it{otherwise}."
+    )
+
+
+def _reasons(absent: Mapping[str, str]) -> str:
+    return "; ".join(f"{name!r}: {why}" for name, why in absent.items())
+
+
+def clip(message: Tree, reference: Tree | None, bound: float) -> tuple[Tree, bool]:
+    """Return a message at most `bound` away from a reference, and whether it had to be clipped.
+
+    The reference is the newest broadcast where messages are models of the same shape, as in FedPD: then ||x_{0,i}^+ -
+    x_0|| is bounded. Messages that are changes have another structure, and their own norm is bounded.
+    """
+    kinds: list[Any] = [jax.tree.structure(tree) for tree in (reference, message)]
+    is_change = kinds[0] != kinds[1]
+    change = message if is_change else jax.tree.map(np.subtract, message, reference)
+    norm = np.sqrt(sum(float(np.sum(np.square(leaf, dtype=np.float64))) for leaf in jax.tree.leaves(change)))
+    if norm <= bound:
+        return message, False
+    change = jax.tree.map(lambda leaf: (leaf * (bound / norm)).astype(leaf.dtype), change)
+    return change if is_change else jax.tree.map(np.add, reference, change), True

@@ -1,0 +1,209 @@
+"""A run of a federation, seen from the server: pure functions from one communication to the next.
+
+`next_step` -> `new_communication` (send its orders, collect the replies) -> `apply_replies` -> if `is_evaluation_due`:
+`evaluation_requests` (send, collect) -> `read_metrics` -> `close`; and again. Who sends and collects is elsewhere.
+"""
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+from tree_math import Vector
+
+from fedpd.base import checkpoint
+from fedpd.core import Algorithm, Tree
+from fedpd.flower.carry.collect import Collected
+from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
+from fedpd.flower.carry.records import pack
+from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
+from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
+from fedpd.flower.method.ledger import Ledger, add_counts, add_first_row, add_work, close_rounds, new_ledger
+from fedpd.flower.method.policy import choose_messages, clip, incomplete_error, log_absent
+from fedpd.flower.method.saved import restore_server, save_server
+from fedpd.flower.method.server import (
+    Communication,
+    ServerSetup,
+    ServerState,
+    initial_state,
+    mean_of,
+    next_communication,
+    server_model,
+    server_step,
+)
+from fedpd.flower.method.settings import Settings, check_secure
+from fedpd.flower.method.shapes import shapes
+
+log = logging.getLogger(f"flwr.{__name__}")
+
+
+class FederatedRun(NamedTuple):
+    """A run between two communications.
+
+    Attributes:
+        settings: The settings of the run.
+        setup: What else does not change.
+        directory: Which node each client is on.
+        identity: What makes two runs the same run.
+        state: The state of the server.
+        ledger: What has been counted.
+    """
+
+    settings: Settings
+    setup: ServerSetup
+    directory: ClientDirectory
+    identity: Mapping[str, Any]
+    state: ServerState
+    ledger: Ledger
+
+
+def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> FederatedRun:
+    """Start a run once all clients are there, or resume the run in the folder `settings.out`."""
+    made = shapes(algorithm, start)
+    check_secure(algorithm, made, settings)
+    identity, folder = identity_of(algorithm, start, settings), _folder(settings)
+    found = None
+    if folder is not None:
+        check_checkpoint_version(folder)
+        found = checkpoint.load_newest(folder, identity)
+    meta = {} if found is None else found[1]
+    directory = wait_for_clients(grid, settings.agents, settings.deadline, settings.poll, meta.get("names"))
+    names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
+    setup = ServerSetup(algorithm, spec_text(algorithm), settings.form, made, start, names, settings.seed, run)
+    log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
+    if found is None:
+        state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
+    else:
+        state, ledger = restore_server(setup, *found)
+        log.info("It resumes after %d communications.", state.number)
+    return FederatedRun(settings, setup, directory, identity, state, ledger)
+
+
+def _folder(settings: Settings) -> Path | None:
+    return None if settings.out is None else settings.out / "checkpoints"
+
+
+def new_run(identity: Mapping[str, Any]) -> str:
+    """Return the identity of a new run: a hash of what is run, and a random part for this time."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return f"{digest[:16]}-{uuid.uuid4().hex}"
+
+
+def next_step(run: FederatedRun) -> int | None:
+    """Return the step of the next communication; None at the end of the run."""
+    return next_communication(run.setup, run.state, run.settings.rounds)
+
+
+def new_communication(run: FederatedRun, last: int) -> Communication:
+    """Return the communication at step `last`."""
+    return Communication(run.setup, run.state, last, {})
+
+
+def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
+    """Return the run after a communication: the mean of the messages by the policy, and the method's server step."""
+    run = _count_messages(run, found)
+    policy = run.settings.on_timeout
+    messages = choose_messages(run.setup, run.state, communication.agents(), found, policy)
+    run, messages = _clip(run, messages)
+    if policy == "stale":
+        run = run._replace(state=run.state._replace(last=run.state.last | messages))
+    senders = sum(answer.message is not None for answer in found.answers.values())
+    mean = mean_of(messages, communication.message_shapes())
+    return _server_step(run, communication, found, mean, len(messages), senders)
+
+
+def apply_sum(run: FederatedRun, communication: Communication, found: Collected, mean: Tree | None) -> FederatedRun:
+    """Do as `apply_replies`, where only the mean of the messages is known; None where clients are missing."""
+    run = _count_messages(run, found)
+    if mean is None:
+        raise incomplete_error(run.setup, run.state, log_absent(run.state, found))
+    return _server_step(run, communication, found, mean, len(found.answers), len(found.answers))
+
+
+def _count_messages(run: FederatedRun, found: Collected) -> FederatedRun:
+    wire = {"wire_bytes_up": found.bytes_up, "wire_bytes_down": found.bytes_down}
+    return run._replace(ledger=add_counts(run.ledger, **wire, missing=len(found.missing), refused=len(found.refused)))
+
+
+def _server_step(
+    run: FederatedRun, communication: Communication, found: Collected, mean: Tree, number: int, senders: int
+) -> FederatedRun:
+    """Do the method's server step on the mean of `number` messages, and count the work of all that answered."""
+    setup, last = run.setup, communication.last
+    replies = {setup.names.index(name): answer.reply for name, answer in found.answers.items()}
+    state = server_step(setup, run.state, last, mean, number / len(setup.names), replies)
+    for agent, reply in replies.items():
+        if reply.rebuilt:
+            log.warning("Client %r had lost its state, and has made it anew.", setup.names[agent])
+    ledger = add_counts(run.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
+    work = {agent: (reply.updates, reply.samples) for agent, reply in replies.items()}
+    return run._replace(state=state, ledger=add_work(ledger, last, work, senders, len(replies)))
+
+
+def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, dict[int, Tree]]:
+    """Return the messages, none further from the newest broadcast than the settings allow, and count the clipped."""
+    bound, state = run.settings.clip, run.state
+    if not bound:
+        return run, messages
+    outcome = state.outcomes.get(state.number - 1)
+    reference = Vector(run.setup.start) if outcome is None else outcome.broadcast
+    clipped = {agent: clip(message, reference, bound) for agent, message in messages.items()}
+    for agent, (_, was_clipped) in clipped.items():
+        if was_clipped:
+            log.warning("The update of client %r was clipped to norm %g.", run.setup.names[agent], bound)
+    ledger = add_counts(run.ledger, clipped=sum(was_clipped for _, was_clipped in clipped.values()))
+    return run._replace(ledger=ledger), {agent: message for agent, (message, _) in clipped.items()}
+
+
+def is_evaluation_due(run: FederatedRun) -> bool:
+    """Return whether to evaluate the model now: at the start, every so many communications, and at the end."""
+    every, state = run.settings.evaluate_every, run.state
+    if not every or not ends_round(run) or (state.number % every and next_step(run) is not None):
+        return False
+    away = [agent for agent, counted in enumerate(state.counted) if counted != state.number - 1]
+    for agent in away:  # waiting for it again would not bring it back
+        log.warning("The model is not evaluated this time, because client %r is away.", run.setup.names[agent])
+    return not away
+
+
+def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
+    """Return what to send to all clients, by name, to evaluate the model as it is now."""
+    model = pack(server_model(run.setup, run.state))
+    return {name: evaluation_request(model, run.setup.form) for name in run.setup.names}
+
+
+def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
+    """Return a client's answer to an evaluation request, checked."""
+    return read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+
+
+def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
+    """Return the metrics from the clients' evaluations; none where not all of them answered. Count the messages."""
+    for name, why in (found.missing | found.refused).items():
+        log.warning("The model is not evaluated this time, because client %r did not answer: %s", name, why)
+    complete = len(found.answers) == len(run.setup.names)
+    metrics = combine([found.answers[name] for name in run.setup.names]) if complete else {}
+    return _count_messages(run, found), metrics
+
+
+def ends_round(run: FederatedRun) -> bool:
+    """Return whether the last communication ended a round, and so may have changed the model."""
+    return run.state.step % run.setup.exchanges == 0
+
+
+def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
+    """Return the run with a new row of the history, after its checkpoint is written."""
+    ledger = run.ledger
+    if not ledger.history:
+        ledger = add_first_row(ledger, metrics)
+    elif ends_round(run):
+        ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
+    folder = _folder(run.settings)
+    if folder is not None and run.state.number:
+        save_server(folder, run.setup, run.identity, run.state, ledger)
+    return run._replace(ledger=ledger)

@@ -1,0 +1,249 @@
+"""The server as pure functions: when the next communication is, what to order, and how replies change its state."""
+
+from collections.abc import Container, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+from tree_math import Vector
+
+from fedpd.core import Algorithm, Key, Tree
+from fedpd.engine.rounds import coin
+from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
+from fedpd.flower.carry.records import RefusedError, pack, unpack
+from fedpd.flower.method.agent import call_compiled
+from fedpd.flower.method.shapes import Shapes, zeros
+
+
+class ServerSetup(NamedTuple):
+    """What does not change during a run.
+
+    Attributes:
+        algorithm: The method, in its form.
+        spec: Its exact spec, as JSON.
+        form: "whole" or "partial", as in `Order`.
+        shapes: The shapes of states and messages.
+        start: The model x^0.
+        names: The names of agent 0, 1, ...
+        seed: The seed of the run.
+        run: The identity of the run.
+    """
+
+    algorithm: Algorithm
+    spec: str
+    form: Form
+    shapes: Shapes
+    start: Tree
+    names: list[str]
+    seed: int
+    run: str
+
+    @property
+    def exchanges(self) -> int:
+        """The number of exchanges of a round."""
+        return len(self.algorithm.exchanges)
+
+
+class Outcome(NamedTuple):
+    """The broadcast of a communication, and the exchange that it belongs to."""
+
+    exchange: int
+    broadcast: Tree
+
+
+class ServerState(NamedTuple):
+    """What the server carries from communication to communication.
+
+    Attributes:
+        server: The method's own state of the server.
+        number: The communications done, which is the number of the next order.
+        step: The first step that is not done.
+        counted: For each agent the number of its last reply that was used; -1 if there is none.
+        outcomes: By number, the outcomes that an agent may still need.
+        last: Each agent's last message, where the policy may count it again.
+    """
+
+    server: Any
+    number: int
+    step: int
+    counted: list[int]
+    outcomes: dict[int, Outcome]
+    last: dict[int, Tree]
+
+
+def initial_state(setup: ServerSetup) -> ServerState:
+    """Return the state of the server before the first communication."""
+    server = jax.device_get(call_compiled(setup.algorithm.server, Vector(setup.start)))
+    return ServerState(server, 0, 0, [-1] * len(setup.names), {}, {})
+
+
+_coin = partial(jax.jit, static_argnums=0)(coin)
+
+
+def next_communication(setup: ServerSetup, state: ServerState, rounds: int) -> int | None:
+    """Return the step at which agents next communicate; None if they do not before the run ends."""
+    key: Key = jax.random.key(setup.seed, impl="threefry2x32")
+    for step in range(state.step, rounds * setup.exchanges):
+        r, e = divmod(step, setup.exchanges)
+        when = setup.algorithm.exchanges[e].when
+        takes_place = when is None or call_compiled(when, jnp.int32(r))
+        if takes_place and not _coin(setup.algorithm, key, jnp.int32(r), state.server):
+            return step
+    return None
+
+
+def first_step(setup: ServerSetup, state: ServerState, agent: int) -> int:
+    """Return where an agent continues: with the others, or at the next round if it missed the last communication."""
+    if state.number == 0 or state.counted[agent] == state.number - 1:
+        return state.step
+    return -(-state.step // setup.exchanges) * setup.exchanges
+
+
+class Communication(NamedTuple):
+    """Writes the orders of one communication and checks the replies.
+
+    Attributes:
+        setup: What does not change during the run.
+        state: The server before the communication.
+        last: The step of the communication.
+        records: The arrays that orders share, each packed once; a new dictionary for each communication.
+    """
+
+    setup: ServerSetup
+    state: ServerState
+    last: int
+    records: dict[int | str, ArrayRecord]
+
+    def agents(self) -> list[int]:
+        """Return the agents that can take part: not those that missed an earlier exchange of the same round."""
+        everyone = range(len(self.setup.names))
+        return [agent for agent in everyone if first_step(self.setup, self.state, agent) <= self.last]
+
+    def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> dict[str, RecordDict]:
+        """Return the orders to all that can take part, by name.
+
+        Args:
+            config: Entries of others, such as a clipping norm, that the orders carry too.
+            lost: The names of clients that have said that they have lost their state.
+        """
+        names = {self.setup.names[agent]: agent for agent in self.agents()}
+        return {name: self.order(agent, lost=name in lost, config=config) for name, agent in names.items()}
+
+    def order(self, agent: int, *, lost: bool = False, config: Mapping[str, Any] | None = None) -> RecordDict:
+        """Return the order to an agent; to one that has `lost` its state, with all that it needs to continue."""
+        setup, state = self.setup, self.state
+        since = state.counted[agent]
+        newest = set(newest_outcomes(state))
+        past = sorted(n for n in state.outcomes if (n in newest and (lost or n > since)) or (n == since and not lost))
+        exchanges = [state.outcomes[n].exchange for n in past]
+        first = first_step(setup, state, agent)
+        method = (setup.run, setup.spec, setup.form, setup.seed)
+        order = Order(*method, agent, state.number, first, self.last, since, past, exchanges)
+        content = RecordDict({"arrays": self._record(past[-1] if past else "start")})
+        for number in past[:-1]:
+            content[f"past-{number}"] = self._record(number)
+        if state.number > 0 and (lost or since < 0):
+            content["start"] = self._record("start")
+        content["config"] = order_record(order, config)
+        return content
+
+    def _record(self, which: int | str) -> ArrayRecord:
+        if which not in self.records:
+            tree = Vector(self.setup.start) if which == "start" else self.state.outcomes[int(which)].broadcast
+            self.records[which] = pack(tree)
+        return self.records[which]
+
+    def read(self, name: str, content: RecordDict) -> CheckedReply | RecordDict:
+        """Return a reply and its message; or, to a client that has lost its state, an order to continue from."""
+        reply = self.check_reply(name, content)
+        return reply if isinstance(reply, RecordDict) else CheckedReply(self._message(content), reply)
+
+    def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
+        """Return a reply without its message; or, to a client that has lost its state, an order to continue from."""
+        reply = read_reply(content)
+        agent = self.setup.names.index(name)
+        if (reply.run, reply.name, reply.number) != (self.setup.run, name, self.state.number):
+            raise RefusedError(
+                f"reply: is of {reply.name!r}, number {reply.number}, run {reply.run}; expected number "
+                f"{self.state.number} of run {self.setup.run}."
+            )
+        first = first_step(self.setup, self.state, agent)
+        if reply.status == "lost":
+            if first % self.setup.exchanges:
+                raise RefusedError("reply: the client lost its state in the middle of a round; it can join the next.")
+            return self.order(agent, lost=True)
+        if reply.status != "done":
+            raise RefusedError(f"the client refuses: {reply.note[:500]}")
+        return _check_work(reply, self.last + 1 - first)
+
+    def _message(self, content: RecordDict) -> Tree | None:
+        arrays = content.array_records.get("arrays")
+        if arrays is None:
+            if self.setup.algorithm.exchanges[self.last % self.setup.exchanges].speaks is None:
+                raise RefusedError("reply: has no arrays, and agents always send here.")
+            return None
+        return unpack(arrays, self.message_shapes(), "message")
+
+    def message_shapes(self) -> Tree:
+        """Return the shapes and types of a message."""
+        return self.setup.shapes.messages[self.last % self.setup.exchanges]
+
+    def newest_broadcast(self) -> ArrayRecord:
+        """Return the arrays that the orders carry: the newest broadcast, or the start."""
+        return self._record(self.state.number - 1 if self.state.number else "start")
+
+
+def _check_work(reply: Reply, steps: int) -> Reply:
+    for name, column in (("updates", reply.updates), ("samples", reply.samples)):
+        if len(column) != steps or not all(0 <= one < 2**53 for one in column):
+            raise RefusedError(f"reply: {name} are not {steps} counts.")
+    return reply
+
+
+def newest_outcomes(state: ServerState) -> list[int]:
+    """Return the numbers of the newest outcome of every exchange."""
+    return list({outcome.exchange: number for number, outcome in sorted(state.outcomes.items())}.values())
+
+
+def mean_of(messages: Mapping[int, Tree], like: Tree) -> Tree:
+    """Return the mean of the messages, added up in the order of the agents."""
+    total = zeros(like)
+    for agent in sorted(messages):
+        total = jax.tree.map(np.add, total, messages[agent])
+    number = max(len(messages), 1)
+    return jax.tree.map(lambda leaf: (leaf / number).astype(leaf.dtype), total)
+
+
+def server_step(
+    setup: ServerSetup, state: ServerState, last: int, mean: Tree, share: float, used: Container[int]
+) -> ServerState:
+    """Return the state after a communication.
+
+    Args:
+        setup: What does not change during the run.
+        state: The state before.
+        last: The step of the communication.
+        mean: The mean of the messages.
+        share: The senders' share of all agents.
+        used: The agents whose replies were used.
+    """
+    e = last % setup.exchanges
+    aggregate = setup.algorithm.exchanges[e].aggregate
+    server, broadcast = jax.device_get(call_compiled(aggregate, state.server, mean, share))
+    counted = [state.number if agent in used else since for agent, since in enumerate(state.counted)]
+    outcomes = state.outcomes | {state.number: Outcome(e, broadcast)}
+    new = ServerState(server, state.number + 1, last + 1, counted, outcomes, state.last)
+    needed = {*newest_outcomes(new), *counted}
+    return new._replace(outcomes={n: outcome for n, outcome in outcomes.items() if n in needed})
+
+
+def server_model(setup: ServerSetup, state: ServerState) -> Tree:
+    """Return the server's model: every agent's copy after the newest broadcast of a round's last exchange."""
+    broadcasts = [o.broadcast for _, o in sorted(state.outcomes.items()) if o.exchange == setup.exchanges - 1]
+    if not broadcasts:
+        return setup.start
+    agent = call_compiled(setup.algorithm.exchanges[-1].receive, zeros(setup.shapes.agent), broadcasts[-1])
+    return jax.device_get(setup.algorithm.model(agent).tree)

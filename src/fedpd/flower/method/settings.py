@@ -1,0 +1,114 @@
+"""The entries of a run's configuration that fedpd reads; the others are the user's own, for `algorithm` and `start`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
+from fedpd.core import Algorithm, Tree
+from fedpd.flower.carry.protocol import Form
+from fedpd.flower.method.shapes import Shapes
+
+Config = Mapping[str, Any]  # a run's configuration, the same on all sides
+MakeAlgorithm = Callable[[Config], Algorithm]
+MakeStart = Callable[[Config], Tree]
+OnTimeout = Literal["fail", "stale", "partial"]
+
+
+class Settings(NamedTuple):
+    """Entries of a run's configuration, by the same names with "-" for "_".
+
+    Attributes:
+        agents: N, the number of clients of the federation: f = (1/N) sum_i f_i, so it is part of the problem.
+        rounds: T, the number of rounds.
+        seed: The seed of all randomness, as in a simulation.
+        deadline: Seconds that a communication may take, from the order to the last reply.
+        on_timeout: What happens then if clients did not answer or their answers were refused: "fail" ends the run (it
+            can be resumed); "stale" counts their last message once more; "partial" continues without them.
+        evaluate_every: Communications between two evaluations by all clients; 0: never.
+        clip: The largest norm by which a client may move the mean (times N); 0: any.
+        secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+), where
+            the server learns the sum of all messages and no client's own; 0: without secure aggregation. Needs
+            `client_app(secure=True)`.
+        resend: Seconds after which an order without an answer is sent again, then twice as many, and so on.
+        poll: Seconds between two looks for replies.
+        out: A folder of the server for checkpoints, history.parquet and model.safetensors. Without it nothing is kept,
+            and the run cannot be resumed.
+        label: The run's name in the history.
+    """
+
+    agents: int
+    rounds: int
+    seed: int = 0
+    deadline: float = 600.0
+    on_timeout: OnTimeout = "fail"
+    evaluate_every: int = 1
+    clip: float = 0.0
+    secure_range: float = 0.0
+    resend: float = 60.0
+    poll: float = 0.5
+    out: Path | None = None
+    label: str = ""
+
+    @property
+    def form(self) -> Form:
+        """The form of the method: for agents that are all there, or for agents that come and go."""
+        return "partial" if self.on_timeout == "partial" else "whole"
+
+
+def read_settings(config: Config) -> Settings:
+    """Return the settings of a run's configuration.
+
+    Raises:
+        FedpdError: An entry is missing or breaks a rule.
+    """
+    for name, meaning in (("agents", "how many clients there are"), ("rounds", "T, how many rounds to run")):
+        if name not in config:
+            refuse(name, None, "is not in the run's configuration", f"Say there {meaning}, e.g. {name} = 4")
+    given = {name: config[key] for name in Settings._fields if (key := name.replace("_", "-")) in config}
+    settings = Settings(**given)
+    count("agents", settings.agents, "Give N, how many clients there are")
+    count("rounds", settings.rounds, "Give T, the number of rounds")
+    count("evaluate-every", settings.evaluate_every, "Give communications, or 0 for never", least=0)
+    check_seeds("seed", [settings.seed])
+    for name in ("deadline", "resend", "poll"):
+        positive(name, getattr(settings, name), "Give seconds")
+    at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for any")
+    at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masks")
+    choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
+    return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
+
+
+def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
+    """Return the form of the method that `on_timeout` needs; refuse where there is none."""
+    name = algorithm.description
+    if settings.on_timeout == "stale" and not algorithm.away.repeats:
+        rule = f"would count a message twice, and those of {name} are changes, or summed up by the server"
+        refuse("on-timeout", "stale", rule, 'Use "partial" or "fail"')
+    if settings.on_timeout != "partial":
+        return algorithm
+    if algorithm.away.everyone:
+        refuse("on-timeout", "partial", f"{name} needs all agents in every communication", 'Use "fail"')
+    return algorithm.away.partial or algorithm
+
+
+def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
+    """Refuse methods and settings that need more than the sum of all messages, if secure aggregation is asked for."""
+    if not settings.secure_range:
+        return
+    what, name = "secure-range", algorithm.description
+    if settings.agents < 3:
+        refuse(what, settings.secure_range, f"the sum of {settings.agents} clients hides nobody", "Have at least 3")
+    if settings.on_timeout != "fail":
+        rule = "the sums of different clients would show those in which they differ, so all must answer"
+        refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" with secure-range')
+    if settings.clip:
+        refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
+    if any(exchange.speaks is not None for exchange in algorithm.exchanges):
+        refuse(what, settings.secure_range, f"agents of {name} do not always send", "Use a method in which they do")
+    if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):
+        refuse(what, settings.secure_range, f"messages of {name} are not all real numbers", "Use another method")

@@ -1,0 +1,78 @@
+"""The shapes of states and messages, from the model alone: the server checks messages against them."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tree_math import Vector
+
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.precision import as_numpy, is_double
+from fedpd.core import Algorithm, Array, LocalObjective, Tree
+from fedpd.engine.costs import Costs, conversation, costs_of
+
+
+class Shapes(NamedTuple):
+    """Pytrees of shapes and types.
+
+    Attributes:
+        model: The user's own model.
+        agent: The state of an agent.
+        messages: A message of each exchange.
+        broadcasts: A broadcast of each exchange.
+        costs: The bytes of messages and broadcasts.
+    """
+
+    model: Tree
+    agent: Any
+    messages: list[Tree]
+    broadcasts: list[Tree]
+    costs: Costs
+
+
+def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
+    """Return the shapes of a method on a model.
+
+    fedpd traces a round of an agent without data: shapes do not depend on the samples.
+    """
+    dtype = jax.tree.leaves(start)[0].dtype
+
+    def losses(model: Tree, batch: Tree) -> Array:
+        return jnp.zeros(1, dtype)
+
+    f = LocalObjective(losses, None, {}, jnp.int32(1), None, None, jnp.int32(0))
+    x = Vector(start)
+    agent = jax.eval_shape(lambda x: algorithm.init(f, x), x)
+    said = conversation(algorithm, lambda _: f, (), agent, jax.eval_shape(algorithm.server, x))
+    model = jax.eval_shape(lambda tree: tree, start)
+    return Shapes(model, agent, [message for message, _ in said], [broadcast for _, broadcast in said], costs_of(said))
+
+
+def zeros(like: Tree) -> Tree:
+    """Return zeros of these shapes and types."""
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+
+
+def check_algorithm(algorithm: Any) -> Algorithm:
+    """Return the method, if it can run on a server and agents that only talk to the server."""
+    if not isinstance(algorithm, Algorithm):
+        refuse("algorithm", algorithm, "must return an Algorithm", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
+    if algorithm.timing.drifts:
+        rule = "leaves every agent with a model of its own, so there is none to hand back"
+        refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another")
+    return algorithm
+
+
+def check_start(start: Any) -> Tree:
+    """Return the model to start from with NumPy leaves, all in float64 if one of them is."""
+    start = jax.tree.map(np.asarray, start)
+    double = is_double(start)
+    start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)
+    leaves = jax.tree.leaves(start)
+    if not leaves or not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in leaves):
+        found = ", ".join(sorted({str(leaf.dtype) for leaf in leaves})) or "no arrays"
+        raise FedpdError(f"start holds {found}: models are floating-point. Give float32 or float64.")
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
+        raise FedpdError("start holds NaN or infinity. Start from finite numbers.")
+    return start

@@ -1,0 +1,210 @@
+"""Secure aggregation: the model is a plain run's up to fixed point, and the server sees no client's own message."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.common import bytes_to_ndarray
+
+from fedpd import Algorithm, FedpdError, algorithms
+from fedpd.core import Tree
+from fedpd.flower import FederationError, InProcessGrid, Settings, Strategy
+from fedpd.flower.carry.secure import MODULUS, fixed_point
+from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, Deliver, Fallible, app, run, start
+
+ROUNDS, BOUND = 6, 16.0
+CONFIGS = "secaggplus_configs"
+METHODS = {
+    "fedpd": FEDPD,
+    "fedpd, skipping": algorithms.fedpd(eta=0.5, p=0.5, oracle=GD),
+    "fedavg": algorithms.fedavg(oracle=GD),
+    "scaffold": algorithms.scaffold(step=0.2, iterations=3),
+    "feddyn": algorithms.feddyn(alpha=2.0, oracle=GD),
+}
+
+
+def assert_close(model: Tree, other: Tree) -> None:
+    """Up to fixed point: entries are rounded at random to multiples of 2 BOUND / 2^30, 3e-8, in every communication."""
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-6), model, other)
+
+
+class Listening(InProcessGrid):
+    """Keeps all that the server is told, and lets a test meddle with a stage's message before it is delivered."""
+
+    def __init__(self, algorithm: Algorithm, **options: Any) -> None:
+        super().__init__(app(algorithm, **({"secure": True} | options)), AGENTS, {})
+        self.told: list[RecordDict] = []
+        self.meddle: Any = None
+
+    def deliver(self, message: Message) -> Message | None:
+        if self.meddle is not None:
+            self.meddle(message)
+        reply = super().deliver(message)
+        if reply is not None and reply.has_content():
+            self.told.append(reply.content)
+        return reply
+
+
+def stage_of(message: Message) -> str:
+    record: Any = message.content.config_records.get(CONFIGS, {})
+    return str(record.get("stage", ""))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_model_is_that_of_a_plain_run_up_to_fixed_point(method: str) -> None:
+    algorithm = METHODS[method]
+    plain, secure = run(algorithm, ROUNDS), run(algorithm, ROUNDS, Listening(algorithm), secure_range=BOUND)
+    assert_close(secure.model, plain.model)
+    for column in ("round", "communications", "samples", "bytes_up"):
+        np.testing.assert_array_equal(secure.history[column], plain.history[column])
+
+
+def test_the_server_is_told_no_array_and_no_gradient() -> None:
+    grid = Listening(FEDPD)
+    found = run(FEDPD, ROUNDS, grid, secure_range=BOUND, evaluate_every=2)
+    assert grid.told
+    assert not any(array for content in grid.told for array in content.array_records.values())
+    assert np.isfinite(found.history["loss"][[0, 2, 4]]).all()
+    assert np.isnan(found.history["stationarity"]).all()
+
+
+def test_what_the_server_is_told_fills_the_masks_range() -> None:
+    """Messages themselves are below the levels of fixed point, a quarter of the modulus here."""
+    grid = Listening(FEDPD)
+    run(FEDPD, ROUNDS, grid, secure_range=BOUND)
+    records: list[Any] = [content.config_records.get(CONFIGS, {}) for content in grid.told]
+    parts = [part for record in records for part in record.get("masked_params", [])]
+    entries = np.concatenate([bytes_to_ndarray(part).ravel() for part in parts])
+    assert len(entries) == ROUNDS * AGENTS * (1 + DIMENSION + 1)  # the weight, w and b
+    share = np.mean(entries > fixed_point(BOUND, AGENTS).levels)
+    assert share == pytest.approx(3 / 4, abs=0.2)
+
+
+def test_a_range_that_would_cut_is_refused_by_name_and_says_what_is_enough() -> None:
+    with pytest.raises(
+        FederationError, match=r"beyond secure-range = 0.001 and would be cut. Try \d+ or more.*resumes it\.$"
+    ):
+        run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=0.001)
+
+
+def test_an_order_without_masks_is_refused() -> None:
+    with pytest.raises(FederationError, match="'0': the client refuses: its messages only leave under masks"):
+        run(FEDPD, ROUNDS, Listening(FEDPD))
+
+
+def test_clients_that_do_not_mask_are_refused() -> None:
+    with pytest.raises(FederationError, match="secure=True"):
+        run(FEDPD, ROUNDS, InProcessGrid(app(FEDPD), AGENTS, {}), secure_range=BOUND, deadline=10.0)
+
+
+def test_a_node_that_comes_back_amid_the_stages_begins_them_anew() -> None:
+    """Its keys are gone with Flower's context; its own state, in its file, is not."""
+    grid, fresh = Listening(FEDPD), {"share_keys", "collect_masked_vectors"}
+
+    def restart(message: Message) -> None:
+        if message.metadata.dst_node_id == 2 and stage_of(message) in fresh:
+            fresh.discard(stage_of(message))
+            grid.contexts[2].state = RecordDict()
+
+    grid.meddle = restart
+    assert_close(run(FEDPD, ROUNDS, grid, secure_range=BOUND).model, run(FEDPD, ROUNDS).model)
+    assert not fresh
+
+
+def test_shares_are_asked_for_only_when_all_have_answered() -> None:
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        asked.append(stage_of(message))
+        absent = stage_of(message) == "collect_masked_vectors" and message.metadata.dst_node_id == 3
+        return None if absent else deliver(message)
+
+    asked: list[str] = []
+    grid = Fallible(FEDPD, fault, secure=True)
+    with pytest.raises(FederationError, match="'2': no answer"):
+        run(FEDPD, ROUNDS, grid, secure_range=BOUND, deadline=1.0)
+    assert "collect_masked_vectors" in asked
+    assert "unmask" not in asked
+
+
+@pytest.mark.parametrize(
+    ("stage", "field", "value", "why"),
+    [
+        ("setup", "pk1", "not bytes", "does not have pk1, pk2"),
+        ("share_keys", "ctxts", [], "does not have dsts, ctxts"),
+        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message is not arrays"),
+        ("unmask", "shares", [1, 2, 3], "does not have nids, shares"),
+    ],
+)
+def test_a_client_that_breaks_a_stage_is_named(stage: str, field: str, value: Any, why: str) -> None:
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        here = stage_of(message) == stage and message.metadata.dst_node_id == 1
+        reply = deliver(message)
+        if reply is not None and here:
+            reply.content.config_records[CONFIGS][field] = value
+        return reply
+
+    with pytest.raises(FederationError, match=f"'0': secure aggregation: .*{why}"):
+        run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
+
+
+def test_a_share_that_is_not_ones_own_ends_the_run() -> None:
+    def fault(message: Message, deliver: Deliver) -> Message | None:
+        here = stage_of(message) == "unmask" and message.metadata.dst_node_id == 1
+        reply = deliver(message)
+        if reply is not None and here:
+            record: Any = reply.content.config_records[CONFIGS]
+            record["shares"] = [share[:4] + bytes(len(share) - 4) for share in record["shares"]]
+        return reply
+
+    with pytest.raises(FederationError, match=r"secure aggregation: .* Start the run again"):
+        run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
+
+
+def test_differential_privacy_composes_inside_of_the_masks() -> None:
+    plain = run(FEDPD, ROUNDS)
+    for noise in (1e-12, 0.1):
+        mod = LocalDpMod(clipping_norm=1e6, sensitivity=noise, epsilon=1.0, delta=1e-5)
+        found = run(FEDPD, ROUNDS, secure_range=BOUND, grid=Listening(FEDPD, mods=[mod]))
+        off = np.abs(found.model["w"] - plain.model["w"]).max()
+        assert (off < 1e-6) == (noise < 1e-6)
+
+
+def test_what_a_mod_says_against_an_order_is_heard() -> None:
+    """Flower's clipping at the client needs a norm from the server's wrapper, which is not there."""
+    with pytest.raises(FederationError, match="clipping"):
+        run(FEDPD, ROUNDS, secure_range=BOUND, grid=Listening(FEDPD, mods=[fixedclipping_mod]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all must answer"),
+        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all must answer"),
+        ({"clip": 1.0}, "clip = 1.0.*sees no client's own message"),
+        ({"agents": 2}, "secure-range.*hides nobody"),
+    ],
+)
+def test_what_sums_are_not_enough_for_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedpdError, match=message):
+        run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=BOUND, **settings)
+
+
+def test_a_method_whose_agents_may_be_silent_is_refused() -> None:
+    lag = algorithms.lag(step=0.1)
+    with pytest.raises(FedpdError, match="do not always send"):
+        run(lag, ROUNDS, Listening(lag), secure_range=BOUND)
+
+
+def test_flowers_loop_has_no_room_for_the_stages() -> None:
+    with pytest.raises(FedpdError, match="Use server_app"):
+        Strategy(FEDPD, start(), Settings(agents=AGENTS, rounds=1, secure_range=BOUND))
+
+
+@pytest.mark.parametrize("clients", [3, 4, 5, 64, 90, 1000])
+def test_the_sum_of_all_clients_stays_below_the_modulus(clients: int) -> None:
+    levels = fixed_point(1.0, clients).levels
+    assert clients * levels < MODULUS
+    assert levels == 2**30 or 2 * clients * levels >= MODULUS

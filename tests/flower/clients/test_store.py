@@ -1,0 +1,55 @@
+"""A client's own file."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedpd.engine.costs import Costs
+from fedpd.flower.carry.records import RefusedError
+from fedpd.flower.clients import store
+from fedpd.flower.method.agent import SavedAgent
+from fedpd.flower.method.shapes import Shapes
+
+
+def saved(number: int) -> SavedAgent:
+    return SavedAgent(number, {"x": np.zeros(2)}, {"x": np.arange(2.0)}, 0, np.array([3]), np.array([18]))
+
+
+def context(**node_config: str) -> Context:
+    return Context(1, 5, dict(node_config), RecordDict(), {})
+
+
+def test_what_is_saved_is_loaded_and_what_is_torn_is_lost(tmp_path: Path) -> None:
+    shapes = Shapes(None, {"x": np.zeros(2)}, [], [], Costs((), ()))
+    path = store.file(tmp_path, "ab-12")
+    assert store.load(path, shapes) is None
+    store.save(path, saved(7))
+    found = store.load(path, shapes)
+    assert found is not None
+    assert found.number == 7
+    np.testing.assert_array_equal(found.after["x"], [0, 1])
+    path.write_bytes(path.read_bytes()[:-1])
+    assert store.load(path, shapes) is None
+
+
+def test_only_the_newest_runs_are_kept(tmp_path: Path) -> None:
+    for run in range(store.KEPT + 3):
+        store.save(store.file(tmp_path, f"{run:x}"), saved(0))
+        time.sleep(0.002)
+    assert {path.stem for path in tmp_path.iterdir()} == {f"{run:x}" for run in range(3, store.KEPT + 3)}
+
+
+@pytest.mark.parametrize("run", ["../../etc/passwd", "", "a/b", "A", "a" * 81, "a.b"])
+def test_a_run_cannot_lead_out_of_the_folder(tmp_path: Path, run: str) -> None:
+    with pytest.raises(RefusedError, match="is not the identity of a run"):
+        store.file(tmp_path, run)
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "../x", "höre"])
+def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    folder = store.folder(context(**{"fedpd-state": str(tmp_path)}), name)
+    assert folder.parent == tmp_path
+    assert folder.resolve().parent == tmp_path.resolve()

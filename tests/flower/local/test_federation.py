@@ -1,0 +1,91 @@
+"""A real federation on this machine: SuperLink, SuperNodes, TLS, registered keys; and nothing left behind."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedpd.checks import FedpdError
+from fedpd.flower import local
+from fedpd.flower.local import programs
+from fedpd.flower.local.certificates import make_node_keys
+from fedpd.flower.local.federation import free_ports
+from fedpd.flower.local.processes import Member, end, start
+from tests.flower.deployment import AGENTS, Deployment, equal
+
+ROUNDS = 2
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    try:
+        yield Deployment(tmp_path)
+    finally:
+        if local.read(tmp_path / "federation") is not None:
+            local.down(tmp_path / "federation")
+
+
+@pytest.mark.smoke
+def test_an_app_on_a_real_federation(deployment: Deployment, tmp_path: Path) -> None:
+    """The model is that of a simulation; a stranger cannot join; nothing runs on afterwards."""
+    deployment.start(rounds=ROUNDS, out="results")
+    stranger = _stranger(deployment, tmp_path)
+    try:
+        equal(deployment.model("results", 300.0), deployment.simulated(rounds=ROUNDS))
+        assert programs.was_rejected(stranger)
+        assert not programs.is_online(stranger)
+    finally:
+        end([stranger])
+    nodes = programs.flwr(deployment.federation.home, "supernode", "list", programs.CONNECTION)["nodes"]
+    assert [node["status"] for node in nodes] == ["online"] * AGENTS
+    everyone = [psutil.Process(member.pid) for member in deployment.federation.members]
+    everyone += [child for process in everyone for child in process.children(recursive=True)]
+    folder = deployment.federation.folder
+    assert len(local.down(folder)) == AGENTS + 2
+    assert not [one for one in everyone if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert local.down(folder) == []
+
+
+def _stranger(deployment: Deployment, folder: Path) -> Member:
+    """A SuperNode with a key that nobody has registered."""
+    federation = deployment.federation
+    (port,) = free_ports(1)
+    keys = make_node_keys(folder, "stranger")
+    command = programs.supernode_command(federation.port, port, federation.certificates, keys, {"partition-id": 0})
+    member = Member("stranger", command, str(folder / "home"), str(folder / "stranger.log"))
+    return start(member, programs.environment(folder / "home"), folder)
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = [sys.executable, "-c", "print('the port is taken'); raise SystemExit(1)"]
+    monkeypatch.setattr(programs, "superlink_command", lambda *arguments: program)
+    with pytest.raises(FedpdError, match=r"(?s)superlink has ended before it was ready.*the port is taken"):
+        local.up(tmp_path / "federation", 2)
+    assert not (tmp_path / "federation").exists()
+
+
+def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(FedpdError, match="holds no federation"):
+        local.up(tmp_path, 2)
+    with pytest.raises(FedpdError, match="holds no federation"):
+        local.down(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_record_that_is_damaged_is_told(tmp_path: Path) -> None:
+    (tmp_path / "federation.json").write_text("{")
+    with pytest.raises(FedpdError, match=r"federation.json cannot be read"):
+        local.down(tmp_path)
+
+
+def test_other_mistakes(tmp_path: Path) -> None:
+    with pytest.raises(FedpdError, match="at least 1"):
+        local.up(tmp_path / "federation", 0)
+    member = {"name": "superlink", "command": [], "home": "", "log": ""}
+    (tmp_path / "federation.json").write_text(json.dumps({"agents": 3, "port": 1, "members": [member]}))
+    with pytest.raises(FedpdError, match="has 3 agents"):
+        local.up(tmp_path, 2)
