@@ -127,7 +127,7 @@ def _judge(view: AgentView, x: Vector) -> tuple[Judged, Judged]:
     tests = jnp.asarray(one.test_sizes)
     trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
     right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
-    found = Judged(trained, one.sizes.astype(float), right, loss, tests.astype(float))
+    found = Judged(trained, jnp.asarray(one.sizes, float), right, loss, tests.astype(float))
     return found, found
 
 
@@ -154,6 +154,7 @@ def _per_test(part: Callable[[Judged], Array]) -> Merge:
 
 
 OBJECTIVE = Measure(agent=_objective, reveals=True)
+VALUE = Measure(agent=_value)  # without the gradient, where nothing may be revealed
 JUDGEMENT = Measure(agent=_judge, tests=True)
 
 COUNTED = (

@@ -274,7 +274,7 @@ def _take_part(
 def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:
     """Return every agent's own weighted sum of all messages."""
     everyone = messages if layout.mesh is None else lax.all_gather(messages, AXIS, tiled=True)
-    weights = jax.vmap(weights_of)(shard.agent)  # (N, N)
+    weights = jax.vmap(weights_of)(jnp.asarray(shard.agent))  # (N, N)
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
 
 

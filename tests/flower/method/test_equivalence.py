@@ -13,8 +13,8 @@ from flwr.app import Context
 from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Evaluation
 from fedpd.engine.history import COLUMNS
-from fedpd.engine.metrics import ACCURACY
 from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, federate
+from fedpd.flower.method.ledger import ACCURACY
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole
 

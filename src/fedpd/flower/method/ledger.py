@@ -6,14 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
+from fedpd.engine.columns import FEDERATED, RECORDABLE
 from fedpd.engine.costs import Costs
 from fedpd.engine.history import History, Totals, extend, start_row
-from fedpd.engine.metrics import ACCURACY
 
-# Further columns, counted from the start of the run: bytes as Flower serialised them (all messages, evaluations and
-# repetitions included), and the answers that did not come in time, were refused, came from clients that had lost their
-# state, or were clipped.
-COUNTS = ("wire_bytes_up", "wire_bytes_down", "missing", "refused", "rebuilt", "clipped")
+# Further columns, counted from the start of the run. Serialised bytes include evaluations and repetitions.
+COUNTS = tuple(column.name for column in FEDERATED)
+ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
 WORK = ("updates", "samples", "senders", "receivers")
 Counts = Mapping[str, int]
 
@@ -44,8 +43,8 @@ def new_ledger(agents: int, exchanges: int) -> Ledger:
 def add_first_row(ledger: Ledger, metrics: Mapping[str, float]) -> Ledger:
     """Return the ledger with row 0, the start."""
     recorded = {name: metrics[name] for name in ACCURACY if name in metrics} | ledger.counts
-    loss, stationarity = metrics.get("loss", np.nan), metrics.get("stationarity", np.nan)
-    return ledger._replace(history=start_row(loss, stationarity, **recorded))
+    usual = {name: metrics.get(name, np.nan) for name in ("loss", "stationarity")}
+    return ledger._replace(history=start_row(**usual, **recorded))
 
 
 def add_counts(ledger: Ledger, **more: int) -> Ledger:

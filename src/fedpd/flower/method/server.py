@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Key, Tree
-from fedpd.engine.rounds import coin
+from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
 from fedpd.flower.carry.records import RefusedError, pack, unpack
 from fedpd.flower.method.agent import call_compiled
@@ -80,7 +80,7 @@ def initial_state(setup: ServerSetup) -> ServerState:
     return ServerState(server, 0, 0, [-1] * len(setup.names), {}, {})
 
 
-_coin = partial(jax.jit, static_argnums=0)(coin)
+_coin = partial(jax.jit, static_argnums=0)(toss_coin)
 
 
 def next_communication(setup: ServerSetup, state: ServerState, rounds: int) -> int | None:
