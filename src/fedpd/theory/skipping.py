@@ -58,7 +58,9 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "correc
     return np.concatenate([rows, m + 2 * (moved - k * m) / (k + 3)])
 
 
-def contraction(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact", of: Errors = "agents") -> float:
+def contraction(
+    hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact", of: Errors = "agents"
+) -> float:
     """The spectral radius of a stretch: in the long run the error falls by this factor per communication.
 
     of="agents": the error of every x_i and lambda_i. of="server": of the mean of the x_i and of x_0 only, which do not
