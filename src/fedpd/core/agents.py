@@ -1,4 +1,8 @@
-"""Agents and the one loop over them, whatever executes it: in sequence, at once, sharded over devices."""
+"""Agents and the one loop over them, whatever executes it: in sequence, at once, sharded over devices.
+
+Where the devices do not divide the agents, padding agents fill up the last device. They copy the first agent and are
+left out of every sum.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,10 +24,13 @@ AGENT = 1  # the first fold into a run's key, for what agents draw
 
 
 class Layout(NamedTuple):
-    """How the loop over agents is executed; hashable, it selects a compiled program.
+    """How the loop over agents is executed; it is hashable and selects a compiled program.
 
-    parallel: all agents at once (vmap), or one after another (scan), which keeps one agent's data in the cache.
-    mesh:     devices over which the agents are sharded; None: one device.
+    Attributes:
+        agents: N, padding agents not counted.
+        parallel: Whether all agents compute at once (vmap) or one after another (scan), which keeps one agent's data in
+            the cache.
+        mesh: The devices over which the agents are sharded; None: one device.
     """
 
     agents: int
@@ -32,17 +39,27 @@ class Layout(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """The problem's functions; hashable, apart from its arrays."""
+    """The functions of a problem, without its arrays; it is hashable.
+
+    Attributes:
+        losses: F of training samples.
+        penalty: The part of F that does not depend on a sample.
+        correct: Whether the model gets a sample right; None: there are no tests.
+        block: The number of samples that a full gradient takes at a time; None: all of them.
+        test_losses: F of test samples; None: `losses`.
+        statistics: The statistics that a batch is normalised by; None: the model has none.
+    """
 
     losses: Losses
     penalty: Penalty | None
     correct: Losses | None = None
-    block: int | None = None  # samples that a full gradient takes at a time; None: all of them
-    test_losses: Losses | None = None  # F of test samples; None: `losses`
+    block: int | None = None
+    test_losses: Losses | None = None
     statistics: Statistics | None = None
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
+        """Return the functions of a problem."""
         large = problem.dimension * int(problem.sizes.max()) > LARGE_GRADIENT
         block = problem.block or (BLOCK if large else None)
         judge = problem.evaluation
@@ -51,22 +68,34 @@ class Functions(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """The problem's arrays (on one device: of its agents)."""
+    """The arrays of a problem; on several devices, those of one device's agents.
 
-    data: Tree  # (N, n, ...)
-    sizes: AnyArray  # (N,)
-    scale: AnyArray | None  # (N,)
-    mask: AnyArray | None  # (N, n)
-    agent: AnyArray  # (N,) the i
-    real: AnyArray | None = (
-        None  # (N,) False on padding agents, which fill up the last device; None where there are none
-    )
-    test: Tree | None = None  # (N, m, ...)
-    test_sizes: AnyArray | None = None  # (N,)
+    They are NumPy arrays on the host and JAX arrays in a compiled program. In the loop over agents the first axis is
+    gone.
+
+    Attributes:
+        data: Training samples, leaves (N, n, ...).
+        sizes: (N,) the |D_i|.
+        scale: (N,) the w_i |D_i|; None: all are 1.
+        mask: (N, n) 1/|D_i| on samples and 0 on padding; None: all agents have n samples.
+        agent: (N,) the numbers i.
+        real: (N,) False on padding agents; None: there are none.
+        test: Test samples, leaves (N, m, ...).
+        test_sizes: (N,) the numbers of test samples.
+    """
+
+    data: Tree
+    sizes: AnyArray
+    scale: AnyArray | None
+    mask: AnyArray | None
+    agent: AnyArray
+    real: AnyArray | None = None
+    test: Tree | None = None
+    test_sizes: AnyArray | None = None
 
 
 def arrays(problem: Problem) -> Shard:
-    """The arrays of a problem; mask and scale only where agents differ in size or weight."""
+    """Return the arrays of a problem; mask and scale only where agents differ in size or weight."""
     length = jax.tree.leaves(problem.data)[0].shape[1]
     dtype = np.float64 if problem.double else np.float32
     mask = scale = None
@@ -82,22 +111,41 @@ def arrays(problem: Problem) -> Shard:
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
-    """body(one agent's part) -> (to sum, to keep); returns (sum over agents, stacked)."""
+    """Run a function without state on every agent.
+
+    Args:
+        body: (one agent's part) -> (to sum, to keep).
+        stacked: The agents' parts, leaves (N, ...).
+        layout: How the loop is executed.
+
+    Returns:
+        The sum over agents, and what is kept, leaves (N, ...).
+    """
     total, _, kept = update_agents(lambda _, one: _without_state(*body(one)), None, stacked, layout)
     return total, kept
 
 
 def _without_state(part: Tree, kept: Tree) -> tuple[Tree, None, Tree]:
+    """Return the result of a body without state in the form of one with state."""
     return part, None, kept
 
 
 def update_agents(
     body: Callable[[Any, Any], tuple[Tree, Any, Tree]], agents: Any, stacked: Tree, layout: Layout
 ) -> tuple[Tree, Any, Tree]:
-    """The one loop over agents. body(agent, one agent's part) -> (to sum, agent, to keep).
+    """Run a function on every agent and its state: the one loop over agents.
 
-    Returns (sum over agents, agents, stacked). One agent after another, their state is carried through the loop and
-    written where it was read: a second copy of all agents is never made, and one agent is finished before the next.
+    One agent after another, their state is carried through the loop and written where it was read: a second copy of all
+    agents is never made, and one agent is finished before the next.
+
+    Args:
+        body: (agent, one agent's part) -> (to sum, agent, to keep).
+        agents: The agents' state, leaves (N, ...).
+        stacked: The agents' parts, leaves (N, ...).
+        layout: How the loop is executed.
+
+    Returns:
+        The sum over agents, the agents' new state, and what is kept, both with leaves (N, ...).
     """
     if layout.parallel:
         parts, agents, kept = jax.vmap(body)(agents, stacked)
@@ -123,7 +171,15 @@ def update_agents(
 def each_in_place(
     change: Callable[[Any, Any], Any], agents: Any, stacked: Tree, layout: Layout, silent: Array | None
 ) -> Any:
-    """change(agent, one agent's part) -> agent for all of them, unless it is `silent` (None: it is not)."""
+    """Change every agent's state where it lies.
+
+    Args:
+        change: (agent, one agent's part) -> agent.
+        agents: The agents' state, leaves (N, ...).
+        stacked: The agents' parts, leaves (N, ...).
+        layout: How the loop is executed.
+        silent: Whether nothing is changed; None: it is.
+    """
     if layout.parallel:
         return unchanged_if_silent(silent, lambda: jax.vmap(change)(agents, stacked), agents)
 
@@ -137,15 +193,21 @@ def each_in_place(
 
 
 def unchanged_if_silent(silent: Array | None, change: Callable[[], Tree], unchanged: Tree) -> Tree:
-    """change(), or what there was if it is `silent` (None: it is not)."""
+    """Return `unchanged` if `silent` is true, otherwise change(); None counts as false and costs no condition."""
     return change() if silent is None else lax.cond(silent, lambda: unchanged, change)
 
 
 def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: Any) -> Tree:
-    """function(*arguments), computed before anything that uses it, and after all that it uses; `true` is.
+    """Return function(*arguments), which XLA computes apart from all that comes before and after it.
 
     XLA would merge reading an agent, its last operations and writing it into loops that read some arrays of all agents
-    while they write others, and copy them all to be safe: for every agent. It does not merge across a condition.
+    while they write others, and would copy all these arrays for every agent to be safe. It does not merge across a
+    condition.
+
+    Args:
+        function: What to compute.
+        true: A condition that always holds, and that XLA cannot know to hold.
+        arguments: The arguments of the function.
     """
     shapes = jax.eval_shape(function, *arguments)
 
@@ -156,9 +218,16 @@ def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: 
 
 
 def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | None = None) -> Tree:
-    """Arrays of all agents, filled up with copies of the first one until every device (or block) has as many.
+    """Return arrays of all agents, filled up with copies of the first one until every device (or block) has as many.
 
-    A padding agent has the data, the randomness and so the state of the agent it copies; it is left out of every sum.
+    A padding agent has the data, the randomness and so the state of the agent that it copies; it is left out of every
+    sum.
+
+    Args:
+        tree: Arrays of all agents, or a `Shard`, whose `real` is then set.
+        layout: How the loop over agents is executed.
+        axis: The axis of the agents.
+        block: Fill up to a multiple of this number; None: of the number of devices.
     """
     extra = -layout.agents % (block or (1 if layout.mesh is None else layout.mesh.size))
     if not extra:
@@ -174,26 +243,27 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
 
 
 def zero_for_padding(one: Shard, part: Tree) -> Tree:
-    """What an agent adds to a sum over agents: nothing where it is a padding agent."""
+    """Return what an agent adds to a sum over agents: `part`, or 0 where it is a padding agent."""
     real = one.real
     return part if real is None else jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), part)
 
 
 def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
+    """Return f_i of one agent; `effort` is the part of its local steps that a straggler does."""
     losses, penalty, block = functions.losses, functions.penalty, functions.block
     size, scale, mask, agent = jax.tree.map(jnp.asarray, (one.sizes, one.scale, one.mask, one.agent))
     return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:
-    """The randomness of an agent in a round, from (seed, round, agent) alone: the same in any layout or place."""
+    """Return the key of an agent in a round, from (seed, round, agent) alone: the same in any layout or place."""
     for word in (AGENT, r, agent, exchange)[: 4 if exchange else 3]:
         key = jax.random.fold_in(key, word)
     return key
 
 
 def sharded(function: Callable[..., Any], layout: Layout, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """`function` on every device's own agents; itself where there is one device."""
+    """Return `function` run on every device's own agents, or itself where there is one device."""
     if layout.mesh is None:
         return function
     return jax.shard_map(function, mesh=layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -11,25 +11,38 @@ from fedpd.core.types import AnyArray, Array, Losses, Penalty, Tree
 
 
 class LocalObjective(NamedTuple):
-    """f_i as its agent sees it: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x))."""
+    """f_i as its agent sees it: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x)).
+
+    Attributes:
+        losses: (model, batch) -> (B,) losses F(x; xi).
+        penalty: (model) -> scalar, the part of F that does not depend on a sample.
+        data: The agent's samples, leaves (n, ...).
+        size: |D_i|.
+        scale: w_i |D_i|; None: 1.
+        mask: (n,) 1/|D_i| on samples and 0 on padding; None: nothing is padded.
+        agent: i.
+        effort: The part of its local steps that a straggler does, in (0, 1]; None: all of them.
+        block: The number of samples that a full gradient takes at a time; None: all of them.
+    """
 
     losses: Losses
     penalty: Penalty | None
-    data: Tree  # (n, ...)
-    size: Array  # |D_i|
-    scale: Array | None  # w_i |D_i|, None where it is 1
-    mask: Array | None  # (n,) 1/|D_i| on samples, 0 on padding; None where nothing is padded
-    agent: Array  # i
-    effort: Array | None = None  # the part of its local steps that a straggler does, in (0, 1]; None: all of them
-    block: int | None = None  # samples that a full gradient takes at a time; None: all of them
+    data: Tree
+    size: Array
+    scale: Array | None
+    mask: Array | None
+    agent: Array
+    effort: Array | None = None
+    block: int | None = None
 
     def steps(self, iterations: Any) -> Any:
-        """How many of Q local steps this agent does this round: Q, or less (but one at least) if it is a straggler."""
+        """Return how many of Q local steps this agent does: Q, or fewer (but at least one) for a straggler."""
         if self.effort is None:
             return iterations
         return jnp.maximum(1, jnp.ceil(self.effort * iterations)).astype(jnp.int32)
 
     def _mean(self, x: Vector, batch: Tree, mask: Array | None) -> Array:
+        """Return the weighted mean of the losses of a batch, plus the penalty, times the scale."""
         losses = self.losses(x.tree, batch)
         mean = jnp.mean(losses) if mask is None else jnp.sum(losses * mask)
         if self.penalty is not None:
@@ -37,13 +50,15 @@ class LocalObjective(NamedTuple):
         return mean if self.scale is None else self.scale * mean
 
     def value(self, x: Vector) -> Array:
+        """Return f_i(x), over all of the agent's samples."""
         return self._mean(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[0]
 
     def gradient(self, x: Vector) -> Vector:
-        """grad f_i(x), over all of the agent's samples."""
+        """Return grad f_i(x), over all of the agent's samples."""
         return jax.grad(self._mean)(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[1]
 
     def value_and_gradient(self, x: Vector) -> tuple[Array, Vector]:
+        """Return f_i(x) and grad f_i(x), over all of the agent's samples."""
         if self.block is None:
             return jax.value_and_grad(self._mean)(x, self.data, self.mask)
         value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block)
@@ -56,25 +71,33 @@ class LocalObjective(NamedTuple):
         return (value, gradient) if self.scale is None else (self.scale * value, self.scale * gradient)
 
     def _sum(self, x: Vector, rows: Tree, inside: Array) -> Array:
+        """Return the sum of the losses of the rows that are `inside`."""
         return jnp.sum(self.losses(x.tree, rows) * inside)
 
     def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
-        """h_i(x; xi), averaged over a batch of samples (eq. sample)."""
+        """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples."""
         return jax.grad(self._mean)(x, batch, None)
 
     def rows(self, indices: Array) -> Tree:
-        """The samples of these indices, of any shape: leaves (*indices.shape, ...)."""
+        """Return the samples of these indices, which may have any shape: leaves (*indices.shape, ...)."""
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
 
 
 def in_blocks(
     function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: AnyArray, block: int
 ) -> Tree:
-    """The sum of function(x, rows, inside) over blocks of the first `size` samples.
+    """Return the sum of function(x, rows, inside) over blocks of the first `size` samples.
 
-    The last block goes on with the first samples, where `inside` is False: so a block holds this agent's samples only,
-    however far its data is padded. Takes the memory of a block, and no time for padding. Measured on 90 agents of 103
-    to 756 samples, a small convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
+    The last block continues with the first samples, where `inside` is False: so a block holds this agent's samples
+    only, and no padding. Takes the memory of a block, and no time for padding. Measured on 90 agents of 103 to 756
+    samples, a small convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
+
+    Args:
+        function: (x, rows, inside (block,)) -> what to sum.
+        x: The model.
+        data: The agent's samples, leaves (n, ...).
+        size: The number of samples that count.
+        block: The number of samples per block.
     """
 
     def rows_of(q: Any) -> tuple[Tree, Array]:
@@ -94,8 +117,13 @@ def in_blocks(
 class Subproblem(NamedTuple):
     """What a local oracle minimises: `phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2`.
 
-    Every method here differs only in these two terms (None: absent). Written this way, what does not depend on x is
-    computed once and stays out of the oracle's loop.
+    All methods differ only in these two terms. Written this way, what does not depend on x is computed once and stays
+    out of the oracle's loop.
+
+    Attributes:
+        f: The agent's f_i.
+        linear: The linear term; None: absent.
+        curvature: The curvature; None: absent.
     """
 
     f: LocalObjective
@@ -103,23 +131,36 @@ class Subproblem(NamedTuple):
     curvature: Any = None
 
     def complete(self, gradient: Vector, x: Vector) -> Vector:
-        """grad phi_i(x), given (an estimate of) grad f_i(x)."""
+        """Return grad phi_i(x), given grad f_i(x) or an estimate of it."""
         if self.linear is not None:
             gradient = gradient + self.linear
         return gradient if self.curvature is None else gradient + self.curvature * x
 
     def gradient(self, x: Vector) -> Vector:
+        """Return grad phi_i(x)."""
         return self.complete(self.f.gradient(x), x)
 
 
 def augmented_lagrangian(f: LocalObjective, x0: Vector, dual: Vector, eta: Any) -> Subproblem:
-    """`L_i(x) = f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta)`, up to a constant.
+    """Return L_i(x) = f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta), up to a constant.
 
     Its gradient grad f_i(x) + lambda_i + (x - x_0)/eta is grad f_i(x) + (lambda_i - x_0/eta) + x/eta.
+
+    Args:
+        f: The agent's f_i.
+        x0: x_0.
+        dual: lambda_i.
+        eta: 1/eta is the weight of the quadratic term.
     """
     return Subproblem(f, dual - x0 / eta, 1 / eta)
 
 
 def proximal(f: LocalObjective, centre: Vector, rho: Any) -> Subproblem:
-    """f_i(x) + (rho/2) ||x - centre||^2, up to a constant."""
+    """Return f_i(x) + (rho/2) ||x - centre||^2, up to a constant.
+
+    Args:
+        f: The agent's f_i.
+        centre: Where the quadratic term is 0.
+        rho: Its weight.
+    """
     return Subproblem(f, -rho * centre, rho)

@@ -1,4 +1,4 @@
-"""Which samples a stochastic oracle draws. A draw is a function, so that a test can replay recorded ones."""
+"""Which samples a stochastic oracle draws. A draw is a function, so that a test can replay recorded draws."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,17 @@ Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]  # (key, r, 
 
 
 def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...]) -> Array:
-    """Indices uniform in {0, ..., size-1}, with replacement and without modulo bias.
+    """Return indices uniform in {0, ..., size-1}, drawn with replacement and without modulo bias.
 
     Lemire's method: the high word of (32 random bits) * size, drawn again where the low word falls into the
     2^32 mod size values that would make some indices likelier. That happens with probability below size/2^32.
+
+    Args:
+        key: The key of this draw.
+        r: The round; not used here.
+        agent: The agent's number; not used here.
+        size: The number of samples to choose from.
+        shape: The shape of the result.
     """
     size = jnp.asarray(size, jnp.uint32)
     threshold = (jnp.uint32(0) - size) % size  # 2^32 mod size
@@ -34,7 +41,7 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
 
 
 def _multiply(a: Array, b: Array) -> tuple[Array, Array]:
-    """The high and the low 32 bits of the 64-bit product of two uint32 (JAX has no 64-bit integers beside float32)."""
+    """Return the high and the low 32 bits of the product of two uint32 (JAX has no 64-bit integers beside float32)."""
     half, low_bits = jnp.uint32(16), jnp.uint32(0xFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low_bits, b >> half, b & low_bits
     middle = a_high * b_low + ((a_low * b_low) >> half)

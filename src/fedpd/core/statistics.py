@@ -1,7 +1,7 @@
-"""Statistics stay local: what a model normalises by when it is judged, measured by each agent on its own samples.
+"""Batch statistics stay local: each agent measures on its own samples what a model normalises by in evaluation.
 
-While it trains, a model with batch normalisation normalises every batch by that batch's own statistics: its loss is a
-function of parameters and batch, and nothing else is kept. To judge agent i's samples one by one, the statistics are
+In training, a model with batch normalisation normalises every batch by that batch's own statistics: its loss is a
+function of parameters and batch, and nothing else is kept. To evaluate agent i's samples one by one, the statistics are
 those of agent i's training samples at that very model: their mean over the batches that f_i is made of, normalised as
 in training ("PreciseBN": Wu and Johnson, Rethinking "Batch" in BatchNorm, 2021). They are never sent, never averaged
 over agents, and never stored.
@@ -18,12 +18,20 @@ from fedpd.core.agents import BLOCK, Functions, Shard, arrays
 
 
 def with_own_statistics(functions: Functions, one: Shard, x: Vector) -> Vector:
-    """What an agent's samples are judged with: x, or (x, the agent's statistics at x) where there are any."""
+    """Return x, or (x, the agent's statistics at x) if the model has some: what its samples are evaluated with."""
     return x if functions.statistics is None else Vector((x.tree, _own(functions, one, x)))
 
 
 def local_statistics(problem: Problem, model: Tree) -> Tree:
-    """Every agent's statistics at a model, leaves (N, ...): to predict for agent i, normalise by row i."""
+    """Return every agent's statistics at a model, leaves (N, ...): to predict for agent i, normalise by row i.
+
+    Args:
+        problem: A problem whose model has batch normalisation.
+        model: The model.
+
+    Raises:
+        FedpdError: If the problem's model normalises by no statistics.
+    """
     if problem.statistics is None:
         raise FedpdError(f"{problem.name}: its model normalises by no statistics. Predict with the model alone.")
     functions = Functions.of(problem)
@@ -33,7 +41,7 @@ def local_statistics(problem: Problem, model: Tree) -> Tree:
 
 
 def _own(functions: Functions, one: Shard, x: Vector) -> Tree:
-    """The mean of the statistics of an agent's batches."""
+    """Return the mean of the statistics of an agent's batches."""
     measure, block = functions.statistics, functions.block or BLOCK
     assert measure is not None  # asked for only where there are statistics
 

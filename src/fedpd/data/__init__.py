@@ -1,4 +1,4 @@
-"""Data by agent: synthetic, from files, from the Hub, from arrays."""
+"""Federated data: generated, from files, from the Hugging Face Hub, or from arrays."""
 
 from fedpd.data.characters import characters
 from fedpd.data.federated import Federated, Samples, from_arrays

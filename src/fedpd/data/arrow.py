@@ -1,4 +1,4 @@
-"""Columns of an Arrow table as NumPy arrays, and its rows by client."""
+"""Arrow tables: read columns as NumPy arrays, and group rows by client."""
 
 import math
 from collections.abc import Sequence
@@ -15,17 +15,19 @@ Shape = tuple[int, ...]
 
 
 def check_columns(held: Sequence[str], wanted: Sequence[str], where: str) -> None:
+    """Refuse a column that the source does not hold."""
     for column in wanted:
         if column not in held:
             refuse(f"{where}: column", column, "there is no such column", nearest(column, held))
 
 
 def as_tuple(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one column or several as a tuple of names."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.ndarray:
-    """(n, ...) of one column; (n, k) of a sequence of k columns of numbers."""
+    """Return the features: (n, ...) of one column, (n, k) of a sequence of k columns of numbers."""
     if isinstance(columns, str):
         return to_numpy(table[columns], f"{where}: column {columns!r}")
     if not columns:
@@ -39,7 +41,7 @@ def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.nd
 
 
 def reshape(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:
-    """x (n, ...) with samples of the shape asked for."""
+    """Return x, (n, ...), with samples of the given shape."""
     if shape is None:
         return x
     if any(axis < 1 for axis in shape) or math.prod(shape) != math.prod(x.shape[1:]):
@@ -48,7 +50,7 @@ def reshape(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:
 
 
 def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) -> dict[str, Samples]:
-    """{client: its rows of x and of the column `label`}, in the order in which the clients first appear."""
+    """Return {client: its rows of x and of the column `label`}, in the order in which the clients first appear."""
     y = to_numpy(table[label], f"{where}: column {label!r}")
     names = _plain(table[client], f"{where}: column {client!r}").cast(pa.string()).dictionary_encode()
     codes = names.indices.to_numpy()
@@ -64,7 +66,10 @@ def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) ->
 
 
 def to_numpy(column: Any, what: str) -> np.ndarray:
-    """(n, ...): numbers and texts as they are, lists of one length as an axis, bytes of one length as uint8."""
+    """Return a column as an array (n, ...).
+
+    Numbers and texts stay as they are, lists of one length become an axis, bytes of one length become uint8.
+    """
     array = _plain(column, what)
     kind = array.type
     if pa.types.is_fixed_size_binary(kind):
@@ -89,7 +94,7 @@ def to_numpy(column: Any, what: str) -> np.ndarray:
 
 
 def _plain(column: Any, what: str) -> Any:
-    """The column as one array without nulls, dictionaries and extensions."""
+    """Return the column as one array without nulls, dictionaries and extensions."""
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise FedpdError(f"{what}: row {row} is null. Fill or drop such rows.")
@@ -100,6 +105,7 @@ def _plain(column: Any, what: str) -> Any:
 
 
 def _one_length(lengths: Any, what: str) -> int:
+    """Return the length that all rows share."""
     extremes = pc.min_max(lengths).as_py()
     least, most = extremes["min"] or 0, extremes["max"] or 0
     if least != most:

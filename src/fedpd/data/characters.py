@@ -1,8 +1,8 @@
-"""Characters that are drawn, not collected: a stand-in for handwriting by writer, where no such data is at hand.
+"""Generated characters: a stand-in for handwriting by writer, for when no such data is at hand.
 
-A class is a stroke through four random points. A writer draws it in a hand of its own, slanted, scaled, shifted and of
-its own thickness, and every character a little differently. So all writers share the classes, and no two the pixels,
-which is the kind of heterogeneity that FEMNIST has. Nothing measured here is a number of FEMNIST.
+A class is a stroke through four random points. Each writer draws it with its own slant, scale, shift and thickness, and
+draws every character a little differently. So all writers share the classes, and no two share the pixels, which is the
+kind of heterogeneity that FEMNIST has. Nothing measured on this data is a result for FEMNIST.
 """
 
 import numpy as np
@@ -23,7 +23,27 @@ def characters(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> Federated:
-    """`samples` characters of each writer, size x size pixels of float32 in [0, 1]; test_share of them are test."""
+    """Return generated characters by writer, an image of a stroke each.
+
+    Args:
+        writers: N, the number of writers. Each is an agent.
+        samples: Characters per writer, train and test together.
+        classes: K, the number of different characters.
+        size: Pixels per side. Features are (size, size), float32 in [0, 1].
+        test_share: The share of each writer's characters that is set aside for tests, in (0, 1).
+        seed: The seed of all draws.
+
+    Returns:
+        Data of `writers` agents, named "writer 0", "writer 1" and so on.
+
+    Examples:
+        >>> characters(writers=3, samples=10, classes=5, size=8)
+        Federated 'generated characters'
+          agents   3
+          samples  24 train (8 per agent), 6 test (2 per agent)
+          features (8, 8) float32
+          classes  5
+    """
     count("writers", writers, "Give the writers, each an agent")
     count("samples", samples, "Give the characters of a writer", least=2)
     count("classes", classes, "Give the different characters, e.g. 62", least=2)
@@ -42,7 +62,7 @@ def characters(
 
 
 def _written(rng: np.random.Generator, corners: np.ndarray, samples: int, size: int) -> Samples:
-    """One writer's characters: the classes' strokes under the writer's own map of the page, each a little shaken."""
+    """Draw one writer's characters: the classes' strokes under the writer's own map of the page, with some noise."""
     hand = np.eye(2) + rng.normal(0, 0.2, (2, 2))
     shift, thickness = rng.normal(0, 0.05, 2), rng.uniform(*THICKNESS)
     labels = rng.integers(len(corners), size=samples)
@@ -58,7 +78,7 @@ def _written(rng: np.random.Generator, corners: np.ndarray, samples: int, size: 
 
 
 def _stroke(corners: np.ndarray) -> np.ndarray:
-    """Points on the cubic Bezier curves with these four corners, (samples, 4, 2) -> (samples, POINTS, 2)."""
+    """Return points on the cubic Bezier curves with these four corners, (samples, 4, 2) -> (samples, POINTS, 2)."""
     t = np.linspace(0, 1, POINTS)
     weights = np.stack([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
     return np.einsum("pc,scd->spd", weights, corners)

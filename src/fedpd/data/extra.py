@@ -1,4 +1,4 @@
-"""What only some loaders need is imported when they are called."""
+"""Optional packages: import them only when a loader that needs them is called."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ from fedpd.base.checks import FedpdError
 
 
 def extra(module: str) -> Any:
-    """The module, if it is installed."""
+    """Return the module, or raise an error that says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,10 +1,13 @@
-"""Data by agent: one type for every source, and one door that checks it.
+"""Federated data: one type for every source, and one function that checks it.
 
-The rules, whatever the source:
-- features are as stored, never scaled: uint8, int32, float32 and float64 stay; bool becomes uint8, other integers
-  int32, float16 float32. `dtype` asks for another. All agents share one dtype and one shape of a sample.
-- labels are int32, with the values they have in the source; see `fedpd.data.labels` for texts and for the classes.
-- every agent has at least one sample, in train or in test. Sizes may differ as they will.
+The rules hold for every source:
+
+- Features stay as stored and are never scaled: uint8, int32, float32 and float64 stay; bool becomes uint8, other
+  integers become int32, float16 becomes float32. `dtype` asks for another. All agents share one dtype and one shape of
+  a sample.
+- Labels are int32, with the values that they have in the source; `fedpd.data.labels` says how texts and classes are
+  treated.
+- Every agent has at least one sample, in train or in test. Sizes may differ.
 """
 
 from collections import Counter
@@ -23,7 +26,12 @@ Key = tuple[str, str]  # (part, agent)
 
 
 class Samples(TypedDict):
-    """x (n, ...) and y (n,)."""
+    """Samples of one agent.
+
+    Attributes:
+        x: Features, (n, ...).
+        y: Labels, (n,) int32.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -31,13 +39,15 @@ class Samples(TypedDict):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
-    """The samples of N agents. `train` is what `problems.from_losses` takes as its data.
+    """The samples of N agents; `train` is what `problems.from_losses` takes as its data.
 
-    names:       N names of agents, all different.
-    train, test: N samples each, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 where an agent has none of that part.
-    classes:     (K,) int32, ascending: the values that y can have.
-    label_names: K names of the classes, or None.
-    name:        what the data is called in tables and figures.
+    Attributes:
+        names: N names of agents, all different.
+        train: N training sets, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 where an agent has no training samples.
+        test: N test sets of the same form; n_i = 0 where an agent has no test samples.
+        classes: (K,) int32, ascending: the values that y can have.
+        label_names: K names of the classes, or None.
+        name: The name of the data in tables and figures.
     """
 
     names: tuple[str, ...]
@@ -49,21 +59,22 @@ class Federated:
 
     @property
     def agents(self) -> int:
+        """N, the number of agents."""
         return len(self.names)
 
     @property
     def sizes(self) -> np.ndarray:
-        """(N,) the agents' numbers of training samples."""
+        """(N,) numbers of training samples."""
         return np.array([len(samples["y"]) for samples in self.train])
 
     @property
     def test_sizes(self) -> np.ndarray:
-        """(N,) the agents' numbers of test samples."""
+        """(N,) numbers of test samples."""
         return np.array([len(samples["y"]) for samples in self.test])
 
     @property
     def samples(self) -> int:
-        """All samples of all agents, train and test."""
+        """The number of all samples of all agents, train and test."""
         return int(self.sizes.sum() + self.test_sizes.sum())
 
     @property
@@ -102,19 +113,31 @@ def from_arrays(
     dtype: DTypeLike | None = None,
     name: str = "arrays",
 ) -> Federated:
-    """Data that is in memory, {agent: {"x": (n_i, ...), "y": (n_i,)}}; agents may be in train, in test or in both.
+    """Return federated data from arrays in memory.
 
-    classes:     K for the labels 0..K-1, or the labels; by default as `fedpd.data.labels` says.
-    label_names: what the classes are called, in their order.
+    Args:
+        train: {agent: {"x": (n_i, ...), "y": (n_i,)}}. An agent may be in train, in test or in both.
+        test: Test samples of the same form; None: there are none.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        label_names: The names of the classes, in their order.
+        dtype: The dtype of the features; None: as stored.
+        name: The name of the data in tables and figures.
 
-    >>> two = from_arrays({"left": {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, "right": {"x": np.ones((1, 2)), "y": [2]}})
-    >>> two.names, two.sizes.tolist(), two.classes.tolist()
-    (('left', 'right'), [3, 1], [0, 1, 2])
+    Raises:
+        FedpdError: If an agent has no samples, or samples differ in shape, or a number is not finite, or a label is not
+            one of the classes. The message names the agent.
+
+    Examples:
+        >>> left, right = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [2]}
+        >>> two = from_arrays({"left": left, "right": right})
+        >>> two.names, two.sizes.tolist(), two.classes.tolist()
+        (('left', 'right'), [3, 1], [0, 1, 2])
     """
     return assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
 
 
 def _place(agent: str, part: str) -> str:
+    """Return how an error names one part of an agent's data."""
     return f"{part} data of agent {agent!r}"
 
 
@@ -128,7 +151,7 @@ def assemble(
     dtype: DTypeLike | None,
     name: str,
 ) -> Federated:
-    """As `from_arrays`, with `place` saying where an agent's data comes from."""
+    """Return federated data as `from_arrays` does; `place` says where an agent's data comes from."""
     for part in (train, test):
         if not isinstance(part, Mapping):
             remedy = 'Give {agent: {"x": features, "y": labels}}, an entry an agent'
@@ -161,7 +184,7 @@ def assemble(
 
 
 def _samples(given: Mapping[str, Any], where: str) -> Samples:
-    """x and y of one agent as arrays with as many rows."""
+    """Return x and y of one agent as arrays with the same number of rows."""
     if not isinstance(given, Mapping) or not {"x", "y"} <= set(given):
         held = sorted(given) if isinstance(given, Mapping) else type(given).__name__
         refuse(where, held, "must hold x and y", 'Give {"x": (n, ...), "y": (n,)}')
@@ -178,13 +201,14 @@ def _samples(given: Mapping[str, Any], where: str) -> Samples:
 
 
 def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place: Place) -> None:
+    """Refuse an agent without samples."""
     for agent in names:
         if not any((part, agent) in held for part in ("train", "test")):
             raise FedpdError(f"{place(agent, 'train')}: there are no samples, and none to test. Leave the agent out.")
 
 
 def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | None) -> dict[Key, np.ndarray]:
-    """All arrays in one dtype, with samples of one shape, finite."""
+    """Return all features in one dtype, after checking that samples have one shape and are finite."""
     first_part, first = next(iter(arrays))
     shape = arrays[first_part, first].shape[1:]
     for (part, agent), x in arrays.items():
@@ -200,7 +224,7 @@ def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | No
 
 
 def checked_dtype(dtype: DTypeLike | None) -> np.dtype | None:
-    """The dtype asked for, if any, where features can have it."""
+    """Return the dtype that is asked for, if any, after checking that features can have it."""
     if dtype is None:
         return None
     try:
@@ -213,7 +237,10 @@ def checked_dtype(dtype: DTypeLike | None) -> np.dtype | None:
 
 
 def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:
-    """uint8, int32, float32 or float64: what `dtypes` are kept in together. Integers follow the floating-point ones."""
+    """Return the one dtype that keeps all of `dtypes`: uint8, int32, float32 or float64.
+
+    Integers among floating-point numbers become floating-point numbers.
+    """
     kept = set(dtypes)
     floats = {dtype for dtype in kept if dtype.kind == "f"}
     if floats:
@@ -222,7 +249,7 @@ def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:
 
 
 def _cast(x: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
-    """x in `dtype`, unless a number is not finite or would become another one than rounding makes it."""
+    """Return x in `dtype`; refuse a number that is not finite, or that changes by more than rounding."""
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         sample = int(np.argwhere(~np.isfinite(x))[0][0])
         raise FedpdError(f"{where}: sample {sample} holds NaN or infinity in x. Clean or drop it.")

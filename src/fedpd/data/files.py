@@ -1,4 +1,4 @@
-"""A data file by its name alone: LEAF's json or Parquet."""
+"""Data files by their name alone: LEAF's json or Parquet."""
 
 from pathlib import Path
 
@@ -20,10 +20,14 @@ def load(
     label: str = "label",
     split: str | None = None,
 ) -> Federated:
-    """Parquet (a file, or a folder of such files) with these columns, or LEAF's json.
+    """Return federated data from Parquet (a file, or a folder of such files) or from LEAF's json.
 
-    features: the columns, separated by commas; None: one of the usual names.
-    split:    None: the column `split`, if there is one.
+    Args:
+        path: The file or folder.
+        client: The column with the client's name; needed for Parquet.
+        features: The columns of features, separated by commas; None: the first of the usual names that the file has.
+        label: The column of labels.
+        split: The column that says "train" or "test"; None: the column `split`, if there is one.
     """
     if not path.exists():
         raise FedpdError(f"{path} does not exist. Give a LEAF json file or folder, or a Parquet file.")
@@ -32,7 +36,7 @@ def load(
         return leaf(path)
     columns = _columns(parts[0])
     if client is None:
-        raise FedpdError(f"{path}: --client is missing, the column that says whose a sample is. It has: {columns}.")
+        raise FedpdError(f"{path}: --client is missing, the column with the client's name. It has: {columns}.")
     if features is None:
         usual = [name for name in USUAL if name in columns]
         if not usual:
@@ -45,6 +49,7 @@ def load(
 
 
 def _columns(path: Path) -> list[str]:
+    """Return the names of a Parquet file's columns."""
     try:
         return pq.read_schema(path).names
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Data sets in Hugging Face's forms: by their name on the Hub, or from a folder without any network."""
+"""Data sets of Hugging Face: by their name on the Hub, or from a folder without network."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,14 +32,24 @@ def hub(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Federated:
-    """Federated data from `datasets.load_dataset(source)`, or from the folder of a `save_to_disk`.
+    """Return federated data from `datasets.load_dataset(source)`, or from the folder of a `save_to_disk`.
 
-    client, features, label, shape: as for `parquet`; a column of images is decoded to uint8 (n, height, width[, 3]).
-    split:            the split to train with, or those to train and to test with; by default "train", and "test" where
-                      there is one.
-    config, revision: of the data set on the Hub; a revision keeps a result reproducible.
-    cache:            the folder for what is downloaded or converted, by default Hugging Face's own.
-    label_names:      by default those that the data set knows.
+    Args:
+        source: The name of a data set on the Hub, or a folder.
+        client: The column with the client's name.
+        features: The column or columns of features, as for `parquet`. Images become uint8 (n, height, width) or
+            (n, height, width, 3).
+        label: The column of labels, whole numbers or texts.
+        split: The split to train with, or a pair to train and to test with; None: "train", and "test" where there is
+            one.
+        shape: The shape of a sample; None: as stored.
+        config: The configuration of the data set on the Hub.
+        revision: The revision of the data set on the Hub; it keeps a result reproducible.
+        cache: The folder for downloads and conversions; None: Hugging Face's own.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        label_names: The names of the classes; None: those that the data set knows.
+        dtype: The dtype of the features; None: as stored.
+        name: The name of the data in tables and figures; None: the last part of `source`.
     """
     datasets = extra("datasets")
     loaded = _load(datasets, str(source), config, revision, cache)
@@ -68,6 +78,7 @@ def hub(
 
 
 def _load(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
+    """Load the data set, from a folder where `source` is one."""
     folder = Path(source)
     try:
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
@@ -80,7 +91,7 @@ def _load(datasets: Any, source: str, config: str | None, revision: str | None, 
 
 
 def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
-    """{"train": rows, "test": rows}, the latter where there are any."""
+    """Return {"train": rows, "test": rows}, the latter only where the data has it."""
     held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
     if len(wanted) not in (1, 2):
@@ -92,6 +103,7 @@ def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, sour
 
 
 def _features(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
+    """Return the features as an array; images are decoded."""
     if not isinstance(features, str) or not isinstance(rows.features[features], datasets.Image):
         return read_features(
             rows.select_columns(list(dict.fromkeys(as_tuple(features)))).with_format("arrow")[:], features, source

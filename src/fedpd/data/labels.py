@@ -1,9 +1,9 @@
-"""Labels as int32, and the classes they are of.
+"""Labels as int32, and the classes that they belong to.
 
-- whole numbers keep their values. Where none is negative they are class numbers and the classes are 0..max; else (-1
-  and +1, say) the classes are the values that occur. `classes=62` means 0..61, `classes=[-1, 1]` means these; then any
-  other label is refused.
-- texts become their places in `label_names`, or in the sorted texts that occur where no names are given.
+- Whole numbers keep their values. If none is negative, they are class numbers and the classes are 0..max. Otherwise
+  (-1 and +1, for example) the classes are the values that occur. `classes=62` means 0..61, `classes=[-1, 1]` means
+  these; any other label is then refused.
+- Texts become their positions in `label_names`, or in the sorted list of the texts that occur.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,14 @@ def encode(
     classes: Classes = None,
     names: Sequence[str] | None = None,
 ) -> Encoded[K]:
-    """(labels as int32, classes (K,), their names or None); the keys are (part, agent), none of the arrays is empty."""
+    """Return (labels as int32, classes (K,), their names or None).
+
+    Args:
+        labels: {(part, agent): labels}; none of the arrays is empty.
+        place: Says where the data of (agent, part) comes from, for errors.
+        classes: K for the labels 0..K-1, or the labels; None: found as the module says.
+        names: The names of the classes, in their order.
+    """
     texts = {key: y.dtype.kind in "UT" or (y.dtype == object and _all_text(y)) for key, y in labels.items()}
     if any(texts.values()):
         for (part, agent), is_text in texts.items():
@@ -52,16 +59,19 @@ def encode(
 
 
 def _all_text(y: np.ndarray) -> bool:
+    """Return whether all labels of an array of objects are texts."""
     return all(isinstance(label, str) for label in y)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names after checking that no two are equal."""
     if len(set(names)) < len(names):
         refuse("label_names", tuple(names), "must differ from each other", "Name each class once")
     return tuple(names)
 
 
 def _places(y: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
+    """Return the positions of texts in `names`, (n,) int32."""
     place = {name: number for number, name in enumerate(names)}
     unknown = [label for label in map(str, y) if label not in place]
     if unknown:
@@ -70,6 +80,7 @@ def _places(y: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
 
 
 def _whole(y: np.ndarray, where: str) -> np.ndarray:
+    """Return labels as int32 after checking that they are whole numbers."""
     if y.dtype.kind not in "buif":
         refuse(f"{where}: type of y", str(y.dtype), "must be whole numbers or texts", "Give one label per sample")
     with np.errstate(invalid="ignore"):
@@ -82,7 +93,7 @@ def _whole(y: np.ndarray, where: str) -> np.ndarray:
 
 
 def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> np.ndarray:
-    """(K,) int32: the classes asked for, or those that labels with the values `seen` are of."""
+    """Return (K,) int32: the classes that are asked for, or those that follow from the labels that occur."""
     if isinstance(classes, int | np.integer):
         return np.arange(count("classes", classes, "Give the number of classes, or the labels"), dtype=np.int32)
     if classes is not None:

@@ -1,10 +1,10 @@
 """LEAF's json: {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y": [...]}}}.
 
-x are numbers in nested lists of any shape, or texts of one length (Shakespeare: 80 characters and the next one), which
-become places in a vocabulary, int32. y are whole numbers, also as [1] and [-1], or texts. Json does not say how precise
-its numbers are: those with a point become float32, unless `dtype` asks for another.
+x holds numbers in nested lists of any shape, or texts of one length (Shakespeare: 80 characters and the next one),
+which become positions in a vocabulary, int32. y holds whole numbers, also as [1] and [-1], or texts. Json does not say
+how precise its numbers are: those with a decimal point become float32, unless `dtype` asks for another.
 
-Files are read one after another, and within a file the lists of a user become arrays as soon as they are parsed.
+Files are read one after another, and the lists of a user become arrays as soon as they are parsed.
 """
 
 import gzip
@@ -43,13 +43,22 @@ def leaf(
     drop_empty: bool = False,
     name: str | None = None,
 ) -> Federated:
-    """Federated data from LEAF's files, each .json or .json.gz; agents are its users, in the order of the files.
+    """Return federated data from LEAF's files; agents are its users, in the order of the files.
 
-    train, test: a file or a folder of files each. A single folder that has the folders `train` and `test`, as LEAF
-                 makes them, is both.
-    shape:       of a sample, e.g. (28, 28) for FEMNIST, whose images are lists of 784 numbers.
-    vocabulary:  the characters that texts consist of, in the order of their numbers.
-    drop_empty:  leave users out that have no samples at all, rather than refuse them.
+    Args:
+        train: A file (.json or .json.gz) or a folder of such files. A folder with the folders `train` and `test`, as
+            LEAF makes it, holds both parts.
+        test: The file or folder of the test samples; None: there are none, or `train` holds them.
+        shape: The shape of a sample, for example (28, 28) for FEMNIST, whose images are lists of 784 numbers.
+        vocabulary: The characters that texts consist of, in the order of their numbers.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        label_names: The names of the classes, in their order.
+        dtype: The dtype of the features; None: float32 for numbers with a decimal point, int32 for others.
+        drop_empty: Whether to leave out users without any samples, instead of refusing them.
+        name: The name of the data in tables and figures; None: the name of the file or folder.
+
+    Raises:
+        FedpdError: If a file is damaged, incomplete, or not of LEAF's form. The message names the file and the user.
     """
     train = Path(train)
     if test is None and (train / "train").is_dir():
@@ -74,7 +83,7 @@ def leaf(
 
 
 def _shaped(users: Users, part: str, place: Place, shape: Shape) -> Users:
-    """Users whose samples have the shape asked for; one without samples of this part has none to reshape."""
+    """Return users whose samples have the given shape; a user without samples of this part gets an empty array."""
     return {
         user: d
         | {"x": reshape(d["x"], shape, place(user, part)) if len(d["y"]) else np.empty((0, *shape), d["x"].dtype)}
@@ -83,13 +92,14 @@ def _shaped(users: Users, part: str, place: Place, shape: Shape) -> Users:
 
 
 def _stem(path: Path) -> str:
+    """Return a file's name without its suffixes."""
     return path.name.split(".")[0]
 
 
 def _read_all(
     path: Path, part: str, places: dict[tuple[str, str], Path], dtype: DTypeLike | None, vocabulary: str
 ) -> Users:
-    """The users of all files of one part; `places` learns which file each is from."""
+    """Return the users of all files of one part, and note in `places` which file each comes from."""
     everyone: Users = {}
     for file in _files(path):
         for user, samples in _read(file, dtype, vocabulary).items():
@@ -102,6 +112,7 @@ def _read_all(
 
 
 def _files(path: Path) -> list[Path]:
+    """Return the json files at a path, sorted by name."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -113,11 +124,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
-    """The users of one file, checked against its own lists."""
+    """Return the users of one file, checked against its own lists."""
     floating = np.dtype(np.float64 if checked_dtype(dtype) == np.float64 else np.float32)
 
     def parsed(pairs: list[tuple[str, Any]]) -> Any:
-        """An object of the file as a dict; that of a user as arrays, or as the reason why not."""
+        """Return an object of the file as a dict; of a user as arrays, or as the reason why there are none."""
         content = dict(pairs)
         if len(content) < len(pairs):
             repeated = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
@@ -138,6 +149,7 @@ def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
 
 
 def _text(file: Path) -> str:
+    """Return the text of a file, decompressed if need be."""
     try:
         if file.name.endswith(".gz"):
             with gzip.open(file) as stream:
@@ -154,7 +166,7 @@ def _text(file: Path) -> str:
 
 
 def _users(file: Path, content: Any) -> Users:
-    """{user: arrays} in the order of `users`, where that, `num_samples` and `user_data` agree."""
+    """Return {user: arrays} in the order of `users`, after checking that it, `num_samples` and `user_data` agree."""
     if not isinstance(content, dict) or not {"users", "user_data"} <= set(content):
         held = sorted(content)[:5] if isinstance(content, dict) else type(content).__name__
         refuse(f"{file}: its keys", held, "must be users, num_samples and user_data", "Give a file as LEAF makes it")
@@ -177,6 +189,7 @@ def _users(file: Path, content: Any) -> Users:
 
 
 def _check_sizes(file: Path, users: list[str], sizes: list[int], said: Any) -> None:
+    """Refuse a file whose num_samples differ from the samples that it holds."""
     if said is None:
         return
     if not isinstance(said, list) or len(said) != len(users):
@@ -188,7 +201,7 @@ def _check_sizes(file: Path, users: list[str], sizes: list[int], said: Any) -> N
 
 
 def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[str, Any] | str:
-    """{"x", "y", "text": whether x was text} of a user, or the reason why there are none."""
+    """Return {"x", "y", "text": whether x was text} of a user, or the reason why there are none."""
     text = bool(x) and isinstance(x[0], str)
     try:
         labels = np.asarray(y)
@@ -210,7 +223,7 @@ def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[s
 
 
 def _characters(texts: list[Any], vocabulary: str) -> np.ndarray:
-    """(n, length) int32: the places in `vocabulary` of the characters of texts of one length."""
+    """Return the positions in `vocabulary` of the characters of texts of one length, (n, length) int32."""
     lengths = {len(text) if isinstance(text, str) else None for text in texts}
     if len(lengths) > 1:
         raise FedpdError("its texts differ in length. Bring all to one length, e.g. LEAF's 80 characters.")

@@ -1,4 +1,4 @@
-"""Parquet with a column that says whose row it is."""
+"""Parquet files with a column that names each row's client."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,14 +28,20 @@ def parquet(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Federated:
-    """Federated data from a Parquet file, or from a folder of them in the order of their names.
+    """Return federated data from a Parquet file, or from a folder of them in the order of their names.
 
-    client:   the column that names a row's agent; agents are in the order in which they first appear.
-    features: a column of numbers, of lists of one length (nested ones too) or of bytes (uint8, one number a byte); or
-              several columns of numbers, which become x (n, k).
-    label:    a column of whole numbers or of texts.
-    split:    a column of "train" and "test"; without it all rows are train.
-    shape:    of a sample, e.g. (28, 28) for 784 bytes.
+    Args:
+        path: The file or folder.
+        client: The column with the client's name. Agents are in the order in which they first appear.
+        features: A column of numbers, of lists of one length (also nested) or of bytes (uint8, one number per byte); or
+            several columns of numbers, which become x (n, k).
+        label: A column of whole numbers or of texts.
+        split: A column of "train" and "test"; None: all rows are for training.
+        shape: The shape of a sample, for example (28, 28) for 784 bytes; None: as stored.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        label_names: The names of the classes, in their order.
+        dtype: The dtype of the features; None: as stored.
+        name: The name of the data in tables and figures; None: the name of the file or folder.
     """
     path = Path(path)
     columns = [client, *as_tuple(features), label, *([] if split is None else [split])]
@@ -62,7 +68,7 @@ def parquet(
 
 
 def _table(path: Path, columns: list[str]) -> Any:
-    """The columns of all files as one table; nothing else is read."""
+    """Return the columns of all files as one table; no other columns are read."""
     if not path.exists():
         raise FedpdError(f"{path}: there is no such file or folder. Give a Parquet file, or the folder it is in.")
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
@@ -78,6 +84,7 @@ def _table(path: Path, columns: list[str]) -> Any:
 
 
 def _columns(file: Path, columns: list[str]) -> Any:
+    """Return the columns of one file."""
     try:
         with pq.ParquetFile(file) as opened:
             check_columns(opened.schema_arrow.names, columns, str(file))
@@ -87,6 +94,7 @@ def _columns(file: Path, columns: list[str]) -> Any:
 
 
 def _split(table: Any, split: str, path: Path) -> dict[str, Any]:
+    """Return the rows of "train" and of "test"."""
     kind = table[split].type
     column = table[split].cast(kind.value_type) if isinstance(kind, pa.DictionaryType) else table[split]
     others = set(pc.unique(column).to_pylist()) - {"train", "test"}

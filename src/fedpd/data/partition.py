@@ -26,12 +26,21 @@ def partition(
     dtype: DTypeLike | None = None,
     name: str = "partition",
 ) -> Federated:
-    """The samples x (n, ...), y (n,) by agent, as the partitioner divides them; `split` then sets some aside to test.
+    """Return samples divided among agents by a partitioner; `split` then sets some aside for tests.
 
-    partitioner: e.g. `flwr_datasets.partitioner.DirichletPartitioner(num_partitions=10, partition_by="label",
-                 alpha=0.3, seed=0)`; it is not changed. The labels are its column "label".
-    columns:     more columns for it, by name, (n,) each: the ids that a NaturalIdPartitioner goes by, say.
-    Agents are called by their natural ids where the partitioner has them, else "0", "1", ...
+    Agents have their natural ids as names where the partitioner has such ids, otherwise "0", "1", and so on.
+
+    Args:
+        x: Features, (n, ...).
+        y: Labels, (n,).
+        partitioner: For example `flwr_datasets.partitioner.DirichletPartitioner(num_partitions=10,
+            partition_by="label", alpha=0.3, seed=0)`. It is not changed. It sees the labels as its column "label".
+        columns: More columns for the partitioner, by name, (n,) each: for example the ids that a NaturalIdPartitioner
+            divides by.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        label_names: The names of the classes, in their order.
+        dtype: The dtype of the features; None: as given.
+        name: The name of the data in tables and figures.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y) or not len(y):
@@ -46,7 +55,7 @@ def partition(
 
 
 def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> Any:
-    """What the partitioner sees: rows, labels and the further columns."""
+    """Return the table that the partitioner divides: row numbers, labels and the further columns."""
     datasets = extra("datasets")
     taken = {ROW, "label"} & set(columns)
     if taken:
@@ -59,7 +68,7 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
 
 
 def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:
-    """{agent: the places of its samples}."""
+    """Return {agent: the row numbers of its samples}."""
     kind = extra("flwr_datasets.partitioner").Partitioner
     if not isinstance(partitioner, kind):
         rule = "must be one of flwr_datasets.partitioner"

@@ -1,4 +1,7 @@
-"""Other agents from the same samples: fewer, merged, or with samples set aside to test. Nothing is changed in place."""
+"""Other agents from the same samples: fewer, merged, or with samples set aside for tests.
+
+Nothing is changed in place.
+"""
 
 import zlib
 from collections import Counter
@@ -14,7 +17,12 @@ Agent = int | str  # a place in `names`, or a name
 
 
 def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
-    """Only these agents, in this order: places, names, or a mask (N,) such as `data.sizes > 0`."""
+    """Return the data of some agents only, in the given order.
+
+    Args:
+        data: The data.
+        agents: Positions, names, or a mask (N,) such as `data.sizes > 0`.
+    """
     places = _places(data, agents)
     if not places:
         raise FedpdError(f"no agent of {data.name} is chosen: there is nothing to learn from. Choose at least one.")
@@ -28,9 +36,14 @@ def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
 
 
 def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
-    """One agent for each group, with the samples of all its members; every agent is in exactly one group.
+    """Return data with one agent per group, which has the samples of all members.
 
-    A merged agent is called by its members' names, joined with "+".
+    Args:
+        data: The data.
+        groups: Groups of positions or names; every agent is in exactly one group.
+
+    Returns:
+        Data whose agents are named after their members, joined with "+".
     """
     places = [_places(data, group) for group in groups]
     if not all(places):
@@ -48,11 +61,17 @@ def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
 
 
 def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
-    """Groups for `merge`, as in the paper's second experiment: the first writers - agents agents hold two writers each,
-    writers 2i and 2i + 1, the others one.
+    """Return the groups for `merge` of the paper's second experiment.
 
-    >>> paper_groups(5, 3)
-    [(0, 1), (2, 3), (4,)]
+    The first `writers - agents` agents hold two writers each, writers 2i and 2i + 1; the others hold one.
+
+    Args:
+        writers: The number of writers, from `agents` to 2 `agents`.
+        agents: N, the number of groups.
+
+    Examples:
+        >>> paper_groups(5, 3)
+        [(0, 1), (2, 3), (4,)]
     """
     count("agents", agents, "Give N")
     count("writers", writers, "Give the number of writers")
@@ -63,11 +82,16 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
 
 
 def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
-    """Set about `share` of each agent's training samples aside to test, drawn at random without replacement.
+    """Return the data with some of each agent's training samples set aside for tests, drawn without replacement.
 
-    Of n samples, share * n rounded are set aside, but at least 1 and at most n - 1; an agent with a single sample keeps
-    it in train and has nothing to test. Which ones depends on the seed and the agent's name only, so that it stays the
-    same among other agents. Samples keep their order.
+    Of n samples, round(share n) are set aside, but at least 1 and at most n - 1; an agent with a single sample keeps it
+    for training. Which samples are drawn depends only on the seed and the agent's name, not on the other agents.
+    Samples keep their order.
+
+    Args:
+        data: Data without test samples.
+        share: The share to set aside, in (0, 1).
+        seed: The seed of the draws.
     """
     if data.test_sizes.any():
         raise FedpdError(f"{data.name} has {data.test_sizes.sum()} test samples already. Split data that has none.")
@@ -79,6 +103,7 @@ def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
 
 
 def _split(samples: Samples, share: float, seed: int, name: str) -> tuple[Samples, Samples]:
+    """Return one agent's samples as (train, test)."""
     size = len(samples["y"])
     aside = 0 if size < 2 else int(np.clip(round(share * size), 1, size - 1))
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -88,23 +113,30 @@ def _split(samples: Samples, share: float, seed: int, name: str) -> tuple[Sample
 
 
 def _rows(samples: Samples, rows: np.ndarray) -> Samples:
+    """Return the samples of the given rows."""
     return {"x": samples["x"][rows], "y": samples["y"][rows]}
 
 
 def pool(samples: Sequence[Samples]) -> Samples:
-    """The samples of several agents as one; `pool(data.test)` is a test set of everyone."""
+    """Return the samples of several agents as one set; `pool(data.test)` is a test set of all agents.
+
+    Args:
+        samples: The samples of each agent, with features of one shape.
+    """
     if len(samples) == 1:
         return samples[0]
     return {"x": np.concatenate([s["x"] for s in samples]), "y": np.concatenate([s["y"] for s in samples])}
 
 
 def _check_once(data: Federated, places: list[int]) -> None:
+    """Refuse an agent that is named twice."""
     repeated = [i for i, times in Counter(places).items() if times > 1]
     if repeated:
         refuse("agent", data.names[repeated[0]], "is named twice", "Name every agent once: samples must not repeat")
 
 
 def _places(data: Federated, agents: Sequence[Agent] | np.ndarray) -> list[int]:
+    """Return the positions of the given agents."""
     if isinstance(agents, np.ndarray) and agents.dtype == bool:
         if agents.shape != (data.agents,):
             refuse("shape of the mask", agents.shape, f"must be ({data.agents},)", "Give one truth value per agent")
@@ -114,6 +146,7 @@ def _places(data: Federated, agents: Sequence[Agent] | np.ndarray) -> list[int]:
 
 
 def _place(data: Federated, known: dict[str, int], agent: Agent) -> int:
+    """Return the position of one agent."""
     if isinstance(agent, str):
         if agent not in known:
             refuse("agent", agent, f"there is no such agent in {data.name}", nearest(agent, data.names[:20]))

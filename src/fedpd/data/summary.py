@@ -1,4 +1,4 @@
-"""What federated data is like: who has how much of what."""
+"""A summary of federated data: how many samples of which classes each agent has."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -11,7 +11,13 @@ Part = Literal["train", "test"]
 
 
 class Spread(NamedTuple):
-    """Over the agents."""
+    """The smallest, the median and the largest number over the agents.
+
+    Attributes:
+        least: The smallest.
+        median: The median.
+        most: The largest.
+    """
 
     least: int
     median: float
@@ -19,32 +25,60 @@ class Spread(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """`sizes`, `labels` and `skew` are of the training samples, over the agents that have any."""
+    """A summary of federated data; `sizes`, `labels` and `skew` are over the agents that have training samples.
+
+    Attributes:
+        name: The name of the data.
+        agents: N.
+        trained: The number of agents with training samples.
+        tested: The number of agents with test samples.
+        samples: The number of samples, train and test.
+        train: The number of training samples.
+        test: The number of test samples.
+        shape: The shape of one sample's features.
+        dtype: The dtype of the features.
+        classes: K, the number of classes.
+        missing: The number of classes without a training sample.
+        sizes: Training samples per agent.
+        labels: Different labels per agent.
+        skew: The mean over agents of the total variation distance between their labels and everyone's: 0 where all
+            agents have the same shares of labels, near 1 where no two share a label.
+    """
 
     name: str
     agents: int
-    trained: int  # agents with training samples
-    tested: int  # agents with test samples
-    samples: int  # train and test
+    trained: int
+    tested: int
+    samples: int
     train: int
     test: int
-    shape: tuple[int, ...]  # of one sample's features
-    dtype: str  # of the features
+    shape: tuple[int, ...]
+    dtype: str
     classes: int
-    missing: int  # classes that no training sample is of
-    sizes: Spread  # training samples an agent
-    labels: Spread  # different labels an agent
-    skew: float  # mean over agents of the total variation distance of their labels from everyone's: 0 alike, 1 apart
+    missing: int
+    sizes: Spread
+    labels: Spread
+    skew: float
 
 
 def label_histogram(data: Federated, part: Part = "train") -> np.ndarray:
-    """(N, K) int64: how many samples of each class each agent has, in "train" or in "test"."""
+    """Return how many samples of each class each agent has, (N, K) int64.
+
+    Args:
+        data: The data.
+        part: "train" or "test".
+    """
     samples = data.train if choice("part", part, get_args(Part)) == "train" else data.test
     classes = len(data.classes)
     return np.stack([np.bincount(np.searchsorted(data.classes, s["y"]), minlength=classes) for s in samples])
 
 
 def describe(data: Federated) -> Summary:
+    """Return a summary of federated data: sizes, classes, and how much the agents' labels differ.
+
+    Args:
+        data: The data.
+    """
     sizes, tested = data.sizes, data.test_sizes
     histogram = label_histogram(data)[sizes > 0]
     totals = histogram.sum(axis=0)
@@ -67,12 +101,14 @@ def describe(data: Federated) -> Summary:
 
 
 def _spread(numbers: np.ndarray) -> Spread:
+    """Return the smallest, the median and the largest of the numbers."""
     if not numbers.size:
         return Spread(0, 0.0, 0)
     return Spread(int(numbers.min()), float(np.median(numbers)), int(numbers.max()))
 
 
 def _skew(histogram: np.ndarray, totals: np.ndarray) -> float:
+    """Return the mean over agents of the total variation distance of their labels from everyone's."""
     if not histogram.size:
         return 0.0
     shares = histogram / histogram.sum(axis=1, keepdims=True)

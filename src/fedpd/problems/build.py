@@ -1,4 +1,4 @@
-"""Any problem: the losses of a batch, an optional penalty, data by agent, a pytree model."""
+"""Any problem, from the losses of a batch, an optional penalty, data by agent and a pytree model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,21 +23,29 @@ def from_losses(
     answer: Answer = UNKNOWN,
     name: str = "problem",
 ) -> Problem:
-    """A problem of N agents from a loss, their data and a start.
+    """Return a problem of N agents from a loss, their data and a start.
 
-    losses:  (model, batch) -> (B,), the losses F(x; xi) of a batch whose leaves are (B, ...).
-    data:    a list with one pytree an agent, leaves (n_i, ...), of unequal sizes if need be; or a pytree of arrays
-             (N, n, ...) where all agents have n samples.
-    start:   the model x^0, any pytree of floating-point arrays.
-    penalty: (model) -> scalar, what does not depend on a sample.
-    weights: the w_i of f_i = w_i sum F; by default 1/|D_i|, so that f_i is a mean.
-    block:   where a sample's loss depends on the others of its batch (contrastive losses, batch normalisation), the
-             size of the batches that f_i is made of, see `fedpd.Problem`.
+    Args:
+        losses: (model, batch) -> (B,), the losses F(x; xi) of a batch whose leaves are (B, ...).
+        data: A list with one pytree per agent, leaves (n_i, ...), whose sizes n_i may differ; or a pytree of arrays
+            (N, n, ...) where all agents have n samples.
+        start: The model x^0, any pytree of floating-point arrays.
+        penalty: (model) -> scalar, the part of F that does not depend on a sample.
+        weights: (N,) the w_i of f_i = w_i sum_{xi in D_i} F(x; xi); None: 1/|D_i|, which makes f_i a mean.
+        block: The size of the batches that f_i is made of, where a sample's loss depends on the others of its batch
+            (contrastive losses, batch normalisation), see `fedpd.Problem`; None: losses do not depend on their batch.
+        answer: What is known of the problem: a minimiser, L, delta.
+        name: The name of the problem in tables and figures.
 
-    >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
-    >>> problem = from_losses(lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2))
-    >>> problem.agents, problem.samples, problem.dimension
-    (2, 8, 2)
+    Raises:
+        FedpdError: If shapes do not fit, a number is not finite, or `losses` cannot be called with the start and the
+            data.
+
+    Examples:
+        >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
+        >>> problem = from_losses(lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2))
+        >>> problem.agents, problem.samples, problem.dimension
+        (2, 8, 2)
     """
     if block is not None:
         count("block", block, "Give the samples of a batch, e.g. 64; None where losses do not depend on their batch")
@@ -61,6 +69,7 @@ def from_losses(
 
 
 def _sizes(data: list[Tree] | Tree) -> np.ndarray:
+    """Return (N,) the numbers of samples."""
     if isinstance(data, list):
         if not data:
             raise FedpdError("data holds no agents: there is nothing to optimise. Give one data set per agent.")
@@ -72,6 +81,7 @@ def _sizes(data: list[Tree] | Tree) -> np.ndarray:
 
 
 def _size(agent: Tree, i: int) -> int:
+    """Return the number of samples of agent i."""
     lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(agent)}
     if len(lengths) != 1 or None in lengths:
         shapes = [leaf.shape for leaf in jax.tree.leaves(agent)]
@@ -84,7 +94,7 @@ def _size(agent: Tree, i: int) -> int:
 
 
 def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
-    """(N, n, ...): an agent with fewer samples repeats its own, so that padding is always valid data."""
+    """Return arrays (N, n, ...): an agent with fewer samples repeats its own, so that padding is always valid data."""
     structure: Any = jax.tree.structure(agents[0])
     for i, agent in enumerate(agents):
         if jax.tree.structure(agent) != structure:
@@ -102,6 +112,7 @@ def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
 
 
 def _check_finite(stacked: Tree) -> None:
+    """Refuse data with NaN or infinity."""
     for leaf in jax.tree.leaves(stacked):
         if jnp.issubdtype(leaf.dtype, np.inexact) and not np.isfinite(leaf).all():
             agent = int(np.argwhere(~np.isfinite(leaf))[0][0])
@@ -109,6 +120,7 @@ def _check_finite(stacked: Tree) -> None:
 
 
 def _scale(weights: Any, sizes: np.ndarray) -> np.ndarray:
+    """Return (N,) w_i |D_i|."""
     if weights is None:
         return np.ones(len(sizes))
     try:
@@ -121,7 +133,7 @@ def _scale(weights: Any, sizes: np.ndarray) -> np.ndarray:
 
 
 def _try(problem: Problem) -> None:
-    """Trace the user's functions once, so that a wrong shape is answered here and not inside a compiled round."""
+    """Trace the user's functions once, so that a wrong shape is reported here and not inside a compiled round."""
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), problem.data)
     rows = int(problem.sizes.max())
     _check_result("losses", problem, (problem.start, batch), (rows,), "Return one loss per sample, not their mean")
@@ -132,6 +144,7 @@ def _try(problem: Problem) -> None:
 def _check_result(
     name: str, problem: Problem, arguments: tuple[Tree, ...], shape: tuple[int, ...], remedy: str
 ) -> None:
+    """Refuse a function of the user that cannot be called, or that returns another shape."""
     shapes = jax.tree.map(np.shape, arguments)
     with scope(problem.double):
         try:

@@ -1,4 +1,4 @@
-"""Classification of federated data by any model: scores in, softmax cross entropy and accuracy out."""
+"""Classification of federated data by any function that returns scores: softmax cross entropy and accuracy."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,23 +19,35 @@ Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 
 
 class Normalisation(NamedTuple):
-    """How a model is judged whose `apply` normalises a batch by its own statistics (see `fedpd.statistics`)."""
+    """How to evaluate a model whose `apply` normalises a batch by its own statistics (see `fedpd.core.statistics`).
 
-    statistics: Callable[[Tree, Array], Tree]  # (model, x) -> what `apply` normalises x by
-    apply: Callable[[Tree, Tree, Array], Array]  # (model, statistics, x) -> scores of samples one by one
+    Attributes:
+        statistics: (model, x) -> the statistics that `apply` normalises x by.
+        apply: (model, statistics, x) -> scores (B, K), where each sample is normalised by the given statistics.
+    """
+
+    statistics: Callable[[Tree, Array], Tree]
+    apply: Callable[[Tree, Tree, Array], Array]
 
 
 def classification(
     apply: Apply, data: Federated, start: Tree, *, l2: float = 0.0, normalisation: Normalisation | None = None
 ) -> Problem:
-    """F(x; (a, y)) = cross entropy of softmax(apply(model, a)) against y, plus (l2/2) ||model||^2.
+    """Return the problem of classifying federated data with softmax cross entropy.
 
-    apply: (model, features (B, ...)) -> scores (B, K), one a class of `data.classes`. uint8 features reach it as
-           floating-point numbers in [0, 1], integers (texts) as they are.
-    data:  train samples make up the f_i; test samples are what the accuracy is measured on.
-    start: the model x^0, any pytree.
-    normalisation: for an `apply` that normalises a batch by its own statistics. f_i is then made of batches of 64, and
-           an agent's samples are judged by its own statistics.
+    F(x; (a, y)) is the cross entropy of softmax(apply(model, a)) against y, plus (l2/2) ||model||^2.
+
+    Args:
+        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`. uint8 features reach it as
+            floating-point numbers in [0, 1], integers (texts) as they are.
+        data: Training samples make up the f_i; accuracies are measured on the test samples.
+        start: The model x^0, any pytree.
+        l2: The weight of ||model||^2/2.
+        normalisation: For an `apply` that normalises a batch by its own statistics. f_i is then made of batches of 64
+            samples, and an agent's samples are evaluated with its own statistics.
+
+    Raises:
+        FedpdError: If an agent has no training samples.
     """
     at_least("l2", l2, 0, "l2 weighs ||model||^2/2; 0 leaves it out")
     for name, samples in zip(data.names, data.train, strict=True):
@@ -50,14 +62,14 @@ def classification(
     def trained(model: Tree, batch: Tree) -> Array:
         return apply(model, features(batch))
 
-    def judged(model: Tree, batch: Tree) -> Array:
+    def evaluated(model: Tree, batch: Tree) -> Array:
         if normalisation is None:
             return trained(model, batch)
         weights, statistics = model
         return normalisation.apply(weights, statistics, features(batch))
 
     def correct(model: Tree, batch: Tree) -> Array:
-        return (jnp.argmax(judged(model, batch), axis=-1) == batch["y"]).astype(dtype)
+        return (jnp.argmax(evaluated(model, batch), axis=-1) == batch["y"]).astype(dtype)
 
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
@@ -70,10 +82,12 @@ def classification(
         problem = replace(problem, statistics=lambda model, batch: measure(model, features(batch)))
     if not data.test_sizes.sum():
         return problem
-    return replace(problem, evaluation=Evaluation(correct, *_tests(data), _cross_entropy(judged)))
+    return replace(problem, evaluation=Evaluation(correct, *_tests(data), _cross_entropy(evaluated)))
 
 
 def _cross_entropy(scores: Losses) -> Losses:
+    """Return the losses that belong to a function of scores."""
+
     def losses(model: Tree, batch: Tree) -> Array:
         return optax.softmax_cross_entropy_with_integer_labels(scores(model, batch), batch["y"])
 
@@ -81,12 +95,12 @@ def _cross_entropy(scores: Losses) -> Losses:
 
 
 def _numbered(samples: Samples, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Labels as places in `classes`."""
+    """Return the samples with labels as positions in `classes`."""
     return {"x": samples["x"], "y": np.searchsorted(classes, samples["y"]).astype(np.int32)}
 
 
 def _tests(data: Federated) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """(N, m, ...) test samples and (N,) their numbers; agents with fewer are padded with the first test sample."""
+    """Return (N, m, ...) test samples and (N,) their numbers; fewer are padded with the first test sample of all."""
     sizes = data.test_sizes.astype(np.int32)
     tests = [_numbered(samples, data.classes) for samples in data.test]
     first = tests[int(np.argmax(sizes > 0))]

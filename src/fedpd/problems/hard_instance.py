@@ -1,4 +1,4 @@
-"""Claim 2.1's hard instance: a chain of T links dealt out to N agents, so that every link costs a communication.
+"""Claim 2.1's hard instance: a chain of T links divided among N agents, so that every link costs a communication.
 
     Psi(w) = 1 - e^{-w^2} for w > 0, else 0,    Phi(w) = 4 arctan w + 2 pi
     Theta(x, 1) = -Psi(1) Phi(x[1])
@@ -8,7 +8,7 @@
     f_i(x) = height g_i(x / width)
 
 Theta(x, j) has a gradient in x[j] only where x[j-1] is not 0, and no agent holds two links in a row (N >= 2): from
-x^0 = 0 every communication advances the support by one entry, however many local steps there are. After t of them it
+x^0 = 0 every communication advances the support by one entry, for any number of local steps. After t of them it
 lies in {1..t+1}, so x[T+1] = 0 before the T-th. And for every k, N ||grad g(x)|| > Phi'(x[k]) = 4/(1 + x[k]^2), which
 is 4 where x[k] = 0. With
 
@@ -16,9 +16,9 @@ is 4 where x[k] = 0. With
 
 every f_i is L-smooth, and ||grad f||^2 > epsilon until T communications have happened.
 
-Corrected against the paper (docs/theory/lower_bound.md has the proofs): g has the 1/N that is printed without; the g_i
-are exactly 8 pi-smooth (27 pi is printed, and the printed f_i are 8 L-smooth, not L-smooth); g(0) - inf g is
-2 pi Psi(1) + 4 pi T/N, at T = N more than the printed 5 pi T/N; ||grad g|| is of order 1/N, so that the scale of the
+Corrected against the paper (docs/theory/lower_bound.md has the proofs): g has the factor 1/N, which is missing in
+print; the g_i are exactly 8 pi-smooth (27 pi is printed, and the printed f_i are 8 L-smooth, not L-smooth); g(0) - inf
+g is 2 pi Psi(1) + 4 pi T/N, at T = N more than the printed 5 pi T/N; ||grad g|| is of order 1/N, so the scale of the
 f_i has to grow with N for ||grad f||^2 > epsilon; and it is x[T+1], not x[T], that costs T communications.
 """
 
@@ -36,18 +36,18 @@ PSI_1 = -math.expm1(-1)  # Psi(1) = 1 - 1/e
 
 
 def psi(w: ArrayLike) -> Array:
-    """Psi(w) = 1 - e^{-w^2} for w > 0, and 0 elsewhere, by entry."""
+    """Return Psi(w) = 1 - e^{-w^2} for w > 0, and 0 elsewhere, by entry."""
     w = jnp.clip(w, 0.0, 40.0)  # at 40, Psi is 1 in floating point; beyond, w^2 could overflow and its slope be NaN
     return -jnp.expm1(-w * w)
 
 
 def phi(w: ArrayLike) -> Array:
-    """Phi(w) = 4 arctan w + 2 pi, by entry; it lies in (0, 4 pi)."""
+    """Return Phi(w) = 4 arctan w + 2 pi, by entry; it lies in (0, 4 pi)."""
     return 4 * jnp.arctan(w) + 2 * math.pi
 
 
 def theta(x: Array | np.ndarray) -> Array:
-    """Theta(x, 1), ..., Theta(x, T+1) of points x (..., T+1), in the same shape."""
+    """Return Theta(x, 1), ..., Theta(x, T+1) of points x (..., T+1), in the same shape."""
     first = -PSI_1 * phi(x[..., :1])
     before, after = x[..., :-1], x[..., 1:]
     links = psi(-before) * phi(-after) - psi(before) * phi(after)
@@ -55,13 +55,19 @@ def theta(x: Array | np.ndarray) -> Array:
 
 
 def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: float = 1.0) -> Problem:
-    """A problem whose ||grad f||^2 stays above epsilon until T = `rounds` communications, from x^0 = 0 in R^{T+1}.
+    """Return a problem whose ||grad f||^2 stays above epsilon until T = `rounds` communications.
 
-    It binds every method whose agents combine their own gradients and what the server sends linearly, whatever the
-    number of local steps. The f_i are L-smooth, L = `smoothness`. N = `agents` is at least 2 and divides T.
+    It starts from x^0 = 0 in R^{T+1}.
 
-    The infimum is approached at infinity, so there is no minimiser; `initial_gap` is f(0) - inf f. At the start all
-    agents have one gradient: a heterogeneity measured there is 0, and says nothing.
+    The bound holds for every method whose agents combine their own gradients and the server's messages linearly, for
+    any number of local steps. f approaches its infimum at infinity, so there is no minimiser; `initial_gap` is f(0) -
+    inf f. At the start all agents have the same gradient: a heterogeneity measured there is 0 and says nothing.
+
+    Args:
+        agents: N, at least 2.
+        rounds: T, a multiple of N.
+        epsilon: What ||grad f||^2 stays above.
+        smoothness: L of the f_i.
     """
     _check(agents, rounds)
     height, width = _scale(agents, epsilon, smoothness)
@@ -77,9 +83,15 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
 
 
 def initial_gap(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: float = 1.0) -> float:
-    """f(0) - inf f = height (2 pi Psi(1) + 4 pi T/N) = pi^2 N epsilon (Psi(1) N + 2 T) / L.
+    """Return f(0) - inf f = height (2 pi Psi(1) + 4 pi T/N) = pi^2 N epsilon (Psi(1) N + 2 T) / L.
 
-    Solved for T it is the corrected lower bound: T = L (f(0) - inf f)/(2 pi^2 N epsilon) - Psi(1) N/2 communications.
+    Solved for T, it is the corrected lower bound: T = L (f(0) - inf f)/(2 pi^2 N epsilon) - Psi(1) N/2 communications.
+
+    Args:
+        agents: N, at least 2.
+        rounds: T, a multiple of N.
+        epsilon: What ||grad f||^2 stays above.
+        smoothness: L of the f_i.
     """
     _check(agents, rounds)
     height, _ = _scale(agents, epsilon, smoothness)
@@ -87,11 +99,13 @@ def initial_gap(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: 
 
 
 def _losses(x: Array, sample: Tree) -> Array:
+    """Return height g_i(x / width) of each sample."""
     terms = theta(x / sample["width"][:, None])  # (B, T+1)
     return sample["height"] * jnp.sum(sample["links"] * terms, axis=1)
 
 
 def _check(agents: int, rounds: int) -> None:
+    """Refuse agents and rounds that the chain cannot be divided for."""
     count("agents", agents, "One agent alone holds the whole chain and never needs to communicate", least=2)
     count("rounds", rounds, "Give T, the communications that the instance is to cost")
     if rounds % agents:
@@ -100,7 +114,7 @@ def _check(agents: int, rounds: int) -> None:
 
 
 def _scale(agents: int, epsilon: float, smoothness: float) -> tuple[float, float]:
-    """height and width, from height/width^2 = L/(8 pi) and height/width = N sqrt(epsilon)/4."""
+    """Return height and width, from height/width^2 = L/(8 pi) and height/width = N sqrt(epsilon)/4."""
     positive("epsilon", epsilon, "epsilon is what ||grad f||^2 stays above, e.g. 1e-3")
     positive("smoothness", smoothness, "L, the smoothness of the f_i, e.g. 1")
     width = 2 * math.pi * agents * math.sqrt(epsilon) / smoothness

@@ -22,11 +22,21 @@ TRAIN = "Write __call__(self, x, train) and nn.BatchNorm(use_running_average=not
 
 
 def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> Problem:
-    """`classification` by a flax.linen module, with its own initialisation.
+    """Return `classification` of federated data by a flax.linen module, started from its own initialisation.
 
-    Its __call__ takes (x) or (x, train). A module with batch normalisation takes `train`, for
-    nn.BatchNorm(use_running_average=not train): batches are normalised by their own statistics while it trains, and an
-    agent's samples by that agent's statistics when it is judged. Models, duals and averages are of parameters only.
+    A module with batch normalisation takes `train`, for nn.BatchNorm(use_running_average=not train): batches are
+    normalised by their own statistics in training, and an agent's samples by that agent's statistics in evaluation.
+    Models, duals and averages consist of parameters only.
+
+    Args:
+        module: A flax.linen module whose __call__ takes (x) or (x, train) and returns scores (B, K).
+        data: The federated data.
+        seed: The seed of the initialisation.
+        l2: The weight of ||model||^2/2.
+
+    Raises:
+        FedpdError: If the module draws random numbers in training (dropout), or keeps other variables than parameters
+            and batch statistics.
     """
     train = _arguments(module)
     x = data.train[0]["x"][:1]
@@ -40,14 +50,14 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
     if STATISTICS not in variables:
         return classification(lambda model, x: module.apply({"params": model}, x, **train), data, start, l2=l2)
     if not train:
-        refuse("module", type(module).__name__, "has batch normalisation and is not told when it is judged", TRAIN)
+        refuse("module", type(module).__name__, "has batch normalisation and is not told when it is evaluated", TRAIN)
     kept = _momenta(variables[STATISTICS], momenta)
-    normalise = Normalisation(partial(_statistics, module, kept), partial(_judged, module))
+    normalise = Normalisation(partial(_statistics, module, kept), partial(_evaluated, module))
     return classification(partial(_trained, module, kept), data, start, l2=l2, normalisation=normalise)
 
 
 def _arguments(module: Any) -> dict[str, Any]:
-    """{"train": True} where the module's __call__ takes it; what it takes besides features must have a default."""
+    """Return {"train": True} where the module's __call__ takes it; its other arguments must have defaults."""
     if not isinstance(module, nn.Module):
         remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
         refuse("module", type(module).__name__, "must be a flax.linen module", remedy)
@@ -60,7 +70,7 @@ def _arguments(module: Any) -> dict[str, Any]:
 
 
 def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -> tuple[Tree, dict[Any, float]]:
-    """The module's variables, and the momentum of each batch normalisation by its path."""
+    """Return the module's variables, and the momentum of each batch normalisation by its path."""
     use_cores()
     momenta: dict[Any, float] = {}
 
@@ -82,7 +92,7 @@ def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -
 
 
 def _momenta(statistics: Tree, momenta: dict[Any, float]) -> Tree:
-    """The momentum of every statistic, in the structure of the statistics."""
+    """Return the momentum of every statistic, in the structure of the statistics."""
     kept = {}
     for path in flatten_dict(statistics):
         if path[:-1] not in momenta:
@@ -93,20 +103,22 @@ def _momenta(statistics: Tree, momenta: dict[Any, float]) -> Tree:
 
 
 def _train(module: Any, momenta: Tree, model: Tree, x: Array) -> tuple[Array, Tree]:
-    """Scores of a batch normalised by its own statistics, and flax's update m s + (1 - m) b of statistics s = 0."""
+    """Return scores of a batch normalised by its own statistics, and flax's m s + (1 - m) b for statistics s = 0."""
     nothing = jax.tree.map(lambda _: np.float32(0), momenta)
     return module.apply({"params": model, STATISTICS: nothing}, x, train=True, mutable=[STATISTICS])
 
 
 def _trained(module: Any, momenta: Tree, model: Tree, x: Array) -> Array:
+    """Return scores of a batch normalised by its own statistics."""
     return _train(module, momenta, model, x)[0]
 
 
 def _statistics(module: Any, momenta: Tree, model: Tree, x: Array) -> Tree:
-    """b, the statistics of the batch."""
+    """Return b, the statistics of the batch."""
     updated = _train(module, momenta, model, x)[1][STATISTICS]
     return jax.tree.map(lambda s, m: s / (1 - m), updated, momenta)
 
 
-def _judged(module: Any, model: Tree, statistics: Tree, x: Array) -> Array:
+def _evaluated(module: Any, model: Tree, statistics: Tree, x: Array) -> Array:
+    """Return scores of samples normalised by the given statistics."""
     return module.apply({"params": model, STATISTICS: statistics}, x, train=False)

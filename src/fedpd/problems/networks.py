@@ -1,6 +1,7 @@
 """Networks for federated data, in flax: use them, or copy one and change it.
 
-LeafCNN and SmallCNN see images (B, H, W) or (B, H, W, C), MLP anything, GRU texts (B, T) of character numbers.
+LeafCNN and SmallCNN take images (B, H, W) or (B, H, W, C), MLP takes features of any shape, GRU takes texts (B, T) of
+character numbers.
 """
 
 from collections.abc import Sequence
@@ -19,18 +20,20 @@ PARTS = 64
 
 @jax.custom_vjp
 def product(x: Array, kernel: Array) -> Array:
-    """x @ kernel, (B, m) by (m, n), with a gradient that is quick inside a loop of training steps.
+    """Return x @ kernel, (B, m) by (m, n), with a gradient that is fast inside a loop of training steps.
 
-    A step of a wide layer reads and writes its kernel, and little else, so it counts how often it is read. For a few
-    rows the kernel's gradient is a sum of B outer products: merged with the step that uses it, it is never written to
-    memory; and matrix products are split so that XLA streams the kernel once. Measured on one core, LEAF's layer of
-    3136 x 2048 on 2 images: forward 1.2 ms against 3.8 ms, backward 1.4 ms against 2.3 ms. Measured with FedPD on two
-    cores, a round of 8 agents and 10 steps: 0.93 s, and 1.2 s without this and without the order in `_backward`.
+    A step of a wide layer does little else than read and write its kernel, so the number of passes over it matters. For
+    a few rows the kernel's gradient is a sum of B outer products: merged with the step that uses it, it is never
+    written to memory; and matrix products are split so that XLA streams the kernel once. Measured on one core, LEAF's
+    layer of 3136 x 2048 on 2 images: forward 1.2 ms instead of 3.8 ms, backward 1.4 ms instead of 2.3 ms. Measured with
+    FedPD on two cores, a round of 8 agents and 10 steps: 0.93 s, and 1.2 s without this and without the order in
+    `_backward`.
     """
     return _multiply(x, kernel)
 
 
 def _multiply(x: Array, kernel: Array) -> Array:
+    """Return x @ kernel; for few rows and a large kernel, as a sum of parts that XLA streams once."""
     if len(x) > FEW or kernel.size < LARGE or len(kernel) % PARTS:
         return x @ kernel
     parts = kernel.reshape(PARTS, -1, kernel.shape[1])
@@ -38,10 +41,12 @@ def _multiply(x: Array, kernel: Array) -> Array:
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    """Return the product, and what its gradient needs."""
     return _multiply(x, kernel), (x, kernel)
 
 
 def _backward(known: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
+    """Return the gradients by x and by the kernel."""
     x, kernel = known
     few = len(x) <= FEW
     dx = jnp.stack([kernel @ pull for pull in slope]) if few else slope @ kernel.T
@@ -58,7 +63,11 @@ product.defvjp(_forward, _backward)
 
 
 class Dense(nn.Module):
-    """`nn.Dense`, parameter for parameter, by `product`."""
+    """A dense layer with the parameters of `nn.Dense`, computed by `product`.
+
+    Attributes:
+        features: The number of outputs.
+    """
 
     features: int
 
@@ -69,7 +78,12 @@ class Dense(nn.Module):
 
 
 class MLP(nn.Module):
-    """Fully connected: the features flattened, hidden layers, scores."""
+    """A fully connected network: flattened features, hidden layers with ReLU, scores.
+
+    Attributes:
+        classes: K, the number of scores.
+        hidden: The widths of the hidden layers.
+    """
 
     classes: int
     hidden: Sequence[int] = (128,)
@@ -83,11 +97,16 @@ class MLP(nn.Module):
 
 
 class Conv(nn.Module):
-    """A convolution with zero padding as one matrix product of patches: `nn.Conv`, parameter for parameter.
+    """A convolution with zero padding as one matrix product of patches, with the parameters of `nn.Conv`.
 
     x is (B, H, W, C), or with `first` (C, B, H, W). XLA's convolutions are slow inside loops on a CPU. Measured on one
-    core, a training step of 10 images of the small network in a loop: 2.7 ms so, 2.0 ms with channels first, where
-    patches are copied row by row; LEAF's network on 2 images takes 16 ms either way.
+    core, a training step of 10 images of the small network in a loop: 2.7 ms this way, 2.0 ms with channels first,
+    where patches are copied row by row; LEAF's network on 2 images takes 16 ms either way.
+
+    Attributes:
+        channels: The number of output channels.
+        size: The height and width of the kernel.
+        first: Whether channels are the first axis.
     """
 
     channels: int
@@ -117,13 +136,15 @@ class Conv(nn.Module):
 
 
 def max_pool(x: Array, *, first: bool = False) -> Array:
-    """2x2, of even heights and widths; an odd last row or column is left out, as by `nn.max_pool`.
+    """Return the maxima of 2x2 squares; an odd last row or column is left out, as by `nn.max_pool`.
 
-    x is (B, H, W, C), or with `first` (C, B, H, W).
+    It takes maxima of pairs: the gradient of `x.max(...)` divides by how many entries equal the maximum. After batch
+    normalisation, compiled with few optimisations as in the tests, that gradient was seen to be NaN, presumably since
+    XLA computed x again with another rounding, so that no entry was equal. Maxima of pairs need no division.
 
-    Pair by pair: the gradient of `x.max(...)` divides by how many entries equal the maximum. Behind batch
-    normalisation, compiled with few optimisations as in the tests, it was seen to be NaN, presumably since XLA
-    computed x anew with another rounding and none was equal. Pairs are compared among themselves: no division.
+    Args:
+        x: (B, H, W, C), or with `first` (C, B, H, W).
+        first: Whether channels are the first axis.
     """
     for axis in (2, 3) if first else (1, 2):
         x = _max_of_pairs(x, axis)
@@ -131,6 +152,7 @@ def max_pool(x: Array, *, first: bool = False) -> Array:
 
 
 def _max_of_pairs(x: Array, axis: int) -> Array:
+    """Return the maxima of neighbouring pairs along an axis."""
     half = x.shape[axis] // 2
     pairs = lax.slice_in_dim(x, 0, 2 * half, axis=axis).reshape(*x.shape[:axis], half, 2, *x.shape[axis + 1 :])
     one, other = (lax.index_in_dim(pairs, k, axis + 1, keepdims=False) for k in (0, 1))
@@ -138,7 +160,13 @@ def _max_of_pairs(x: Array, axis: int) -> Array:
 
 
 class LeafCNN(nn.Module):
-    """LEAF's FEMNIST network: two 5x5 convolutions (32, 64), each with 2x2 pooling, a dense layer (2048), scores."""
+    """LEAF's FEMNIST network: two 5x5 convolutions (32, 64), each with 2x2 pooling, a dense layer (2048), scores.
+
+    Attributes:
+        classes: K, the number of scores.
+        channels: The channels of the convolutions.
+        width: The width of the dense layer.
+    """
 
     classes: int = 62
     channels: Sequence[int] = (32, 64)
@@ -155,14 +183,20 @@ class LeafCNN(nn.Module):
 
 
 class SmallCNN(LeafCNN):
-    """The same with fewer channels and a dense layer of 128: 0.1 million parameters on 28x28 images."""
+    """LEAF's network with fewer channels and a dense layer of 128: 0.1 million parameters on 28x28 images."""
 
     channels: Sequence[int] = (8, 16)
     width: int = 128
 
 
 class GRU(nn.Module):
-    """The next character: embedded characters, a gated recurrent unit, scores from its last state."""
+    """A network that predicts the next character: embedding, gated recurrent unit, scores from its last state.
+
+    Attributes:
+        classes: K, the number of characters.
+        embedding: The dimension of the embedding.
+        width: The width of the state.
+    """
 
     classes: int = 80
     embedding: int = 8

@@ -11,10 +11,15 @@ from fedpd.problems.build import from_losses
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | None = None) -> Problem:
-    """f_i(x) = x^T H_i x / 2 - c_i^T x, from symmetric `hessians` (N, d, d) and `linear` (N, d); one sample an agent.
+    """Return the problem of quadratics f_i(x) = x^T H_i x / 2 - c_i^T x, with one sample per agent.
 
-    The answer: x* solves mean(H) x* = mean(c) where mean(H) is positive definite; L is the largest |eigenvalue| of any
+    Its answer: x* solves mean(H) x* = mean(c) where mean(H) is positive definite; L is the largest |eigenvalue| of any
     H_i; delta is max_i ||c_i - mean(c)|| where all H_i are equal, and infinite elsewhere.
+
+    Args:
+        hessians: The symmetric H_i, (N, d, d).
+        linear: The c_i, (N, d).
+        start: x^0, (d,); None: 0.
     """
     hessians, linear = np.asarray(hessians), np.asarray(linear)
     if not (hessians.ndim == 3 and linear.ndim == 2 and hessians.shape == (*linear.shape, linear.shape[-1])):
@@ -50,9 +55,15 @@ def random_quadratic(
     heterogeneity: float = 1.0,
     seed: int = 0,
 ) -> Problem:
-    """Quadratics with eigenvalues in [convexity, smoothness], their own axes an agent, and minimisers that differ.
+    """Return random strongly convex quadratics whose eigenvectors and minimisers differ between agents.
 
-    heterogeneity scales the differences: 0 makes all agents alike.
+    Args:
+        agents: N.
+        dimension: d.
+        smoothness: L, the largest eigenvalue of the H_i.
+        convexity: mu, the smallest eigenvalue of the H_i.
+        heterogeneity: Scales the differences between agents; 0 gives all agents the same f_i.
+        seed: The seed of all draws.
     """
     count("agents", agents, "Give N")
     count("dimension", dimension, "Give d")
@@ -70,18 +81,23 @@ def random_quadratic(
 
 
 def opposing_quadratics(start: float = 1.0) -> Problem:
-    """Claim 2.2: f_1 = x^2/2, f_2 = -x^2/2, so f = 0, and FedAvg with Q > 1 diverges from any start but 0.
+    """Return Claim 2.2's problem f_1 = x^2/2, f_2 = -x^2/2, so that f = 0.
 
-    A round multiplies FedAvg's x by ((1+eta)^Q + (1-eta)^Q)/2 > 1.
+    FedAvg with Q > 1 diverges on it from any start but 0: a round multiplies x by ((1+eta)^Q + (1-eta)^Q)/2 > 1.
+
+    Args:
+        start: x^0.
     """
     return quadratic(np.array([[[1.0]], [[-1.0]]]), np.zeros((2, 1)), start=np.array([float(start)]))
 
 
 def _losses(x: Array, sample: Tree) -> Array:
+    """Return x^T H x / 2 - c^T x of each sample."""
     return jnp.einsum("bij,i,j->b", sample["hessian"], x, x) / 2 - sample["linear"] @ x
 
 
 def _spd(rng: np.random.Generator, dimension: int, low: float, high: float) -> np.ndarray:
+    """Return a random symmetric positive definite matrix whose extreme eigenvalues are `low` and `high`."""
     basis, _ = np.linalg.qr(rng.standard_normal((dimension, dimension)))
     eigenvalues = rng.uniform(low, high, dimension)
     eigenvalues[0], eigenvalues[-1] = low, high

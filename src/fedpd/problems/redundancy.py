@@ -11,9 +11,13 @@ from fedpd.problems.build import from_losses
 
 
 def share_blocks(problem: Problem, copies: int) -> Problem:
-    """`problem`, with agent i holding the data of agents i, i+1, ..., i+copies (cyclically) besides its own.
+    """Return the problem in which agent i also holds the data of agents i+1, ..., i+copies (cyclically).
 
-    f changes with it where agents differ in size: each f_i is the mean over what agent i holds.
+    Each f_i becomes the mean over what agent i holds, so f changes where agents differ in size.
+
+    Args:
+        problem: The problem.
+        copies: The number of other agents whose data each agent holds, 0 to N - 1.
     """
     count("copies", copies, "Give how many other agents' data each agent holds, e.g. 1", least=0)
     if copies >= problem.agents:

@@ -52,7 +52,7 @@ class Strategy(flower.Strategy):
         start: The model x^0, any pytree.
         settings: The settings of the run; `secure_range` must be 0.
 
-    Example:
+    Examples:
         strategy.start(grid, strategy.arrays, num_rounds=settings.rounds), then strategy.result().
     """
 
