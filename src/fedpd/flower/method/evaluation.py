@@ -21,6 +21,7 @@ from fedpd.flower.carry.protocol import PREFIX, Form
 from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
 from fedpd.flower.method.agent import ClientSetup
 
+COUNTS = tuple(f"judged-{name}" for name in Judged._fields)
 COLUMNS = (*MEASURED, *RECORDABLE["accuracy"])  # what a federation can measure, by the same merges as a simulation
 
 
@@ -48,7 +49,7 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
     value, gradient, judged = jax.device_get(_measure(setup.functions, secure, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
-    metrics |= {} if judged is None else {name: float(one) for name, one in judged._asdict().items()}
+    metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
     answer = RecordDict({"metrics": MetricRecord(metrics)})
     if gradient is not None:
         answer["arrays"] = pack(gradient.tree)
@@ -79,9 +80,8 @@ def read_evaluation(content: RecordDict, model: Tree | None) -> ClientEvaluation
         RefusedError: The answer lacks numbers, or they are not finite.
     """
     metrics: Any = content.metric_records.get("metrics", {})
-    counts = Judged._fields
-    values = [metrics.get(name) for name in ("loss", *counts) if name == "loss" or name in metrics]
-    if (model is not None and "arrays" not in content.array_records) or len(values) not in (1, 1 + len(counts)):
+    values = [metrics.get(name) for name in ("loss", *COUNTS) if name == "loss" or name in metrics]
+    if (model is not None and "arrays" not in content.array_records) or len(values) not in (1, 1 + len(COUNTS)):
         raise RefusedError("evaluation: is not a loss, a gradient and their counts.")
     numbers = [float(value) for value in values if isinstance(value, int | float) and np.isfinite(value)]
     if len(numbers) != len(values):
