@@ -13,7 +13,7 @@ def brief(record: Any) -> str:
     Args:
         record: A named tuple.
 
-    Example:
+    Examples:
         >>> from typing import NamedTuple
         >>> class Found(NamedTuple):
         ...     value: float

@@ -36,7 +36,7 @@ def characters(
     Returns:
         Data of `writers` agents, named "writer 0", "writer 1" and so on.
 
-    Example:
+    Examples:
         >>> characters(writers=3, samples=10, classes=5, size=8)
         Federated 'generated characters'
           agents   3

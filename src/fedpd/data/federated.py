@@ -127,7 +127,7 @@ def from_arrays(
         FedpdError: If an agent has no samples, or samples differ in shape, or a number is not finite, or a label is not
             one of the classes. The message names the agent.
 
-    Example:
+    Examples:
         >>> left, right = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [2]}
         >>> two = from_arrays({"left": left, "right": right})
         >>> two.names, two.sizes.tolist(), two.classes.tolist()

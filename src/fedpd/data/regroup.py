@@ -69,7 +69,7 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
         writers: The number of writers, from `agents` to 2 `agents`.
         agents: N, the number of groups.
 
-    Example:
+    Examples:
         >>> paper_groups(5, 3)
         [(0, 1), (2, 3), (4,)]
     """

@@ -41,7 +41,7 @@ def from_losses(
         FedpdError: If shapes do not fit, a number is not finite, or `losses` cannot be called with the start and the
             data.
 
-    Example:
+    Examples:
         >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
         >>> problem = from_losses(lambda x, rows: (rows["a"] @ x - rows["y"]) ** 2, agents, start=np.zeros(2))
         >>> problem.agents, problem.samples, problem.dimension
