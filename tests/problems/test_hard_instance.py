@@ -145,7 +145,7 @@ def test_the_agents_functions_are_the_construction_s(point: tuple[int, np.ndarra
 
 
 def test_the_sign_of_the_lemma_on_steps_is_a_misprint() -> None:
-    """Eq. (even:construction) has + before Psi(x[j-1]) Phi'(x[j]); eq. (derivative_even) has -, as autodiff says."""
+    """Lemma 4's proof has + before Psi(x[j-1]) Phi'(x[j]); the derivative that it cites has -, as autodiff says."""
     x = np.array([1.0, 0.0, 0.0])
     with scope(True):
         automatic = np.asarray(jax.grad(lambda x: theta(x)[0] + theta(x)[1])(x))  # g_1

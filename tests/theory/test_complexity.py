@@ -8,7 +8,7 @@ import pytest
 from fedpd import FedpdError
 from fedpd.theory import complexity
 
-PRINTED = {  # RC, LC, AS of tab:convergence at epsilon = 1/100, M = 400, Q = 8, p = 1/4
+PRINTED = {  # RC, LC, AS of Table 1 at epsilon = 1/100, M = 400, Q = 8, p = 1/4
     "FedAvg SC iid": (10, 100, 100),
     "FedAvg SC BG": (100, 100, 100),
     "Coop-SGD": (100, 1e4, 1e4),

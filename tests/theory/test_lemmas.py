@@ -102,7 +102,7 @@ def test_local_solves_leave_what_they_may(run: Played) -> None:
 
 
 def test_descent_of_local_lagrangians(run: Played) -> None:
-    """le:FedPD_descent, as printed; also in round 0."""
+    """Lemma 6, as printed; also in round 0."""
     problem, L, eta, accuracy, path = run
     old = lagrangians(problem, eta, path.x, path.x0, path.dual)[:, :-1]
     new = lagrangians(problem, eta, path.x[:, 1:], path.plus, path.dual[:, 1:])
@@ -112,13 +112,13 @@ def test_descent_of_local_lagrangians(run: Played) -> None:
 
 
 def test_steps_of_the_duals(run: Played) -> None:
-    """eq. th_comm_0, corrected: 8 eps_1, and from round 1 on."""
+    """The bound of ||lambda_i^r - lambda_i^{r-1}|| in the proof of Theorem 1, corrected: 8 eps_1, from round 1 on."""
     dx, dual = (square(np.diff(part, axis=1))[:, 1:] for part in (run.path.x, run.path.dual))
     assert below(dual, 2 * run.L**2 * dx + 8 * run.accuracy)
 
 
 def test_mean_lagrangian_falls_but_for_communications_after_skips(run: Played) -> None:
-    """Instead of eq. th_comm_6_1 to th_comm_6_3."""
+    """Instead of the expected descent over a communication in the proof of Theorem 1."""
     problem, L, eta, accuracy, path = run
     a = L * eta
     mean = lagrangians(problem, eta, path.x, path.x0, path.dual).mean(-1)
@@ -133,7 +133,7 @@ def test_mean_lagrangian_falls_but_for_communications_after_skips(run: Played) -
 
 
 def test_communication_raises_the_lagrangian_by_the_disagreement(run: Played) -> None:
-    """le:FedPD_err, corrected: an identity, of x_{0,i}^{r+} and not of x_{0,i}^{r+1}."""
+    """Lemma 8, corrected: an identity, of x_{0,i}^{r+} and not of x_{0,i}^{r+1}."""
     problem, _, eta, _, path = run
     mean = np.broadcast_to(path.plus.mean(2, keepdims=True), path.plus.shape)
     x, dual, agents = path.x[:, 1:], path.dual[:, 1:], path.x.shape[2]
@@ -143,7 +143,7 @@ def test_communication_raises_the_lagrangian_by_the_disagreement(run: Played) ->
 
 
 def test_objective_is_below_the_lagrangian(run: Played) -> None:
-    """le:FedPD_gradient, corrected: 1/(2 N eta), and at x_0 = mean_i x_{0,i}."""
+    """Lemma 9, corrected: 1/(2 N eta), and at x_0 = mean_i x_{0,i}."""
     problem, L, eta, accuracy, path = run
     mean = np.broadcast_to(path.x0.mean(2, keepdims=True), path.x0.shape)
     lagrangian = lagrangians(problem, eta, path.x, mean, path.dual).mean(-1)
@@ -154,7 +154,7 @@ def test_objective_is_below_the_lagrangian(run: Played) -> None:
 
 
 def test_gradient_of_the_objective(run: Played) -> None:
-    """Instead of eq. th_comm_1 to th_comm_5 and th_comm_11; also in round 0."""
+    """Instead of the bounds of grad L_i and of grad f in the proof of Theorem 1; also in round 0."""
     problem, L, eta, accuracy, path = run
     mean = np.broadcast_to(path.x0.mean(2, keepdims=True), path.x0.shape)[:, :-1]
     gradient = np.sqrt(square(gradients(problem, mean).mean(2)))
@@ -166,7 +166,7 @@ def test_gradient_of_the_objective(run: Played) -> None:
 @pytest.mark.parametrize(("name", "m"), [("saddle", 1.0), ("adversary, alike", 1.0), ("adversary, convex", 0.0)])
 @pytest.mark.parametrize(("share", "accuracy"), [(0.99, 1e-2), (0.3, 1e-6)])
 def test_disagreement_in_a_round(name: str, m: float, share: float, accuracy: float) -> None:
-    """le:FedPD_prop, corrected: pathwise, by what happened the round before, with f_i + (m/2) x^2 convex."""
+    """Lemma 7, corrected: pathwise, by what happened the round before, with f_i + (m/2) x^2 convex."""
     problem, L, eta, _, path = played(name, share, accuracy)
     delta = problem.answer.heterogeneity
     assert delta is not None
@@ -211,7 +211,7 @@ def test_printed_dual_step_fails_in_the_first_round() -> None:
 
 
 def test_printed_err_fails_where_everyone_communicates() -> None:
-    """Its right-hand side, max_ij ||x_{0,i}^{r+1} - x_{0,j}^{r+1}||^2, is 0 then; so is that of eq. th_comm_6_1."""
+    """Its right-hand side, max_ij ||x_{0,i}^{r+1} - x_{0,j}^{r+1}||^2, is 0 then, and so is the term that the proof of Theorem 1 makes of it."""
     problem, _, eta, _, path = played("unlike", 0.3, 1e-6)
     x, dual = path.x[0, 1:], path.dual[0, 1:]
     assert (widest(path.x0[0]) == 0).all()
@@ -249,17 +249,17 @@ def test_printed_matrix_is_not_of_rank_1() -> None:
 
 
 def test_mean_square_is_above_the_squared_mean() -> None:
-    """eq. th_comm_8 squares a bound of E Delta: a coin of probability p contributes sqrt(p), not p."""
+    """The proof of Theorem 1 squares a bound of E Delta: a coin of probability p contributes sqrt(p), not p."""
     problem, p, eta = line([0.5, 0.5], [1.0, -1.0]), 0.1, 0.3
     path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0), p=0.5), problem, np.array([[False], [True]]))
     gaps, chance, a = widest(path.x0)[:, 1], np.array([1 - p, p]), 0.5 * eta
-    bound = p * eta * (3 + a) / (1 - a) * 2  # le:FedPD_prop from Delta^0 = 0, with delta = 2 between the agents
+    bound = p * eta * (3 + a) / (1 - a) * 2  # Lemma 7 from Delta^0 = 0, with delta = 2 between the agents
     assert chance @ gaps <= bound
     assert chance @ gaps**2 > bound**2
 
 
 def test_printed_last_step_fails_where_l_is_small() -> None:
-    """eq. th_comm_11 ends in 4 L^2 sum ||grad L_i||^2: it needs max(4 L^2, 2)."""
+    """The last bound in the proof of Theorem 1 ends in 4 L^2 sum ||grad L_i||^2: it needs max(4 L^2, 2)."""
     L = 0.1
     problem, eta = line([L], [0.0], 1.0), 0.5 * max_eta(L)
     path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0)), problem, SKIPS[:1])
@@ -269,7 +269,7 @@ def test_printed_last_step_fails_where_l_is_small() -> None:
 
 
 def test_printed_last_step_fails_after_a_skip() -> None:
-    """eq. th_comm_11 takes ||x_i - x_0|| for ||x_i - x_{0,i}||: here all grad L_i vanish, and grad f does not."""
+    """That bound takes ||x_i - x_0|| for ||x_i - x_{0,i}||: here all grad L_i vanish, and grad f does not."""
     problem, eta = line([1.0, 0.2], [1.0, -1.0], 0.0), 0.3
     path = play(algorithms.fedpd(eta=eta, oracle=adversary(0.0), p=0.5), problem, np.ones(300, bool))
     slope = gradients(problem, path.x) + path.dual + (path.x - path.x0) / eta

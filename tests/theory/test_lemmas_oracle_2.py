@@ -88,7 +88,7 @@ def noisy(request: pytest.FixtureRequest) -> tuple[float, float, int, Inner]:
 
 
 def test_variance_of_the_estimates(noisy: tuple[float, float, int, Inner]) -> None:
-    """le:VR_var, with the samples' L: E||g^{r,q} - grad f_i||^2 <= (L^2/B) (squared steps since the full gradient)."""
+    """Lemma 11, with the samples' L: E||g^{r,q} - grad f_i||^2 <= (L^2/B) (squared steps since the full gradient)."""
     _, _, refresh, inner = noisy
     errors = square(inner.g - gradients(NOISY, inner.x[:, :, :-1])).mean(0)  # (T, Q, N)
     steps = square(np.diff(inner.x, axis=2)).mean(0)
@@ -100,7 +100,7 @@ def test_variance_of_the_estimates(noisy: tuple[float, float, int, Inner]) -> No
 
 
 def test_printed_variance_fails_with_the_smoothness_of_f() -> None:
-    """le:VR_var cites Assumption 1, of the f_i: here f_i is ten times smoother than its samples."""
+    """Lemma 11 cites Assumption 1, of the f_i: here f_i is ten times smoother than its samples."""
     problem = samples_of([[1.1, -0.9]], [[0.0, 1.0]])
     inner = solve_step_by_step(problem, 0.2, 2.0, refresh=3)
     errors = square(inner.g - gradients(problem, inner.x[:, :, :-1])).mean(0)
@@ -110,7 +110,7 @@ def test_printed_variance_fails_with_the_smoothness_of_f() -> None:
 
 
 def descent(eta: float, gamma: float, inner: Inner, L: float, sign: int = -1) -> tuple[np.ndarray, np.ndarray]:
-    """le:VR_descent, with Q in place of its Q^2 and a sign for its last term: (left, right side), (draws, T, N)."""
+    """Lemma 10, with Q in place of its Q^2 and a sign for its last term: (left, right side), (draws, T, N)."""
     path, steps = inner.path, square(np.diff(inner.x, axis=2))  # (draws, T, Q, N)
     errors = square(inner.g - gradients(NOISY, inner.x[:, :, :-1]))
     last, error = steps[:, :, -1], errors[:, :, -1]
@@ -136,7 +136,7 @@ def test_descent_under_oracle_2(noisy: tuple[float, float, int, Inner]) -> None:
     eta, gamma, _, inner = noisy
     left, right = descent(eta, gamma, inner, SAMPLE_L)
     assert below(left[:, 1:], right[:, 1:])
-    left, right = descent(eta, gamma, inner, SAMPLE_L, sign=1)  # eq. le_VR_descent_3 as printed
+    left, right = descent(eta, gamma, inner, SAMPLE_L, sign=1)  # as printed in the proof of Lemma 10
     assert not below(left[:, 1:], right[:, 1:])
 
 
@@ -150,7 +150,7 @@ def test_printed_descent_under_oracle_2_fails_in_the_first_round() -> None:
 
 
 def test_steps_of_the_duals_under_oracle_2(noisy: tuple[float, float, int, Inner]) -> None:
-    """Instead of eq. le_VR_descent_4 and _5: in root mean square over rounds, agents and draws, including round 0."""
+    """Instead of the bounds of the duals' steps in the proof of Lemma 10, in root mean square, including round 0."""
     _, gamma, _, inner = noisy
     k = SAMPLE_L * (np.sqrt(STEPS) + 1) + 2 / gamma
     steps = np.sqrt(square(np.diff(inner.x, axis=2)).mean((0, 3)).sum())
@@ -159,7 +159,7 @@ def test_steps_of_the_duals_under_oracle_2(noisy: tuple[float, float, int, Inner
 
 
 def test_objective_is_below_the_lagrangian_under_oracle_2(noisy: tuple[float, float, int, Inner]) -> None:
-    """le:VR_gradient, corrected: eta/(2 (1 - L eta)) in place of 1/(4L), on every path and in expectation."""
+    """Lemma 12, corrected: eta/(2 (1 - L eta)) in place of 1/(4L), on every path and in expectation."""
     eta, gamma, refresh, inner = noisy
     path, a = inner.path, SAMPLE_L * eta
     objective = values(NOISY, path.x0).mean(-1)[:, 1:]

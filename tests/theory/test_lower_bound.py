@@ -25,7 +25,7 @@ def instance(agents: int = AGENTS, rounds: int = ROUNDS) -> Problem:
 
 
 def as_printed(agents: int, rounds: int) -> Problem:
-    """f_i = (2 pi eps/L) g_i(x L/(pi sqrt(2 eps))), eq. (f:construct)."""
+    """f_i = (2 pi eps/L) g_i(x L/(pi sqrt(2 eps))): as printed."""
     problem = instance(agents, rounds)
     height, width = 2 * math.pi * EPSILON / L, math.pi * math.sqrt(2 * EPSILON) / L
     scale = {"height": np.full((agents, 1), height), "width": np.full((agents, 1), width)}

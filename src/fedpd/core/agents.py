@@ -62,8 +62,8 @@ class Functions(NamedTuple):
         """Return the functions of a problem."""
         large = problem.dimension * int(problem.sizes.max()) > LARGE_GRADIENT
         block = problem.block or (BLOCK if large else None)
-        judge = problem.evaluation
-        correct, test_losses = (None, None) if judge is None else (judge.correct, judge.losses)
+        evaluation = problem.evaluation
+        correct, test_losses = (None, None) if evaluation is None else (evaluation.correct, evaluation.losses)
         return Functions(problem.losses, problem.penalty, correct, block, test_losses, problem.statistics)
 
 

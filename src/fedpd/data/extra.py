@@ -6,7 +6,7 @@ from typing import Any
 from fedpd.base.checks import FedpdError
 
 
-def extra(module: str) -> Any:
+def import_extra(module: str) -> Any:
     """Return the module, or raise an error that says how to install it."""
     try:
         return import_module(module)

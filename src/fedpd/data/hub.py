@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
-from fedpd.data.extra import extra
+from fedpd.data.extra import import_extra
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.labels import Classes
 
@@ -51,7 +51,7 @@ def hub(
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.
     """
-    datasets = extra("datasets")
+    datasets = import_extra("datasets")
     loaded = _load(datasets, str(source), config, revision, cache)
     parts = _parts(datasets, loaded, split, str(source))
 

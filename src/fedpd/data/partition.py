@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.data.extra import extra
+from fedpd.data.extra import import_extra
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.labels import Classes
 
@@ -56,7 +56,7 @@ def partition(
 
 def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> Any:
     """Return the table that the partitioner divides: row numbers, labels and the further columns."""
-    datasets = extra("datasets")
+    datasets = import_extra("datasets")
     taken = {ROW, "label"} & set(columns)
     if taken:
         refuse("columns", sorted(taken), "are names of columns that are there already", "Call them otherwise")
@@ -69,7 +69,7 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
 
 def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:
     """Return {agent: the row numbers of its samples}."""
-    kind = extra("flwr_datasets.partitioner").Partitioner
+    kind = import_extra("flwr_datasets.partitioner").Partitioner
     if not isinstance(partitioner, kind):
         rule = "must be one of flwr_datasets.partitioner"
         refuse("partitioner", type(partitioner).__name__, rule, "Give e.g. IidPartitioner(num_partitions=10)")

@@ -1,15 +1,15 @@
-"""What the paper proves, worked out and computed for a problem: its constants, its rates, when to communicate.
+"""The paper's theory, corrected and computed for a problem: its constants, its rates, when to communicate.
 
-constants           L and delta as plain numbers
-curvature           L of each f_i, of f and of the samples: exact or estimated, and how
-dissimilarity       delta of Assumption 5, B of (iid:2) and G of Assumption 3, where they can be measured
-examples            delta of the paper's Appendix A
-printed             Theorem 1 as printed, with C(p)
-rates               Theorem 1 as proved: FedPD with Oracle I
-variance_reduction  Theorem 3: FedPD with Oracle II
-skipping            beyond the paper: corrected skipping on quadratics, its rate and where it wins
-fedavg              Claim D.1: FedAvg with diminishing steps
-complexity          Table 1
+- `constants`: L and delta as plain numbers
+- `curvature`: L of each f_i, of f and of the samples, exact or estimated, and how it was found
+- `dissimilarity`: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, where they can be measured
+- `examples`: delta of the cost functions in the paper's Appendix A
+- `printed`: Theorem 1 as printed, with C(p)
+- `rates`: Theorem 1 as proved, FedPD with Oracle I
+- `variance_reduction`: Theorem 3, FedPD with Oracle II
+- `skipping`: beyond the paper, the rate of corrected skipping on quadratics, and where it wins
+- `fedavg`: Claim D.1, FedAvg with diminishing steps
+- `complexity`: Table 1
 """
 
 from fedpd.theory import complexity, conditions, printed, rates, skipping, variance_reduction

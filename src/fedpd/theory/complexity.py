@@ -1,9 +1,9 @@
-"""Table 1 (tab:convergence): what methods need until ||grad f||^2 <= epsilon, up to constants, as functions of epsilon.
+"""Table 1: what methods need until ||grad f||^2 <= epsilon, up to constants, as functions of epsilon.
 
-The rows are the paper's claims; those of other methods are their own papers', and are not checked here. What the table
-leaves out of FedPD's rows is in docs/theory/rates.md: C_9 of FedPD-VR grows as (Q + sqrt(Q I/B)) L, so that with the
-paper's choice of I and B its samples are O(M + Q sqrt(M N)/epsilon), and (1-p) of FedPD-GD and -SGD is proved for
-p < rates.max_skip_probability(L, eta) only.
+The rows are the paper's claims; those of other methods come from their own papers and are not checked here.
+docs/theory/rates.md says what the table leaves out of FedPD's rows: C_9 of FedPD-VR grows as (Q + sqrt(Q I/B)) L, so
+that with the paper's choice of I and B its samples are O(M + Q sqrt(M N)/epsilon), and (1-p) of FedPD-GD and -SGD is
+proved only for p < rates.max_skip_probability(L, eta).
 """
 
 import math
@@ -14,36 +14,66 @@ from fedpd.base.checks import below, count, positive, refuse
 
 
 class Setting(NamedTuple):
-    """What the formulas depend on."""
+    """The quantities that the formulas depend on.
+
+    Attributes:
+        epsilon: The target for ||grad f||^2.
+        samples: M, the samples of all agents together.
+        iterations: Q, the local steps per round.
+        p: The probability of skipping a communication.
+    """
 
     epsilon: float
-    samples: int = 1  # M, of all agents together
-    iterations: int = 1  # Q, the local steps of a round
-    p: float = 0.0  # the probability of skipping a communication
+    samples: int = 1
+    iterations: int = 1
+    p: float = 0.0
 
 
 class Order(NamedTuple):
-    """A formula of Table 1: in words, and as a function."""
+    """A formula of Table 1.
+
+    Attributes:
+        formula: The formula as text, where e is epsilon.
+        at: Its value at a setting.
+    """
 
     formula: str
     at: Callable[[Setting], float]
 
 
 class Row(NamedTuple):
-    """What a method assumes beyond smoothness, and needs."""
+    """What a method assumes beyond smoothness, and what it needs.
+
+    Attributes:
+        method: The name of the method.
+        reference: Its authors and year.
+        convexity: "SC" strongly convex, "C" convex, "NC" none.
+        non_iid: The heterogeneity that it allows: "0" none, "any", "delta" bounded by Assumption 5, or by Assumption 4.
+        bounded_gradients: Whether it assumes bounded gradients.
+        rounds: RC, the rounds of communication.
+        updates: LC, the local updates.
+        samples: AS, the sample gradients.
+    """
 
     method: str
     reference: str
-    convexity: Literal["SC", "C", "NC"]  # SC strongly convex, C convex, NC none
-    non_iid: Literal["0", "any", "delta", "Assumption 4"]  # the heterogeneity it allows: 0 none, "any", "delta" bounded
+    convexity: Literal["SC", "C", "NC"]
+    non_iid: Literal["0", "any", "delta", "Assumption 4"]
     bounded_gradients: bool
-    rounds: Order  # RC: rounds of communication
-    updates: Order  # LC: local updates
-    samples: Order  # AS: sample gradients
+    rounds: Order
+    updates: Order
+    samples: Order
 
 
 class Complexity(NamedTuple):
-    """A row at one setting."""
+    """A row of Table 1 at one setting.
+
+    Attributes:
+        method: The name of the method.
+        rounds: The order of its rounds of communication.
+        updates: The order of its local updates.
+        samples: The order of its sample gradients.
+    """
 
     method: str
     rounds: float
@@ -52,6 +82,7 @@ class Complexity(NamedTuple):
 
 
 def _power(exponent: float) -> Order:
+    """Return the order 1/epsilon^exponent."""
     formula = "1/e" if exponent == 1 else f"1/e^{exponent:g}"
     return Order(formula, lambda s: s.epsilon**-exponent)
 
@@ -81,7 +112,14 @@ TABLE = (
 
 
 def table(epsilon: float, *, samples: int = 1, iterations: int = 1, p: float = 0.0) -> tuple[Complexity, ...]:
-    """Table 1 at a target epsilon in (0, 1), for M = `samples` and Q = `iterations`: orders, so only ratios matter."""
+    """Return Table 1 at a target epsilon. These are orders, so only ratios mean something.
+
+    Args:
+        epsilon: The target for ||grad f||^2, in (0, 1).
+        samples: M, the samples of all agents together.
+        iterations: Q, the local steps per round.
+        p: The probability of skipping a communication, in [0, 1).
+    """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     below("epsilon", epsilon, 1, "Orders in 1/epsilon say something of small epsilon only")
     count("samples", samples, "samples is M, of all agents together")

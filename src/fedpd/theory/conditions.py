@@ -1,4 +1,4 @@
-"""What Theorem 1 asks for, and what its printed and its proved form share."""
+"""The conditions of Theorem 1, and what its printed and its proved form share."""
 
 import math
 from collections.abc import Callable
@@ -12,24 +12,28 @@ ACCURACY = "epsilon_1 bounds ||grad L_i||^2 after a local solve; 0 is an exact o
 
 
 def max_eta(L: float) -> float:
-    """The bound of Theorem 1: eta must be below (sqrt(5) - 1)/(4L).
+    """Return the bound of Theorem 1: eta must be below (sqrt(5) - 1)/(4L).
 
-    >>> round(max_eta(L=1.0), 3)
-    0.309
+    Args:
+        L: The smoothness of the f_i.
+
+    Examples:
+        >>> round(max_eta(L=1.0), 3)
+        0.309
     """
     positive("L", L, SMOOTHNESS)
     return (math.sqrt(5) - 1) / (4 * L)
 
 
 def allowed_product(L: float, eta: float) -> float:
-    """L eta, where Theorem 1 allows it."""
+    """Return L eta; refuse an eta that Theorem 1 does not allow."""
     positive("eta", eta, ETA)
     below("eta", eta, max_eta(L), ETA)
     return L * eta
 
 
 def weak_convexity(nonconvexity: float | None, L: float, eta: float) -> float:
-    """m eta, where f_i + (m/2)||x||^2 is convex; m = L always will do."""
+    """Return m eta, where f_i + (m/2)||x||^2 is convex; None stands for m = L, which always holds."""
     remedy = "nonconvexity is 0 for convex f_i, and L at most"
     if nonconvexity is None:
         return L * eta
@@ -38,25 +42,30 @@ def weak_convexity(nonconvexity: float | None, L: float, eta: float) -> float:
 
 
 def check_probability(p: float) -> float:
+    """Return p; refuse a value outside [0, 1)."""
     if not isinstance(p, Real) or not 0 <= p < 1:
         refuse("p", p, "must lie in [0, 1)", "p is the probability of skipping a communication")
     return p
 
 
 def check_heterogeneity(delta: float) -> float:
+    """Return delta; refuse a value below 0."""
     if not isinstance(delta, Real) or not delta >= 0:
         refuse("delta", delta, "must be at least 0", "theory.heterogeneity(problem) estimates it")
     return delta
 
 
 def accuracy_ratio(epsilon: float, delta: float) -> float:
-    """epsilon/delta^2, without overflow on the way."""
+    """Return epsilon/delta^2, without overflow on the way."""
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     return math.inf if check_heterogeneity(delta) == 0 else epsilon / delta / delta
 
 
 def start_gradients(gradients: float | None, gap: float, L: float, delta: float) -> float:
-    """mean_i ||grad f_i(x^0)||^2 = ||grad f(x^0)||^2 + mean_i ||grad (f_i - f)(x^0)||^2 <= 2 L D_0 + delta^2."""
+    """Return mean_i ||grad f_i(x^0)||^2 as given, or else a bound of it.
+
+    The mean is ||grad f(x^0)||^2 + mean_i ||grad (f_i - f)(x^0)||^2 <= 2 L D_0 + delta^2.
+    """
     if gradients is not None:
         return at_least("gradients", gradients, 0, "gradients is mean_i ||grad f_i(x^0)||^2")
     if math.isinf(check_heterogeneity(delta)):
@@ -65,6 +74,7 @@ def start_gradients(gradients: float | None, gap: float, L: float, delta: float)
 
 
 def check_setting(T: int, gap: float, epsilon_1: float, agents: int | None) -> None:
+    """Refuse a number of rounds, a gap, an accuracy or a number of agents that makes no sense."""
     count("T", T, "T is the number of rounds")
     at_least("gap", gap, 0, "gap bounds f(x^0) - inf f from above")
     at_least("epsilon_1", epsilon_1, 0, ACCURACY)
@@ -73,13 +83,13 @@ def check_setting(T: int, gap: float, epsilon_1: float, agents: int | None) -> N
 
 
 def skipping_term(p: float, factor: float, delta: float, epsilon_1: float) -> float:
-    """factor (delta^2 + eps_1); 0 without skips, whatever delta is, and with agents alike, whatever the factor is."""
+    """Return factor (delta^2 + eps_1); 0 if nothing is skipped (for any delta) or agents are equal (for any factor)."""
     difference = check_heterogeneity(delta) ** 2 + epsilon_1
     return factor * difference if p and difference else 0.0
 
 
 def largest_below(growing: Callable[[float], float], allowed: float, most: float) -> float:
-    """The largest p in [0, most] with growing(p) <= allowed, by bisection."""
+    """Return the largest p in [0, most] with growing(p) <= allowed, by bisection."""
     low, high = 0.0, most
     if growing(high) <= allowed:
         return high

@@ -1,6 +1,6 @@
 """The constants of a problem as plain numbers: smoothness L and heterogeneity delta.
 
-What they were found from, and the other constants of Assumptions 1 to 5: `curvature` and `dissimilarity`.
+`curvature` and `dissimilarity` say how they were found, and have the other constants of Assumptions 1 to 5.
 """
 
 import jax
@@ -16,16 +16,21 @@ from fedpd.theory.dissimilarity import gradient_dissimilarity
 
 
 def smoothness(problem: Problem, *, iterations: int = 50) -> float:
-    """L: exact where the problem knows it (quadratics, logistic regression), estimated elsewhere.
+    """Return L: exact where the problem knows it (quadratics, logistic regression), estimated elsewhere.
 
     The estimate is the largest |eigenvalue| of any Hessian of f_i at the start, by power iteration on Hessian-vector
-    products: a lower bound of the true L, which is a supremum over all x; NaN where a Hessian is. `estimate_smoothness`
-    looks at more points.
+    products: a lower bound of the true L, which is a supremum over all x; NaN where a Hessian is NaN.
+    `estimate_smoothness` looks at more points.
 
-    >>> import numpy as np
-    >>> from fedpd import problems
-    >>> smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
-    3.0
+    Args:
+        problem: The problem.
+        iterations: The number of power iterations.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedpd import problems
+        >>> smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
+        3.0
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
@@ -37,16 +42,20 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
 
 
 def heterogeneity(problem: Problem) -> float:
-    """delta of Assumption 5: exact (it may be infinite) where the problem knows it, else measured at the start.
+    """Return delta of Assumption 5: exact where the problem knows it (it may be infinite), else measured at the start.
 
-    Measured: max_i ||grad f_i(x^0) - grad f(x^0)||, a lower bound of delta, which is a supremum over all x.
+    The measured value is max_i ||grad f_i(x^0) - grad f(x^0)||, a lower bound of delta, which is a supremum over all x.
     `similarity` looks at more points, and at pairs of agents.
 
-    >>> import numpy as np
-    >>> from fedpd import problems
-    >>> alike = np.array([np.eye(2), np.eye(2)])
-    >>> heterogeneity(problems.quadratic(alike, np.array([[1.0, 0.0], [-1.0, 0.0]])))
-    1.0
+    Args:
+        problem: The problem.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedpd import problems
+        >>> equal = np.array([np.eye(2), np.eye(2)])
+        >>> heterogeneity(problems.quadratic(equal, np.array([[1.0, 0.0], [-1.0, 0.0]])))
+        1.0
     """
     if problem.answer.heterogeneity is not None:
         return problem.answer.heterogeneity
@@ -59,7 +68,12 @@ _centred = jax.jit(gradient_dissimilarity, static_argnames=("functions", "layout
 
 
 def objective(problem: Problem, x: Tree) -> float:
-    """f(x) = (1/N) sum_i f_i(x)."""
+    """Return f(x) = (1/N) sum_i f_i(x).
+
+    Args:
+        problem: The problem.
+        x: A model of the problem.
+    """
     functions = Functions.of(problem)
     with scope(problem.double):
         model = Vector(jax.device_put(x))

@@ -26,33 +26,53 @@ Part = Callable[..., tuple[Array, Array]]  # (functions, shard, x, iterations, t
 
 
 class Smoothness(NamedTuple):
-    """The L of the f_i, of f and of the samples; estimates have the safety factor in them."""
+    """The L of the f_i, of f and of the samples; estimates include the safety factor.
 
-    value: float  # L of all f_i, the largest of per_agent
-    per_agent: np.ndarray  # (N,) L_i of f_i
-    average: float | None  # L of f = mean_i f_i; None: not asked for
-    per_sample: float | None  # the largest L of any w_i |D_i| F(.; xi), by default of any F(.; xi); None: not asked for
+    Attributes:
+        value: L of all f_i, the largest of per_agent.
+        per_agent: (N,) L_i of f_i.
+        average: L of f = mean_i f_i; None: not asked for.
+        per_sample: The largest L of any w_i |D_i| F(.; xi), by default of any F(.; xi); None: not asked for.
+        exact: Whether these are the suprema over all x.
+        points: The number of points at which Hessians were taken; 0 where exact.
+        iterations: The most iterations that any power iteration took; 0 where exact.
+        safety: The safety factor; 1 where exact.
+        how: What the numbers are, in a sentence.
+    """
+
+    value: float
+    per_agent: np.ndarray
+    average: float | None
+    per_sample: float | None
     exact: bool
-    points: int  # at which Hessians were taken; 0 where it is exact
-    iterations: int  # the most that any power iteration took; 0 where it is exact
-    safety: float  # 1 where it is exact
-    how: str  # what the numbers are, in a sentence
+    points: int
+    iterations: int
+    safety: float
+    how: str
 
     def __repr__(self) -> str:
         return brief(self)
 
 
 def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
-    """`exact_smoothness` where the problem is known in closed form, else `estimate_smoothness` with these settings."""
+    """Return `exact_smoothness` where the problem is known in closed form, else `estimate_smoothness`.
+
+    Args:
+        problem: The problem.
+        settings: The settings of `estimate_smoothness`.
+    """
     return exact_smoothness(problem) or estimate_smoothness(problem, **settings)
 
 
 def exact_smoothness(problem: Problem) -> Smoothness | None:
-    """The suprema over all x, for `problems.quadratic` and `problems.penalized_logistic`; None for other problems.
+    """Return the suprema over all x of `problems.quadratic` and `problems.penalized_logistic`, else None.
 
     Quadratic: the largest |eigenvalue| of H_i, of mean_i H_i, of any sample's H. Logistic: the largest eigenvalue of
     A_i^T A_i/(4 n_i), of its mean over i, and of a a^T/4, each plus the penalty's 2 alpha beta; reached at x = 0, where
     every sigmoid has its largest slope 1/4 and the penalty its largest curvature.
+
+    Args:
+        problem: The problem.
     """
     if problem.answer.smoothness is None:  # a problem of the user's own, whatever its name
         return None
@@ -64,6 +84,7 @@ def exact_smoothness(problem: Problem) -> Smoothness | None:
 
 
 def _exact_quadratic(problem: Problem) -> Smoothness:
+    """Return the largest |eigenvalues| of the Hessians, which are constant."""
     hessians = problem.scale[:, None, None, None] * problem.data["hessian"].astype(np.float64)  # (N, n, d, d)
     valid = np.arange(hessians.shape[1]) < problem.sizes[:, None]
     each = np.einsum("ns,nsij->nij", valid / problem.sizes[:, None], hessians)
@@ -79,6 +100,7 @@ def _exact_quadratic(problem: Problem) -> Smoothness:
 
 
 def _exact_logistic(problem: Problem) -> Smoothness:
+    """Return the curvature of logistic regression at x = 0, where it is largest."""
     penalty = problem.scale * _penalty_curvature(problem)  # (N,) 2 alpha beta
     rows = signed_features(problem)
     weights = problem.scale / (4 * problem.sizes)
@@ -91,16 +113,17 @@ def _exact_logistic(problem: Problem) -> Smoothness:
 
 
 def _exact(of_agents: np.ndarray, of_f: float, of_samples: float, how: str) -> Smoothness:
+    """Return exact constants as a `Smoothness`."""
     return Smoothness(float(of_agents.max()), of_agents, of_f, of_samples, True, 0, 0, 1.0, how)
 
 
 def signed_features(problem: Problem) -> list[np.ndarray]:
-    """The rows b a of each agent of `problems.penalized_logistic`: N arrays (n_i, D), float64, no padding."""
+    """Return the rows b a of each agent of a `problems.penalized_logistic`: N arrays (n_i, D) of float64."""
     return [rows[:n].astype(np.float64) for rows, n in zip(problem.data, problem.sizes, strict=True)]
 
 
 def _penalty_curvature(problem: Problem) -> float:
-    """2 alpha beta: the second derivative of beta sum_d alpha x_d^2/(1 + alpha x_d^2) at 0, where |it| is largest."""
+    """Return 2 alpha beta, the curvature of beta sum_d alpha x_d^2/(1 + alpha x_d^2) at 0, where |it| is largest."""
     if problem.penalty is None:
         return 0.0
     with scope(True):
@@ -122,15 +145,24 @@ def estimate_smoothness(
     per_sample: bool = False,
     progress: Progress | None = None,
 ) -> Smoothness:
-    """The largest |eigenvalue| of the Hessians at some points, times `safety`.
+    """Return the largest |eigenvalue| of the Hessians at some points, times `safety`.
 
-    points:     models, e.g. along a run; None: the start. `samples` random ones within `radius` of them are added.
-    iterations: of the power method, at most; it stops where an iteration adds less than `tolerance`, relatively.
-    safety:     since L is a supremum over all x, and power iteration approaches an eigenvalue from below, the numbers
-                before this factor are lower bounds of L (up to rounding).
-    average:    estimate the L of f too, at the cost of that of all f_i.
-    per_sample: estimate that of every single sample: as many again, but few at a time, which is slower.
-    progress:   is told after each point (and each of these parts of the work) how many are done, of how many.
+    L is a supremum over all x, and power iteration approaches an eigenvalue from below, so the numbers before the
+    safety factor are lower bounds of L (up to rounding).
+
+    Args:
+        problem: The problem.
+        points: Models, for example along a run; None: the start.
+        radius: The distance from the points within which random models are drawn.
+        samples: The number of random models that are added to the points.
+        seed: The seed of these draws.
+        iterations: The largest number of power iterations.
+        tolerance: Power iteration stops where an iteration adds less than this, relatively.
+        safety: The factor, at least 1.
+        average: Whether to estimate the L of f too, which costs as much as that of all f_i.
+        per_sample: Whether to estimate the L of every sample too: as many gradients again, but few at a time, which is
+            slower.
+        progress: Called with (done, in all) after each point and each of these parts of the work.
     """
     count("iterations", iterations, "Give the power iterations, e.g. 50")
     at_least("tolerance", tolerance, 0, "Give a relative growth, e.g. 1e-6")
@@ -147,7 +179,7 @@ def estimate_smoothness(
 def _over_points(
     problem: Problem, models: list[Tree], parts: Sequence[Part], limits: tuple[int, float], progress: Progress | None
 ) -> tuple[dict[Part, np.ndarray], int]:
-    """The largest values that each part finds at any of the models, and the most iterations that took."""
+    """Return the largest values that each part finds at any of the models, and the most iterations that it took."""
     functions, most = Functions.of(problem), 0
     found: dict[Part, list[np.ndarray]] = {part: [] for part in parts}
     with scope(problem.double):
@@ -165,6 +197,7 @@ def _over_points(
 
 
 def _sentence(problem: Problem, where: str, iterations: int, safety: float) -> str:
+    """Return what an estimate is, in a sentence."""
     what = f"largest |eigenvalue| of the Hessians of the {problem.agents} f_i {where}"
     what = f"{what}, by up to {iterations} power iterations"
     if safety == 1:
@@ -175,11 +208,11 @@ def _sentence(problem: Problem, where: str, iterations: int, safety: float) -> s
 def power_iteration(
     multiply: Callable[[Vector], Vector], start: Vector, iterations: Any, tolerance: Any = TOLERANCE
 ) -> tuple[Array, Array]:
-    """The largest |eigenvalue| of a symmetric H, given v -> H v; and the iterations it took.
+    """Return the largest |eigenvalue| of a symmetric H, given v -> H v, and the number of iterations.
 
-    v = Hv/||Hv||, and ||Hv|| estimates. It never exceeds the largest |eigenvalue|, never falls from one iteration to
-    the next (by Cauchy-Schwarz), and converges also where lambda and -lambda are both eigenvalues: there the Rayleigh
-    quotient v^T H v may be anything in between.
+    v = Hv/||Hv||, and ||Hv|| is the estimate. It never exceeds the largest |eigenvalue|, never falls from one iteration
+    to the next (by Cauchy-Schwarz), and converges also where lambda and -lambda are both eigenvalues: there the
+    Rayleigh quotient v^T H v may be anything in between.
     """
 
     def unfinished(state: tuple[Vector, Array, Array, Array]) -> Array:
@@ -200,7 +233,7 @@ def power_iteration(
 
 
 def direction(x: Vector) -> Vector:
-    """Where power iterations start: random, always the same for models of the same shape."""
+    """Return where power iterations start: random, always the same for models of the same shape."""
     leaves, structure = jax.tree.flatten(x)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     drawn = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
@@ -211,7 +244,10 @@ def direction(x: Vector) -> Vector:
 def agent_curvature(
     functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any
 ) -> tuple[Array, Array]:
-    """(N,) of the Hessians of the f_i at x; one agent after another, each linearised once for all its iterations."""
+    """Return (N,) largest |eigenvalues| of the Hessians of the f_i at x, and the iterations.
+
+    One agent after another, each linearised once for all its iterations.
+    """
     v = direction(x)
 
     def agent(one: Shard) -> tuple[Array, Array]:
@@ -223,7 +259,10 @@ def agent_curvature(
 
 @partial(jax.jit, static_argnames="functions")
 def _of_f(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any) -> tuple[Array, Array]:
-    """Of the Hessian of f = mean_i f_i at x. Not linearised: that would keep what every agent's gradient computes."""
+    """Return the largest |eigenvalue| of the Hessian of f = mean_i f_i at x, and the iterations.
+
+    Not linearised: that would keep what every agent's gradient computes.
+    """
     layout = Layout(len(shard.agent), parallel=False, mesh=None)
 
     def multiply(v: Vector) -> Vector:
@@ -237,7 +276,10 @@ def _of_f(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolera
 
 @partial(jax.jit, static_argnames="functions")
 def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any) -> tuple[Array, Array]:
-    """(N,) the largest of any of an agent's samples at x; padding repeats samples, which changes no maximum."""
+    """Return (N,) the largest |eigenvalue| of any of an agent's samples at x, and the iterations.
+
+    Padding repeats samples, which changes no maximum.
+    """
     v = direction(x)
 
     def agent(one: Shard) -> tuple[Array, Array]:
@@ -255,10 +297,10 @@ def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, 
 
 
 def local_smoothness(functions: Functions, layout: Layout, shard: Shard, x: Vector, iterations: int = 10) -> Array:
-    """max_i of the largest |eigenvalue| of the Hessian of f_i at x, from below, by a few power iterations.
+    """Return max_i of the largest |eigenvalue| of the Hessian of f_i at x, from below, by a few power iterations.
 
-    Under any layout, so that a run can record it: it says how the curvature changes along the way. A padding agent has
-    its original's Hessian, which changes no maximum.
+    It works under any layout, so that a run can record how the curvature changes. A padding agent repeats a Hessian,
+    which changes no maximum.
     """
     v = direction(x)
 

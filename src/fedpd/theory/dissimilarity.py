@@ -1,4 +1,4 @@
-"""How unlike the agents' gradients are: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured."""
+"""How much the agents' gradients differ: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,13 +20,21 @@ from fedpd.theory.points import Places, Progress, check_finite, places
 
 
 class Profile(NamedTuple):
-    """What the gradients are like at P points, each column (P,)."""
+    """How much the gradients differ at P points; every field is (P,).
 
-    pairwise: np.ndarray  # max_ij ||grad f_i - grad f_j||
-    centred: np.ndarray  # max_i ||grad f_i - grad f||
-    largest: np.ndarray  # max_i ||grad f_i||
-    squares: np.ndarray  # sum_i ||grad f_i||^2
-    stationarity: np.ndarray  # ||grad f||^2
+    Attributes:
+        pairwise: max_ij ||grad f_i - grad f_j||.
+        centred: max_i ||grad f_i - grad f||.
+        largest: max_i ||grad f_i||.
+        squares: sum_i ||grad f_i||^2.
+        stationarity: ||grad f||^2.
+    """
+
+    pairwise: np.ndarray
+    centred: np.ndarray
+    largest: np.ndarray
+    squares: np.ndarray
+    stationarity: np.ndarray
 
     def __repr__(self) -> str:
         return brief(self)
@@ -35,11 +43,16 @@ class Profile(NamedTuple):
 class Similarity(NamedTuple):
     """The largest values over the points measured: lower bounds of the paper's constants, which hold for all x.
 
-    pairwise, centred: the two delta of Assumption 5. They are not the same number:
-                       pairwise <= 2 centred, and centred <= (N-1)/N pairwise.
-    B: of (eq. iid:2), sum_i ||grad f_i||^2 <= B^2 ||grad f||^2 where ||grad f||^2 > epsilon; at least sqrt(N), and that
-       only where all gradients are equal; None where no point has ||grad f||^2 > epsilon.
-    G: of Assumption 3, ||grad f_i|| <= G.
+    The two delta of Assumption 5 are different numbers: pairwise <= 2 centred, and centred <= (N-1)/N pairwise.
+
+    Attributes:
+        pairwise: delta of Assumption 5 for pairs, max_ij ||grad f_i - grad f_j||.
+        centred: delta of Assumption 5 for the mean, max_i ||grad f_i - grad f||.
+        B: Of Assumption 4, sum_i ||grad f_i||^2 <= B^2 ||grad f||^2 where ||grad f||^2 > epsilon. It is at least
+            sqrt(N), and sqrt(N) only where all gradients are equal; None where no point has ||grad f||^2 > epsilon.
+        G: Of Assumption 3, ||grad f_i|| <= G.
+        points: The number of points.
+        how: What the numbers are, in a sentence.
     """
 
     pairwise: float
@@ -60,7 +73,17 @@ def similarity(
     epsilon: float = 1e-6,
     progress: Progress | None = None,
 ) -> Similarity:
-    """delta, B and G at the given models (None: the start) and at `samples` random ones within `radius` of them."""
+    """Return delta, B and G at the given models and at random models around them.
+
+    Args:
+        problem: The problem.
+        points: Models, for example along a run; None: the start.
+        radius: The distance from the points within which random models are drawn.
+        samples: The number of random models that are added to the points.
+        seed: The seed of these draws.
+        epsilon: B is taken over the points with ||grad f||^2 > epsilon.
+        progress: Called with (done, in all) after each point.
+    """
     at_least("epsilon", epsilon, 0, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     where = places(problem, points, radius, samples, seed)
     at = _profile(problem, where, progress)
@@ -74,11 +97,18 @@ def similarity(
 
 
 def profile(problem: Problem, points: Iterable[Tree], *, progress: Progress | None = None) -> Profile:
-    """The columns of `Profile` at each of the given models, e.g. along a run."""
+    """Return how much the gradients differ at each of the given models, for example along a run.
+
+    Args:
+        problem: The problem.
+        points: P models.
+        progress: Called with (done, in all) after each point.
+    """
     return _profile(problem, places(problem, points, 1.0, 0, 0), progress)
 
 
 def _profile(problem: Problem, where: Places, progress: Progress | None) -> Profile:
+    """Return the profile at some places."""
     functions, rows = Functions.of(problem), []
     with scope(problem.double):
         shard = jax.device_put(arrays(problem))
@@ -92,7 +122,7 @@ def _profile(problem: Problem, where: Places, progress: Progress | None) -> Prof
 
 
 def start_gradients(problem: Problem) -> np.ndarray:
-    """(N, d) the agents' gradients grad f_i at the start, each as one row of float64."""
+    """Return (N, d) the agents' gradients grad f_i at the start, one row of float64 per agent."""
     functions, layout = Functions.of(problem), Layout(problem.agents, parallel=False, mesh=None)
     with scope(problem.double):
         _, stacked = jax.jit(_gradients, static_argnums=(0, 1))(
@@ -104,7 +134,7 @@ def start_gradients(problem: Problem) -> np.ndarray:
 
 @partial(jax.jit, static_argnames="functions")
 def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
-    """A row of `Profile`, from all gradients at x: N d numbers.
+    """Return a row of `Profile`, from all gradients at x: N d numbers.
 
     They are compared by their differences c_i to the first one: where all are equal, the distances are exactly 0.
     """
@@ -119,12 +149,12 @@ def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
 
 
 def _squares(leaves: list[Array]) -> Array:
-    """(N,) squared norms of the rows."""
+    """Return (N,) squared norms of the rows."""
     return sum((jnp.sum(leaf * leaf, axis=1) for leaf in leaves[1:]), jnp.sum(leaves[0] * leaves[0], axis=1))
 
 
 def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Vector, Vector]:
-    """(sum_i grad f_i(x), the grad f_i(x) stacked)."""
+    """Return (sum_i grad f_i(x), the grad f_i(x) stacked)."""
 
     def gradient(one: Shard) -> tuple[Vector, Vector]:
         own = local_objective(functions, one).gradient(x)
@@ -134,9 +164,12 @@ def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) ->
 
 
 def gradient_dissimilarity(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> Array:
-    """max_i ||grad f_i(x) - grad f(x)||, the centred delta at x; up to a rounding of the largest ||grad f_i(x)||.
+    """Return max_i ||grad f_i(x) - grad f(x)||, the centred delta at x.
 
-    Under any layout, so that a run can record it. A padding agent repeats a gradient, which changes no maximum.
+    It is exact up to a rounding of the largest ||grad f_i(x)||.
+
+    It works under any layout, so that a run can record it. A padding agent repeats a gradient, which changes no
+    maximum.
     """
     total, gradients = _gradients(functions, layout, shard, x)
     mean = total / layout.agents

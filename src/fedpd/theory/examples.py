@@ -1,7 +1,7 @@
 """Bounds of delta for the cost functions of Appendix A, corrected where the paper errs, and for our logistic loss.
 
 In all but the last, grad f_i(x) = (1/n_i) A_i^T v_i(x) with the rows a of A_i (n_i, D) and slopes v in an interval
-[low, high], whatever x. With r_i = ||A_i||/sqrt(n_i), the norm being the largest singular value:
+[low, high], for every x. With r_i = ||A_i||/sqrt(n_i), the norm being the largest singular value:
 
     plain:  ||grad f_i - grad f_j|| <= max|v| (r_i + r_j), since ||v_i|| <= max|v| sqrt(n_i)
     tight:  ||grad f_i - grad f_j|| <= |c| ||m_i - m_j|| + h (s_i + s_j)
@@ -25,34 +25,50 @@ EQUAL = 1e-12  # relative difference up to which two Gram matrices are the same 
 
 
 class DeltaBound(NamedTuple):
-    """Two upper bounds of max_ij ||grad f_i(x) - grad f_j(x)|| over all x; see the module."""
+    """Two upper bounds of max_ij ||grad f_i(x) - grad f_j(x)|| over all x; `fedpd.theory.examples` derives them.
+
+    Attributes:
+        plain: max|v| (r_i + r_j) for the two largest r.
+        tight: The bound that also uses the means of the rows; at most `plain`.
+    """
 
     plain: float
     tight: float
 
 
 def sigmoid_delta(features: Sequence[np.ndarray]) -> DeltaBound:
-    """Appendix A, "logistic regression": f_i = mean of 1/(1 + exp(b - a^T x)), for any b.
+    """Bound delta of Appendix A's "logistic regression": f_i = mean of 1/(1 + exp(b - a^T x)), for any b.
 
-    The slope e^z/(1 + e^z)^2 lies in (0, 1/4], not only in (0, 1): plain is a quarter of the printed bound, and is
-    reached by two agents with one sample each, a and -a, at a^T x = b.
+    The slope e^z/(1 + e^z)^2 lies in (0, 1/4], not only in (0, 1): plain is a quarter of the printed bound, and two
+    agents with one sample each, a and -a, reach it at a^T x = b.
+
+    Args:
+        features: N arrays (n_i, D), the rows a.
     """
     return _delta_bound(features, 0.0, 0.25)
 
 
 def tanh_delta(features: Sequence[np.ndarray]) -> DeltaBound:
-    """Appendix A, "hyperbolic tangent": f_i = mean of tanh(b - a^T x), for any b; its slope -1/cosh^2 is in [-1, 0).
+    """Bound delta of Appendix A's "hyperbolic tangent": f_i = mean of tanh(b - a^T x), for any b.
 
-    tanh(z) = 1 - 2/(1 + e^{2z}), not its negative as printed. So the gradient is -2 times that of 1/(1 + e^{2z}), not 4
-    times; the doubled argument gives the other 2, and delta is indeed 4 times that of the sigmoid.
+    Its slope -1/cosh^2 lies in [-1, 0). tanh(z) = 1 - 2/(1 + e^{2z}), not its negative as printed. So the gradient is
+    -2 times that of 1/(1 + e^{2z}), not 4 times; the doubled argument gives the other 2, and delta is indeed 4 times
+    that of the sigmoid.
+
+    Args:
+        features: N arrays (n_i, D), the rows a.
     """
     return _delta_bound(features, -1.0, 0.0)
 
 
 def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> DeltaBound:
-    """Our f_i = mean of log(1 + exp(-b a^T x)) + penalty(x): the gradient of a sample is -b a times a slope in (0, 1).
+    """Bound delta of f_i = mean of log(1 + exp(-b a^T x)) + penalty(x), the loss of `problems.penalized_logistic`.
 
-    The penalty is the same for all agents, and cancels.
+    The gradient of a sample is -b a times a slope in (0, 1). The penalty is the same for all agents and cancels.
+
+    Args:
+        features: N arrays (n_i, D), the rows a.
+        labels: N arrays (n_i,), the b.
     """
     features = [np.asarray(a) for a in features]
     if [a.shape[:1] for a in features] != [np.shape(b) for b in labels]:
@@ -62,9 +78,12 @@ def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray])
 
 
 def delta_bound(problem: Problem) -> DeltaBound | None:
-    """`logistic_delta` of a `problems.penalized_logistic`; None for other problems, and for weights that differ.
+    """Return `logistic_delta` of a `problems.penalized_logistic`; None for other problems, and for weights that differ.
 
     With different weights w_i |D_i| the penalty would not cancel.
+
+    Args:
+        problem: The problem.
     """
     own = problem.name == "penalized_logistic" and problem.answer.smoothness is not None
     if not own or (problem.scale != 1).any():
@@ -73,10 +92,14 @@ def delta_bound(problem: Problem) -> DeltaBound | None:
 
 
 def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
-    """Appendix A, "linear regression": f_i = ||A_i x + b_i||^2/2, with A_i (n_i, D) and b_i (n_i,).
+    """Return delta of Appendix A's "linear regression": f_i = ||A_i x + b_i||^2/2.
 
-    The exact max_ij ||A_i^T b_i - A_j^T b_j||, a norm and not an absolute value as printed, where all A_i^T A_i are
-    equal (up to rounding). Infinite elsewhere: the difference (A_i^T A_i - A_j^T A_j) x grows with x.
+    It is exactly max_ij ||A_i^T b_i - A_j^T b_j||, a norm and not an absolute value as printed, where all A_i^T A_i are
+    equal (up to rounding). It is infinite elsewhere: the difference (A_i^T A_i - A_j^T A_j) x grows with x.
+
+    Args:
+        features: The A_i, N arrays (n_i, D).
+        targets: The b_i, N arrays (n_i,).
     """
     matrices = _matrices(features)
     vectors = [np.asarray(b, np.float64) for b in targets]
@@ -92,7 +115,7 @@ def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np
 
 
 def _delta_bound(features: Sequence[np.ndarray], low: float, high: float) -> DeltaBound:
-    """plain and tight for slopes in [low, high]; N D memory, one row of the matrix of pairs after another."""
+    """Return plain and tight for slopes in [low, high], in N D memory: one row of the matrix of pairs after another."""
     matrices = _matrices(features)
     roots = np.array([np.sqrt(gram_eigenvalue(a) / len(a)) for a in matrices])  # r_i
     if len(matrices) == 1:
@@ -110,6 +133,7 @@ def _delta_bound(features: Sequence[np.ndarray], low: float, high: float) -> Del
 
 
 def _matrices(features: Any) -> list[np.ndarray]:
+    """Return the features as float64 matrices with the same number of columns."""
     matrices = [np.asarray(a, np.float64) for a in features]
     shapes = [a.shape for a in matrices]
     if not shapes or any(len(shape) != 2 or 0 in shape or shape[1] != shapes[0][1] for shape in shapes):

@@ -22,12 +22,23 @@ from fedpd.oracles import schedule
 def fedavg_bound(
     step: float | Callable[[Any, Any], Any], *, rounds: int, iterations: int, L: float, G: float, gap: float
 ) -> float:
-    """A bound of (1/T) sum_{r<T} ||grad f(x^r)||^2 for FedAvg with `oracles.gd(step, iterations)` over T = `rounds`.
+    """Bound (1/T) sum_{r<T} ||grad f(x^r)||^2 of FedAvg with `oracles.gd(step, iterations)` over T = `rounds`.
 
         ( gap + (L^2 G^2/2) sum_{r<T} sum_{1<=q<Q} eta^{r,q} (sum_{tau<q} eta^{r,tau})^2 ) / (C_1 T)
 
-    with gap >= f(x^0) - inf f and C_1 = min_r eta^{r,0} (1 - L eta^{r,0}). It tends to 0 as T grows if eta^{r,0} is a
-    constant and every other eta^{r,q} tends to 0.
+    with C_1 = min_r eta^{r,0} (1 - L eta^{r,0}). It tends to 0 as T grows if eta^{r,0} is constant and every other
+    eta^{r,q} tends to 0.
+
+    Args:
+        step: eta, or a function (r, q) -> eta^{r,q}.
+        rounds: T.
+        iterations: Q, the local steps per round.
+        L: The smoothness of the f_i.
+        G: Bounds ||grad f_i|| everywhere.
+        gap: f(x^0) - inf f, or more.
+
+    Raises:
+        FedpdError: If a step is larger than Claim D.1 allows.
     """
     count("rounds", rounds, "Give T, the number of rounds")
     count("iterations", iterations, "Give Q, the local steps of a round")
@@ -45,13 +56,14 @@ def fedavg_bound(
 
 
 def _steps(step: float | Callable[[Any, Any], Any], rounds: int, iterations: int) -> np.ndarray:
-    """(T, Q): eta^{r,q}."""
+    """Return eta^{r,q}, (T, Q)."""
     with scope(True):
         r, q = jnp.arange(rounds)[:, None], jnp.arange(iterations)
         return np.broadcast_to(np.asarray(schedule(step)(r, q), np.float64), (rounds, iterations))
 
 
 def _check_steps(steps: np.ndarray, L: float) -> None:
+    """Refuse steps that Claim D.1 does not allow."""
     first, later = steps[:, 0], steps[:, 1:]
     if not (steps > 0).all():
         refuse("step", float(steps.min()), "must be positive in every round", "Give a step or a function of (r, q)")

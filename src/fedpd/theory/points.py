@@ -14,7 +14,12 @@ Progress = Callable[[int, int], None]  # (done, in all)
 
 
 class Places(NamedTuple):
-    """Models at which something is measured, and what they are in words."""
+    """Models at which something is measured.
+
+    Attributes:
+        models: The models.
+        words: What they are, in words.
+    """
 
     models: list[Tree]
     words: str
@@ -23,10 +28,17 @@ class Places(NamedTuple):
 def region(
     problem: Problem, radius: float, samples: int, seed: int = 0, *, centres: Iterable[Tree] | None = None
 ) -> list[Tree]:
-    """`samples` random models within `radius` of the start, or of centres drawn from those given.
+    """Return random models within a distance of the start, or of the given centres.
 
-    The direction is uniform over all of the model's numbers together, and so is the distance, in [0, radius): points
-    uniform in volume would in d dimensions nearly all lie at the distance radius d/(d+1) or more.
+    The direction is uniform over all of the model's numbers together, and the distance is uniform in [0, radius):
+    points uniform in volume would in d dimensions nearly all lie at the distance radius d/(d+1) or more.
+
+    Args:
+        problem: The problem.
+        radius: The largest distance.
+        samples: The number of models to draw.
+        seed: The seed of the draws.
+        centres: Models around which to draw, chosen at random; None: the start.
     """
     positive("radius", radius, "Give the distance from the start up to which models are drawn, e.g. 1.0")
     count("samples", samples, "Give how many models to draw", least=0)
@@ -45,7 +57,7 @@ def region(
 
 
 def places(problem: Problem, points: Iterable[Tree] | None, radius: float, samples: int, seed: int) -> Places:
-    """The given models (None: the start), and `samples` random ones within `radius` of them."""
+    """Return the given models (None: the start), and `samples` random ones within `radius` of them."""
     centres = [problem.start] if points is None else _models(problem, points)
     count("samples", samples, "Give how many random models to add, or 0", least=0)
     drawn = region(problem, radius, samples, seed, centres=centres) if samples else []
@@ -58,16 +70,18 @@ def places(problem: Problem, points: Iterable[Tree] | None, radius: float, sampl
 
 
 def check_finite(values: Any, what: str, point: int) -> None:
-    """Refuse a point where something is NaN or infinite: no supremum is learned there."""
+    """Refuse a point where something is NaN or infinite, since it says nothing about a supremum."""
     if not np.isfinite(values).all():
         raise FedpdError(f"point {point}: {what} is not finite there. Leave diverged models out, or lower the radius.")
 
 
 def _points(number: int, word: str = "") -> str:
+    """Return "1 point", "2 points" and so on."""
     return f"{number} {word}point{'' if number == 1 else 's'}"
 
 
 def _models(problem: Problem, points: Iterable[Tree]) -> list[Tree]:
+    """Return the given models in the problem's precision; refuse an empty list."""
     models = [_model(problem, point, i) for i, point in enumerate(points)]
     if not models:
         refuse("points", [], "must hold at least one model", "Leave it out to measure at the start")
@@ -75,7 +89,7 @@ def _models(problem: Problem, points: Iterable[Tree]) -> list[Tree]:
 
 
 def _model(problem: Problem, point: Tree, i: int) -> Tree:
-    """`point` in the problem's precision, if it is a model of the problem."""
+    """Return `point` in the problem's precision; refuse what is not a model of the problem."""
     tree: Tree = point.tree if isinstance(point, Vector) else point
     structure: Any = jax.tree.structure(problem.start)
     if jax.tree.structure(tree) != structure or jax.tree.map(np.shape, tree) != jax.tree.map(np.shape, problem.start):

@@ -1,6 +1,6 @@
-"""Theorem 1 (th:FedPD_Comm) as printed: C(p), what Table 2 makes of it, the constants and the right-hand side.
+"""Theorem 1 as printed: C(p), what Table 2 makes of it, the constants and the right-hand side.
 
-No guarantees: `rates` has what is proved, and docs/theory/rates.md says what is wrong here.
+Nothing here is a guarantee: `rates` has what is proved, and docs/theory/rates.md says what is wrong here.
 """
 
 import math
@@ -19,10 +19,15 @@ from fedpd.theory.conditions import (
 
 
 def communication_factor(p: float, L: float, eta: float) -> float:
-    """C(p) = eta (1 - C_3^{1/(1-p)})^2 p (p^2 (3 + L eta)^2 + 4) / (1 - 2 L eta - p (1 + L eta))^2.
+    """Return C(p) = eta (1 - C_3^{1/(1-p)})^2 p (p^2 (3 + L eta)^2 + 4) / (1 - 2 L eta - p (1 + L eta))^2.
 
     C_3 = (p (1 + L eta) + L eta)/(1 - L eta), and the denominator is ((1 - L eta)(1 - C_3))^2: at C_3 = 1 the quotient
     is 0/0, a removable singularity with value 1/((1-p)(1-L eta)) for its root.
+
+    Args:
+        p: The probability of skipping a communication, in [0, 1).
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, with L eta < 1.
     """
     check_probability(p)
     positive("eta", eta, ETA)
@@ -43,34 +48,52 @@ def communication_factor(p: float, L: float, eta: float) -> float:
 
 
 def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> float:
-    """The largest p with C(p) <= epsilon/(3 delta^2), by bisection: C grows with p from 0 at p = 0.
+    """Return the largest p with C(p) <= epsilon/(3 delta^2), by bisection: C grows with p from 0 at p = 0.
 
-    delta = 0 (all agents alike) allows any p below 1; delta = infinity allows none. This is the paper's rule, which
-    drops the constant C_5 before C(p): `guaranteed_skip_probability` is the rule that is proved.
+    delta = 0 (all agents have the same gradients) allows any p below 1; delta = infinity allows none. This is the
+    paper's rule, which drops the constant C_5 before C(p): `rates.guaranteed_skip_probability` is the rule that is
+    proved.
 
-    >>> p = skip_probability(epsilon=1e-2, delta=0.1, L=1.0, eta=0.1)
-    >>> round(3 * 0.1**2 * communication_factor(p, L=1.0, eta=0.1), 6)
-    0.01
+    Args:
+        epsilon: The target for ||grad f||^2.
+        delta: The heterogeneity of Assumption 5.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD.
+
+    Examples:
+        >>> p = skip_probability(epsilon=1e-2, delta=0.1, L=1.0, eta=0.1)
+        >>> round(3 * 0.1**2 * communication_factor(p, L=1.0, eta=0.1), 6)
+        0.01
     """
     ratio = accuracy_ratio(epsilon, delta)
     return largest_below(lambda p: communication_factor(p, L, eta), ratio / 3, math.nextafter(1.0, 0.0))
 
 
 def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
-    """p = epsilon/(36 eta delta^2), the paper's approximation (tab:saving, row 1) from C(p) ~ 12 eta p; at most 1.
+    """Return p = epsilon/(36 eta delta^2), at most 1: the approximation in the first row of the paper's Table 2.
 
-    It is offered for C_3 < 1 and eta = max_eta(L)/2. At small p it is low by a factor near 2, since there
-    C(p) ~ 4 eta p/(1 - L eta)^2.
+    It follows from C(p) ~ 12 eta p and is offered for C_3 < 1 and eta = max_eta(L)/2. At small p it is low by a factor
+    near 2, since there C(p) ~ 4 eta p/(1 - L eta)^2.
+
+    Args:
+        epsilon: The target for ||grad f||^2.
+        delta: The heterogeneity of Assumption 5.
+        eta: The step of FedPD.
     """
     positive("eta", eta, ETA)
     return min(1.0, accuracy_ratio(epsilon, delta) / (36 * eta))
 
 
 def logarithmic_skip_probability(epsilon: float, delta: float, eta: float) -> float:
-    """p = 1 - 2/log(epsilon/(42 eta delta^2)), the paper's approximation (tab:saving, row 2); 0 where that is negative.
+    """Return p = 1 - 2/log(epsilon/(42 eta delta^2)), at least 0: the second row of the paper's Table 2.
 
-    It is offered for C_3 >= 1 and eta = max_eta(L)/2, from C(p) ~ 14 eta C_3^{2/(1-p)}; log C_3 is left out on the way,
-    and so is the denominator (3 L eta)^2 of C(p).
+    It follows from C(p) ~ 14 eta C_3^{2/(1-p)} and is offered for C_3 >= 1 and eta = max_eta(L)/2; log C_3 is left out
+    on the way, and so is the denominator (3 L eta)^2 of C(p).
+
+    Args:
+        epsilon: The target for ||grad f||^2.
+        delta: The heterogeneity of Assumption 5.
+        eta: The step of FedPD.
     """
     positive("eta", eta, ETA)
     ratio = accuracy_ratio(epsilon, delta) / (42 * eta)
@@ -90,7 +113,15 @@ class Constants(NamedTuple):
 
 
 def constants(L: float, eta: float, p: float = 0.0) -> Constants:
-    """The constants as printed. Their units do not match (1 + 2 eta, 4L^2 beside 2): a change of unit breaks them."""
+    """Return the constants as printed.
+
+    Their units do not match (1 + 2 eta, 4L^2 beside 2): a change of unit breaks them.
+
+    Args:
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        p: The probability of skipping a communication, in [0, 1).
+    """
     product = allowed_product(L, eta)
     c_8 = (check_probability(p) * (1 + product) + product) / (1 - product)
     c_6 = max(((1 + product) / eta) ** 2, (1 + 2 * eta) ** 2, product**2)
@@ -111,9 +142,19 @@ def bound(
     delta: float = math.inf,
     agents: int | None = None,
 ) -> float:
-    """The right-hand side of th:FedPD_Comm as printed (case I is p = 0): NOT a guarantee, see docs/theory/rates.md.
+    """Return the right-hand side of Theorem 1 as printed. It is NOT a guarantee, see docs/theory/rates.md.
 
-    C_2 D_0/T + ((N-1)/N) C_5 C(p) (delta^2 + epsilon_1) + C_4 epsilon_1; agents=None leaves (N-1)/N at 1.
+    C_2 D_0/T + ((N-1)/N) C_5 C(p) (delta^2 + epsilon_1) + C_4 epsilon_1; case I is p = 0.
+
+    Args:
+        T: The number of rounds.
+        gap: D_0 = f(x^0) - inf f, or more.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        epsilon_1: The bound of ||grad L_i||^2 after a local solve.
+        p: The probability of skipping a communication, in [0, 1).
+        delta: The heterogeneity of Assumption 5.
+        agents: N; None leaves (N-1)/N at 1.
     """
     c = constants(L, eta, p)
     check_setting(T, gap, epsilon_1, agents)

@@ -1,10 +1,10 @@
-"""Theorem 1 (th:FedPD_Comm): what FedPD with Oracle I guarantees, as printed and as it can be proved.
+"""Theorem 1: what FedPD with Oracle I guarantees, as it can be proved.
 
 The average of E||grad f(mean_i x_{0,i}^r)||^2 over the rounds r = 0, ..., T-1 is bounded by three terms: the start,
 which fades as 1/T; skipped communications, which leave p delta^2; and inexact local solves, which leave eps_1. `bound`
-is proved in docs/theory/rates.md, `printed.bound` is the paper's right-hand side: no guarantee. The paper's
+is proved in docs/theory/rates.md; `printed.bound` is the paper's right-hand side and no guarantee. The paper's
 D_0 = f(x^0) - inf f is `gap` here (any upper bound of it will do), and mean_i ||grad f_i(x^0)||^2 is `gradients`.
-`nonconvexity` is an m in [0, L] such that every f_i + (m/2)||x||^2 is convex: 0 where the f_i are, and L (None) always.
+`nonconvexity` is an m in [0, L] such that every f_i + (m/2)||x||^2 is convex: 0 for convex f_i; L (None) always holds.
 """
 
 import math
@@ -32,21 +32,37 @@ from fedpd.theory.printed import linear_skip_probability, logarithmic_skip_proba
 
 
 class Constants(NamedTuple):
-    """What stands in for the printed constants; C_6 and C_7 have no counterpart, grad f is bounded without them."""
+    """The constants that replace the printed ones.
 
-    C_2: float  # of (D_0 + start * mean_i ||grad f_i(x^0)||^2)/T
-    C_3: float  # by which the agents' disagreement (root mean square) grows in a round: a guarantee needs < 1
-    C_4: float  # of eps_1
-    C_5: float  # of guaranteed_factor(p) (delta^2 + eps_1)
-    start: float  # what lambda_i^0 = 0 instead of -grad f_i(x^0) costs
+    C_6 and C_7 have no counterpart: the proof bounds grad f without them.
+
+    Attributes:
+        C_2: The factor of (D_0 + start * mean_i ||grad f_i(x^0)||^2)/T.
+        C_3: The factor by which the agents' disagreement (root mean square) grows in a round; a guarantee needs < 1.
+        C_4: The factor of eps_1.
+        C_5: The factor of guaranteed_factor(p) (delta^2 + eps_1).
+        start: What lambda_i^0 = 0 instead of -grad f_i(x^0) costs.
+    """
+
+    C_2: float
+    C_3: float
+    C_4: float
+    C_5: float
+    start: float
 
 
 def constants(L: float, eta: float, p: float = 0.0, nonconvexity: float | None = None) -> Constants:
-    """With a = L eta and b = m eta:
+    """Return the constants of the proved Theorem 1. With a = L eta and b = m eta:
 
-    C_2 = (2/eta) (2 + [p > 0] + a^2 (1+a)^2/(1 - 2a - 4a^2))      C_3 = sqrt(p + (1-p) a^2)/(1-b)
-    C_4 = C_2 ((1 + 8a)/L + (3 + 2a)^2 eta/2)                      C_5 = 2 C_2
-    start = eta (1 + 2a)/(1-a)^2 + eta/4
+        C_2 = (2/eta) (2 + [p > 0] + a^2 (1+a)^2/(1 - 2a - 4a^2))      C_3 = sqrt(p + (1-p) a^2)/(1-b)
+        C_4 = C_2 ((1 + 8a)/L + (3 + 2a)^2 eta/2)                      C_5 = 2 C_2
+        start = eta (1 + 2a)/(1-a)^2 + eta/4
+
+    Args:
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        p: The probability of skipping a communication, in [0, 1).
+        nonconvexity: m; None: L.
     """
     a, b = allowed_product(L, eta), weak_convexity(nonconvexity, L, eta)
     c_3 = math.sqrt(check_probability(p) + (1 - p) * a**2) / (1 - b)
@@ -56,22 +72,34 @@ def constants(L: float, eta: float, p: float = 0.0, nonconvexity: float | None =
 
 
 class Disagreement(NamedTuple):
-    """Bounds of sqrt(E mean_i ||v_i - mean_j v_j||^2), in units of eta (delta + sqrt(eps_1))."""
+    """Bounds of sqrt(E mean_i ||v_i - mean_j v_j||^2), in units of eta (delta + sqrt(eps_1)).
 
-    x: float  # of the x_i^r
-    x0: float  # of the x_{0,i}^{r+}
-    skipped: float  # of the x_{0,i}^{r+} given that the round before was skipped
+    Attributes:
+        x: Of the x_i^r.
+        x0: Of the x_{0,i}^{r+}.
+        skipped: Of the x_{0,i}^{r+} given that the round before was skipped.
+    """
+
+    x: float
+    x0: float
+    skipped: float
 
 
 def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = None) -> Disagreement:
-    """The fixed point of the second-moment recursion that replaces le:FedPD_prop and eq. th_comm_8.
+    """Return the fixed point of the second-moment recursion that replaces Lemma 7 and its use in the proof.
 
     With a = L eta and b = m eta, in units of eta (delta + sqrt(eps_1)): (1-b) V(x^{r+1}) <= V(x^r) + 1 if round r-1 was
     skipped (a proximal step on f_i), and <= a V(x^r) + 2 if not. So for the root mean squares X_r
 
         (1-b)^2 X_{r+1}^2 <= p (X_r + 1)^2 + (1-p) (a X_r + 2)^2
 
-    which has a fixed point that X_r never exceeds if p + (1-p) a^2 < (1-b)^2. Infinite elsewhere.
+    which has a fixed point that X_r never exceeds if p + (1-p) a^2 < (1-b)^2. It is infinite elsewhere.
+
+    Args:
+        p: The probability of skipping a communication, in [0, 1).
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        nonconvexity: m; None: L.
     """
     a, b = allowed_product(L, eta), weak_convexity(nonconvexity, L, eta)
     slack = (1 - b) ** 2 - check_probability(p) - (1 - p) * a**2
@@ -83,19 +111,31 @@ def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = No
 
 
 def max_skip_probability(L: float, eta: float, nonconvexity: float | None = None) -> float:
-    """((1 - m eta)^2 - (L eta)^2)/(1 - (L eta)^2): the p from which on C_3 >= 1 and nothing is guaranteed.
+    """Return ((1 - m eta)^2 - (L eta)^2)/(1 - (L eta)^2), the p from which on C_3 >= 1 and nothing is guaranteed.
 
     It is 1 for convex f_i (m = 0), and (1 - 2 L eta)/(1 - (L eta)^2) where nothing is known of them (m = L).
+
+    Args:
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        nonconvexity: m; None: L.
     """
     a, b = allowed_product(L, eta), weak_convexity(nonconvexity, L, eta)
     return ((1 - b) ** 2 - a**2) / (1 - a**2)
 
 
 def guaranteed_factor(p: float, L: float, eta: float, T: int = 1, nonconvexity: float | None = None) -> float:
-    """What stands in for C(p): (eta/2) p ((1-p) z^2 + ((L eta)^2 + 1/T) y^2), (., y, z) the `disagreement`.
+    """Return the factor (eta/2) p ((1-p) z^2 + ((L eta)^2 + 1/T) y^2), which replaces C(p).
 
-    z^2 is what a communication after a skipped round adds to the augmented Lagrangian, y^2 what the gradient is off
-    because the copies x_{0,i} differ.
+    (., y, z) is the `disagreement`: z^2 is what a communication after a skipped round adds to the augmented Lagrangian,
+    y^2 is the error of the gradient because the copies x_{0,i} differ.
+
+    Args:
+        p: The probability of skipping a communication, in [0, 1).
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        T: The number of rounds.
+        nonconvexity: m; None: L.
     """
     count("T", T, "T is the number of rounds")
     _, y, z = disagreement(p, L, eta, nonconvexity)
@@ -103,11 +143,17 @@ def guaranteed_factor(p: float, L: float, eta: float, T: int = 1, nonconvexity: 
 
 
 class Terms(NamedTuple):
-    """The three terms of the bound."""
+    """The three terms of the bound.
 
-    start: float  # C_2 (D_0 + start * gradients)/T
-    skipping: float  # C_5 guaranteed_factor(p) (delta^2 + eps_1)
-    accuracy: float  # C_4 eps_1
+    Attributes:
+        start: C_2 (D_0 + start * gradients)/T.
+        skipping: C_5 guaranteed_factor(p) (delta^2 + eps_1).
+        accuracy: C_4 eps_1.
+    """
+
+    start: float
+    skipping: float
+    accuracy: float
 
 
 def terms(
@@ -123,11 +169,22 @@ def terms(
     agents: int | None = None,
     nonconvexity: float | None = None,
 ) -> Terms:
-    """The terms of `bound`, to see which of them dominates.
+    """Return the terms of `bound`, to see which of them dominates.
 
-    delta bounds ||grad f_i(x) - grad f(x)||, as theory.heterogeneity does. The agents must start at x_i = x_{0,i} = x^0
-    with lambda_i = 0, and every local solve must reach ||grad L_i||^2 <= eps_1 (epsilon_1). `gradients` may be left out
-    where delta is finite: 2 L D_0 + delta^2 bounds them.
+    The agents must start at x_i = x_{0,i} = x^0 with lambda_i = 0, and every local solve must reach
+    ||grad L_i||^2 <= eps_1 (epsilon_1).
+
+    Args:
+        T: The number of rounds.
+        gap: D_0 = f(x^0) - inf f, or more.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, which bounds it where delta is finite.
+        epsilon_1: The bound of ||grad L_i||^2 after a local solve.
+        p: The probability of skipping a communication, in [0, 1).
+        delta: Bounds ||grad f_i(x) - grad f(x)||, as theory.heterogeneity does.
+        agents: N; None: not known.
+        nonconvexity: m; None: L.
     """
     c = constants(L, eta, p)
     check_setting(T, gap, epsilon_1, agents)
@@ -138,13 +195,17 @@ def terms(
 
 
 def bound(T: int, gap: float, **settings: Any) -> float:
-    """An upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
+    """Return an upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
 
         (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2) + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
 
-    The sum of `terms`, with their settings. Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and
-    p < max_skip_probability(L, eta, m), which is 1 where the f_i are convex (m = nonconvexity = 0): it is infinite
-    elsewhere.
+    Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and p < max_skip_probability(L, eta, m), which
+    is 1 where the f_i are convex (m = nonconvexity = 0); the bound is infinite elsewhere.
+
+    Args:
+        T: The number of rounds.
+        gap: D_0 = f(x^0) - inf f, or more.
+        settings: The other settings of `terms`, whose sum the bound is.
     """
     return sum(terms(T, gap, **settings))
 
@@ -162,10 +223,19 @@ def rounds_for(
     p: float = 0.0,
     delta: float = math.inf,
 ) -> int:
-    """T = 2 C_2 (D_0 + start * gradients)/epsilon, rounded up: the start takes half of epsilon.
+    """Return T = 2 C_2 (D_0 + start * gradients)/epsilon, rounded up: the start takes half of epsilon.
 
     The paper's remark has the inverse, T = 1/(2 C_2 D_0 epsilon). With `local_accuracy` and p at most
     `guaranteed_skip_probability` for the rest, `bound` is at most epsilon.
+
+    Args:
+        epsilon: The target for ||grad f||^2.
+        gap: D_0 = f(x^0) - inf f, or more.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2.
+        p: The probability of skipping a communication, in [0, 1).
+        delta: Bounds ||grad f_i(x) - grad f(x)||.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     c = constants(L, eta, p)
@@ -182,12 +252,22 @@ def local_accuracy(
     delta: float = math.inf,
     nonconvexity: float | None = None,
 ) -> float:
-    """eps_1 = epsilon/(2 C_4) where every round communicates. Where some are skipped, a quarter of epsilon is left:
+    """Return the eps_1 that local solves must reach: epsilon/(2 C_4) where every round communicates.
+
+    Where some rounds are skipped, a quarter of epsilon is left:
 
         eps_1 = min(epsilon/(4 C_4), epsilon/(4 C_5 guaranteed_factor(p)) - delta^2)
 
     The paper has delta^2 for the second, which is smaller at any p up to `guaranteed_skip_probability`, and 0 for
-    agents that are alike.
+    agents with the same gradients.
+
+    Args:
+        epsilon: The target for ||grad f||^2.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        p: The probability of skipping a communication, in [0, 1).
+        delta: Bounds ||grad f_i(x) - grad f(x)||.
+        nonconvexity: m; None: L.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     c = constants(L, eta, p)
@@ -203,7 +283,15 @@ def local_accuracy(
 def guaranteed_skip_probability(
     epsilon: float, delta: float, L: float, eta: float, nonconvexity: float | None = None
 ) -> float:
-    """The largest p with C_5 guaranteed_factor(p) 2 delta^2 <= epsilon/4: skipping takes a quarter of epsilon."""
+    """Return the largest p with C_5 guaranteed_factor(p) 2 delta^2 <= epsilon/4: skipping takes a quarter of epsilon.
+
+    Args:
+        epsilon: The target for ||grad f||^2.
+        delta: Bounds ||grad f_i(x) - grad f(x)||.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        nonconvexity: m; None: L.
+    """
     c_5 = constants(L, eta, 0.5).C_5
     allowed = accuracy_ratio(epsilon, delta) / (8 * c_5)
     most = math.nextafter(max_skip_probability(L, eta, nonconvexity), 0)
@@ -211,10 +299,16 @@ def guaranteed_skip_probability(
 
 
 def local_iterations(epsilon_1: float, start: float, L: float, eta: float) -> int:
-    """Q of gradient descent with step 1/(L + 1/eta) that takes ||grad L_i||^2 from `start` to epsilon_1.
+    """Return the Q of gradient descent with step 1/(L + 1/eta) that takes ||grad L_i||^2 from `start` to epsilon_1.
 
     L_i is (1/eta - L)-strongly convex and (1/eta + L)-smooth, so that a step leaves at most the part
     1 - (1 - L eta)/(1 + L eta) = 2 L eta/(1 + L eta) of ||grad L_i||. Needs L eta < 1 only.
+
+    Args:
+        epsilon_1: The ||grad L_i||^2 to reach.
+        start: ||grad L_i||^2 where the local solve begins.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD.
     """
     positive("epsilon_1", epsilon_1, "epsilon_1 is the ||grad L_i||^2 to reach, e.g. 1e-8")
     at_least("start", start, 0, "start is ||grad L_i||^2 where the local solve begins")
@@ -228,20 +322,34 @@ def local_iterations(epsilon_1: float, start: float, L: float, eta: float) -> in
 
 
 class Savings(NamedTuple):
-    """How many communications may be skipped, against epsilon/delta^2 (fig:p_delta)."""
+    """How many communications may be skipped, against epsilon/delta^2: the paper's figure of p against delta.
 
-    ratio: np.ndarray  # epsilon/delta^2
-    exact: np.ndarray  # the paper's rule, solved
-    linear: np.ndarray  # the paper's two approximations of it
+    Attributes:
+        ratio: epsilon/delta^2.
+        exact: The paper's rule, solved.
+        linear: The paper's approximation for small p.
+        logarithmic: The paper's approximation for p near 1.
+        guaranteed: The rule that is proved.
+    """
+
+    ratio: np.ndarray
+    exact: np.ndarray
+    linear: np.ndarray
     logarithmic: np.ndarray
-    guaranteed: np.ndarray  # the rule that is proved
+    guaranteed: np.ndarray
 
     def __repr__(self) -> str:
         return brief(self)
 
 
 def savings(ratios: Sequence[float] | np.ndarray, L: float, eta: float) -> Savings:
-    """The curves of fig:p_delta at these epsilon/delta^2; the paper takes eta = max_eta(L)/2."""
+    """Return how many communications may be skipped at these epsilon/delta^2; the paper takes eta = max_eta(L)/2.
+
+    Args:
+        ratios: Values of epsilon/delta^2.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+    """
     columns: tuple[Callable[[float], float], ...] = (
         lambda ratio: skip_probability(ratio, 1.0, L, eta),
         lambda ratio: linear_skip_probability(ratio, 1.0, eta),

@@ -1,10 +1,10 @@
-"""Theorem 3 (th:FedPD_VR): what FedPD with Oracle II guarantees at p = 0, as printed and as it can be proved.
+"""Theorem 3: what FedPD with Oracle II guarantees at p = 0, as printed and as it can be proved.
 
-Q = `iterations` local steps a round, a full gradient every I = `refresh` rounds, B = `batch` samples a step (None: all
-of the agent's, so that no gradient is noisy), and gamma the proximal step. L must be the smoothness of the samples'
-losses, E||grad F(x; xi) - grad F(y; xi)||^2 <= L^2 ||x - y||^2, on average over an agent's samples: le:VR_var needs it,
-and Assumption 1, on the f_i, does not give it. Proofs are in docs/theory/rates.md. D_0 = f(x^0) - inf f is `gap`,
-mean_i ||grad f_i(x^0)||^2 is `gradients`.
+Q = `iterations` local steps per round, a full gradient every I = `refresh` rounds, B = `batch` samples per step (None:
+all of the agent's, so that no gradient is noisy), and gamma the proximal step. L must be the smoothness of the samples'
+losses, E||grad F(x; xi) - grad F(y; xi)||^2 <= L^2 ||x - y||^2, on average over an agent's samples: Lemma 11, on the
+variance, needs it, and Assumption 1, on the f_i, does not give it. Proofs are in docs/theory/rates.md.
+D_0 = f(x^0) - inf f is `gap`, mean_i ||grad f_i(x^0)||^2 is `gradients`.
 """
 
 import math
@@ -19,15 +19,28 @@ SAFE_GAMMA = 13  # times eta, for all Q, I, B and eta that Theorem 3 allows
 
 
 class Schedule(NamedTuple):
-    """How Oracle II works."""
+    """How Oracle II works.
 
-    iterations: int  # Q
-    refresh: int  # I
-    batch: int | None  # B; None: all of the agent's samples
+    Attributes:
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
+    """
+
+    iterations: int
+    refresh: int
+    batch: int | None
 
 
 def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float:
-    """The bound of Theorem 3: eta must be below 1/(3 (Q + sqrt(Q I/B)) L)."""
+    """Return the bound of Theorem 3: eta must be below 1/(3 (Q + sqrt(Q I/B)) L).
+
+    Args:
+        L: The smoothness of the samples' losses.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
+    """
     positive("L", L, SMOOTHNESS)
     plan = _schedule(iterations, refresh, batch)
     return 1 / (3 * (iterations + math.sqrt(iterations * refresh * _inverse(plan))) * L)
@@ -37,22 +50,41 @@ def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float
 
 
 class Constants(NamedTuple):
-    """What stands in for the printed constants; C_11 and C_13 have no counterpart, grad f is bounded without them."""
+    """The constants that replace the printed ones.
 
-    C_9: float  # of (D_0 + start * mean_i ||grad f_i(x^0)||^2)/T
-    C_10: float  # by which the augmented Lagrangian falls, per squared local step
-    C_12: float  # by which f falls
-    start: float  # what lambda_i^0 = 0 instead of -grad f_i(x^0) costs
+    C_11 and C_13 have no counterpart: the proof bounds grad f without them.
+
+    Attributes:
+        C_9: The factor of (D_0 + start * mean_i ||grad f_i(x^0)||^2)/T.
+        C_10: By how much the augmented Lagrangian falls, per squared local step.
+        C_12: By how much f falls, per squared local step.
+        start: What lambda_i^0 = 0 instead of -grad f_i(x^0) costs.
+    """
+
+    C_9: float
+    C_10: float
+    C_12: float
+    start: float
 
 
 def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None) -> Constants:
-    """With s = sqrt((IQ - 1)/B), and n = 0 where IQ = 1 (no estimate is ever used for a second step), else 1:
+    """Return the constants of the proved Theorem 3.
 
-    k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma                                   bounds the duals' steps
-    C_10 = 1/(2 eta) + 1/gamma - L/2 - L s - eta k^2
-    C_12 = C_10 - eta ((L + 1/gamma)^2 + n L^2/B)/(2 (1 - L eta))
-    J    = (1 + L eta) k + L + 1/gamma + n L sqrt(I/B)
-    C_9  = 2 J^2/C_12 + 4/eta          start = eta (1 + 2 eta k^2/C_12 + (1 + L eta)^2/2)
+    With s = sqrt((IQ - 1)/B), and n = 0 where IQ = 1 (no estimate is ever used for a second step), else 1:
+
+        k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma                                   bounds the duals' steps
+        C_10 = 1/(2 eta) + 1/gamma - L/2 - L s - eta k^2
+        C_12 = C_10 - eta ((L + 1/gamma)^2 + n L^2/B)/(2 (1 - L eta))
+        J    = (1 + L eta) k + L + 1/gamma + n L sqrt(I/B)
+        C_9  = 2 J^2/C_12 + 4/eta          start = eta (1 + 2 eta k^2/C_12 + (1 + L eta)^2/2)
+
+    Args:
+        L: The smoothness of the samples' losses.
+        eta: The step of FedPD, below max_eta.
+        gamma: The proximal step, above min_gamma.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, gamma, plan)
@@ -67,10 +99,18 @@ def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int,
 
 
 def min_gamma(L: float, eta: float, iterations: int, refresh: int, batch: int | None) -> float:
-    """The gamma above which C_12 > 0; it is below 13 eta for every Q, I, B. gamma = infinity is allowed.
+    """Return the gamma above which C_12 > 0; it is below 13 eta for every Q, I, B. gamma = infinity is allowed.
 
-    The printed condition, gamma > 5 eta/(B sqrt(L)), has not even the unit of gamma, and does not make C_10 positive.
-    eta C_12 is a concave quadratic in t = eta/gamma that is positive at t = 0: this is eta over its positive root.
+    The printed condition, gamma > 5 eta/(B sqrt(L)), does not even have the unit of gamma, and does not make C_10
+    positive. eta C_12 is a concave quadratic in t = eta/gamma that is positive at t = 0: this is eta over its positive
+    root.
+
+    Args:
+        L: The smoothness of the samples' losses.
+        eta: The step of FedPD, below max_eta.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, math.inf, plan)
@@ -93,11 +133,22 @@ def bound(
     refresh: int,
     batch: int | None,
 ) -> float:
-    """An upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(x_0^r)||^2: Theorem 3, corrected and proved.
+    """Return an upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(x_0^r)||^2: Theorem 3, corrected and proved.
 
         (C_9/T) (D_0 + start mean_i ||grad f_i(x^0)||^2)
 
-    For p = 0, agents that start at x_i = x_0 = x^0 with lambda_i = 0, and samples drawn with replacement.
+    It holds for p = 0, agents that start at x_i = x_0 = x^0 with lambda_i = 0, and samples drawn with replacement.
+
+    Args:
+        T: The number of rounds.
+        gap: D_0 = f(x^0) - inf f, or more.
+        gradients: mean_i ||grad f_i(x^0)||^2.
+        L: The smoothness of the samples' losses.
+        eta: The step of FedPD, below max_eta.
+        gamma: The proximal step, above min_gamma.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
     """
     c = constants(L, eta, gamma, iterations, refresh, batch)
     _check_run(T, gap)
@@ -109,7 +160,7 @@ def bound(
 
 
 class PrintedConstants(NamedTuple):
-    """C_9, ..., C_13 of the appendix; those that ought to be positive are not always."""
+    """C_9, ..., C_13 of the appendix; those that should be positive are not always."""
 
     C_9: float
     C_10: float
@@ -121,7 +172,16 @@ class PrintedConstants(NamedTuple):
 def printed_constants(
     L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> PrintedConstants:
-    """The constants as printed, also where they are negative: C_9 is infinite there."""
+    """Return the constants as printed, also where they are negative: C_9 is infinite there.
+
+    Args:
+        L: The smoothness of the samples' losses.
+        eta: The step of FedPD, below max_eta.
+        gamma: The proximal step.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
+    """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, gamma, plan)
     Q, I, b = iterations, refresh, _inverse(plan)  # noqa: E741 (the paper's I)
@@ -141,7 +201,18 @@ def printed_constants(
 def printed_bound(
     T: int, gap: float, *, L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> float:
-    """C_9 D_0/T, the right-hand side of th:FedPD_VR as printed: NOT a guarantee, see docs/theory/rates.md."""
+    """Return C_9 D_0/T, the right-hand side of Theorem 3 as printed. It is NOT a guarantee, see docs/theory/rates.md.
+
+    Args:
+        T: The number of rounds.
+        gap: D_0 = f(x^0) - inf f, or more.
+        L: The smoothness of the samples' losses.
+        eta: The step of FedPD, below max_eta.
+        gamma: The proximal step.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
+    """
     c_9 = printed_constants(L, eta, gamma, iterations, refresh, batch).C_9
     _check_run(T, gap)
     return c_9 * gap / T if gap else 0.0
@@ -151,10 +222,15 @@ def printed_bound(
 
 
 def schedule(samples: int, agents: int, iterations: int) -> Schedule:
-    """The paper's choice I = sqrt(M), B = I/(Q N), to the nearest integers and at least 1.
+    """Return the paper's choice I = sqrt(M), B = I/(Q N), to the nearest integers and at least 1.
 
     Then Q I/B = Q^2 N, so that eta is 1/(3 Q (1 + sqrt(N)) L): C_9, and with it T, grow as Q sqrt(N), which the paper's
     O(M + sqrt(M)/epsilon) leaves out.
+
+    Args:
+        samples: M, the samples of all agents together.
+        agents: N.
+        iterations: Q, the local steps per round.
     """
     count("samples", samples, "samples is M, of all agents together")
     count("agents", agents, "agents is N")
@@ -164,7 +240,16 @@ def schedule(samples: int, agents: int, iterations: int) -> Schedule:
 
 
 def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh: int, batch: int | None) -> int:
-    """Sample gradients that T rounds take, all agents together: ceil(T/I) M + 2 T Q B N, as `simulate` counts them."""
+    """Return the sample gradients of T rounds, all agents together: ceil(T/I) M + 2 T Q B N, as `simulate` counts them.
+
+    Args:
+        T: The number of rounds.
+        samples: M, the samples of all agents together.
+        agents: N.
+        iterations: Q, the local steps per round.
+        refresh: I, the rounds between two full gradients.
+        batch: B, the samples per step; None: all of the agent's.
+    """
     count("T", T, "T is the number of rounds", least=0)
     count("samples", samples, "samples is M, of all agents together")
     count("agents", agents, "agents is N")
@@ -177,6 +262,7 @@ def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh
 
 
 def _schedule(iterations: int, refresh: int, batch: int | None) -> Schedule:
+    """Return the schedule of Oracle II; refuse numbers below 1."""
     count("iterations", iterations, "iterations is Q, the local steps of a round")
     count("refresh", refresh, "refresh is I, the rounds between two full gradients")
     if batch is not None:
@@ -185,28 +271,30 @@ def _schedule(iterations: int, refresh: int, batch: int | None) -> Schedule:
 
 
 def _check_steps(L: float, eta: float, gamma: float, plan: Schedule) -> None:
+    """Refuse steps that Theorem 3 does not allow."""
     positive("eta", eta, ETA)
     below("eta", eta, max_eta(L, *plan), ETA)
     positive("gamma", gamma, GAMMA, infinite=True)
 
 
 def _check_run(T: int, gap: float) -> None:
+    """Refuse a number of rounds or a gap that makes no sense."""
     count("T", T, "T is the number of rounds")
     at_least("gap", gap, 0, "gap bounds f(x^0) - inf f from above")
 
 
 def _inverse(plan: Schedule) -> float:
-    """1/B, 0 where a step takes all samples."""
+    """Return 1/B, or 0 where a step takes all samples."""
     return 0.0 if plan.batch is None else 1 / plan.batch
 
 
 def _noise(plan: Schedule) -> float:
-    """1/B where an estimate is used for a second step, else 0: right after a full gradient it is exact."""
+    """Return 1/B where an estimate is used for a second step, else 0: right after a full gradient it is exact."""
     return _inverse(plan) if plan.iterations * plan.refresh > 1 else 0.0
 
 
 def _descent(L: float, eta: float, t: float, plan: Schedule) -> tuple[float, float]:
-    """C_10 and C_12 at gamma = eta/t."""
+    """Return C_10 and C_12 at gamma = eta/t."""
     a, noise = L * eta, _noise(plan)
     spread = math.sqrt((plan.iterations * plan.refresh - 1) * noise)
     duals = a * (math.sqrt(plan.iterations) + math.sqrt(noise)) + 2 * t
