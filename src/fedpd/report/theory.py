@@ -13,9 +13,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from fedpd.problems.quadratic import random_quadratic
 from fedpd.report.figures import COLOURS, Dash, clear_frame
 from fedpd.theory import max_eta, rates
-from fedpd.theory.skipping import communications_map
+from fedpd.theory.skipping import Drift, communications_map
 
-ROWS = (("corrected-exact", "exact mean dual"), ("corrected", "estimated mean dual"))
+ROWS: tuple[tuple[Drift, str], ...] = (("corrected-exact", "exact mean dual"), ("corrected", "estimated mean dual"))
 ETAS = np.geomspace(0.02, 2, 33)  # eta L
 STRETCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 38, 45, 54, 64)
 FURTHEST = 6.0  # octaves from 1 that the colours tell apart
