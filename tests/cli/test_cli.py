@@ -133,7 +133,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("run", "wrong.toml"), "error: wrong.toml: [run] rounds = 0: must be an integer of at least 1"),
         (("resume", "."), "fedpd did not make this folder for a run"),
         (("run", "small.toml", "--out", ".", "--overwrite"), "--out .: the folder is not empty, and fedpd did not"),
-        (("report", "full"), "full: there is no experiment.toml in it, so this is not a run's folder"),
+        (("report", "full"), "full: fedpd did not make this folder for a run"),
         (("watch", "nothing"), "nothing: there is no such folder"),
         (("compare", "--out", "full"), "the folder is not empty"),
         (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),

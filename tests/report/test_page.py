@@ -205,7 +205,7 @@ def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
         ({"out": Path("report.pdf")}, "--out = 'report.pdf': the report is a page of HTML. Give a file name"),
         ({"target": -1.0}, "--target = -1.0: must be positive"),
         ({"figures": ["gif"]}, "--figures = 'gif': there is no such choice"),
-        ({}, "there is no such folder, so this is not a run's folder. Give one that fedpd run"),
+        ({}, "there is no such folder. Start a run"),
     ],
 )
 def test_mistakes_are_sentences(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_folders_that_cannot_be_reported(tmp_path: Path, half: Path) -> None:
     assert "first checkpoint" in text(empty, once=True)
     with pytest.raises(FedpdError, match=r"nothing is recorded yet.*fedpd resume"):
         read_all([empty])
-    with pytest.raises(FedpdError, match=r"there is no experiment.toml in it, so this is not a run's folder"):
+    with pytest.raises(FedpdError, match=r"fedpd did not make this folder for a run"):
         read(tmp_path)
     with pytest.raises(FedpdError, match="is given twice"):
         read_all([half, half / ".." / "half"])

@@ -1,7 +1,7 @@
 """Checkpoints of a run: what identifies it, what is saved, and how it goes on from there, exact to the bit."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,8 +13,10 @@ from fedpd.base.spec import spec_of
 from fedpd.base.versions import versions
 from fedpd.core import Problem
 from fedpd.engine.books import Books
+from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
+from fedpd.engine.history import History
 from fedpd.engine.participation import Participation
 from fedpd.engine.plan import Plan
 
@@ -73,6 +75,41 @@ def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
     }
     if jax.process_index() == 0:
         checkpoint.save_round(folder, driver.done, arrays, identified | meta)
+
+
+class SavedRun(NamedTuple):
+    """One variant of a run, as far as its last checkpoint.
+
+    Attributes:
+        history: The measured rows.
+        elapsed: (rows,) seconds at each row.
+        diverged: When and why it diverged; None: it did not.
+    """
+
+    history: History
+    elapsed: np.ndarray
+    diverged: Divergence | None
+
+
+def peek(folder: Path) -> tuple[list[SavedRun], dict[str, str]] | None:
+    """Return the runs of the newest checkpoint and the versions that wrote it, for those who only look on."""
+    found = checkpoint.peek(folder, "history.", "clock")
+    if found is None:
+        return None
+    arrays, meta = found
+    runs = []
+    for i, diverged in enumerate(meta["diverged"]):
+        history = _history(arrays, i)
+        elapsed = np.interp(history["round"], *arrays["clock"].T)
+        runs.append(SavedRun(history, elapsed, None if diverged is None else Divergence(*diverged)))
+    return runs, meta["versions"]
+
+
+def _history(arrays: checkpoint.Arrays, i: int) -> History:
+    """Return the history of variant i; the columns that every history has come first."""
+    prefix = f"history.{i}."
+    columns = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    return {name: columns[name] for name in (*COLUMNS, *sorted(set(columns) - set(COLUMNS)))}
 
 
 def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A run folder: which files fedpd writes there, how a new one begins, and what `--overwrite` may remove.
+"""A run folder: the one place that knows its files, writes and reads them, and what `--overwrite` may remove.
 
     .fedpd-run                              marks the folder as fedpd's own
     experiment.toml                         the experiment file, word for word
@@ -12,12 +12,17 @@ An `experiment.toml` alone does not make a run folder: that is how users name th
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pyarrow import ArrowException
+
+from fedpd.base import checkpoint
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError
 from fedpd.base.versions import versions
+from fedpd.engine.history import History, read_parquet, write_parquet
+from fedpd.engine.run import Run
 
 MARKER = ".fedpd-run"
 EXPERIMENT = "experiment.toml"
@@ -33,6 +38,58 @@ WRITTEN = re.compile(
     r"|report\.html|report-(histories|costs)\.csv|report-figures(/[a-z_]+-[a-z_]+\.(pdf|svg|png))?"
     r"|(.+/)?\.[^/]+\.\d+\.tmp"  # left behind by a process that was killed while it wrote
 )
+
+
+def method_name(number: int, label: str) -> str:
+    """Return what the files of an experiment's method are called; methods are counted from 1.
+
+    Examples:
+        >>> method_name(3, "FedPD-GD p=0.5")
+        '03-fedpd-gd-p-0.5'
+    """
+    return f"{number:02d}-{re.sub(r'[^a-z0-9.]+', '-', label.lower()).strip('-.') or 'method'}"
+
+
+def checkpoints_of(folder: Path, number: int, label: str) -> Path:
+    """Return the folder of a method's checkpoints."""
+    return folder / CHECKPOINTS / method_name(number, label)
+
+
+def write_model(folder: Path, number: int, label: str, run: Run) -> None:
+    """Write the model of one seed of a method."""
+    meta = {"label": label, "algorithm": run.algorithm, "seed": run.seed, "rounds": int(run.history["round"][-1])}
+    path = folder / MODELS / f"{method_name(number, label)}-seed-{run.seed}.safetensors"
+    checkpoint.write(path, checkpoint.flatten("model", run.model), meta)
+
+
+def write_histories(folder: Path, histories: Mapping[tuple[str, int], History]) -> None:
+    """Write the histories of the methods that are finished, by label and seed."""
+    write_parquet(folder / HISTORY, histories)
+
+
+def read_histories(folder: Path) -> dict[tuple[str, int], History]:
+    """Return the histories of the methods that are finished, by label and seed."""
+    path = folder / HISTORY
+    try:
+        return read_parquet(path) if path.exists() else {}
+    except (ArrowException, OSError, LookupError) as error:
+        raise FedpdError(f"{path} cannot be read ({error}). Write it again: fedpd resume {folder}.") from None
+
+
+def read_experiment(folder: Path) -> str:
+    """Return the experiment file of a run folder, word for word. Folders of fedpd 0.1 have no marker, but checkpoints.
+
+    Raises:
+        FedpdError: The folder is none that fedpd made for a run.
+    """
+    path = folder / EXPERIMENT
+    if not path.is_file() or not (is_run_folder(folder) or (folder / CHECKPOINTS).is_dir()):
+        what = "fedpd did not make this folder for a run" if folder.exists() else "there is no such folder"
+        raise FedpdError(f"{folder}: {what}. Start a run: fedpd run FILE.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedpdError(f"{path} cannot be read ({error}). Start the run again in another folder.") from None
 
 
 def is_run_folder(folder: Path) -> bool:

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pyarrow import ArrowException
 
-from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
-from fedpd.engine.history import History, read_parquet
+from fedpd.engine.history import History
+from fedpd.engine.resume import SavedRun, peek
 from fedpd.engine.run import Ensemble, Run
-from fedpd.experiments import experiment, run_folder, runner
+from fedpd.experiments import experiment, run_folder
 from fedpd.experiments.runner import Result
 
 
@@ -99,52 +97,33 @@ Results = Mapping[str, Run | Ensemble] | Sequence[Result | Entry]
 
 def read(folder: Path) -> Record:
     """Read a run folder, also during the run: finished methods, and the others up to their last checkpoint."""
-    path = folder / run_folder.EXPERIMENT
-    if not path.is_file():
-        what = "there is no such folder" if not folder.exists() else f"there is no {run_folder.EXPERIMENT} in it"
-        raise FedpdError(f"{folder}: {what}, so this is not a run's folder. Give one that fedpd run or compare made.")
-    text = experiment.read_text(path)
+    text = run_folder.read_experiment(folder)
     try:
         _, settings, methods = outline = experiment.read_outline(text)
     except FedpdError as error:
-        raise FedpdError(f"{path}: {error}") from None
-    whole, entries, versions = _whole(folder / run_folder.HISTORY), [], None
+        raise FedpdError(f"{folder / run_folder.EXPERIMENT}: {error}") from None
+    whole, entries, versions = run_folder.read_histories(folder), [], None
     for number, method in enumerate(methods, 1):
-        books = checkpoint.peek(folder / "checkpoints" / runner.method_name(number, method.label), "history.", "clock")
-        runs = [_recorded(books, i, seed, whole.get((method.label, seed))) for i, seed in enumerate(settings.seeds)]
+        saved = peek(run_folder.checkpoints_of(folder, number, method.label))
+        runs = [_recorded(saved, i, seed, whole.get((method.label, seed))) for i, seed in enumerate(settings.seeds)]
         known = tuple(run for run in runs if run is not None)
         if len(known) == len(runs):
             entries.append(Entry(method.label, known, settings.rounds))
-        versions = books[1].get("versions", versions) if books else versions
+        versions = saved[1] if saved else versions
     waiting = tuple(method.label for method in methods if method.label not in {entry.label for entry in entries})
     name = folder.resolve().name
     return Record(name, tuple(entries), settings.seeds, settings.rounds, waiting, text, outline.problem, versions)
 
 
-def _whole(path: Path) -> Mapping[tuple[str, int], History]:
-    """Read the histories of the methods that are finished."""
-    try:
-        return read_parquet(path) if path.exists() else {}
-    except (ArrowException, OSError, LookupError) as error:
-        raise FedpdError(f"{path} cannot be read ({error}). Write it again: fedpd resume {path.parent}.") from None
-
-
 def _recorded(
-    books: tuple[checkpoint.Arrays, dict[str, Any]] | None, i: int, seed: int, history: History | None
+    saved: tuple[list[SavedRun], Mapping[str, str]] | None, i: int, seed: int, history: History | None
 ) -> Recorded | None:
     """Return one seed's rows from the last checkpoint, which is never older than `history`, or else from `history`."""
-    diverged = clock = None
-    if books is not None:
-        arrays, meta = books
-        prefix = f"history.{i}."
-        columns = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        history = {name: columns[name] for name in (*COLUMNS, *sorted(set(columns) - set(COLUMNS)))}
-        diverged = Divergence(*meta["diverged"][i]) if meta["diverged"][i] else None
-        clock = arrays["clock"].T if "clock" in arrays else None
+    if saved is not None:
+        return Recorded(seed, *saved[0][i])
     if history is None or not len(history["round"]):
         return None
-    elapsed = np.full(len(history["round"]), np.nan) if clock is None else np.interp(history["round"], *clock)
-    return Recorded(seed, history, elapsed, diverged)
+    return Recorded(seed, history, np.full(len(history["round"]), np.nan))
 
 
 def read_all(folders: Sequence[Path]) -> list[Record]:
