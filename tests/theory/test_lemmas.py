@@ -211,10 +211,7 @@ def test_printed_dual_step_fails_in_the_first_round() -> None:
 
 
 def test_printed_err_fails_where_everyone_communicates() -> None:
-    """Its right-hand side, max_ij ||x_{0,i}^{r+1} - x_{0,j}^{r+1}||^2, is 0 then.
-
-    So is the term that the proof of Theorem 1 makes of it.
-    """
+    """Its right-hand side, max_ij ||x_{0,i}^{r+1} - x_{0,j}^{r+1}||^2, is 0 then."""
     problem, _, eta, _, path = played("unlike", 0.3, 1e-6)
     x, dual = path.x[0, 1:], path.dual[0, 1:]
     assert (widest(path.x0[0]) == 0).all()

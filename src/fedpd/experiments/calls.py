@@ -24,6 +24,7 @@ from fedpd.data import Federated
 from fedpd.problems import networks
 
 Table = Mapping[str, Any]
+NONE = "none"  # TOML has no word for None; where that is the default, a file leaves the key out
 Functions = Mapping[str, Callable[..., Any]]
 
 DATA: Functions = {
@@ -133,11 +134,12 @@ def table_of(spec: Spec | str) -> dict[str, Any]:
     """
     if isinstance(spec, str):
         refuse("method", spec, "was made by hand, so no table makes it", "Make it by a function with @specified")
-    settings = {key: _value(key, value) for key, value in spec.unusual().items() if value is not None}
-    return {"name": spec.name} | settings
+    return {"name": spec.name} | {key: _value(key, value) for key, value in spec.unusual().items()}
 
 
 def _value(key: str, value: Any) -> Any:
+    if value is None:
+        return NONE
     if isinstance(value, Spec):
         return table_of(value)
     if isinstance(value, Thing) and isinstance(value.value, np.ndarray | jax.Array):
@@ -184,6 +186,8 @@ def _call(place: str, table: Table, functions: Functions, context: Table, also: 
 
 
 def _argument(place: str, key: str, value: Any, context: Table) -> Any:
+    if value == NONE:
+        return None
     if not isinstance(value, dict):
         if key == "oracle":
             raise FedpdError(f'{place} = {value!r}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')

@@ -27,7 +27,7 @@ def data_figure(data: Federated) -> Figure:
     and test samples together.
     """
     order = np.lexsort((-data.test_sizes, -data.sizes))
-    train, test = label_histogram(data, "train")[order], label_histogram(data, "test")[order]
+    train, test = (label_histogram(data, part)[order] for part in ("train", "test"))
     height = float(np.clip(2.9 + 0.11 * len(data.classes), 4.2, 9.5))
     figure = Figure(figsize=(11, height), layout="constrained")
     above, heat, beside = _axes(figure, height)
