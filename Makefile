@@ -55,4 +55,4 @@ docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv .venv-peers runs site
+	rm -rf .venv .venv-peers .pytest_cache runs site
