@@ -56,4 +56,4 @@ docs: .venv/installed-docs
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv .venv-peers runs site
+	rm -rf .venv .venv-peers .pytest_cache runs site
