@@ -127,7 +127,6 @@ def test_a_matrix(a: float, b: float) -> None:
     assert_same(algorithms.coop_sgd(oracle=oracles.gd(step=0.1, iterations=3), mixing=mixing))
 
 
-@pytest.mark.xfail(reason="TOML has no word for None: batch = None is left out, and comes back as 1", strict=True)
 def test_none_where_the_default_is_a_number() -> None:
     assert_same(algorithms.fedavg(oracle=oracles.sgd(step=0.1, iterations=3, batch=None)))
 
