@@ -1,4 +1,4 @@
-"""Federated optimisation for data that is not alike.
+"""Federated optimisation for clients whose data differ.
 
 >>> from fedpd import algorithms, data, oracles, problems, simulate
 >>> problem = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=50, dimension=5))

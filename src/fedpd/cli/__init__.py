@@ -33,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Federated optimisation for data that is not alike: FedPD and the methods it is compared with.",
+    help="Federated optimisation for clients whose data differ: FedPD and the methods it is compared with.",
 )
 console = Console()
 data_app = typer.Typer(no_args_is_help=True, help="Federated data in files.")
@@ -103,7 +103,7 @@ def run(
 
 @app.command()
 def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")]) -> None:
-    """Go on with an interrupted run; the result is the same, bit for bit, as without the interruption."""
+    """Resume an interrupted run. The result is the same, bit for bit, as without the interruption."""
     _execute(runner.open_folder(folder), folder)
 
 
@@ -129,7 +129,7 @@ def report(
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that goes on, or has ended.")],
     once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and end.")] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(help="Refresh interval in seconds.")] = 1.0,
 ) -> None:
     """The curves and latest numbers of a run while it goes on, from its checkpoints. Ctrl-C ends only the view."""
     from fedpd.report.watch import watch as show
@@ -199,7 +199,7 @@ def tune(
 def reproduce(
     items: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]...", help="See --list; by default all.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Show the items, and end.")] = False,
-    out: Annotated[Path, typer.Option(help="The folder; what is in it already is gone on with.")] = Path(
+    out: Annotated[Path, typer.Option(help="The folder; existing results are kept and continued.")] = Path(
         "runs/reproduce"
     ),
     data: Annotated[Path | None, typer.Option(help="FEMNIST (LEAF) or Parquet by writer, for Figures 3 to 5.")] = None,
@@ -227,13 +227,13 @@ def reproduce(
 @data_app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(help="A LEAF json file or folder (train, or train/ and test/), or Parquet.")],
-    client: Annotated[str | None, typer.Option(help="Parquet: the column that says whose a sample is.")] = None,
+    client: Annotated[str | None, typer.Option(help="Parquet: the column with the client's name.")] = None,
     features: Annotated[str | None, typer.Option(help="Parquet: the column(s) of features, by commas.")] = None,
     label: Annotated[str, typer.Option(help="Parquet: the column of labels.")] = "label",
     split: Annotated[str | None, typer.Option(help='Parquet: the column that says "train" or "test".')] = None,
     out: Annotated[Path, typer.Option(help="The folder of the figure.")] = Path("runs/data"),
 ) -> None:
-    """Who has how much of what: agents, samples, labels, a figure, and how unlike the agents' gradients are."""
+    """Show agents, samples, labels, a figure, and how much the agents' gradients differ."""
     from fedpd.data.files import load
     from fedpd.report import save_figure
     from fedpd.report.data import data_figure, summary_table
@@ -293,7 +293,7 @@ def _execute(plan: Experiment, folder: Path, target: float | None = None) -> Non
     try:
         results = _with_bars(plan, folder)
     except KeyboardInterrupt:
-        console.print(Text(f"Interrupted. Go on where it stopped with: fedpd resume {folder}"), soft_wrap=True)
+        console.print(Text(f"Interrupted. Resume it: fedpd resume {folder}"), soft_wrap=True)
         raise typer.Exit(130) from None
     for result in results:
         for outcome in result.runs:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.core import Algorithm, Exchange, LocalObjective, Mixing, Tree
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
 
@@ -17,6 +17,31 @@ class Costs(NamedTuple):
 
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
+
+
+class Played(NamedTuple):
+    """One exchange of a single agent with the server: the states after it, what was sent, and the work."""
+
+    agent: Any
+    server: Any
+    message: Tree
+    broadcast: Tree
+    work: Work
+
+
+def play_exchange(
+    exchange: Exchange, f: LocalObjective, agent: Any, server: Any, r: Array, key: Key, stage: Stage = unnamed_stage
+) -> Played:
+    """Play one exchange of an agent that is alone with the server; `stage` names whatever fails."""
+    with stage("local", 0, 0):
+        agent, work = exchange.local(f, agent, r, key)
+    with stage("send", 0, 0):
+        message = broadcast = exchange.send(agent)  # of a mixing, an agent fetches a sum of messages
+    if not isinstance(exchange.aggregate, Mixing):
+        with stage("aggregate", 0):
+            server, broadcast = exchange.aggregate(server, message, 1.0)
+    with stage("receive", 0, 0):
+        return Played(exchange.receive(agent, broadcast), server, message, broadcast, work)
 
 
 def conversation(
@@ -43,20 +68,13 @@ def conversation(
     said = []
     for exchange in algorithm.exchanges:
 
-        def talk(one: Any, agent: Any, server: Any, exchange: Exchange = exchange) -> tuple[Any, Any, Tree, Tree]:
+        def play(one: Any, agent: Any, server: Any, exchange: Exchange = exchange) -> Played:
             key = jax.random.key(0, impl="threefry2x32")
-            with stage("local", 0, 0):
-                agent, _ = exchange.local(objective(one), agent, jnp.int32(0), key)
-            with stage("send", 0, 0):
-                message = broadcast = exchange.send(agent)  # of a mixing, an agent fetches a sum of messages
-            if not isinstance(exchange.aggregate, Mixing):
-                with stage("aggregate", 0):
-                    server, broadcast = exchange.aggregate(server, message, 1.0)
-            with stage("receive", 0, 0):
-                return exchange.receive(agent, broadcast), server, message, broadcast
+            return play_exchange(exchange, objective(one), agent, server, jnp.int32(0), key, stage)
 
-        agent, server, message, broadcast = evaluate(talk, one, agent, server)
-        said.append((message, broadcast))
+        played = evaluate(play, one, agent, server)
+        agent, server = played.agent, played.server
+        said.append((played.message, played.broadcast))
     return said
 
 

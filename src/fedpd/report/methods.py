@@ -15,9 +15,9 @@ from tree_math import Vector
 from fedpd import problems
 from fedpd.algorithms import variants
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Mixing, Problem
+from fedpd.core import Algorithm, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
-from fedpd.engine.costs import message_costs
+from fedpd.engine.costs import message_costs, play_exchange
 
 
 class Sizes(NamedTuple):
@@ -121,11 +121,7 @@ def measure_work(algorithm: Algorithm) -> Worked:
             updates: Any = 0
             samples: Any = 0
             for exchange in algorithm.exchanges:
-                agent, work = exchange.local(f, agent, r, key)
-                broadcast = exchange.send(agent)
-                if not isinstance(exchange.aggregate, Mixing):
-                    server, broadcast = exchange.aggregate(server, broadcast, 1.0)
-                agent = exchange.receive(agent, broadcast)
+                agent, server, _, _, work = play_exchange(exchange, f, agent, server, r, key)
                 updates, samples = updates + work.updates, samples + work.samples
             return (agent, server), (updates, samples)
 
