@@ -40,11 +40,6 @@ class Reference(NamedTuple):
     year: int
     checked: str
 
-    @property
-    def short(self) -> str:
-        """Return "Sun, Shen, Tao (2024)"."""
-        return f"{', '.join(name.split()[-1] for name in self.authors.split(', '))} ({self.year})"
-
 
 class Guarantee(NamedTuple):
     """What is proved of a method, O(.) until ||grad f||^2 <= e with M samples in all, beyond L-smooth f_i.
