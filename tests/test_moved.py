@@ -35,10 +35,19 @@ def test_importing_changes_neither_jax_nor_matplotlib() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-def test_the_cores_are_devices_once_fedpd_computes() -> None:
+@pytest.mark.parametrize(
+    "first",
+    [
+        "fedpd.theory.smoothness(fedpd.problems.opposing_quadratics())",
+        "fedpd.problems.network(fedpd.networks.MLP(2, (2,)), fedpd.data.characters(2, 4))",
+        "p = fedpd.problems.opposing_quadratics();"
+        "fedpd.simulate(fedpd.algorithms.fedavg(oracle=fedpd.oracles.gd(0.1, 1)), p, rounds=1)",
+    ],
+)
+def test_the_cores_are_devices_once_fedpd_computes(first: str) -> None:
     program = (
         "import os; os.environ.pop('JAX_NUM_CPU_DEVICES', None);"
-        "import fedpd, jax; fedpd.theory.smoothness(fedpd.problems.opposing_quadratics());"
-        "assert len(jax.devices()) == os.cpu_count()"
+        f"import fedpd, fedpd.networks, jax; {first};"
+        "assert len(jax.devices()) == os.cpu_count(), jax.devices()"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

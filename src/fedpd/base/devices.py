@@ -1,10 +1,12 @@
 """The cores of a CPU as JAX devices, over which the agents of a simulation are sharded."""
 
-import contextlib
+import logging
 import os
 from functools import cache
 
 import jax
+
+log = logging.getLogger(__name__)
 
 
 @cache
@@ -18,5 +20,11 @@ def use_cores() -> None:
         return
     if jax.config.values["jax_num_cpu_devices"] != -1:  # the user's own choice
         return
-    with contextlib.suppress(RuntimeError):  # JAX has started: its devices stay as they are
+    try:
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+    except RuntimeError:  # JAX has started: its devices stay as they are
+        if len(jax.devices()) < (os.cpu_count() or 1) and jax.default_backend() == "cpu":
+            log.info(
+                "JAX computed before fedpd did, so it uses %d of %d cores. Set JAX_NUM_CPU_DEVICES=%d to use all.",
+                len(jax.devices()), os.cpu_count(), os.cpu_count(),
+            )  # fmt: skip

@@ -38,6 +38,7 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
         FedpdError: If the module draws random numbers in training (dropout), or keeps other variables than parameters
             and batch statistics.
     """
+    use_cores()  # before JAX computes anything
     train = _arguments(module)
     x = data.train[0]["x"][:1]
     example = jnp.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
@@ -71,7 +72,6 @@ def _arguments(module: Any) -> dict[str, Any]:
 
 def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -> tuple[Tree, dict[Any, float]]:
     """Return the module's variables, and the momentum of each batch normalisation by its path."""
-    use_cores()
     momenta: dict[Any, float] = {}
 
     def note(function: Any, arguments: Any, named: Any, context: Any) -> Any:
