@@ -41,7 +41,7 @@ def log_rows(log: Log) -> Listener:
 
 
 def measured(row: Row) -> dict[str, float]:
-    """What a row measures, as numbers to draw."""
+    """Return what a row measures, as numbers to draw."""
     return {name: float(value) for name, value in row.items() if name not in ABOUT}
 
 
@@ -70,7 +70,11 @@ class TensorBoard:
 
 
 def tensorboard(folder: str | Path) -> TensorBoard:
-    """Every column as a scalar by round, a run `seed-S` a seed, in a folder that `tensorboard --logdir` shows."""
+    """Return a logger that writes every column as a scalar by round, with one run `seed-S` per seed.
+
+    Args:
+        folder: The folder that `tensorboard --logdir` shows.
+    """
     return TensorBoard(folder)
 
 
@@ -112,7 +116,13 @@ class MLflow:
 
 
 def mlflow(experiment: str = "fedpd", name: str | None = None, tracking_uri: str | None = None) -> MLflow:
-    """Every column as a metric by round, an MLflow run a seed, called `name` (None: the method with its settings)."""
+    """Return a logger that writes every column as a metric by round, with one MLflow run per seed.
+
+    Args:
+        experiment: The name of the experiment.
+        name: The name of the runs; None: the method with its settings.
+        tracking_uri: Where MLflow keeps them; None: as MLflow is configured.
+    """
     return MLflow(experiment, name, tracking_uri)
 
 

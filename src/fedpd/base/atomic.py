@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """A binary file to write; it takes the place of `path` only when it is complete and on disk."""
+    """Yield a binary file to write, which takes the place of `path` only when it is complete and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file a moment, atomic, checksummed, without pickle; the newest whole one is used."""
+"""Checkpoints: one safetensors file each, atomic, checksummed, without pickle; the newest whole one is used."""
 
 import hashlib
 import json
@@ -28,13 +28,13 @@ class CheckpointError(FedpdError):
 
 
 def flatten(prefix: str, tree: Any) -> Arrays:
-    """A pytree as named arrays: "agents.x.tree['w']"."""
+    """Return a pytree as named arrays, such as "agents.x.tree['w']"."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {prefix + jax.tree_util.keystr(path): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
 def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
-    """The pytree with the structure, shapes and types of `like` whose arrays `flatten` has named."""
+    """Return the pytree like `like` (structure, shapes, types) whose arrays `flatten` has named."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in paths:
@@ -51,7 +51,7 @@ def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
 
 
 def fingerprint(*trees: Any) -> str:
-    """A hash of arrays: names, types, shapes and bytes."""
+    """Return a hash of arrays: names, types, shapes and bytes."""
     return _digest({name: leaf for i, tree in enumerate(trees) for name, leaf in flatten(str(i), tree).items()})
 
 
@@ -65,7 +65,7 @@ def _digest(arrays: Arrays, text: str = "") -> str:
 
 
 def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    """One file, whole or not at all, that carries its own checksum."""
+    """Write one file, whole or not at all, that carries its own checksum."""
     text = json.dumps(meta, sort_keys=True)
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # safetensors writes memory order
     with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
@@ -73,7 +73,7 @@ def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """What `write` wrote; a torn, altered or foreign file is refused with a sentence that says which."""
+    """Return what `write` wrote; refuse a torn, altered or foreign file with a sentence that says which."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -100,7 +100,7 @@ def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any])
 
 
 def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]] | None:
-    """The newest checkpoint that is whole; what is refused is said. None: there is nothing to go on from.
+    """Return the newest checkpoint that is whole, and log what is refused; None if there is none to resume from.
 
     A whole checkpoint of another run (its `identity` differs) is an error: nothing may be mixed or overwritten.
     """
@@ -139,7 +139,7 @@ def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, 
 
 
 def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
-    """The arrays so named and the metadata of the newest checkpoint that can be opened, for those who only look on.
+    """Return the arrays so named and the metadata of the newest checkpoint that opens, for those who only look on.
 
     The checksum of the whole is left alone: models may be large, and the run that writes may drop the file any moment.
     """
@@ -155,5 +155,5 @@ def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Newest first."""
+    """Return the checkpoints of a folder, the newest first."""
     return sorted(folder.glob("round-*.safetensors"), reverse=True)

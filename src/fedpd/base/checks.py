@@ -14,11 +14,11 @@ import numpy as np
 
 
 class TheoryWarning(UserWarning):
-    """That a run is outside of what is proved of its method. It may well do better, or diverge."""
+    """Warns that no theorem covers this run. It may still converge, or it may diverge."""
 
 
 class FedpdError(ValueError):
-    """A mistake in what was asked for, told as a sentence: the value, the rule, the remedy."""
+    """A mistake in an argument or a file, told as a sentence: the value, the rule, the remedy."""
 
 
 def refuse(name: str, value: Any, rule: str, remedy: str) -> NoReturn:
@@ -40,7 +40,7 @@ def _number(name: str, value: Any, remedy: str) -> float:
 
 
 def positive(name: str, value: Any, remedy: str, *, infinite: bool = False) -> Any:
-    """`value`, if it is a number > 0 (finite unless `infinite`) or traced."""
+    """Return `value` if it is a number > 0 (finite unless `infinite`) or traced; refuse it otherwise."""
     if is_traced(value):
         return value
     number = _number(name, value, remedy)
@@ -50,7 +50,7 @@ def positive(name: str, value: Any, remedy: str, *, infinite: bool = False) -> A
 
 
 def at_least(name: str, value: Any, bound: float, remedy: str) -> Any:
-    """`value`, if it is a finite number >= `bound` or traced."""
+    """Return `value` if it is a finite number >= `bound` or traced; refuse it otherwise."""
     if is_traced(value):
         return value
     number = _number(name, value, remedy)
@@ -60,21 +60,21 @@ def at_least(name: str, value: Any, bound: float, remedy: str) -> Any:
 
 
 def below(name: str, value: Any, bound: float, remedy: str) -> Any:
-    """`value`, if it is a number < `bound` or traced."""
+    """Return `value` if it is a number < `bound` or traced; refuse it otherwise."""
     if not is_traced(value) and not _number(name, value, remedy) < bound:
         refuse(name, value, f"must be below {bound:g}", remedy)
     return value
 
 
 def at_most(name: str, value: Any, bound: float, remedy: str) -> Any:
-    """`value`, if it is a number <= `bound` or traced."""
+    """Return `value` if it is a number <= `bound` or traced; refuse it otherwise."""
     if not is_traced(value) and not _number(name, value, remedy) <= bound:
         refuse(name, value, f"must be at most {bound:g}", remedy)
     return value
 
 
 def count(name: str, value: Any, remedy: str, *, least: int = 1) -> Any:
-    """`value`, if it is an integer >= `least` or traced."""
+    """Return `value` as an integer if it is one >= `least`, or traced; refuse it otherwise."""
     if is_traced(value):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
@@ -97,7 +97,7 @@ def positive_or_schedule(name: str, value: Any, remedy: str) -> Any:
 
 
 def skip_probability(p: Any) -> Callable[[Any], Any] | None:
-    """`p` as a function of the round r, or None where nothing is ever skipped."""
+    """Return `p` as a function of the round r, or None if nothing is ever skipped."""
     if callable(p):
         return p
     if is_traced(p):
@@ -119,7 +119,7 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
 
 
 def nearest(value: Any, options: Iterable[str]) -> str:
-    """ "Did you mean ...?", or the whole list where nothing is near."""
+    """Return "Did you mean ...?", or the whole list if nothing is near."""
     options = list(options)
     match = get_close_matches(str(value), options, n=1)
     return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}."

@@ -16,18 +16,18 @@ from fedpd.base.devices import use_cores
 
 
 def is_double(*trees: Any) -> bool:
-    """Whether any array of the trees is float64 (or complex128)."""
+    """Return whether any array of the trees is float64 (or complex128)."""
     return any(np.dtype(leaf.dtype) in (np.float64, np.complex128) for leaf in jax.tree.leaves(trees))
 
 
 def scope(double: bool) -> AbstractContextManager[Any]:
-    """The context in which arrays of this precision are computed with."""
+    """Return the context in which arrays of this precision are computed with."""
     use_cores()
     return jax.enable_x64(double)
 
 
 def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
-    """`leaf` as a NumPy array that JAX will take over unchanged: float32 is widened where anything else is float64."""
+    """Return `leaf` as a NumPy array that JAX takes over unchanged; float32 is widened if anything else is float64."""
     array = np.asarray(leaf)
     if array.dtype != np.bool_ and not jnp.issubdtype(array.dtype, np.number):
         raise FedpdError(f"{name} is not a rectangular array of numbers. Give one array per agent in a list.")

@@ -19,14 +19,19 @@ PRESENCE, EFFORT = 2, 3  # the first fold into a run's key: what is drawn
 
 
 class Participation(NamedTuple):
-    """A rule for who is present: its kind selects the program, its numbers are data."""
+    """A rule for who is present.
 
-    kind: str  # "share", "probability" or "schedule"
-    numbers: Any  # how many agents; (N,) probabilities; (rounds, N) who is present
+    Attributes:
+        kind: "share", "probability" or "schedule"; it selects the program.
+        numbers: How many agents; (N,) probabilities; or (rounds, N) who is present. They are data.
+    """
+
+    kind: str
+    numbers: Any
 
 
 def participation_rule(participation: Any, agents: int, rounds: int) -> Participation | None:
-    """`participation` as a rule; None where everyone is always present."""
+    """Return `participation` as a rule; None if everyone is always present."""
     remedy = "Give a share in (0, 1], a probability per agent, or an array (rounds, N) of who is present"
     if np.ndim(participation) == 0:
         positive("participation", participation, remedy)
@@ -46,7 +51,7 @@ def participation_rule(participation: Any, agents: int, rounds: int) -> Particip
 
 
 def straggler_rule(stragglers: Any) -> np.float32 | None:
-    """The probability that an agent is a straggler in a round; None where nobody ever is."""
+    """Return the probability that an agent is a straggler in a round; None if nobody ever is."""
     remedy = "Give the probability that an agent does less than all its local steps in a round, e.g. 0.5"
     if at_least("stragglers", stragglers, 0, remedy) > 1:
         refuse("stragglers", stragglers, "must be at most 1", remedy)
@@ -54,7 +59,7 @@ def straggler_rule(stragglers: Any) -> np.float32 | None:
 
 
 def present(kind: str, numbers: Array, key: Key, r: Array, agents: int) -> Array:
-    """(N,): who is present in round r. The same on all devices, from (seed, round) alone."""
+    """Return who is present in round r, (N,): the same on all devices, from (seed, round) alone."""
     if kind == "schedule":
         return numbers[r]
     draws = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, PRESENCE), r), (agents,), jnp.float32)
@@ -64,7 +69,7 @@ def present(kind: str, numbers: Array, key: Key, r: Array, agents: int) -> Array
 
 
 def effort(probability: Array, key: Key, r: Array, agents: int) -> Array:
-    """(N,): the part of its local steps that each agent does in round r: 1, or uniform in (0, 1] for a straggler."""
+    """Return the part of its local steps that each agent does in round r, (N,): 1, or uniform in (0, 1]."""
     key = jax.random.fold_in(jax.random.fold_in(key, EFFORT), r)
     who, how_much = jax.random.uniform(key, (2, agents), jnp.float32)
     return jnp.where(who < probability, 1 - how_much, 1)

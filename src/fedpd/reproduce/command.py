@@ -15,8 +15,9 @@ from rich.table import Table
 from fedpd import __version__
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, choice
+from fedpd.base.progress import StepFunction
 from fedpd.reproduce.items import ITEMS
-from fedpd.reproduce.session import Rows, Session, Tell
+from fedpd.reproduce.session import Rows, Session
 from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
 from fedpd.reproduce.written import markdown
 
@@ -53,7 +54,11 @@ def wanted_items(names: Sequence[str]) -> list[str]:
 
 
 def reproduce(
-    names: Sequence[str] = (), *, out: Path = Path("runs/reproduce"), data: Path | None = None, tell: Tell | None = None
+    names: Sequence[str] = (),
+    *,
+    out: Path = Path("runs/reproduce"),
+    data: Path | None = None,
+    tell: StepFunction | None = None,
 ) -> list[Reproduction]:
     """Run items and write the results. Existing results are kept and continued.
 

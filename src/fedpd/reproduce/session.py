@@ -5,7 +5,7 @@ DIR/NAME.png         the item's figure
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from fedpd.base.checks import FedpdError, TheoryWarning
+from fedpd.base.progress import StepFunction
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
 from fedpd.experiments.runner import Result
 from fedpd.reproduce.verdict import Check
 
 Rows = Sequence[Sequence[str]]
-Tell = Callable[[str, int, int], None]  # (step, rounds done, rounds in total)
 
 
 class Session(NamedTuple):
@@ -34,7 +34,7 @@ class Session(NamedTuple):
     """
 
     folder: Path
-    tell: Tell
+    tell: StepFunction
     data: Path | None = None
 
 

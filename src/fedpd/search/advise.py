@@ -1,9 +1,9 @@
-"""What to do on a problem of which nothing is known but its losses: step sizes, local steps, when to communicate.
+"""Advise on step sizes, local steps and communication for a problem of which only the losses are known.
 
-Two settings of FedPD come out. The *guaranteed* one is what Theorem 1 proves (theory.rates, corrected), which is
-pessimistic by orders of magnitude. The *recommended* one is a heuristic, tried on the problem before it is given:
-eta = 1/L, with every round communicating where L is exact, since then nothing beats a large eta, and with p="auto"
-where L is an estimate, which saves the communications that an eta below 1/L would waste.
+The advice has two settings of FedPD. The *guaranteed* one is what Theorem 1 proves (theory.rates, corrected). It is
+pessimistic by orders of magnitude. The *recommended* one is a heuristic that is tried on the problem first: eta = 1/L.
+If L is exact, every round communicates, since nothing beats a large eta then. If L is an estimate, p="auto" saves the
+communications that an eta below 1/L would waste.
 """
 
 import warnings
@@ -29,25 +29,49 @@ WORTHWHILE = 1e-3  # the least p that is worth its constants
 
 
 class Setting(NamedTuple):
-    """A method as a table of an experiment file, and what it takes to reach epsilon."""
+    """A method, and what it takes to reach epsilon.
+
+    Attributes:
+        table: The method as a table of an experiment file.
+        reached: Whether it reaches epsilon.
+        rounds: Rounds until then.
+        communications: Communications until then.
+        samples: Sample gradients until then.
+        transfer: Bytes until then, up and down.
+        how: Why to believe these numbers.
+    """
 
     table: dict[str, Any]
     reached: bool
     rounds: float
     communications: float
     samples: float
-    transfer: float  # bytes, up and down
-    how: str  # what makes one believe it
+    transfer: float
+    how: str
 
 
 class Advice(NamedTuple):
+    """What was measured of a problem, and two settings for it.
+
+    Attributes:
+        epsilon: The target for ||grad f||^2.
+        smoothness: L, and how it is known.
+        similarity: How much the agents' gradients differ, where it was measured.
+        delta: An upper bound of ||grad f_i - grad f|| for all x; infinite where none is known.
+        gap: An upper bound of f(x^0) - inf f.
+        gap_how: How the gap is known.
+        paper_p: The skip probability of the paper's rule, C(p) <= epsilon/(3 delta^2), at the measured delta.
+        guaranteed: What Theorem 1 proves.
+        recommended: A heuristic, as tried.
+    """
+
     epsilon: float
     smoothness: Smoothness
     similarity: Similarity
-    delta: float  # an upper bound for all x; infinite where none is known
-    gap: float  # an upper bound of f(x^0) - inf f
+    delta: float
+    gap: float
     gap_how: str
-    paper_p: float  # the paper's rule, C(p) <= epsilon/(3 delta^2), at the measured delta: a heuristic
+    paper_p: float
     guaranteed: Setting
     recommended: Setting
 
@@ -62,8 +86,15 @@ def advise(
 ) -> Advice:
     """Measure L and delta, and find eta, the local step, Q, p, rounds, samples and bytes for ||grad f||^2 <= epsilon.
 
-    floor: a lower bound of f; None: f at the minimiser where that is known, else 0, as for losses >= 0.
-    pilot: rounds for which the recommended setting is tried.
+    Args:
+        problem: The problem.
+        epsilon: The target for ||grad f||^2.
+        floor: A lower bound of f; None: f at the minimiser if that is known, else 0, as for losses >= 0.
+        pilot: The rounds for which the recommended setting is tried.
+        progress: A function of (what, done, of).
+
+    Returns:
+        The constants of the problem, a guaranteed setting and a recommended one.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     count("pilot", pilot, "Give the rounds for which the recommended setting is tried, e.g. 100")

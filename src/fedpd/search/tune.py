@@ -1,7 +1,7 @@
-"""Each method at its best step size, so that a comparison is fair: the same tries for all of them.
+"""Find each method's best step size with the same number of tries, so that a comparison is fair.
 
-Every method has one knob, a factor on the step sizes of its own rule (its card): eta, step or 1/rho. A
-method's tries are one `sweep` over that factor, and its best is the one with the fewest communications to a target.
+Every method has one knob: a factor on the step sizes of its own rule (its card), that is eta, step or 1/rho. The tries
+of a method are one `sweep` over that factor. Its best is the one with the fewest communications to a target.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,25 @@ METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAF
 
 
 class Tuned(NamedTuple):
-    """What came out for one method."""
+    """The tries of one method.
+
+    Attributes:
+        label: The method's label.
+        scales: (P,) factors on the step sizes of its own rule.
+        communications: (P,) communications to the target, mean over seeds; NaN where a seed did not reach it.
+        stationarity: (P,) stationarity at the end, the largest over seeds.
+        best: The index of the best factor.
+        table: The method at the best factor, as a table of an experiment file.
+        runs: The runs at the best factor, one per seed.
+    """
 
     label: str
-    scales: np.ndarray  # (P,) factors on the step sizes of its own rule
-    communications: np.ndarray  # (P,) to the target, mean over seeds; NaN where a seed did not reach it
-    stationarity: np.ndarray  # (P,) at the end, the largest over seeds
-    best: int  # index of the best factor
-    table: dict[str, Any]  # the method at the best factor, as a table of an experiment file
-    runs: tuple[Run, ...]  # at the best factor, one a seed
+    scales: np.ndarray
+    communications: np.ndarray
+    stationarity: np.ndarray
+    best: int
+    table: dict[str, Any]
+    runs: tuple[Run, ...]
 
 
 def tune(
@@ -45,9 +55,20 @@ def tune(
     L: float | None = None,
     progress: StepFunction | None = None,
 ) -> list[Tuned]:
-    """Each method with the fewest communications to `target`, or, where none reaches it, the lowest stationarity.
+    """Find for each method the step with the fewest communications to a target, or else the lowest stationarity.
 
-    methods: labels of `algorithms.variants()`. L: the smoothness from which their rules start; None: found.
+    Args:
+        problem: The problem.
+        methods: Labels of `algorithms.variants()`.
+        target: The stationarity to reach.
+        rounds: The rounds of each try.
+        scales: Factors on the step sizes of each method's own rule.
+        seeds: Seeds; all of them must reach the target.
+        L: The smoothness from which the rules start; None: `theory.smoothness` finds it.
+        progress: A function of (method, rounds done, rounds in all).
+
+    Returns:
+        The tries of each method, in the order of `methods`.
     """
     positive("target", target, "Give a stationarity, e.g. 1e-10")
     count("rounds", rounds, "Give the rounds of each try, e.g. 200")

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpd.flower.method.federation import Federated, Report, federate
+from fedpd.base.progress import ProgressFunction
+from fedpd.flower.method.federation import Federated, federate
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, read_settings
 
 
@@ -15,7 +16,7 @@ def server_app(
     *,
     defaults: Config | None = None,
     done: Callable[[Federated], None] | None = None,
-    report: Report | None = None,
+    report: ProgressFunction | None = None,
 ) -> ServerApp:
     """Return a ServerApp that runs any method on the clients of `client_app`.
 

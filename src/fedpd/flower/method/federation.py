@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from flwr.app import RecordDict
@@ -10,6 +9,7 @@ from flwr.serverapp import Grid
 
 from fedpd.base import checkpoint
 from fedpd.base.precision import is_double, scope
+from fedpd.base.progress import ProgressFunction
 from fedpd.core import Algorithm, Tree
 from fedpd.engine.history import History, write_parquet
 from fedpd.flower.carry.collect import Timeouts, collect
@@ -35,8 +35,6 @@ from fedpd.flower.method.shapes import check_algorithm, check_start
 
 log = logging.getLogger(f"flwr.{__name__}")
 
-Report = Callable[[int, int, float], None]  # (rounds done, rounds in all, stationarity or NaN)
-
 
 class Federated(NamedTuple):
     """The result of a federation.
@@ -59,7 +57,7 @@ class Federated(NamedTuple):
 
 
 def federate(
-    grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings, report: Report | None = None
+    grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings, report: ProgressFunction | None = None
 ) -> Federated:
     """Run a method on the clients of a Flower grid, or resume the run in the folder `settings.out`.
 
