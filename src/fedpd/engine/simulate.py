@@ -85,28 +85,31 @@ def simulate(
         problem: The problem, from `fedpd.problems`.
         rounds: T, the number of rounds.
         seed: One seed gives a `Run`; several give an `Ensemble`, run at once as one program.
-        participation: Who takes part: a share of the agents, drawn in every round; a probability per agent, (N,); or an
-            array (rounds, N) of who takes part in which round. Default 1.0.
-        stragglers: The probability that an agent does only some of its local steps in a round. Default 0.0.
-        metrics_every: Measure, and keep a row of the history, every k rounds and at the last. Costs are counted in all
-            rounds. Default 1.
-        record: What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at the mean model;
-            "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations); "accuracy", on training
-            and test samples, which is recorded unasked where the problem has test samples; or a `fedpd.Column` of your
-            own.
-        checkpoints: A folder. Every `checkpoint_every` rounds the run is saved there. If the folder already holds this
-            run, it is continued, and gives bit for bit what an uninterrupted run gives.
-        checkpoint_every: Rounds between two checkpoints. Default 50.
-        store: A folder for the agents' state if there is more of it than memory. It lives in files there, which vanish
-            with the run; a few agents are in memory at a time. The numbers are the same up to rounding.
-        progress: Whether to show a bar; None: where a person watches and it takes over two seconds. Or a function of
-            (rounds done, rounds in all, stationarity).
-        log: A function that is given the history's new rows as they come; see `fedpd.loggers`.
-        callback: A function of (round, model, row) that is called with every measured row; with several seeds, with the
-            row of each seed and the first one's model. If it returns True, the run ends and returns what it has so far.
-        execution: How agents are executed: "sequential", "parallel", "auto" by backend and work, or "debug", one after
-            another without compilation, where an error names the agent, the stage and the round.
-        devices: Over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
+
+    Keyword Args:
+        participation (float | Sequence | np.ndarray): Who takes part: a share of the agents, drawn in every round; a
+            probability per agent, (N,); or an array (rounds, N) of who takes part in which round. Default 1.0.
+        stragglers (float): The probability that an agent does only some of its local steps in a round. Default 0.0.
+        metrics_every (int): Measure, and keep a row of the history, every k rounds and at the last. Costs are counted
+            in all rounds. Default 1.
+        record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
+            the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
+            "accuracy", on training and test samples, which is recorded unasked where the problem has test samples; or a
+            `fedpd.Column` of your own.
+        checkpoints (str | Path): A folder. Every `checkpoint_every` rounds the run is saved there. If the folder
+            already holds this run, it is continued, and gives bit for bit what an uninterrupted run gives.
+        checkpoint_every (int): Rounds between two checkpoints. Default 50.
+        store (str | Path): A folder for the agents' state if there is more of it than memory. It lives in files there,
+            which vanish with the run; a few agents are in memory at a time. The numbers are the same up to rounding.
+        progress (bool | Callable): Whether to show a bar; None: where a person watches and it takes over two seconds.
+            Or a function of (rounds done, rounds in all, stationarity).
+        log (Callable): A function that is given the history's new rows as they come; see `fedpd.loggers`.
+        callback (Callable): A function of (round, model, row) that is called with every measured row; with several
+            seeds, with the row of each seed and the first one's model. If it returns True, the run ends and returns
+            what it has so far.
+        execution (str): How agents are executed: "sequential", "parallel", "auto" by backend and work, or "debug", one
+            after another without compilation, where an error names the agent, the stage and the round.
+        devices (int): Over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
 
     Returns:
         The model, the history and the agents' final state.
