@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but Python 3.11+ and make.
 PYTHON ?= python3
 BIN := .venv/bin
-# The tests of the inner loop: every layer but the slow ones, and each method once.
+# The tests of the inner loop: every layer that is quick to import and to compile, and each method once.
 FAST := tests/base tests/core tests/data tests/experiments \
 	tests/test_loggers.py tests/test_oracles.py tests/test_pseudo_code.py tests/test_regularizers.py tests/test_schedules.py \
 	tests/algorithms/test_conformance.py::test_bad_hyper_parameters_are_refused_with_a_sentence \
@@ -10,8 +10,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/engine/test_history.py \
 	tests/problems/test_build.py tests/problems/test_logistic.py tests/problems/test_quadratic.py \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
-	tests/theory/test_points.py tests/report/test_reach.py \
-	tests/flower/test_client.py tests/flower/test_records.py tests/flower/test_settings.py tests/flower/test_store.py
+	tests/theory/test_points.py tests/report/test_reach.py
 
 .PHONY: demo test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers docs clean
 

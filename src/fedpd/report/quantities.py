@@ -62,7 +62,7 @@ def value_text(column: Column, value: float) -> str:
 def cost_text(column: Column, value: float) -> str:
     """Return a cost for a table, such as "1,200", "192 M", "9.6 MB" or "4.52 s"."""
     if column.unit == "s":
-        return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+        return f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
     if column.log:
         return short_number(value, "B" if column.unit == "bytes" else "")
     return f"{value:,.0f}"
