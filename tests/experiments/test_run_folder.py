@@ -103,6 +103,14 @@ def test_links_are_not_followed(finished: Path, tmp_path: Path, name: str) -> No
     assert (elsewhere / "01-fedpd-seed-0.safetensors").read_text() == "mine"
 
 
+def test_a_method_in_the_place_of_another_is_refused(finished: Path) -> None:
+    """Without a label, editing eta gives the method another name: its results must not stand beside the old ones."""
+    run_folder.check_same_method(finished, 1, "FedPD")
+    run_folder.check_same_method(finished, 2, "FedAvg")
+    with pytest.raises(FedpdError, match=r"method 1 was '01-fedpd' and is now '01-fedpd-eta-0\.6'"):
+        run_folder.check_same_method(finished, 1, "fedpd(eta=0.6)")
+
+
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     with pytest.raises(FedpdError, match="there is a file of that name"):

@@ -55,6 +55,21 @@ def checkpoints_of(folder: Path, number: int, label: str) -> Path:
     return folder / CHECKPOINTS / method_name(number, label)
 
 
+def check_same_method(folder: Path, number: int, label: str) -> None:
+    """Refuse to run a method in the place of another one: the experiment file of the folder was edited.
+
+    Raises:
+        FedpdError: The folder holds checkpoints of method `number` under another name.
+    """
+    wanted = checkpoints_of(folder, number, label)
+    others = [path for path in (folder / CHECKPOINTS).glob(f"{number:02d}-*") if path.name != wanted.name]
+    if others:
+        raise FedpdError(
+            f"{folder}: its method {number} was {others[0].name!r} and is now {wanted.name!r}: {EXPERIMENT} was edited, "
+            "and runs are never mixed. Undo the change, or run the file into another folder: fedpd run FILE --out DIR."
+        )
+
+
 def write_model(folder: Path, number: int, label: str, run: Run) -> None:
     """Write the model of one seed of a method."""
     meta = {"label": label, "algorithm": run.algorithm, "seed": run.seed, "rounds": int(run.history["round"][-1])}

@@ -31,6 +31,8 @@ def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     """Run every method that is not finished yet, saving as it goes; the listener is told of each by its label."""
     results: list[Result] = []
     for number, method in enumerate(plan.methods, 1):
+        run_folder.check_same_method(folder, number, method.label)
+    for number, method in enumerate(plan.methods, 1):
         results.append(_run_method(plan, number, method, folder, listen))
         histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
         run_folder.write_histories(folder, histories)

@@ -1,5 +1,7 @@
 """Tables of a comparison: what each method reached, and what it cost."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich.table import Table
 from rich.text import Text
@@ -10,6 +12,8 @@ from fedpd.report.reach import reach
 from fedpd.report.recorded import Entry, Results, entries_of
 
 ACCURACY = "test_accuracy"
+
+LONGEST_LABEL = 24
 
 
 def comparison_table(results: Results) -> Table:
@@ -29,7 +33,7 @@ def comparison_table(results: Results) -> Table:
     entries = entries_of(results)
     judged = all(ACCURACY in run.history for entry in entries for run in entry.runs)
     table = Table(title="Final stationarity ‖∇f‖² and what it cost", title_justify="left")
-    table.add_column("method", no_wrap=not judged)
+    table.add_column("method", no_wrap=not judged and _are_short(entries), overflow="fold")
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
     for name in (*reached, "samples", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -51,12 +55,12 @@ def target_table(results: Results, target: float) -> Table:
         results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
-    shown = ("communications", "samples", "bytes")
+    entries, shown = entries_of(results), ("communications", "samples", "bytes")
     table = Table(title=f"Cost to reach ‖∇f‖² ≤ {target:g}", title_justify="left")
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", no_wrap=_are_short(entries), overflow="fold")
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    found = [(entry, reach(entry, MAIN, target).costs) for entry in entries_of(results)]
+    found = [(entry, reach(entry, MAIN, target).costs) for entry in entries]
     reached = [(entry, costs) for entry, costs in found if costs is not None]
     for entry, costs in sorted(reached, key=lambda pair: pair[1]["communications"][0]):
         table.add_row(Text(entry.label), *(cost_text(COSTS[name], costs[name][0]) for name in shown))
@@ -64,6 +68,11 @@ def target_table(results: Results, target: float) -> Table:
         best = np.nanmin([np.nanmin(run.history[MAIN]) for run in entry.runs])
         table.add_row(Text(entry.label), f"no: best {best:.1e}", "", "")
     return table
+
+
+def _are_short(entries: Sequence[Entry]) -> bool:
+    """Return whether the labels fit beside the numbers on 80 columns; longer ones are wrapped."""
+    return all(len(entry.label) <= LONGEST_LABEL for entry in entries)
 
 
 def _final_stationarity(entry: Entry) -> str:
