@@ -65,7 +65,7 @@ def check_same_method(folder: Path, number: int, label: str) -> None:
     others = [path for path in (folder / CHECKPOINTS).glob(f"{number:02d}-*") if path.name != wanted.name]
     if others:
         raise FedpdError(
-            f"{folder}: its method {number} was {others[0].name!r} and is now {wanted.name!r}: {EXPERIMENT} was edited, "
+            f"{folder}: its method {number} was {others[0].name!r} and is now {wanted.name!r}: {EXPERIMENT} was edited "
             "and runs are never mixed. Undo the change, or run the file into another folder: fedpd run FILE --out DIR."
         )
 
