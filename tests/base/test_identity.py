@@ -241,3 +241,38 @@ def test_another_process_finds_the_same() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
     assert dict(zip(SAME, found.stdout.split(), strict=True)) == {k: fingerprint(make()) for k, make in SAME.items()}
+
+
+SETTINGS = {"weight": 1.0}
+CALLS: list[int] = []
+
+
+def weighted(x: Any) -> Any:
+    CALLS.append(1)
+    return jnp.add(x, SETTINGS["weight"])
+
+
+def test_what_a_function_changes_itself_is_not_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the very list that it appends to is left out; that it names `add` says nothing of the other values."""
+    before = fingerprint(weighted)
+    CALLS.append(1)
+    assert fingerprint(weighted) == before
+    monkeypatch.setitem(SETTINGS, "weight", 2.0)
+    assert fingerprint(weighted) != before
+
+
+def test_notes_in_a_closure_are_not_a_setting() -> None:
+    def make(scale: list[float]) -> tuple[Any, list[int]]:
+        notes: list[int] = []
+
+        def function(x: Any) -> Any:
+            notes.append(1)
+            return jnp.add(x, scale[0])
+
+        return function, notes
+
+    function, notes = make([1.0])
+    before = fingerprint(function)
+    notes.append(1)
+    assert fingerprint(function) == before
+    assert fingerprint(make([2.0])[0]) != before

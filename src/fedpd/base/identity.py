@@ -6,6 +6,7 @@ and by what it captures; the versions of packages are recorded beside every chec
 identified this way raises `UnidentifiedError`.
 """
 
+import dis
 import functools
 import hashlib
 import inspect
@@ -14,6 +15,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -156,14 +158,14 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
     if not installed:
         captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
     yield from _each((function.__defaults__, function.__kwdefaults__), seen)
-    for cell in function.__closure__ or ():
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell == CellType():  # not filled yet: a function that names itself
             yield b"empty"
         else:
-            captured.append(("", cell.cell_contents))
-    changes = not names.isdisjoint(CHANGERS)
+            captured.append((name, cell.cell_contents))
+    changed = set(_changed(function.__code__))
     for name, value in captured:
-        kept = "its own notes" if changes and isinstance(value, list | dict | set) else value
+        kept = "its own notes" if name in changed and isinstance(value, list | dict | set) else value
         yield from _each((name, kept), seen)
 
 
@@ -182,6 +184,17 @@ def _names(code: CodeType) -> Iterable[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
+
+
+def _changed(code: CodeType) -> Iterable[str]:
+    """Yield the variables from outside that a function changes by a method, as in `notes.append(1)`."""
+    for variable, method in pairwise(dis.get_instructions(code)):
+        outside = variable.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
+        if outside and method.opname in ("LOAD_METHOD", "LOAD_ATTR") and method.argval in CHANGERS:
+            yield variable.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _changed(constant)
 
 
 def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:

@@ -1,9 +1,15 @@
 """The columns of a history: one object each, which says what it is, how it is measured and how it is shown.
 
-The simulator, Flower's evaluation, tables, figures and the report read these objects. A column of your own is one more:
+The simulator, Flower's evaluation, tables, figures and the report read these objects. A column of your own is one more.
+Each agent returns what to sum over agents and what to keep of itself; `merge` makes a number of both:
 
-    norm = Column("norm", "norm of the model", measure=Measure(agent=lambda view, x: x @ x), merge=lambda t, _: ...)
-    simulate(algorithm, problem, rounds=100, record=[norm])
+    largest = Column(
+        "largest",
+        "largest loss of an agent",
+        measure=Measure(agent=lambda view, x: (None, view.f.value(x))),
+        merge=lambda total, each, agents: each.max(),
+    )
+    simulate(algorithm, problem, rounds=100, record=[largest])
 """
 
 from collections.abc import Callable, Iterable
