@@ -40,6 +40,13 @@ def test_parquet_with_named_columns(tmp_path: Path) -> None:
     assert data.train[1]["x"].tolist() == [[2.0, 6.0]]
 
 
+def test_csv_takes_all_other_columns(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("who,weight,label,height\nann,1,0,5\nbob,2,1,6.5\n")
+    data = load(tmp_path / "people.csv", client="who")
+    assert data.train[1]["x"].tolist() == [[2.0, 6.5]]
+    assert load(tmp_path, client="who").names == ("ann", "bob")
+
+
 def test_leaf(tmp_path: Path) -> None:
     user = {"x": [[1.0, 2.0]], "y": [1]}
     path = tmp_path / "all.json"
@@ -51,11 +58,8 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     path = write(tmp_path)
     with pytest.raises(FedpdError, match=r"--client is missing.*'who', 'image'"):
         load(path)
-    pq.write_table(pa.table({"who": ["a"], "size": [1.0], "label": [0]}), path)
-    with pytest.raises(FedpdError, match=r"--features is missing.*'size'"):
-        load(path, client="who")
     path.write_bytes(b"no parquet")
-    with pytest.raises(FedpdError, match="is not Parquet"):
+    with pytest.raises(FedpdError, match="cannot be read as Parquet"):
         load(path, client="who")
     with pytest.raises(FedpdError, match="does not exist"):
         load(tmp_path / "nothing")

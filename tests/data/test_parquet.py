@@ -80,6 +80,13 @@ def test_kinds_of_features(path: Path, features: Any, dtype: Any, first: Any) ->
     assert x.tolist() == first
 
 
+def test_large_whole_numbers_never_wrap(path: Path) -> None:
+    pq.write_table(pa.table(COLUMNS | {"a": [3_000_000_000, 2**40, 1, 2], "c": [1, 2, 3, 4]}), path)
+    with pytest.raises(FedpdError, match=r"range of x = .*: do not fit into int32\. Give dtype="):
+        load(path, features=["a", "c"])
+    assert load(path, features=["a", "c"], dtype=np.float64).train[0]["x"][0].tolist() == [3e9, 1.0]
+
+
 def test_labels_in_words_and_clients_in_numbers(path: Path) -> None:
     data = load(path, label="word", client="client")
     assert data.names == ("7", "3")
@@ -106,7 +113,7 @@ def test_a_folder_of_files(path: Path) -> None:
         ({"features": "nan"}, "train data of agent 'v': sample 1 holds NaN or infinity"),
         ({"features": "time"}, r"column 'time': type = 'timestamp\[ms\]': must be numbers"),
         ({"features": "word"}, "agent 'v': type of x = '<U5': must be integers"),
-        ({"features": ["a", "list"]}, r"shape of column 'list' = \(4, 2\): must be one number a row"),
+        ({"features": ["a", "list"]}, r"shape of column 'list' = \(4, 2\): must be one number per row"),
         ({"features": []}, "features = .*must name at least one column"),
         ({"client": "nobody"}, "column 'nobody': row 1 is null"),
         ({"split": "word"}, r"column 'word' = \['maybe', 'no', 'yes'\]: must hold \"train\" and \"test\" only"),

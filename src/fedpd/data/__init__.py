@@ -1,6 +1,7 @@
 """Federated data: generated, from files, from the Hugging Face Hub, or from arrays."""
 
 from fedpd.data.characters import characters
+from fedpd.data.csv import csv
 from fedpd.data.federated import Federated, Samples, from_arrays
 from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
@@ -12,7 +13,7 @@ from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
 # The functions that an experiment file may call for its data.
-LOADERS = ("characters", "hub", "leaf", "parquet")
+LOADERS = ("characters", "csv", "hub", "leaf", "parquet")
 
 __all__ = [
     "DIGITS_AND_LETTERS",
@@ -23,6 +24,7 @@ __all__ = [
     "Spread",
     "Summary",
     "characters",
+    "csv",
     "describe",
     "from_arrays",
     "hub",

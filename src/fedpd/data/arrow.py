@@ -34,10 +34,16 @@ def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.nd
         refuse("features", columns, "must name at least one column", "Give the columns that the model sees")
     arrays = [to_numpy(table[column], f"{where}: column {column!r}") for column in columns]
     for column, array in zip(columns, arrays, strict=True):
-        if array.ndim > 1 or array.dtype.kind not in "buif":
-            rule = "must be one number a row to stand beside other columns"
+        if array.dtype.kind not in "buif":
+            remedy = "Turn it into numbers, or name the columns of features without it"
+            refuse(f"{where}: type of column {column!r}", "text", "must be numbers", remedy)
+        if array.ndim > 1:
+            rule = "must be one number per row to stand beside other columns"
             refuse(f"{where}: shape of column {column!r}", array.shape, rule, "Name a column of lists alone")
-    return np.stack(arrays, axis=1, dtype=common_dtype(array.dtype for array in arrays), casting="unsafe")
+    whole = all(array.dtype.kind != "f" for array in arrays)
+    # Whole numbers keep their width here: which of them fit into int32 is checked later, with all agents'.
+    dtype = np.result_type(*arrays) if whole else common_dtype(array.dtype for array in arrays)
+    return np.stack(arrays, axis=1, dtype=dtype, casting="same_kind" if whole else "unsafe")
 
 
 def reshape(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:

@@ -1,13 +1,13 @@
-"""Data files by their name alone: LEAF's json or Parquet."""
+"""Data files by their name alone: LEAF's json, Parquet or CSV."""
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from fedpd.base.checks import FedpdError
+from fedpd.data.csv import csv, csv_format
 from fedpd.data.federated import Federated
 from fedpd.data.leaf import leaf
-from fedpd.data.parquet import parquet
+from fedpd.data.parquet import PARQUET, parquet
+from fedpd.data.tables import Features, column_names
 
 USUAL = ("image", "x", "features", "pixels", "text")  # what a column of features is usually called
 
@@ -20,37 +20,33 @@ def load(
     label: str = "label",
     split: str | None = None,
 ) -> Federated:
-    """Return federated data from Parquet (a file, or a folder of such files) or from LEAF's json.
+    """Return federated data from Parquet or CSV (a file, or a folder of such files) or from LEAF's json.
 
     Args:
         path: The file or folder.
-        client: The column with the client's name; needed for Parquet.
-        features: The columns of features, separated by commas; None: the first of the usual names that the file has.
+        client: The column with the client's name; needed for Parquet and CSV.
+        features: The columns of features, separated by commas; None: the first of the usual names that the file has, or
+            all columns that are nothing else.
         label: The column of labels.
         split: The column that says "train" or "test"; None: the column `split`, if there is one.
     """
     if not path.exists():
-        raise FedpdError(f"{path} does not exist. Give a LEAF json file or folder, or a Parquet file.")
-    parts = [path] if path.is_file() else sorted(path.glob("*.parquet"))
-    if not parts or parts[0].suffix != ".parquet":
+        raise FedpdError(f"{path} does not exist. Give a LEAF json file or folder, a Parquet file or a CSV file.")
+    suffixes = {path.suffix} if path.is_file() else {file.suffix for file in path.iterdir()}
+    if not suffixes & {".parquet", ".csv"}:
         return leaf(path)
-    columns = _columns(parts[0])
+    read, form = (parquet, PARQUET) if ".parquet" in suffixes else (csv, csv_format(client, split))
+    columns = column_names(path, form)
     if client is None:
         raise FedpdError(f"{path}: --client is missing, the column with the client's name. It has: {columns}.")
-    if features is None:
-        usual = [name for name in USUAL if name in columns]
-        if not usual:
-            raise FedpdError(f"{path}: --features is missing, the column(s) of features. It has: {columns}.")
-        features = usual[0]
-    chosen = [name.strip() for name in features.split(",")]
     if split is None and "split" in columns:
         split = "split"
-    return parquet(path, client=client, features=chosen if len(chosen) > 1 else chosen[0], label=label, split=split)
+    return read(path, client=client, features=_features(features, columns), label=label, split=split)
 
 
-def _columns(path: Path) -> list[str]:
-    """Return the names of a Parquet file's columns."""
-    try:
-        return pq.read_schema(path).names
-    except Exception as error:
-        raise FedpdError(f"{path} is not Parquet ({error}). Give a whole file.") from None
+def _features(named: str | None, columns: list[str]) -> Features:
+    """Return the columns that were named, separated by commas; or the one with a usual name; or None: all others."""
+    if named is None:
+        return next((name for name in USUAL if name in columns), None)
+    chosen = [name.strip() for name in named.split(",")]
+    return chosen if len(chosen) > 1 else chosen[0]

@@ -1,0 +1,75 @@
+"""CSV files with a column that names each row's client."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from numpy.typing import DTypeLike
+from pyarrow import csv as arrow_csv
+
+from fedpd.base.checks import refuse
+from fedpd.data.federated import Federated
+from fedpd.data.labels import Classes
+from fedpd.data.tables import Columns, Features, Format, load_table
+
+
+def csv(
+    path: str | Path,
+    *,
+    client: str,
+    features: Features = None,
+    label: str,
+    split: str | None = None,
+    delimiter: str = ",",
+    classes: Classes = None,
+    label_names: Sequence[str] | None = None,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Federated:
+    """Return federated data from a CSV file with a line of column names, or from a folder of such files.
+
+    Args:
+        path: The file or folder.
+        client: The column with the client's name. Agents are in the order in which they first appear. Names are texts:
+            "01" and "1" are two clients.
+        features: The columns of numbers that become x (n, k); None: all columns that are nothing else.
+        label: A column of whole numbers or of texts.
+        split: A column of "train" and "test"; None: all rows are for training.
+        delimiter: The character between two cells, for example ";".
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        label_names: The names of the classes, in their order.
+        dtype: The dtype of the features; None: float64, or int32 if all are whole numbers.
+        name: The name of the data in tables and figures; None: the name of the file or folder.
+
+    Raises:
+        FedpdError: A cell of a column that is read is empty or "NA", a feature is not a number, or a column is missing.
+    """
+    chosen = [features] if isinstance(features, str) else features  # x is (n, k) for one column too
+    return load_table(
+        Path(path),
+        csv_format(client, split, delimiter),
+        Columns(client, chosen, label, split),
+        shape=None,
+        classes=classes,
+        label_names=label_names,
+        dtype=dtype,
+        name=name,
+    )
+
+
+def csv_format(client: str | None, split: str | None, delimiter: str = ",") -> Format:
+    """Return how CSV files are read; the columns of clients and splits are texts."""
+    if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()):
+        refuse("delimiter", delimiter, "must be one ASCII character", 'Give e.g. ";"')
+    parse = arrow_csv.ParseOptions(delimiter=delimiter)
+    texts = {column: pa.string() for column in (client, split) if column is not None}
+
+    def names(file: Path) -> list[str]:
+        return arrow_csv.open_csv(file, parse_options=parse).schema.names
+
+    def read(file: Path, columns: list[str]) -> Any:
+        convert = arrow_csv.ConvertOptions(include_columns=columns, column_types=texts, strings_can_be_null=True)
+        return arrow_csv.read_csv(file, parse_options=parse, convert_options=convert)
+
+    return Format("CSV", ".csv", names, read)
