@@ -8,6 +8,7 @@ from fedpd.problems.logistic import penalized_logistic
 from fedpd.problems.network import network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 from fedpd.problems.redundancy import share_blocks
+from fedpd.problems.softmax import softmax_regression
 
 __all__ = [
     "Normalisation",
@@ -21,4 +22,5 @@ __all__ = [
     "quadratic",
     "random_quadratic",
     "share_blocks",
+    "softmax_regression",
 ]
