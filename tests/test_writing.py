@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNTED = (
-    "rows?|columns?|values?|names?|losses|labels|seconds|milliseconds|ms|bytes|samples|images|models?|messages?|exchanges?|"
+    "rows?|columns?|values?|losses|labels|seconds|milliseconds|ms|bytes|samples|images|models?|messages?|exchanges?|"
     "communications?|evaluations?|gradients?|steps|entries|figures?|one"
 )
 UNITS = (
