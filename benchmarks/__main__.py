@@ -1,6 +1,6 @@
-"""Times the engine beside plain NumPy and PyTorch, interleaved; prints the medians and the ratios with their goals.
+"""Time the engine, plain NumPy and PyTorch in turns, and print the medians and the ratios with their goals.
 
-A goal is judged by the quickest of the plain vectorised NumPy variants; one tuned by hand is shown beside them.
+The goal compares the engine with the quickest plain vectorised NumPy program. A hand-tuned one is printed too.
 """
 
 import os
@@ -25,12 +25,14 @@ Times = dict[Contender, list[float]]
 def main() -> None:
     console = Console()
     console.print(
-        f"Seconds a round, median of {REPETITIONS} interleaved repetitions, float32, on {os.cpu_count()} cores "
+        f"Seconds per round, median of {REPETITIONS} interleaved repetitions, float32, on {os.cpu_count()} cores "
         f"(fedpd {version('fedpd')}, jax {version('jax')}, numpy {np.__version__})"
     )
     workloads = [full_gradients(), stochastic_gradients()]
     if find_spec("torch") is None:
-        console.print("PyTorch is not installed: networks are not timed. Install torch==2.13.0 beside fedpd for it.")
+        console.print(
+            "PyTorch is not installed, so networks are not timed. Run pip install torch==2.13.0 to time them."
+        )
     else:
         from benchmarks import networks
 
@@ -42,7 +44,7 @@ def main() -> None:
 
 
 def run(workload: Workload, console: Console) -> bool:
-    """Check, time and print one workload; whether all contenders computed the same."""
+    """Check, time and print one workload, and return whether all contenders computed the same iterates."""
     with bar(console) as progress:
         task = progress.add_task("", total=1 + REPETITIONS)
 
@@ -58,14 +60,14 @@ def run(workload: Workload, console: Console) -> bool:
 
 
 def measure(contenders: tuple[Contender, ...], tell: Callable[[str], None], advance: Callable[[], None]) -> Times:
-    """Times of each contender, in turns, so that whatever else the machine does falls on all of them alike."""
+    """Return the times of each contender. They run in turns, so that other load on the machine affects all of them."""
     for contender in contenders:  # compiles the engine, wakes NumPy's threads
         tell(f"warming up {contender.name}")
         contender.play(contender.rounds)
     times: Times = {contender: [] for contender in contenders}
     for repetition in range(REPETITIONS):
         for contender in contenders:
-            if contender.kind != "loop" or repetition % 3 == 0:  # slow, and far from the race
+            if contender.kind != "loop" or repetition % 3 == 0:  # slow, and never the quickest
                 tell(contender.name)
                 times[contender].append(contender.play(contender.rounds))
         advance()
@@ -84,7 +86,7 @@ def table(workload: Workload, times: Times, difference: float) -> Table:
         caption_justify="left",
     )
     result.add_column("implementation")
-    for heading in ("ms a round", "quickest", "fedpd is", "goal"):
+    for heading in ("ms per round", "quickest", "fedpd is", "goal"):
         result.add_column(heading, justify="right")
     for contender, median in medians.items():
         ratio = median / ours

@@ -1,4 +1,4 @@
-"""The bar of a benchmark under way: what it is at, how far, since when; gone at the end."""
+"""Show the progress of a benchmark: the current step, the part that is done, and the time. It disappears at the end."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -1,4 +1,4 @@
-"""A 32-point grid of the logistic problem as one `fedpd.sweep`, beside as many `fedpd run` commands."""
+"""Time a 32-point grid of the logistic problem as one `fedpd.sweep` and as 32 `fedpd run` commands."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import numpy as np
 import fedpd
 from fedpd import algorithms, data, oracles, problems, theory
 
-ROUNDS, POINTS, TRIED = 100, 32, 3  # of the commands only some are run: they are alike
+ROUNDS, POINTS, TRIED = 100, 32, 3  # only some of the commands are run: all take about the same time
 GOAL = 5.0
 
 EXPERIMENT = """

@@ -1,4 +1,4 @@
-"""Convolutional networks: the engine beside a plain PyTorch loop over agents, where PyTorch is installed."""
+"""Workloads of convolutional networks: the engine, and a plain PyTorch loop over agents."""
 
 import time
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def _workload(name: str, module: Any, batch: int, steps: int, goal: float, *, fe
                 x0 = torch_loop.fedavg_round(one, x0, arrays, draws, STEP)
         return (time.perf_counter() - began) / rounds, x0
 
-    about = f"{AGENTS} agents, {steps} steps of {batch} images a round, {problem.dimension / 1e6:.1f} M parameters"
+    about = f"{AGENTS} agents, {steps} steps of {batch} images per round, {problem.dimension / 1e6:.1f} M parameters"
     contenders = (_engine(problem, method, one), *(_torch(number, torch_rounds) for number in (1, 2)))
     return Workload(name, about, goal, contenders)
 

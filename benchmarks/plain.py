@@ -1,4 +1,4 @@
-"""FedPD on penalised logistic regression in plain NumPy: what one writes without an engine, and ours is measured by.
+"""FedPD on penalised logistic regression in plain NumPy, as one writes it without an engine.
 
 A round is a function (setup, iterates, indices) -> iterates. `indices` (Q, N) are the samples of a stochastic round,
 and None where the local steps take full gradients.
@@ -42,13 +42,13 @@ def start(setup: Setup) -> Iterates:
 
 
 def communicate(setup: Setup, old: Iterates, x: Array) -> Iterates:
-    """The dual step of all agents, and the average of x_i + eta lambda_i."""
+    """Return the iterates after the dual step of all agents and the average of x_i + eta lambda_i."""
     dual = old.dual + (x - old.x0) / setup.eta
     return Iterates(x, (x + setup.eta * dual).mean(axis=0), dual)
 
 
 def slope(margins: Array) -> Array:
-    """The derivative of log(1 + exp(-m))."""
+    """Return the derivative of log(1 + exp(-m))."""
     return -1 / (1 + np.exp(margins))
 
 
@@ -70,7 +70,7 @@ def by_einsum(signed: Array, x: Array) -> Array:
 
 
 def descent(gradient: Gradient) -> Round:
-    """A round of Q full gradients of all agents at once."""
+    """Return a round of Q full gradients of all agents at once."""
 
     def play(setup: Setup, old: Iterates, indices: Array | None) -> Iterates:
         x, linear = old.x, old.dual - old.x0 / setup.eta
@@ -82,7 +82,7 @@ def descent(gradient: Gradient) -> Round:
     return play
 
 
-# All agents at once, one sample a step.
+# All agents at once, one sample per step.
 
 
 def gather_each_step(setup: Setup, old: Iterates, indices: Array | None) -> Iterates:
@@ -107,7 +107,7 @@ def _stochastic_step(setup: Setup, rows: Array, x: Array, linear: Array) -> Arra
 
 
 def in_place(setup: Setup, old: Iterates, indices: Array | None) -> Iterates:
-    """The same steps tuned by hand: no temporary arrays, and every constant multiplied out beforehand."""
+    """Take the same steps, tuned by hand: no temporary arrays, and all constants multiplied beforehand."""
     assert indices is not None
     agents, samples, dimension = setup.signed.shape
     flat, places = setup.signed.reshape(agents * samples, dimension), indices + samples * np.arange(agents)
@@ -131,7 +131,7 @@ def in_place(setup: Setup, old: Iterates, indices: Array | None) -> Iterates:
 
 
 def one_by_one(setup: Setup, old: Iterates, indices: Array | None) -> Iterates:
-    """One agent after another, one step after another."""
+    """Compute one agent after another, one step after another."""
     x, linear = old.x.copy(), old.dual - old.x0 / setup.eta
     for i, samples in enumerate(setup.signed):
         for q in range(setup.iterations):

@@ -1,4 +1,4 @@
-"""FedAvg and FedPD of a convolutional network as a plain PyTorch loop over agents, as one would write it."""
+"""FedAvg and FedPD of a convolutional network as a plain PyTorch loop over agents."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Parameters = list[torch.Tensor]
 
 
 class Model(nn.Module):
-    """What the loop trains: a module that knows its mean loss on a batch."""
+    """A module that the loop trains: it computes its mean loss on a batch."""
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -37,7 +37,7 @@ class CNN(Model):
 
 
 def from_flax(tree: dict[str, Any], module: CNN) -> Parameters:
-    """The parameters of a flax `LeafCNN` in the order and layout of `module`'s: images are (C, H, W) here."""
+    """Return the parameters of a flax `LeafCNN` in the order and layout of `module`: images are (C, H, W) here."""
     convolutions = [np.transpose(tree[name]["kernel"], (3, 2, 0, 1)) for name in ("Conv_0", "Conv_1")]
     depth = convolutions[1].shape[0]
     dense = tree["Dense_0"]["kernel"]
@@ -51,7 +51,7 @@ def from_flax(tree: dict[str, Any], module: CNN) -> Parameters:
 def local_steps(
     module: Model, x: torch.Tensor, y: torch.Tensor, draws: np.ndarray, step: float, pull: tuple[Any, ...] | None
 ) -> None:
-    """Q steps of SGD on the module's parameters; with `pull` = (x_0, lambda_i, eta) on the augmented Lagrangian."""
+    """Take Q steps of SGD on the module's loss; with `pull` = (x_0, lambda_i, eta) on the augmented Lagrangian."""
     parameters: Parameters = list(module.parameters())
     for rows in torch.as_tensor(draws):
         gradients = list(torch.autograd.grad(module.loss(x[rows], y[rows]), parameters))
@@ -64,7 +64,7 @@ def local_steps(
 
 
 def fedavg_round(module: Model, x0: Parameters, data: Any, draws: np.ndarray, step: float) -> Parameters:
-    """draws (N, Q, B): which samples agent i takes at step q."""
+    """Return the model after a round. draws (N, Q, B) are the samples of agent i at step q."""
     total = [torch.zeros_like(leaf) for leaf in x0]
     for (x, y), indices in zip(data, draws, strict=True):
         _load(module, x0)
@@ -83,7 +83,7 @@ def fedpd_round(
     step: float,
     eta: float,
 ) -> Parameters:
-    """Algorithm 2 with p = 0; `models` and `duals`, one an agent, are changed in place."""
+    """Return x_0 after a round of Algorithm 2 with p = 0; `models` and `duals`, one per agent, change in place."""
     total = [torch.zeros_like(leaf) for leaf in x0]
     for (x, y), indices, model, dual in zip(data, draws, models, duals, strict=True):
         _load(module, model)

@@ -1,4 +1,4 @@
-"""What is timed: two workloads, and for each the engine and its plain contenders."""
+"""The two workloads that are timed, with the engine and the plain programs to compare it with."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +17,10 @@ CHECKED = 3  # rounds after which the iterates of all contenders are compared
 
 
 class Contender(NamedTuple):
-    """play(rounds) -> seconds a round; iterates() -> where the first rounds lead, on the same draws for everyone."""
+    """A program to time.
+
+    play(rounds) returns seconds per round. iterates() returns the first iterates, on draws that all programs share.
+    """
 
     name: str
     kind: str  # "engine", "vectorised", "tuned", "loop" or "torch"
@@ -34,7 +37,7 @@ class Workload(NamedTuple):
 
 
 def signed_data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, labels, and their product, which is all that the loss sees."""
+    """Return features, labels and their product, on which alone the loss depends."""
     features, labels = data.weakly_noniid(AGENTS, SAMPLES, DIMENSION)
     features = features.astype(np.float32)
     return features, labels, features * labels[:, :, None].astype(np.float32)
@@ -51,7 +54,7 @@ def full_gradients() -> Workload:
         *(numpy(setup, name, "vectorised", plain.descent(way), rounds=16) for name, way in ways.items()),
         numpy(setup, "one agent after another", "loop", plain.one_by_one, rounds=4),
     )
-    return Workload("W1", "FedPD-GD: 8 full gradients a round", 4.0, contenders)
+    return Workload("W1", "FedPD-GD: 8 full gradients per round", 4.0, contenders)
 
 
 def stochastic_gradients() -> Workload:
@@ -73,7 +76,7 @@ def stochastic_gradients() -> Workload:
         numpy(setup, "in place, tuned by hand", "tuned", plain.in_place, rounds=4, draws=draws),
         numpy(setup, "one agent after another", "loop", plain.one_by_one, rounds=1, draws=draws),
     )
-    return Workload("W2", "FedPD-SGD: 600 steps of one sample a round", 8.0, contenders)
+    return Workload("W2", "FedPD-SGD: 600 steps of one sample per round", 8.0, contenders)
 
 
 def recorded_draws(setup: plain.Setup) -> np.ndarray:
@@ -82,7 +85,7 @@ def recorded_draws(setup: plain.Setup) -> np.ndarray:
 
 
 def engine(problem: fedpd.Problem, algorithm: fedpd.Algorithm, replayed: fedpd.Algorithm, rounds: int) -> Contender:
-    """This package. `replayed` is the algorithm on the recorded draws."""
+    """Return this package as a contender. `replayed` is the algorithm on the recorded draws."""
 
     def play(rounds: int) -> float:
         return engine_seconds(algorithm, problem, rounds)
@@ -96,11 +99,11 @@ def engine(problem: fedpd.Problem, algorithm: fedpd.Algorithm, replayed: fedpd.A
 
 
 def engine_seconds(algorithm: fedpd.Algorithm, problem: fedpd.Problem, rounds: int) -> float:
-    """Seconds a round, from the engine's first report, after the first round, to its last.
+    """Return seconds per round, from the engine's first report, after the first round, to its last.
 
-    What happens once a run, such as placing the data, is left out. Metrics are taken once, at the end: where a round
-    takes as long as they do, it is reported by itself, and the last one is left out with them. What the warm-up
-    compiled is reused by all repetitions.
+    This excludes work that is done once per run, such as placing the data. Metrics are computed once, at the end: if a
+    round takes as long as they do, the engine reports it by itself, and the last round is excluded with them. All
+    repetitions reuse what the warm-up compiled.
     """
     reports: list[tuple[int, float]] = []
 
@@ -116,7 +119,7 @@ def engine_seconds(algorithm: fedpd.Algorithm, problem: fedpd.Problem, rounds: i
 def numpy(
     setup: plain.Setup, name: str, kind: str, one_round: plain.Round, rounds: int, draws: np.ndarray | None = None
 ) -> Contender:
-    """A plain contender; where it is stochastic, drawing all samples of a round at once is part of its time."""
+    """Return a plain contender. If it is stochastic, its time includes drawing all samples of a round at once."""
     agents, samples, _ = setup.signed.shape
     rng = np.random.default_rng(0)
 
@@ -137,7 +140,7 @@ def numpy(
 
 
 def largest_difference(contenders: tuple[Contender, ...]) -> float:
-    """The largest difference of any contender's iterates from the engine's, relative to the engine's largest entry."""
+    """Return the largest difference of any iterates from the engine's, relative to the engine's largest entry."""
     ours, *others = (contender.iterates() for contender in contenders)
     differences = [
         float(np.abs(mine - theirs).max() / np.abs(mine).max())

@@ -1,4 +1,4 @@
-"""Your own data: texts by speaker as LEAF's json, and a table with a column of clients as Parquet, one path for both.
+"""Train on your own data: texts by speaker in LEAF's json, and a Parquet table with a column for the client.
 
 python examples/own_data.py
 """
@@ -23,7 +23,7 @@ rng = np.random.default_rng(0)
 
 
 def write_texts(path: Path, length: int = 10) -> None:
-    """x: `length` characters, y: the next one."""
+    """Write samples as LEAF does: x has `length` characters, y is the next character."""
     users = {
         name: {"x": [text[i : i + length] for i in range(len(text) - length)], "y": list(text[length:])}
         for name, text in LINES.items()
@@ -32,6 +32,7 @@ def write_texts(path: Path, length: int = 10) -> None:
 
 
 def write_table(path: Path) -> None:
+    """Write one row per patient, with the hospital in a column of its own."""
     age, dose = rng.normal(50, 15, 600), rng.normal(0, 1, 600)
     columns = {"hospital": rng.choice(["north", "south", "west"], 600), "age": (age - 50) / 15, "dose": dose}
     pq.write_table(pa.table(columns | {"healed": (0.1 * (50 - age) + 2 * dose > 0).astype(int)}), path)

@@ -1,4 +1,4 @@
-"""Your own equinox model: its arrays are what agents learn, the rest of it stays in the function.
+"""Train your own equinox model: agents learn its arrays, and the rest stays in the function.
 
 python examples/own_equinox.py        (needs pip install equinox)
 """
@@ -14,7 +14,7 @@ rng = np.random.default_rng(0)
 
 
 def spiral(size: int, turn: float) -> dict[str, np.ndarray]:
-    """Points of three arms; every agent sees another part of them."""
+    """Return points of a spiral with three arms, from one part of each arm: the parts differ between agents."""
     arm, along = rng.integers(0, 3, size), rng.uniform(turn, turn + 0.5, size)
     angle = 2 * np.pi * arm / 3 + 4 * along + rng.normal(0, 0.1, size)
     x = (0.2 + along)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -30,7 +30,7 @@ def main() -> None:
     start, static = eqx.partition(model, eqx.is_inexact_array)
 
     def apply(arrays: eqx.nn.MLP, x: jax.Array) -> jax.Array:
-        return jax.vmap(eqx.combine(arrays, static))(x)  # equinox models see one sample
+        return jax.vmap(eqx.combine(arrays, static))(x)  # an equinox model takes one sample
 
     problem = problems.classification(apply, data.from_arrays(train, test, name="spirals"), start)
     method = algorithms.fedpd(eta=10.0, oracle=oracles.sgd(step=0.2, iterations=30, batch=20), start="server")

@@ -1,9 +1,9 @@
-"""Your own federation: hospitals that keep their patients' data, on Flower, beside a simulation of the same.
+"""Run a federation of hospitals that keep their patients' data on Flower, and compare it with a simulation.
 
     python examples/own_federation.py
 
-Client and server are what a Flower app names; here they talk in one process, with messages as on a wire. With `fedpd
-new-app` the same becomes an app for `flwr run`, and `fedpd up` starts a federation with TLS and node keys for it.
+A Flower app names a client and a server. Here both run in one process, and messages are serialised as on a network.
+`fedpd new-app` writes such an app for `flwr run`, and `fedpd up` starts a federation with TLS and node keys for it.
 """
 
 import os
@@ -23,7 +23,7 @@ HOSPITALS, ROUNDS = 4, 40
 
 
 def patients(hospital: int) -> dict[str, np.ndarray]:
-    """What a hospital knows: measurements, and who was ill; the mix of patients differs by hospital."""
+    """Return a hospital's measurements, and which patients were ill. The mix of patients differs by hospital."""
     rng = np.random.default_rng(hospital)
     measured = rng.normal(hospital / 2 - 0.75, 1, (40 + 30 * hospital, 3))
     ill = measured @ [1.5, -1.0, 0.5] + 0.3 * hospital > rng.logistic(size=len(measured))
@@ -31,7 +31,7 @@ def patients(hospital: int) -> dict[str, np.ndarray]:
 
 
 def losses(model: dict, batch: dict) -> jnp.ndarray:
-    """(B,): the logistic loss."""
+    """Return the logistic loss of each sample, (B,)."""
     return jnp.logaddexp(0, -batch["ill"] * (batch["measured"] @ model["w"] + model["b"]))
 
 
@@ -48,7 +48,7 @@ def local(context: Context) -> Local:
 
 
 def main() -> None:
-    os.environ["FEDPD_STATE"] = tempfile.mkdtemp()  # where clients keep their duals: a disk of their own
+    os.environ["FEDPD_STATE"] = tempfile.mkdtemp()  # the folder in which clients keep their duals
     grid = InProcessGrid(client_app(algorithm, start, local), agents=HOSPITALS, config={})
     result = federate(grid, algorithm({}), start({}), Settings(agents=HOSPITALS, rounds=ROUNDS, poll=0.01))
     whole = problems.from_losses(losses, [patients(i) for i in range(HOSPITALS)], start({}))

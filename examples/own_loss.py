@@ -1,8 +1,8 @@
-"""Your own loss: robust regression of agents that disagree, with FedPD and with FedAvg.
+"""Minimise your own loss: robust regression of agents whose data differ, with FedPD and with FedAvg.
 
     python examples/own_loss.py
 
-A problem is a function that gives the loss of each sample of a batch, the agents' data, and a model to start from.
+A problem needs a function that returns one loss per sample, the data of each agent, and a starting model.
 """
 
 import jax.numpy as jnp
@@ -15,14 +15,14 @@ rng = np.random.default_rng(0)
 
 
 def agent(size: int) -> dict[str, np.ndarray]:
-    """An agent with a slope and features of its own, and some samples that are far off."""
+    """Return the samples of an agent that has its own slope and features; some samples are outliers."""
     features = rng.uniform(0.5, 2) * rng.standard_normal((size, 3)) + rng.standard_normal(3)
     targets = features @ (np.array([1.0, -2.0, 0.5]) + rng.standard_normal(3)) + 3.0
     return {"features": features, "target": targets + 20 * (rng.random(size) < 0.05)}
 
 
 def huber(model: dict, batch: dict) -> jnp.ndarray:
-    """(B,): quadratic up to 1, linear beyond."""
+    """Return the Huber loss of each sample, (B,): quadratic up to 1, linear beyond."""
     error = jnp.abs(batch["features"] @ model["slope"] + model["offset"] - batch["target"])
     return jnp.where(error < 1, error**2 / 2, error - 0.5)
 

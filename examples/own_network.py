@@ -1,8 +1,8 @@
-"""Your own flax module, with batch normalisation: four cameras, each with its own light, learn one model.
+"""Train your own flax module with batch normalisation: four cameras, each with its own light, learn one model.
 
     python examples/own_network.py
 
-The model is the module's parameters. Batch statistics stay with the agents: each is judged by its own.
+The model is the module's parameters. Batch statistics stay with the agents: fedpd evaluates each agent with its own.
 """
 
 import flax.linen as nn
@@ -24,7 +24,7 @@ class Net(nn.Module):
 
 
 def photographs(size: int, contrast: int, brightness: int) -> dict[str, np.ndarray]:
-    """(size, 8, 8) uint8: a bright bar on the left, in the middle or on the right, in noise."""
+    """Return noisy images, (size, 8, 8) uint8, with a bright bar on the left, in the middle or on the right."""
     place = rng.integers(0, 3, size)
     bar = (np.arange(8) // 3 == place[:, None])[:, None, :]
     pixels = brightness + contrast * bar + rng.normal(0, 8, (size, 8, 8))

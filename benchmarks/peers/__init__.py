@@ -1,7 +1,7 @@
-"""One FedAvg round, side by side with other libraries: `python -m benchmarks.peers`, or `make bench-peers`.
+"""Compare one FedAvg round with other libraries: `python -m benchmarks.peers`, or `make bench-peers`.
 
-Everyone is given the same arrays and the same start, and passes once over every agent's samples a round, in their
-order: nobody shuffles, so that all compute the same model, and the losses printed beside the times show it. Every peer
-is written as its documentation does, with its own FedAvg. Peers live in environments of their own under `.venv-peers/`,
-but for PyTorch and Flower, which fedpd's development environment has.
+All libraries get the same arrays and the same start, and pass once per round over every agent's samples, in their
+order. Nobody shuffles, so all compute the same model; the printed losses show it. The code for each library follows its
+documentation and uses its own FedAvg. Each library has an environment of its own under `.venv-peers/`, except PyTorch
+and Flower, which are in fedpd's development environment.
 """

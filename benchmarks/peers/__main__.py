@@ -1,4 +1,4 @@
-"""Installs the peers, lets everyone play the tasks in turns, and prints the times with fedpd's beside them."""
+"""Install the other libraries, run the tasks with each in turns, and print the times."""
 
 import argparse
 import json
@@ -36,12 +36,12 @@ class Contender(NamedTuple):
 
 
 class FailedError(Exception):
-    """Says why."""
+    """Says why a process failed."""
 
 
 class Played(NamedTuple):
     contender: Contender
-    outcomes: list[Outcome]  # one a pass
+    outcomes: list[Outcome]  # one per pass
     failure: str | None = None  # why there are no more of them
 
     @property
@@ -55,10 +55,10 @@ class Played(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--passes", type=int, default=PASSES, help="how many times everyone plays every task")
+    parser.add_argument("--passes", type=int, default=PASSES, help="how many times each library runs every task")
     passes = parser.parse_args().passes
     console = Console()
-    console.print(f"FedAvg, seconds a round: medians of {passes} processes each, in turns, float32, on {CORES} cores")
+    console.print(f"FedAvg, seconds per round: medians of {passes} processes each, in turns, float32, on {CORES} cores")
     contenders = [one for peer in (FEDPD, *PEERS) for one in installed(peer, console)]
     agree = [run(task, contenders, passes, console) for task in (inputs.linear(), inputs.cnn())]
     if not all(agree):
@@ -77,7 +77,7 @@ def installed(peer: Peer, console: Console) -> list[Contender]:
 
 
 def run(task: Task, contenders: list[Contender], passes: int, console: Console) -> bool:
-    """Time and print one task; whether all that finished have the same loss."""
+    """Time and print one task, and return whether all that finished have the same loss."""
     with bar(console) as progress, tempfile.TemporaryDirectory() as folder:
         turns, path = progress.add_task("", total=passes * len(contenders)), Path(folder) / "task.npz"
         save(task, path)
@@ -95,7 +95,7 @@ def run(task: Task, contenders: list[Contender], passes: int, console: Console) 
 
 
 def measure(path: Path, contenders: list[Contender], passes: int, tell: Callable[[Contender], None]) -> list[Played]:
-    """Everyone in turns, fedpd first, so that whatever else the machine does falls on all alike."""
+    """Return the results. All run in turns, fedpd first, so that other load on the machine affects all of them."""
     results = [Played(contender, []) for contender in contenders]
     for _ in range(passes):
         for i, (contender, outcomes, failure) in enumerate(results):
@@ -111,7 +111,7 @@ def measure(path: Path, contenders: list[Contender], passes: int, tell: Callable
 
 
 def play(contender: Contender, path: Path) -> Outcome:
-    """A process of its own, with whatever processes it starts."""
+    """Run one contender in a process of its own, and return its result."""
     places = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(places), **contender.way.variables}
     module = ("-m", "benchmarks.peers.play", contender.peer.module, str(path))
@@ -139,18 +139,18 @@ def same_loss(task: Task, played: Played, ours: Played) -> bool:
 
 
 def table(task: Task, finished: list[Played]) -> Table:
-    """fedpd first, as it was played; of a peer's several ways the quickest is bold."""
+    """Return the table, fedpd first. The quickest of a library's ways is bold."""
     ours = finished[0]
     agents, samples = task.y.shape
     result = Table(
-        title=f"{task.kind}: {agents} agents x {samples} samples, {task.steps} steps of {task.batch} a round",
+        title=f"{task.kind}: {agents} agents x {samples} samples, {task.steps} steps of {task.batch} per round",
         caption="loss: after the last round, at the same start, steps and batches",
         title_justify="left",
         caption_justify="left",
     )
     result.add_column("")
     result.add_column("version")
-    for heading in ("ms a round", "quickest", "times fedpd's", "loss"):
+    for heading in ("ms per round", "quickest", "times fedpd's", "loss"):
         result.add_column(heading, justify="right")
     for played in finished:
         rivals = [one.seconds for one in finished if one.contender.peer is played.contender.peer]

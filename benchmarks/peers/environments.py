@@ -1,4 +1,4 @@
-"""The peers' environments, made once: peers need other versions of JAX and NumPy than fedpd does."""
+"""Make an environment for each library, once: they need other versions of JAX and NumPy than fedpd does."""
 
 import subprocess
 import sys
@@ -11,11 +11,11 @@ FOLDER = ROOT / ".venv-peers"
 
 
 class NotInstalledError(Exception):
-    """Says why."""
+    """Says why a library could not be installed."""
 
 
 def python_of(peer: Peer) -> str:
-    """The Python that has the peer; made here where the peer is not a part of fedpd's own environment."""
+    """Return the Python that has the library; make an environment if it is not in fedpd's own."""
     if not peer.installs:
         return sys.executable
     home = FOLDER / peer.module
@@ -42,6 +42,6 @@ def _command(*arguments: str) -> str:
 
 
 def reason(stderr: str) -> str:
-    """The last line that speaks of an error, or else the last line."""
+    """Return the last line that mentions an error, or else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["it says nothing"]
     return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])

@@ -1,4 +1,4 @@
-"""FedJAX: its `fed_avg`, with one compiled function a step, or `pmap` where XLA is told of several devices."""
+"""FedJAX: its `fed_avg`, with one compiled function per step, or `pmap` if XLA has several devices."""
 
 import time
 from typing import Any

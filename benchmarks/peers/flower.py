@@ -24,7 +24,7 @@ client = ClientApp()
 
 @cache
 def _data(path: str) -> tuple[Task, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Read once a process, as a client that caches its dataset does."""
+    """Return the data. It is read once per process, as by a client that caches its dataset."""
     task = load(path)
     return task, torch_models.agents(task)
 
@@ -52,7 +52,7 @@ def play(task: Task) -> Outcome:
             marks.append(time.perf_counter())
 
     def everyone_replied(replies: list[RecordDict], weight: str) -> MetricRecord:
-        """FedAvg averages whoever replied: a round without some clients would be a cheaper one."""
+        """Refuse a round without some clients: FedAvg averages those who replied, and that would be cheaper."""
         if len(replies) != len(task.x):
             raise RuntimeError(f"{len(replies)} of {len(task.x)} clients replied")
         return MetricRecord()

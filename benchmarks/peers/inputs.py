@@ -1,4 +1,4 @@
-"""The two tasks: one where a library's overhead is most of a round, and one where arithmetic is."""
+"""The two tasks: a library's overhead dominates a round of the first, and arithmetic a round of the second."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ WRITERS, IMAGES, CLASSES = 24, 100, 62
 
 
 def linear() -> Task:
-    """Penalised logistic regression of `make bench`'s size, 10 steps of 40 samples; labels that can be learnt."""
+    """Return penalised logistic regression of `make bench`'s size, with 10 steps of 40 samples and learnable labels."""
     features, labels = data.program_strongly_noniid(AGENTS, SAMPLES, DIMENSION)
     start = {"w": np.zeros(DIMENSION, np.float32)}
     arrays = (features.astype(np.float32), labels.astype(np.float32), start)
@@ -20,10 +20,11 @@ def linear() -> Task:
 
 
 def cnn() -> Task:
-    """The small network, 10 steps of 10 images: a pattern a class, and noise.
+    """Return the small network with 10 steps of 10 images: one pattern per class, and noise.
 
     Max-pooling has kinks, at which a rounding error becomes another gradient. Starts that differ by 3e-8 led to losses
-    8e-6 apart after 5 rounds with this step; with 0.1, one agent that crossed a kink moved all others a round later.
+    8e-6 apart after 5 rounds with this step size. With 0.1, one agent that crossed a kink moved all others one round
+    later.
     """
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, (WRITERS, IMAGES))

@@ -1,4 +1,4 @@
-"""fedpd itself."""
+"""Run a task with fedpd itself."""
 
 import time
 from itertools import pairwise
@@ -39,10 +39,10 @@ def method_of(task: Task) -> fedpd.Algorithm:
 
 
 def paces(method: fedpd.Algorithm, problem: fedpd.Problem, rounds: int) -> tuple[list[float], float]:
-    """Seconds a round between any two reports of the engine, and the last loss.
+    """Return seconds per round between any two reports of the engine, and the last loss.
 
-    Reports come after the first round, then every few. Metrics are taken once, before the last report: the median over
-    reports leaves them out.
+    The engine reports after the first round, and then every few rounds. It computes metrics once, before the last
+    report, so the median over reports excludes them.
     """
     marks: list[tuple[float, float]] = []
 

@@ -1,7 +1,7 @@
-"""One contender plays one task: `python -m benchmarks.peers.play fedjax task.npz`, by that peer's own Python.
+"""Run one task with one library, in its own Python: `python -m benchmarks.peers.play fedjax task.npz`.
 
-Prints one line of JSON. The contender is a module here with a function `play(Task) -> Outcome`; it is imported, and not
-run as a script, so that processes which it starts find its functions by their names.
+It prints one line of JSON. The library is a module here with a function `play(Task) -> Outcome`. It is imported,
+and not run as a script, so that processes which it starts find its functions by their names.
 """
 
 import json

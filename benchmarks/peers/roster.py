@@ -1,4 +1,4 @@
-"""Who takes part: pinned versions, and the ways in which each can use this machine's cores."""
+"""The libraries that take part: pinned versions, and the ways in which each can use this machine's cores."""
 
 import os
 from typing import NamedTuple
@@ -8,7 +8,7 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "FLWR_TELEMETRY_ENABLED": "0"}
 
 
 class Way(NamedTuple):
-    """How a peer is started. All ways are timed, so that none is judged by one that does not suit it."""
+    """How a library is started. All ways are timed, because one way does not suit every library."""
 
     label: str
     variables: dict[str, str]
@@ -20,7 +20,7 @@ class Peer(NamedTuple):
     module: str  # of this package
     distribution: str  # whose version is shown
     ways: tuple[Way, ...]
-    installs: tuple[tuple[str, ...], ...] = ()  # requirements, a pip command each; none: it is in fedpd's environment
+    installs: tuple[tuple[str, ...], ...] = ()  # requirements, one pip command each; none: it is in fedpd's environment
 
 
 def _threads(number: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What everyone computes, as a file, and what everyone reports. Only NumPy: each peer's environment imports this."""
+"""The task that all libraries compute, as a file, and the result. Only NumPy: each environment imports this."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ SCALARS = ("kind", "batch", "step", "rounds", "rounding")
 
 
 class Task(NamedTuple):
-    """FedAvg with one epoch of SGD an agent a round."""
+    """FedAvg with one epoch of SGD per agent and round."""
 
     kind: str  # "linear": penalised logistic regression, or "cnn": fedpd.networks.SmallCNN
     x: np.ndarray  # (N, n, D) features, or (N, n, 28, 28) images
@@ -32,7 +32,7 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    seconds: float  # a round
+    seconds: float  # per round
     loss: float  # of the model after the last round, the mean over all agents' samples
 
 
@@ -50,5 +50,5 @@ def load(path: str | Path) -> Task:
 
 
 def pace(marks: Sequence[float]) -> float:
-    """Seconds a round: the median time from the end of one to the end of the next."""
+    """Return seconds per round: the median time from the end of one round to the end of the next."""
     return float(np.median(np.diff(marks)))

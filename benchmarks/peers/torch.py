@@ -1,4 +1,4 @@
-"""Plain PyTorch: the loop over agents that one writes without a library."""
+"""Run a task with plain PyTorch: a loop over agents, without a library."""
 
 import time
 

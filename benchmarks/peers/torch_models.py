@@ -23,7 +23,7 @@ class Logistic(torch_loop.Model):
 
 
 def model(task: Task) -> torch_loop.Model:
-    """The model at the task's start."""
+    """Return the model at the task's start."""
     if task.kind == "linear":
         return _at(Logistic(task.x.shape[-1]), [torch.tensor(task.start["w"])])
     module = torch_loop.CNN(CHANNELS, WIDTH, task.classes)
@@ -46,7 +46,7 @@ def _at(module: torch_loop.Model, parameters: torch_loop.Parameters) -> torch_lo
 
 
 def agents(task: Task) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Every agent's samples; images are (C, H, W)."""
+    """Return every agent's samples; images are (C, H, W)."""
     x = torch.tensor(task.x if task.kind == "linear" else task.x[:, :, None])
     return list(zip(x, torch.tensor(task.y), strict=True))
 

@@ -1,4 +1,4 @@
-"""What the site reads from the code: the methods, from their cards, and the commands; and MathJax, from its package.
+"""Fill in the pages from the code: methods from their cards, commands from their help, and MathJax from its package.
 
 Pages say where with a line of their own:
 

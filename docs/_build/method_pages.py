@@ -1,4 +1,4 @@
-"""What the documentation says about methods, written from their cards."""
+"""Write the parts of the documentation that describe methods, from their cards."""
 
 import importlib
 import inspect
