@@ -206,7 +206,7 @@ def test_a_criterion_that_should_be_large() -> None:
     accuracy = tried.runs[1][0].history["test_accuracy"]
     assert np.isnan(never)
     assert accuracy[int(reached)] >= 0.7 > accuracy[: int(reached)].max()
-    with pytest.raises(FedpdError, match="column = 'test_acuracy': there is no such choice. Did you mean"):
+    with pytest.raises(FedpdError, match=r"column = 'test_acuracy': there is no such choice. Did you mean"):
         tried.costs(0.5, criterion="test_acuracy")
 
 
@@ -231,8 +231,8 @@ def test_a_method_of_ones_own_needs_a_function() -> None:
         sweep(own, PROBLEM, {"step": [0.1]}, rounds=2)
     with pytest.raises(FedpdError, match="build = 'fedpd': must be a method, or a function that makes one"):
         sweep("fedpd", PROBLEM, {"eta": [0.1]}, rounds=2)  # type: ignore[arg-type]
+    method = algorithms.fedavg(oracle=oracles.gd(0.1, 2))
     with pytest.raises(FedpdError, match=r"participation = 0.5: is in the grid as well"):
-        method = algorithms.fedavg(oracle=oracles.gd(0.1, 2))
         sweep(method, PROBLEM, {"participation": [0.5]}, rounds=2, participation=0.5)
 
 

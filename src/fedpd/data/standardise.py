@@ -33,7 +33,7 @@ class Moments(NamedTuple):
         squares: The sum of (x - shift)^2, in the shape of a sample, float64.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # it hides tuple.count, which nobody needs
     total: np.ndarray
     squares: np.ndarray
 

@@ -26,6 +26,19 @@ RUN = ("participation", "stragglers")  # names of a grid that belong to the run,
 SHAPES = ("batch", "check")  # these numbers are shapes or lengths of loops, so they are never traced
 
 
+class FromSpecs(NamedTuple):
+    """A function that is called with concrete numbers only: its methods are made again from their specs.
+
+    Attributes:
+        make: Makes the method of a point.
+    """
+
+    make: Build
+
+
+Source = Build | Algorithm | FromSpecs
+
+
 class Group(NamedTuple):
     """Points that run at once, as variants of one program.
 
@@ -60,7 +73,7 @@ class Layout(NamedTuple):
     groups: list[Group]
 
 
-def lay_out(source: Build | Algorithm, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> Layout:
+def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> Layout:
     """Return the points of a grid with their methods, grouped into as few programs as possible."""
     _check(grid, static)
     run = [name for name in RUN if name in grid and not _takes(source, name)]
@@ -73,7 +86,7 @@ def lay_out(source: Build | Algorithm, grid: Grid, static: Sequence[str], proble
 
     def program(i: int) -> Any:
         constant = _constants(source, settings[i], static)
-        structure = _structure(methods[i].spec) if isinstance(source, Algorithm) else None
+        structure = _structure(methods[i].spec) if isinstance(source, Algorithm | FromSpecs) else None
         return tuple((name, places[i][name]) for name in constant), structure
 
     def options(i: int) -> tuple[int, ...]:
@@ -114,28 +127,30 @@ def _check_run(grid: Grid, problem: Problem, rounds: int) -> None:
         straggler_rule(value)
 
 
-def _takes(source: Build | Algorithm, name: str) -> bool:
+def _takes(source: Source, name: str) -> bool:
     """Return whether the method itself has a setting of this name."""
     if isinstance(source, Algorithm):
         return isinstance(source.spec, Spec) and name in dict(source.spec.settings)
-    return name in inspect.signature(source).parameters
+    return not isinstance(source, FromSpecs) and name in inspect.signature(source).parameters
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def _alike(source: Build | Algorithm, name: str, values: Sequence[Any]) -> list[Any]:
+def _alike(source: Source, name: str, values: Sequence[Any]) -> list[Any]:
     """Return the values of a name; whole numbers among others as floating-point numbers, so that they share a type."""
     usual = setting(source, name) if isinstance(source, Algorithm) else None
     real = any(isinstance(value, float | np.floating) for value in (*values, usual))
     return [float(value) if real and _is_number(value) else value for value in values]
 
 
-def _method(source: Build | Algorithm, point: Point) -> Algorithm:
+def _method(source: Source, point: Point) -> Algorithm:
     """Return the method of a point: its numbers are checked here, and it names the run."""
     if isinstance(source, Algorithm):
         return with_settings(source, point)
+    if isinstance(source, FromSpecs):
+        return source.make(**point)
     try:
         inspect.signature(source).bind(**point)
     except TypeError as error:
@@ -147,9 +162,9 @@ def _method(source: Build | Algorithm, point: Point) -> Algorithm:
     return source(**point)
 
 
-def _constants(source: Build | Algorithm, point: Point, static: Sequence[str]) -> list[str]:
+def _constants(source: Source, point: Point, static: Sequence[str]) -> list[str]:
     """Return the names of a point that are constants of its program."""
-    if isinstance(source, Algorithm):
+    if isinstance(source, Algorithm | FromSpecs):
         return [name for name in static if name in point]  # what else is constant, its spec tells
     return [
         name
@@ -159,10 +174,10 @@ def _constants(source: Build | Algorithm, point: Point, static: Sequence[str]) -
 
 
 def _variants(
-    source: Build | Algorithm, points: list[Point], methods: list[Algorithm], static: Sequence[str]
+    source: Source, points: list[Point], methods: list[Algorithm], static: Sequence[str]
 ) -> tuple[Build, dict[str, list[Any]]]:
     """Return what makes a method from the numbers that differ, and these numbers."""
-    if isinstance(source, Algorithm):
+    if isinstance(source, Algorithm | FromSpecs):
         found = [dict(leaves(method.spec)) for method in methods]
         differ = [path for path, value in found[0].items() if any(one[path] != value for one in found)]
         first = methods[0]

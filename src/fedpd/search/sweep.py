@@ -21,7 +21,7 @@ from fedpd.engine.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
-from fedpd.search.grid import Build, Grid, Group, Point, lay_out
+from fedpd.search.grid import FromSpecs, Grid, Group, Point, Source, lay_out
 
 
 class Sweep(NamedTuple):
@@ -52,7 +52,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(
-    build: Build | Algorithm,
+    build: Source,
     problem: Problem,
     grid: Grid,
     *,
@@ -93,13 +93,13 @@ def sweep(
         >>> bool(quick < slow)
         True
     """
-    if not isinstance(build, Algorithm) and not callable(build):
+    if not isinstance(build, Algorithm | FromSpecs) and not callable(build):
         refuse("build", build, "must be a method, or a function that makes one", "Give e.g. algorithms.fedpd(...)")
     check_seeds("seeds", seeds)
     points, methods, groups = lay_out(build, grid, static, problem, rounds)
-    for name in groups[0].options:
-        if name in options:
-            refuse(name, options[name], "is in the grid as well", "Give it once")
+    for name, value in options.items():
+        if name in groups[0].options:
+            refuse(name, value, "is in the grid as well", "Give it once")
     chosen = with_defaults(options)
     plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # all are checked before one runs
     runs: dict[int, tuple[Run, ...]] = {}
