@@ -134,7 +134,7 @@ def assert_like_single_runs(
 
 def test_a_grid_of_a_method_reaches_its_oracle_and_who_takes_part() -> None:
     method = algorithms.fedpd(eta=1, oracle=oracles.sgd(step=0.1, iterations=3, batch=2))
-    grid = {"eta": [0.5, 1], "oracle.batch": [1, 3], "participation": [0.5, 1.0]}
+    grid: dict[str, Any] = {"eta": [0.5, 1], "oracle.batch": [1, 3], "participation": [0.5, 1.0]}
     tried = sweep(method, PROBLEM, grid, rounds=3)
     assert len(tried.points) == 8
 

@@ -151,26 +151,31 @@ def _call(
         remedy = f'{nearest(name, functions)} Code of your own is named as "module:function".'
         raise FedpdError(f"{place} name = {name!r}: there is no such name. {remedy}")
     function = at(f"{place} name = {name!r}:", find, name) if own else functions[name]
-    parameters = _parameters(place, name, function)
+    known_parameters = parameters(place, name, function)
     given = {key: value for key, value in table.items() if key != "name"}
-    required = [key for key, p in parameters.items() if p.default is p.empty and key not in context]
+    required = [key for key, p in known_parameters.items() if p.default is p.empty and key not in context]
     anything = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
-    known = (*given, *parameters) if anything else (*parameters, *also)
+    known = (*given, *known_parameters) if anything else (*known_parameters, *also)
     known_keys(f"{place} {name}", given, known, required=required)
     context = {key: value for key, value in (dict(context) | given).items() if not isinstance(value, dict)}
-    inherited = {key: value for key, value in context.items() if key in parameters and not is_reference(value)}
+    inherited = {key: value for key, value in context.items() if key in known_parameters and not is_reference(value)}
     arguments = {key: _argument(f"{place} {key}", key, value, context, find) for key, value in given.items()}
     arguments = inherited | {key: value for key, value in arguments.items() if key in known and key not in also}
     named = {"name" if key == "title" and "name" in _names(function) else key: v for key, v in arguments.items()}
-    made = at(place, function, **named)
-    return _with_own_spec(name, arguments, function, made) if own else made
+    if not own:
+        return at(place, function, **named)
+    try:
+        made = function(**named)  # other errors name the line of the user's code, see own_code.blamed
+    except FedpdError as error:
+        raise FedpdError(f"{place} {error}") from error.__cause__
+    return _with_own_spec(name, arguments, function, made)
 
 
 def _names(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def _parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parameter]:
+def parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parameter]:
     """Return the parameters of a function as a table has them: `name` is the function's, so its argument is `title`."""
     if not callable(function):
         raise FedpdError(
@@ -181,7 +186,8 @@ def _parameters(place: str, name: str, function: Any) -> dict[str, inspect.Param
     kept = {key: p for key, p in found.items() if p.kind not in several}
     if "name" in kept and "title" not in kept:
         kept["title"] = kept["name"]
-    return {key: p for key, p in kept.items() if key not in ("name", "parent")}  # `parent` is flax's own
+    hidden = ("name", "parent") if inspect.isclass(function) else ("name",)  # flax gives a module its `parent` itself
+    return {key: p for key, p in kept.items() if key not in hidden}
 
 
 def _with_own_spec(name: str, arguments: Table, function: Any, made: Any) -> Any:
@@ -189,7 +195,11 @@ def _with_own_spec(name: str, arguments: Table, function: Any, made: Any) -> Any
     if not hasattr(made, "spec") or not isinstance(made, tuple):
         return made
     settings = Spec.of(name, **arguments).settings
-    spec = Spec(name, (*settings, ("made", spec_of(made)), ("code", Thing(function))), frozenset({"made", "code"}))
+    spec = Spec(
+        name,
+        (*settings, ("made", spec_of(made)), ("code", Thing(inspect.unwrap(function)))),
+        frozenset({"made", "code"}),
+    )
     return with_spec(made, spec)
 
 

@@ -135,10 +135,11 @@ def blamed(code: Iterable[Code]) -> Iterator[None]:
     try:
         yield
     except FedpdError as error:
-        where = None if error.__cause__ is None else blame(error.__cause__, code)
-        if where is None or where.partition(": ")[0] in str(error):
+        sentence = None if error.__cause__ is None else blame(error.__cause__, code)
+        where = "" if sentence is None else ": ".join(sentence.split(": ")[:2])
+        if where in str(error):  # it says so already, or there is nothing to say
             raise
-        raise FedpdError(f"{error} ({where.partition(': ')[0]})") from error
+        raise FedpdError(f"{error} ({where})") from error
     except Exception as error:
         sentence = blame(error, code)
         if sentence is None:
