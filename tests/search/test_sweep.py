@@ -149,11 +149,11 @@ def test_oracles_texts_and_numbers_in_one_list() -> None:
     method = algorithms.fedpd(eta=0.5, oracle=oracles.gd(0.2, 2))
     several = [oracles.gd(0.2, 2), oracles.gd(0.3, 4), oracles.vr(gamma=0.2, iterations=2, refresh=2)]
     tried = sweep(method, PROBLEM, {"oracle": several}, rounds=2)
-    assert_like_single_runs(tried, lambda point: algorithms.fedpd(eta=0.5, **point), 2)
+    assert_like_single_runs(tried, lambda point: algorithms.fedpd(eta=0.5, **point), 2, step=2)
     by_function = sweep(
         lambda p: algorithms.fedpd(eta=0.5, oracle=several[0], p=p), PROBLEM, {"p": [0.5, "auto"]}, rounds=2
     )
-    assert_like_single_runs(by_function, lambda point: algorithms.fedpd(eta=0.5, oracle=several[0], **point), 2)
+    assert_like_single_runs(by_function, lambda point: algorithms.fedpd(eta=0.5, oracle=several[0], **point), 2, step=2)
 
 
 def test_participation_takes_another_pass_not_another_program() -> None:

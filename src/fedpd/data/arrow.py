@@ -35,7 +35,7 @@ def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.nd
     arrays = [to_numpy(table[column], f"{where}: column {column!r}") for column in columns]
     for column, array in zip(columns, arrays, strict=True):
         if array.ndim > 1 or array.dtype.kind not in "buif":
-            rule = "must be one number a row to stand beside other columns"
+            rule = "must be one number per row to stand beside other columns"
             refuse(f"{where}: shape of column {column!r}", array.shape, rule, "Name a column of lists alone")
     return np.stack(arrays, axis=1, dtype=common_dtype(array.dtype for array in arrays), casting="unsafe")
 

@@ -77,7 +77,9 @@ def _table(path: Path, columns: list[str]) -> Any:
     try:
         table = pa.concat_tables([_columns(file, columns) for file in files])
     except pa.ArrowInvalid as error:
-        raise FedpdError(f"{path}: its files have columns of different types: {error}. Make them alike.") from None
+        raise FedpdError(
+            f"{path}: its files have columns of different types: {error}. Give them the same types."
+        ) from None
     if not len(table):
         raise FedpdError(f"{path} has no rows. Is it the right file?")
     return table

@@ -52,6 +52,8 @@ OnCode = Callable[[str], Any]  # is given the sentence that says whose code is a
 
 
 class Method(NamedTuple):
+    """A method and its label in tables and figures."""
+
     label: str
     algorithm: Algorithm
 
@@ -137,7 +139,7 @@ def load(path: Path, on_code: OnCode | None = None) -> Experiment:
     Args:
         path: The file. Modules of the user's own are looked for beside it; those of a run folder's file, where they
             were when the run began.
-        on_code: Is given one sentence before code of the user's own runs; None: nobody is told.
+        on_code: Is given one sentence before code of the user's own runs; None: no one is informed.
 
     Raises:
         FedpdError: The file cannot be read, or something in it is wrong.
@@ -155,6 +157,7 @@ def beside_of(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
+    """Return the text of an experiment file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -208,7 +211,7 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     Args:
         text: The text of the file.
         beside: The folder where modules of the user's own are looked for first; None: only Python's path.
-        on_code: Is given one sentence before code of the user's own runs; None: nobody is told.
+        on_code: Is given one sentence before code of the user's own runs; None: no one is informed.
 
     Raises:
         FedpdError: Something in the text is wrong: the sentence has the place, the value, the rule and the remedy.

@@ -96,7 +96,7 @@ def read_experiment(folder: Path) -> str:
     """Return the experiment file of a run folder, word for word. Folders of fedpd 0.1 have no marker, but checkpoints.
 
     Raises:
-        FedpdError: The folder is none that fedpd made for a run.
+        FedpdError: fedpd did not make this folder for a run.
     """
     path = folder / EXPERIMENT
     if not path.is_file() or not (is_run_folder(folder) or (folder / CHECKPOINTS).is_dir()):

@@ -1,4 +1,4 @@
-"""Run an experiment into a run folder, method by method; an interrupted run is resumed."""
+"""Run an experiment into a run folder, method by method; resume an interrupted one."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +28,7 @@ def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
-    """Run every method that is not finished yet, saving as it goes; the listener is told of each by its label."""
+    """Run every method that is not finished yet, and save checkpoints; the listener gets events with its label."""
     results: list[Result] = []
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)

@@ -128,7 +128,7 @@ def advise(
 
 
 def _delta(problem: Problem) -> float:
-    """An upper bound of ||grad f_i(x) - grad f(x)|| for all x and i, where one is known."""
+    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity where none is known."""
     if problem.answer.heterogeneity is not None:
         return problem.answer.heterogeneity
     found = theory.delta_bound(problem)
@@ -136,7 +136,7 @@ def _delta(problem: Problem) -> float:
 
 
 def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
-    """An upper bound of f(x^0) - inf f, and why."""
+    """Return an upper bound of f(x^0) - inf f, and how it is known."""
     start = theory.objective(problem, problem.start)
     if floor is not None:
         at_most("floor", floor, start, f"It is a lower bound of f, and f(x^0) = {start:.6g}")
@@ -157,7 +157,7 @@ def _guaranteed(
     eta: float,
     everyone: bool,
 ) -> Setting:
-    """Theorem 1 with gradient descent as the oracle; p > 0 only where delta is known for all x."""
+    """Return the setting that Theorem 1 proves, with gradient descent; p > 0 only where delta is known for all x."""
     L, delta = smoothness.value, _delta(problem)
     p = rates.guaranteed_skip_probability(epsilon, delta, L, eta) if np.isfinite(delta) else 0.0
     p = p if p >= WORTHWHILE else 0.0
@@ -192,7 +192,7 @@ def _recommended(
     everyone: bool,
     progress: Callable[[int, int], None],
 ) -> Setting:
-    """Return eta = 1/L, tried; p="auto" needs all agents in every communication."""
+    """Return the setting with eta = 1/L, as tried; p="auto" needs all agents in every communication."""
     L = smoothness.value
     oracle = {"name": "gd", "step": 1 / (2 * L), "iterations": ITERATIONS}
     table = {"label": "FedPD, recommended", "name": "fedpd", "eta": 1 / L, "oracle": oracle}

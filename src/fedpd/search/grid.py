@@ -78,7 +78,7 @@ def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem,
     _check(grid, static)
     run = [name for name in RUN if name in grid and not _takes(source, name)]
     _check_run({name: grid[name] for name in run}, problem, rounds)
-    values = {name: _alike(source, name, grid[name]) for name in grid}
+    values = {name: _same_type(source, name, grid[name]) for name in grid}
     places = [dict(zip(grid, place, strict=True)) for place in product(*(range(len(grid[name])) for name in grid))]
     points = [{name: values[name][at] for name, at in place.items()} for place in places]
     settings = [{name: value for name, value in point.items() if name not in run} for point in points]
@@ -93,10 +93,10 @@ def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem,
         return tuple(places[i][name] for name in run)
 
     groups = []
-    for members in _alike_by(program, range(len(points))):
+    for members in _grouped(program, range(len(points))):
         build, traced = _variants(source, [settings[i] for i in members], [methods[i] for i in members], static)
         partial = _partial_form(build)
-        for some in _alike_by(options, members):
+        for some in _grouped(options, members):
             columns = {name: [column[members.index(i)] for i in some] for name, column in traced.items()}
             own = {name: points[some[0]][name] for name in run}
             groups.append(Group(some, methods[members[0]], build, partial, columns, own))
@@ -138,7 +138,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def _alike(source: Source, name: str, values: Sequence[Any]) -> list[Any]:
+def _same_type(source: Source, name: str, values: Sequence[Any]) -> list[Any]:
     """Return the values of a name; whole numbers among others as floating-point numbers, so that they share a type."""
     usual = setting(source, name) if isinstance(source, Algorithm) else None
     real = any(isinstance(value, float | np.floating) for value in (*values, usual))
@@ -199,7 +199,7 @@ def _structure(spec: Spec | str) -> tuple[tuple[str, Any], ...]:
     return tuple((path, mark(path, value)) for path, value in found.items())
 
 
-def _alike_by(key: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[list[int]]:
+def _grouped(key: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[list[int]]:
     """Yield the numbers in groups that have the same key."""
     found: dict[Any, list[int]] = {}
     for number in numbers:

@@ -145,7 +145,7 @@ def first_below(run: Run, target: float, column: str = "communications", criteri
 
 def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], options: RunOptions) -> Plan:
     """Return the plan of a group's points, times all seeds, as variants of one program."""
-    own: RunOptions = {**options, **group.options}  # type: ignore[typeddict-item]
+    own: RunOptions = {**options, **group.options}  # type: ignore[typeddict-item]  # its names are in RUN
     with scope(problem.double):
         plan = make_plan(group.first, problem, rounds, list(seeds) * len(group.members), True, own)
     if not group.traced:

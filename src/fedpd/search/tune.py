@@ -129,13 +129,13 @@ def tune(
     run = {"participation": participation, "stragglers": stragglers}
     options = {"record": record} | {name: value for name, value in run.items() if name not in (grid or {})}
     target = target_of(criterion, target)
-    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
     if methods is None:
         methods = usable(METHODS, *(grid or {}).get("participation", [participation]))
     if isinstance(methods, str):
         refuse("methods", methods, "must be a list of labels", f"Give e.g. [{methods!r}]")
     for method in methods:
         choice("methods", method, variants())
+    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
     task = Task(problem, L, judged, target, rounds, scales, seeds, grid or {}, options)
     return [tuned for method in methods for tuned in _tune(task, method, progress)]
 
