@@ -106,7 +106,7 @@ def test_a_folder_of_files(path: Path) -> None:
         ({"features": "nan"}, "train data of agent 'v': sample 1 holds NaN or infinity"),
         ({"features": "time"}, r"column 'time': type = 'timestamp\[ms\]': must be numbers"),
         ({"features": "word"}, "agent 'v': type of x = '<U5': must be integers"),
-        ({"features": ["a", "list"]}, r"shape of column 'list' = \(4, 2\): must be one number a row"),
+        ({"features": ["a", "list"]}, r"shape of column 'list' = \(4, 2\): must be one number per row"),
         ({"features": []}, "features = .*must name at least one column"),
         ({"client": "nobody"}, "column 'nobody': row 1 is null"),
         ({"split": "word"}, r"column 'word' = \['maybe', 'no', 'yes'\]: must hold \"train\" and \"test\" only"),

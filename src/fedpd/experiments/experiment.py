@@ -191,6 +191,8 @@ def find_problem(source: str, on_code: OnCode | None = None) -> Setting:
             f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
         )
     run = tables.get("run", {})
+    if not isinstance(run, dict):
+        raise FedpdError(f"{source}: run = {run!r}: must be a table. Write [run] on a line of its own.")
     known_keys(f"{source}: [run]", run, RunSettings._fields, required=())
     kept = {key: run[key] for key in ("participation", "stragglers") if key in run}
     _settings({"rounds": 1, **kept})  # refuses wrong values
