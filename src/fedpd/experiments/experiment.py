@@ -115,7 +115,7 @@ class Outline(NamedTuple):
     methods: tuple[Label, ...]
 
 
-class Setting(NamedTuple):
+class FoundProblem(NamedTuple):
     """A problem, and the conditions under which methods are tried on it.
 
     Attributes:
@@ -171,7 +171,7 @@ def _tables(text: str) -> Table:
         raise FedpdError(f"not valid TOML: {error}. Strings need quotes, tables square brackets.") from None
 
 
-def find_problem(source: str, on_code: OnCode | None = None) -> Setting:
+def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     """Return the problem that a word on the command line means: a file's, or one by name ("strong", "weak").
 
     Args:
@@ -179,9 +179,9 @@ def find_problem(source: str, on_code: OnCode | None = None) -> Setting:
         on_code: Is given one sentence before code of the user's own runs.
     """
     if source in DATA:
-        return Setting({"name": "penalized_logistic", "data": source}, {})
+        return FoundProblem({"name": "penalized_logistic", "data": source}, {})
     if source in PROBLEMS:
-        return Setting({"name": source}, {})
+        return FoundProblem({"name": source}, {})
     if not source.endswith(".toml") and not Path(source).exists():
         names = (*DATA, *PROBLEMS)
         raise FedpdError(f"PROBLEM {source!r}: there is no such file or problem. {nearest(source, names)}")
@@ -199,7 +199,7 @@ def find_problem(source: str, on_code: OnCode | None = None) -> Setting:
     beside = beside_of(Path(source))
     code = own_code.locate(own_code.references(tables["problem"]), beside)
     _announce(code, on_code)
-    return Setting(tables["problem"], kept, own_code.importing(beside), code, beside)
+    return FoundProblem(tables["problem"], kept, own_code.importing(beside), code, beside)
 
 
 def _announce(code: Sequence[Code], on_code: OnCode | None) -> None:

@@ -10,10 +10,10 @@ from fedpd.core import Algorithm
 from fedpd.experiments.calls import ALGORITHMS, ARGUMENTS
 
 OWN = "Give a function that makes it, e.g. lambda eta: my_method(eta=eta)"
-Settings = Mapping[str, Any]  # names, with dots into what a setting is made with: {"eta": 0.1, "oracle.batch": 10}
+Changes = Mapping[str, Any]  # names, with dots into what a setting is made with: {"eta": 0.1, "oracle.batch": 10}
 
 
-def with_settings(algorithm: Algorithm, settings: Settings) -> Algorithm:
+def with_settings(algorithm: Algorithm, settings: Changes) -> Algorithm:
     """Return the method that is made like this one, but with these settings.
 
     Args:
@@ -55,7 +55,7 @@ def leaves(spec: Spec | str, path: str = "") -> Iterator[tuple[str, Any]]:
             yield inner, value
 
 
-def _remade(made: Any, what: str, path: str, functions: Mapping[str, Callable[..., Any]], changes: Settings) -> Any:
+def _remade(made: Any, what: str, path: str, functions: Mapping[str, Callable[..., Any]], changes: Changes) -> Any:
     """Return what has a spec, made again by the function of that name."""
     spec = made if isinstance(made, Spec) else getattr(made, "spec", None)
     if not isinstance(spec, Spec):
@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Thing) else value
 
 
-def _divided(changes: Settings) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _divided(changes: Changes) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the changes of one's own settings, and those further inside by the setting that they are in."""
     own: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}

@@ -59,7 +59,7 @@ class Group(NamedTuple):
     options: Point
 
 
-class Layout(NamedTuple):
+class PreparedGrid(NamedTuple):
     """A grid, ready to run.
 
     Attributes:
@@ -73,7 +73,7 @@ class Layout(NamedTuple):
     groups: list[Group]
 
 
-def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> Layout:
+def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:
     """Return the points of a grid with their methods, grouped into as few programs as possible."""
     _check(grid, static)
     run = [name for name in RUN if name in grid and not _takes(source, name)]
@@ -100,7 +100,7 @@ def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem,
             columns = {name: [column[members.index(i)] for i in some] for name, column in traced.items()}
             own = {name: points[some[0]][name] for name in run}
             groups.append(Group(some, methods[members[0]], build, partial, columns, own))
-    return Layout(points, methods, groups)
+    return PreparedGrid(points, methods, groups)
 
 
 def _check(grid: Grid, static: Sequence[str]) -> None:
