@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpd.experiments import experiment, run_folder, runner
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
@@ -48,3 +50,16 @@ def test_own_federation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     printed = output("own_federation.py", capsys)
     assert number("stationarity ", printed) < 1e-3
     assert number("a simulation ", printed) < 1e-9
+
+
+def test_own_code(tmp_path: Path) -> None:
+    """An experiment file that names the module beside it: a loader, a loss and a method."""
+    said: list[str] = []
+    plan = experiment.load(EXAMPLES / "own_code.toml", said.append)
+    assert said == [f"Running code of own_code ({EXAMPLES / 'own_code.py'}), which the experiment file names."]
+    run_folder.create(tmp_path / "run", plan.text, beside=plan.beside)
+    own, fedpd = runner.run(plan, tmp_path / "run", lambda event: None)
+    assert own.runs[0].history["stationarity"][-1] < 1e-2
+    assert fedpd.runs[0].history["stationarity"][-1] < 1e-5
+    again = runner.open_folder(tmp_path / "run")
+    assert again.problem.sizes.tolist() == [20, 30, 40, 50]

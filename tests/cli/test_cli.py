@@ -187,6 +187,56 @@ def test_tuning_leaves_a_table_a_figure_and_an_experiment_file(tmp_path: Path) -
     assert list(read_parquet(tmp_path / "again" / "history.parquet")) == [("FedPD-GD", 0), ("Local GD", 0)]
 
 
+def test_who_takes_part_is_kept_by_advice_and_tuning(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(EXPERIMENT.format(rounds=40).replace("rounds = 40", "rounds = 40\nparticipation = 0.5"))
+    done = fedpd("advise", "small.toml", "--pilot", "5", "--out", "advice.toml", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "participation = 0.5\n" in (tmp_path / "advice.toml").read_text()
+    options = ("--methods", "FedPD-GD", "--rounds", "3", "--target", "1e-30", "--out", "out")
+    done = fedpd("tune", "small.toml", *options, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "participation = 0.5\n" in (tmp_path / "out" / "experiment.toml").read_text()
+    assert "never: " in done.stdout  # a table and a sentence, though there is nothing to draw
+    assert "No method reached stationarity 1e-30 in 3 rounds. Give more --rounds or an easier --target." in done.stdout
+    refused = fedpd("tune", "small.toml", "--criterion", "test_accuracy", "--target", "0.9", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "criterion = 'test_accuracy': needs a problem with test samples" in refused.stderr
+
+
+OWN_METHOD = """
+from fedpd import algorithms
+print("it runs")
+
+def gd(step):
+    return algorithms.local_gd(step=step, iterations=2)
+"""
+
+
+def test_code_of_ones_own_is_named_before_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_method.py").write_text(OWN_METHOD)
+    text = EXPERIMENT.format(rounds=4).partition("[[algorithm]]")[0]
+    (tmp_path / "own.toml").write_text(f'{text}[[algorithm]]\nname = "own_method:gd"\nstep = 0.1\n')
+    done = fedpd("run", "own.toml", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()[:2]
+    assert first == f"Running code of own_method ({tmp_path / 'own_method.py'}), which the experiment file names."
+    assert second == "it runs"
+    resumed = fedpd("resume", "out", folder=tmp_path)
+    assert resumed.stdout.splitlines()[0] == first
+    watched = fedpd("watch", "out", folder=tmp_path)
+    assert watched.returncode == 0, watched.stderr
+    assert "own_method:gd(step=0.1)" in watched.stdout
+    assert "it runs" not in watched.stdout
+    del sys.modules["own_method"]  # as in another process
+    (tmp_path / "own_method.py").write_text("import nowhere_at_all\n")
+    broken = fedpd("resume", "out", folder=tmp_path)
+    assert broken.returncode == 2
+    assert "own_method.py, line 1, in <module>: ModuleNotFoundError: No module named 'nowhere_at_all'" in broken.stderr
+    assert "Traceback" not in broken.stderr
+
+
 def test_an_unknown_command_is_answered(tmp_path: Path) -> None:
     done = fedpd("compair", folder=tmp_path)
     assert done.returncode == 2

@@ -145,3 +145,21 @@ def test_a_start_away_from_0() -> None:
     assert calls.build_problem(table).start.tolist() == [0] * 4
     with pytest.raises(FedpdError, match="start = 'x'"):
         calls.build_problem(table | {"start": "x"})
+
+
+def test_a_problem_for_tuning_keeps_who_takes_part(tmp_path: Path) -> None:
+    path = tmp_path / "some.toml"
+    path.write_text(GOOD.replace("rounds = 20", "rounds = 20\nparticipation = 0.5\nstragglers = 0.1"))
+    found = experiment.find_problem(str(path))
+    assert found.problem["agents"] == 4
+    assert found.run == {"participation": 0.5, "stragglers": 0.1}
+    assert experiment.find_problem("weak").run == {}
+    for text, sentence in (
+        ("run = 3\n[problem]\nname = 'x'", r"some.toml: run = 3: must be a table"),
+        ("[problem]\nname = 'x'\n[run]\nparticipation = 2", r"\[run\] participation = 2: must be at most 1"),
+        ("[problem]\nname = 'x'\n[run]\nparticipatoin = 1", r"Did you mean 'participation'"),
+        ("[run]\nrounds = 3", r"there is no \[problem\] table"),
+    ):
+        path.write_text(text)
+        with pytest.raises(FedpdError, match=sentence):
+            experiment.find_problem(str(path))

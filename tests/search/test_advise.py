@@ -89,3 +89,14 @@ def test_negative_losses_need_a_floor() -> None:
     assert advise(problem, floor=-1.0, pilot=5).gap == pytest.approx(0.01)
     with pytest.raises(FedpdError, match=r"must be at most -0\.99"):
         advise(problem, floor=3.0)
+
+
+def test_partial_participation_is_tried_and_said() -> None:
+    advice = advise(unknown(), 1e-8, pilot=30, participation=0.5, stragglers=0.2)
+    assert "p" not in advice.recommended.table  # "auto" needs all agents
+    everyone = advise(unknown(), 1e-8, pilot=30)
+    assert advice.recommended.transfer < everyone.recommended.transfer or not advice.recommended.reached
+    assert "assumes that all agents do all their steps" in advice.guaranteed.how
+    assert "assumes" not in everyone.guaranteed.how
+    with pytest.raises(FedpdError, match="participation = 2: must be at most 1"):
+        advise(unknown(), participation=2)

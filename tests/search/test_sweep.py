@@ -1,12 +1,15 @@
 """A sweep is its runs, one by one, in one program."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpd import Algorithm, FedpdError, TheoryWarning, algorithms, data, oracles, problems, simulate, sweep
+from fedpd import Algorithm, FedpdError, Sweep, TheoryWarning, algorithms, data, oracles, problems, simulate, sweep
+from fedpd.problems import networks
+from fedpd.search.grid import lay_out
 from fedpd.search.sweep import first_below
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(6, 20, 4, seed=3))
@@ -78,7 +81,15 @@ def test_a_point_that_diverges_leaves_the_others_alone() -> None:
     [
         ({"grid": {}}, "must have at least one name"),
         ({"grid": {"eta": []}}, "must have at least one name"),
-        ({"grid": {"p": ["auto"]}}, "must be a number, since it is traced"),
+        ({"grid": {"p": ["auto"]}}, "does not fit the function, which takes eta, p, iterations"),
+        ({"grid": {"eta": [1.0], "p": [0.0], "oracle.batch": [1]}}, "names with dots, as .*, need an Algorithm"),
+        ({"grid": [0.1, 1.0]}, "must map names to their values"),
+        ({"grid": {"eta": 0.1}}, r"grid\['eta'\] = 0.1: must be a list of values"),
+        (
+            {"grid": {"eta": [1.0], "p": [0.0], "iterations": [1], "participation": [2]}},
+            "participation = 2: must be at",
+        ),
+        ({"grid": {"eta": [1.0], "p": [0.0], "iterations": [1], "stragglers": [-1]}}, "stragglers = -1: must be"),
         ({"grid": {"eta": [1.0], "p": [1.5], "iterations": [1]}}, "p = 1.5"),
         ({"static": ["Q"]}, "is not in the grid"),
         ({"seeds": []}, "at least one seed"),
@@ -108,6 +119,121 @@ def test_it_has_what_simulate_has(tmp_path: Path) -> None:
     assert more.runs[0][0].history["round"].tolist() == [0, 2, 4, 6]
     with pytest.raises(FedpdError, match=r"belongs to another run: its .*grid"):
         sweep(build, PROBLEM, {"eta": [0.3, 0.7]}, rounds=6, seeds=[1], checkpoints=tmp_path, **options)
+
+
+def assert_like_single_runs(
+    tried: Sweep, made: Callable[[dict[str, Any]], Algorithm], rounds: int, step: int = 1
+) -> None:
+    for point, (run,) in list(zip(tried.points, tried.runs, strict=True))[::step]:
+        options = {name: point[name] for name in ("participation", "stragglers") if name in point}
+        alone = simulate(made(point), PROBLEM, rounds=rounds, **options)
+        assert run.algorithm == alone.algorithm
+        for name, column in alone.history.items():
+            np.testing.assert_allclose(run.history[name], column, rtol=1e-9, atol=1e-13, err_msg=f"{point} {name}")
+
+
+def test_a_grid_of_a_method_reaches_its_oracle_and_who_takes_part() -> None:
+    method = algorithms.fedpd(eta=1, oracle=oracles.sgd(step=0.1, iterations=3, batch=2))
+    grid: dict[str, Any] = {"eta": [0.5, 1], "oracle.batch": [1, 3], "participation": [0.5, 1.0]}
+    tried = sweep(method, PROBLEM, grid, rounds=3)
+    assert len(tried.points) == 8
+
+    def made(point: dict[str, Any]) -> Algorithm:
+        oracle = oracles.sgd(step=0.1, iterations=3, batch=point["oracle.batch"])
+        return algorithms.fedpd(eta=point["eta"], oracle=oracle)
+
+    assert_like_single_runs(tried, made, 3, step=3)
+
+
+def test_oracles_texts_and_numbers_in_one_list() -> None:
+    method = algorithms.fedpd(eta=0.5, oracle=oracles.gd(0.2, 2))
+    several = [oracles.gd(0.2, 2), oracles.gd(0.3, 4), oracles.vr(gamma=0.2, iterations=2, refresh=2)]
+    tried = sweep(method, PROBLEM, {"oracle": several}, rounds=2)
+    assert_like_single_runs(tried, lambda point: algorithms.fedpd(eta=0.5, **point), 2, step=2)
+    by_function = sweep(
+        lambda p: algorithms.fedpd(eta=0.5, oracle=several[0], p=p), PROBLEM, {"p": [0.5, "auto"]}, rounds=2
+    )
+    assert_like_single_runs(by_function, lambda point: algorithms.fedpd(eta=0.5, oracle=several[0], **point), 2, step=2)
+
+
+def test_participation_takes_another_pass_not_another_program() -> None:
+    traces = []
+
+    def make(eta: Any) -> Algorithm:
+        traces.append(eta)
+        return algorithms.fedpd(eta=eta, oracle=oracles.gd(step=0.2, iterations=2))
+
+    sweep(make, PROBLEM, {"eta": [0.3, 1.0], "participation": [0.2, 0.5, 0.7]}, rounds=2)
+    assert len(traces) == 6 + 2  # each point for its name, and the program: once for the start, once for the rounds
+
+
+def test_few_programs() -> None:
+    """Numbers share a program; the batch size, another oracle and another text do not."""
+
+    def programs(method: Any, grid: dict[str, Any], static: Sequence[str] = ()) -> int:
+        return len({id(group.build) for group in lay_out(method, grid, static, PROBLEM, 3).groups})
+
+    def by_hand(step: Any, batch: Any) -> Algorithm:
+        return algorithms.fedavg(oracle=oracles.sgd(step, 2, batch=batch))
+
+    gd, sgd = oracles.gd(0.2, 2), oracles.sgd(0.2, 2)
+    assert (
+        programs(
+            algorithms.fedpd(eta=1.0, oracle=gd), {"eta": [1, 0.1], "oracle.iterations": [1, 2], "oracle.step": [1, 2]}
+        )
+        == 1
+    )
+    assert (
+        programs(
+            algorithms.fedpd(eta=1.0, oracle=sgd),
+            {"eta": [1, 0.1], "oracle.iterations": [1, 2], "oracle.batch": [1, 2]},
+        )
+        == 4
+    )
+    assert programs(algorithms.fedpd(eta=1.0, oracle=gd), {"oracle": [gd, sgd], "oracle.step": [0.1, 0.2]}) == 2
+    assert programs(algorithms.fedpd(eta=1.0, oracle=gd), {"eta": [1.0, 2.0], "p": [0.0, 0.5]}, ["eta"]) == 2
+    assert (
+        programs(algorithms.fedpd(eta=1.0, oracle=gd), {"drift": [None, "corrected"], "participation": [0.1, 0.5]}) == 2
+    )
+    assert programs(by_hand, {"step": [0.1, 0.2], "batch": [1, 2, None]}) == 3
+
+
+def test_a_criterion_that_should_be_large() -> None:
+    problem = problems.network(networks.MLP(classes=3, hidden=(4,)), data.characters(3, 20, 3, size=4))
+    method = algorithms.fedavg(oracle=oracles.gd(0.5, 5))
+    tried = sweep(method, problem, {"oracle.step": [0.0001, 0.5]}, rounds=20)
+    never, reached = tried.costs(0.7, "round", criterion="test_accuracy")[:, 0]
+    accuracy = tried.runs[1][0].history["test_accuracy"]
+    assert np.isnan(never)
+    assert accuracy[int(reached)] >= 0.7 > accuracy[: int(reached)].max()
+    with pytest.raises(FedpdError, match=r"column = 'test_acuracy': there is no such choice. Did you mean"):
+        tried.costs(0.5, criterion="test_acuracy")
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        ({"etta": [1.0]}, "setting = 'etta': fedpd has no such setting. Did you mean 'eta'"),
+        ({"oracle.bach": [1]}, "setting = 'oracle.bach': sgd has no such setting. Did you mean 'batch'"),
+        ({"oracle.batch": [0]}, "batch = 0: must be an integer of at least 1"),
+        ({"eta.inner": [1]}, "eta = 1.0: has no setting 'inner'"),
+        ({"oracle": ["gd"]}, "oracle = 'gd': must be a local solver"),
+    ],
+)
+def test_wrong_grids_of_a_method_are_refused(grid: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(FedpdError, match=sentence):
+        sweep(algorithms.fedpd(eta=1.0, oracle=oracles.sgd(0.1, 2)), PROBLEM, grid, rounds=2)
+
+
+def test_a_method_of_ones_own_needs_a_function() -> None:
+    own = algorithms.fedavg(oracle=oracles.gd(0.1, 2))._replace(spec="mine")
+    with pytest.raises(FedpdError, match=r"algorithm = 'mine': has no setting 'step'.*Give a function that makes it"):
+        sweep(own, PROBLEM, {"step": [0.1]}, rounds=2)
+    with pytest.raises(FedpdError, match="build = 'fedpd': must be a method, or a function that makes one"):
+        sweep("fedpd", PROBLEM, {"eta": [0.1]}, rounds=2)  # type: ignore[arg-type]
+    method = algorithms.fedavg(oracle=oracles.gd(0.1, 2))
+    with pytest.raises(FedpdError, match=r"participation = 0.5: is in the grid as well"):
+        sweep(method, PROBLEM, {"participation": [0.5]}, rounds=2, participation=0.5)
 
 
 def test_a_mixing_matrix_is_checked_and_theory_warns() -> None:

@@ -9,8 +9,9 @@ from fedpd import FedpdError, data, problems, simulate, tune
 from fedpd.algorithms import variants
 from fedpd.core import Spec
 from fedpd.experiments.calls import build_algorithm
+from fedpd.problems import networks
 from fedpd.search.sweep import first_below
-from fedpd.search.tune import METHODS
+from fedpd.search.tune import METHODS, usable
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(8, 60, 5, seed=2))
 
@@ -58,6 +59,18 @@ def test_the_usual_methods_exist() -> None:
         ({"scales": []}, "must hold at least one factor"),
         ({"scales": [-1.0]}, "scales = -1"),
         ({"rounds": -5}, "rounds = -5"),
+        ({"methods": "FedPD-GD"}, "methods = 'FedPD-GD': must be a list of labels. Give e.g. \\['FedPD-GD'\\]"),
+        (
+            {"criterion": "test_accuracy", "target": 0.9},
+            "criterion = 'test_accuracy': needs a problem with test samples",
+        ),
+        ({"criterion": "los"}, "criterion = 'los': is no column that can be better or worse. Did you mean 'loss'"),
+        ({"criterion": "round"}, "criterion = 'round': is no column that can be better or worse"),
+        ({"criterion": "loss"}, "target = None: must be given for loss"),
+        ({"criterion": "loss", "target": "low"}, "target = 'low': must be a number"),
+        ({"participation": 0}, "participation = 0: must be positive"),
+        ({"grid": {"oracle.bach": [1]}, "methods": ["FedAvg-SGD"]}, "setting = 'oracle.bach': sgd has no such setting"),
+        ({"methods": ["FedPD-GD p=auto"], "participation": 0.5}, "needs all agents in every communication"),
     ],
 )
 def test_wrong_requests_are_refused(settings: dict[str, Any], answer: str) -> None:
@@ -70,3 +83,43 @@ def test_a_diminishing_step_is_tuned_too() -> None:
     (one,) = tune(problem, methods=["FedAvg-SGD"], rounds=3, scales=(0.5, 1.0))
     assert one.table["oracle"]["step"]["name"] == "inverse_sqrt"
     assert np.isfinite(one.stationarity).all()
+
+
+def test_the_criterion_can_be_test_accuracy() -> None:
+    problem = problems.network(networks.MLP(classes=3, hidden=(4,)), data.characters(3, 20, 3, size=4))
+    (one,) = tune(problem, methods=["FedPD-GD"], criterion="test_accuracy", target=0.7, rounds=20, scales=[0.01, 1, 4])
+    assert one.criterion == "test_accuracy"
+    assert np.isnan(one.communications[0])
+    assert one.reached
+    (run,) = one.runs
+    assert one.communications[one.best] == first_below(run, 0.7, criterion="test_accuracy")
+    assert one.values[one.best] == run.history["test_accuracy"][-1]
+
+
+def test_a_column_that_is_recorded_for_it() -> None:
+    (one,) = tune(PROBLEM, methods=["Local GD"], criterion="heterogeneity", target=1e-9, rounds=2, scales=[1.0, 2.0])
+    assert one.values[one.best] == one.values.min() == one.runs[0].history["heterogeneity"][-1]
+
+
+def test_batch_sizes_and_participation_are_tuned_too() -> None:
+    grid: dict[str, Any] = {"oracle.batch": [1, 20], "participation": [0.5, 0.7]}
+    tuned = tune(PROBLEM, methods=["FedAvg-SGD"], target=0.03, rounds=6, scales=[1.0, 4.0], grid=grid)
+    assert [one.label for one in tuned] == [
+        "FedAvg-SGD, oracle.batch=1, participation=0.5",
+        "FedAvg-SGD, oracle.batch=1, participation=0.7",
+        "FedAvg-SGD, oracle.batch=20, participation=0.5",
+        "FedAvg-SGD, oracle.batch=20, participation=0.7",
+    ]
+    assert {one.method for one in tuned} == {"FedAvg-SGD"}
+    last = tuned[2]
+    assert last.settings == {"oracle.batch": 20, "participation": 0.5}
+    assert last.table["oracle"]["batch"] == 20
+    arguments = {key: value for key, value in last.table.items() if key != "label"}
+    again = simulate(build_algorithm(arguments, 6), PROBLEM, rounds=6, participation=0.5)
+    np.testing.assert_allclose(last.runs[0].history["stationarity"], again.history["stationarity"], rtol=1e-9)
+
+
+def test_methods_that_need_everyone_are_left_out_where_some_are_away() -> None:
+    assert usable(METHODS, 1.0) == list(METHODS)
+    assert set(METHODS) - set(usable(METHODS, 0.5)) == {"FedPD-GD p=auto"}
+    assert usable(["FedPD-GD p=auto"], [1.0, 1.0]) == ["FedPD-GD p=auto"]  # a probability per agent

@@ -28,6 +28,7 @@ from fedpd.cli import deploy
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.calls import toml_text
 from fedpd.experiments.experiment import Experiment
+from fedpd.experiments.own_code import blamed
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -98,13 +99,13 @@ def run(
     overwrite: Overwrite = False,
 ) -> None:
     """Run an experiment file; it is checked whole before anything runs."""
-    _start(experiment.load(file), out or _new_folder(file.stem), overwrite)
+    _start(experiment.load(file, _say), out or _new_folder(file.stem), overwrite)
 
 
 @app.command()
 def resume(folder: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted.")]) -> None:
     """Resume an interrupted run. The result is the same, bit for bit, as without the interruption."""
-    _execute(runner.open_folder(folder), folder)
+    _execute(runner.open_folder(folder, _say), folder)
 
 
 @app.command()
@@ -149,15 +150,16 @@ def advise(
     from fedpd.report import advice as report
     from fedpd.search.advise import advise as find
 
-    table = experiment.find_problem(problem)
-    built = calls.build_problem(table)
-    with _steps() as display:
-        advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display)
+    setting = experiment.find_problem(problem, _say)
+    with blamed(setting.code):
+        built = calls.build_problem(setting.problem, setting.find)
+        with _steps() as display:
+            advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display, **setting.run)
     console.print(report.constants_table(advice), report.settings_table(advice))
     for note in report.advice_notes(advice):
         console.print(Text(f"- {note}"), soft_wrap=True)
-    settings = [setting.table for setting in (advice.recommended, advice.guaranteed)]
-    text = report.experiment_text(toml_text(table), pilot, settings)
+    tables = [one.table for one in (advice.recommended, advice.guaranteed)]
+    text = report.experiment_text(toml_text(setting.problem), {"rounds": pilot, **setting.run}, tables)
     console.print(Text(f"\nThe experiment file (fedpd run FILE):\n\n{text}"), soft_wrap=True)
     if out is not None:
         _write(out, text)
@@ -166,33 +168,43 @@ def advise(
 @app.command()
 def tune(
     problem: Source = "strong",
-    target: Annotated[float, typer.Option(help="The stationarity to reach with the fewest communications.")] = 1e-10,
+    target: Annotated[float | None, typer.Option(help="The criterion's value to reach; stationarity: 1e-10.")] = None,
     rounds: Annotated[int, typer.Option(help="T, the rounds of each try.")] = 200,
     methods: Annotated[str, typer.Option(help="Labels, separated by commas (see fedpd methods), or all.")] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds; all must reach the target.")] = 1,
+    criterion: Annotated[str, typer.Option(help="What has to reach the target, e.g. test_accuracy.")] = "stationarity",
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Find each method's best step size by communications to a target: table, sensitivity figure, experiment file."""
     from fedpd.report import advice as report
     from fedpd.report import save_figure
-    from fedpd.search.tune import METHODS
+    from fedpd.search.tune import target_of, usable
     from fedpd.search.tune import tune as find
 
     count("--seeds", seeds, "Give how many seeds, e.g. 3")
-    table = experiment.find_problem(problem)
-    built = calls.build_problem(table)
-    chosen = list(variants()) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
-    with _steps() as display:
-        wanted = chosen or METHODS
-        tuned = find(built, methods=wanted, target=target, rounds=rounds, seeds=range(seeds), progress=display)
-    console.print(report.tuning_table(tuned, target))
+    setting = experiment.find_problem(problem, _say)
+    names = [name.strip() for name in methods.split(",") if name.strip()] or None
+    if methods == "all":
+        names = usable(variants(), setting.run.get("participation", 1.0))
+    with blamed(setting.code):
+        built = calls.build_problem(setting.problem, setting.find)
+        goal = target_of(criterion, target)
+        options = {"target": goal, "rounds": rounds, "seeds": range(seeds), "criterion": criterion, **setting.run}
+        with _steps() as display:
+            tuned = find(built, methods=names, progress=display, **options)
+    console.print(report.tuning_table(tuned, goal))
     folder = out or _new_folder("tune")
-    text = report.experiment_text(toml_text(table), rounds, [one.table for one in tuned])
-    run_folder.create(folder, text, overwrite=overwrite)
-    paths = save_figure(report.sensitivity_figure(tuned, target, rounds), folder, "sensitivity")
-    tuned_file = folder / run_folder.EXPERIMENT
-    console.print(Text(f"Figure: {paths[0]}\nTuned experiment: fedpd run {tuned_file}"), soft_wrap=True)
+    text = report.experiment_text(
+        toml_text(setting.problem), {"rounds": rounds, **setting.run}, [one.table for one in tuned]
+    )
+    run_folder.create(folder, text, overwrite=overwrite, beside=setting.beside if setting.code else None)
+    if any(one.reached for one in tuned):
+        paths = save_figure(report.sensitivity_figure(tuned, goal, rounds), folder, "sensitivity")
+        _say(f"Figure: {paths[0]}")
+    else:
+        _say(f"No method reached {criterion} {goal:g} in {rounds} rounds. Give more --rounds or an easier --target.")
+    _say(f"Tuned experiment: fedpd run {folder / run_folder.EXPERIMENT}")
 
 
 @app.command()
@@ -274,12 +286,16 @@ def _write(path: Path, text: str) -> None:
     console.print(Text(f"Saved: {path}"), soft_wrap=True)
 
 
+def _say(sentence: str) -> None:
+    console.print(Text(sentence), soft_wrap=True)
+
+
 def _new_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _start(plan: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
-    run_folder.create(folder, plan.text, overwrite=overwrite)
+    run_folder.create(folder, plan.text, overwrite=overwrite, beside=plan.beside if plan.code else None)
     _execute(plan, folder, target)
 
 

@@ -9,6 +9,7 @@ from fedpd.data.leaf import SHAKESPEARE, leaf
 from fedpd.data.parquet import parquet
 from fedpd.data.partition import partition
 from fedpd.data.regroup import merge, paper_groups, pool, split, take
+from fedpd.data.standardise import Moments, Scaling, moments, scaling_from, standardise
 from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
@@ -20,7 +21,9 @@ __all__ = [
     "LOADERS",
     "SHAKESPEARE",
     "Federated",
+    "Moments",
     "Samples",
+    "Scaling",
     "Spread",
     "Summary",
     "characters",
@@ -31,12 +34,15 @@ __all__ = [
     "label_histogram",
     "leaf",
     "merge",
+    "moments",
     "paper_groups",
     "parquet",
     "partition",
     "pool",
     "program_strongly_noniid",
+    "scaling_from",
     "split",
+    "standardise",
     "strongly_noniid",
     "take",
     "weakly_noniid",

@@ -154,7 +154,7 @@ def assemble(
     """Return federated data as `from_arrays` does; `place` says where an agent's data comes from."""
     for part in (train, test):
         if not isinstance(part, Mapping):
-            remedy = 'Give {agent: {"x": features, "y": labels}}, an entry an agent'
+            remedy = 'Give {agent: {"x": features, "y": labels}}, with one entry per agent'
             refuse("data", type(part).__name__, "must map each agent to its samples", remedy)
     agents = list(dict.fromkeys([*train, *test]))
     names = tuple(map(str, agents))

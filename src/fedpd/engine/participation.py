@@ -33,13 +33,13 @@ class Participation(NamedTuple):
 def participation_rule(participation: Any, agents: int, rounds: int) -> Participation | None:
     """Return `participation` as a rule; None if everyone is always present."""
     remedy = "Give a share in (0, 1], a probability per agent, or an array (rounds, N) of who is present"
-    if np.ndim(participation) == 0:
+    if not isinstance(participation, list | tuple) and np.ndim(participation) == 0:
         positive("participation", participation, remedy)
         if participation > 1:
             refuse("participation", participation, "must be at most 1", remedy)
         number = max(1, round(float(participation) * agents))
         return None if number == agents else Participation("share", np.int32(number))
-    numbers = np.asarray(participation)
+    numbers = _array(participation, remedy)
     if numbers.shape == (agents,) and numbers.dtype != bool:
         if not ((numbers > 0) & (numbers <= 1)).all():
             refuse("participation", numbers.tolist(), "probabilities must lie in (0, 1]", remedy)
@@ -48,6 +48,16 @@ def participation_rule(participation: Any, agents: int, rounds: int) -> Particip
         rule = f"must have the shape ({agents},) or ({rounds}, {agents}), the latter of 0 and 1"
         refuse("participation", f"array of shape {numbers.shape}", rule, remedy)
     return None if numbers.all() else Participation("schedule", numbers.astype(bool))
+
+
+def _array(participation: Any, remedy: str) -> np.ndarray:
+    try:
+        numbers = np.asarray(participation)
+    except ValueError:  # rows of different lengths
+        numbers = np.asarray("ragged")
+    if numbers.dtype.kind not in "buif":
+        refuse("participation", participation, "must hold numbers in rows of one length", remedy)
+    return numbers
 
 
 def straggler_rule(stragglers: Any) -> np.float32 | None:

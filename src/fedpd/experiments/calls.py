@@ -1,44 +1,31 @@
-"""Tables and calls: a table with a `name` is a call of that function, its other keys are the arguments.
+"""Tables and calls: a table with a `name` is a call of that function, and its other keys are the arguments.
 
-Which functions and keys there are is read off the code, so that files and the Python interface cannot drift apart. The
-way back is a spec: `table_of(algorithm.spec)` is the table whose call makes the same algorithm.
+Which functions and keys exist is read off the code, so that files and the Python interface cannot drift apart. A name
+"my_module:function" calls the user's own function. The key `title` is the argument `name` of a function that has one.
+The way back is a spec: `table_of(algorithm.spec)` is the table whose call makes the same algorithm.
 """
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import tomlkit
 
-from fedpd import algorithms, data, oracles, problems, regularizers, schedules
-from fedpd import data as datasets
-from fedpd.base.checks import FedpdError, at_least, choice, count, nearest, refuse
-from fedpd.base.spec import Spec, Thing, Traced
+from fedpd import algorithms, data, oracles, regularizers, schedules
+from fedpd.base.checks import FedpdError, nearest, refuse
+from fedpd.base.spec import Spec, Thing, Traced, spec_of, with_spec
 from fedpd.core import Algorithm, Problem
-from fedpd.data import Federated
-from fedpd.problems import networks
+from fedpd.experiments.file_problems import DATA as DATA
+from fedpd.experiments.file_problems import NETWORKS, PROBLEMS
+from fedpd.experiments.own_code import KEYS, Find, is_reference, never
 
 Table = Mapping[str, Any]
 NONE = "none"  # TOML has no word for None; where that is the default, a file leaves the key out
 Functions = Mapping[str, Callable[..., Any]]
 
-DATA: Functions = {
-    "weak": data.weakly_noniid,
-    "strong": data.strongly_noniid,
-    "strong_program": data.program_strongly_noniid,
-}
 LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
-NETWORKS: Functions = {
-    "MLP": networks.MLP,
-    "SmallCNN": networks.SmallCNN,
-    "LeafCNN": networks.LeafCNN,
-    "GRU": networks.GRU,
-}
 ORACLES: Functions = {"gd": oracles.gd, "sgd": oracles.sgd, "vr": oracles.vr, "optax": oracles.optax}
 STEPS: Functions = {
     "inverse_sqrt": schedules.inverse_sqrt,
@@ -64,66 +51,51 @@ ARGUMENTS: Mapping[str, Functions] = {
 }
 
 
-def _logistic(
-    data: str = "strong",
-    agents: int = 100,
-    samples: int = 400,
-    dimension: int = 20,
-    seed: int = 0,
-    alpha: float = 1.0,
-    beta: float = 0.1,
-    start: float = 0.0,
-) -> Problem:
-    """Return the paper's logistic problem; `start` is every entry of x^0."""
-    generate = DATA[choice("data", data, DATA)]
-    count("seed", seed, "The seed of the data, an integer", least=0)
-    features, labels = generate(agents, samples, dimension, seed=seed)
-    problem = problems.penalized_logistic(features, labels, alpha, beta)
-    at_least("start", start, -math.inf, "Give a number, every entry of x^0")
-    return replace(problem, start=np.full_like(problem.start, start))
+def build_problem(table: Table, find: Find = never) -> Problem:
+    """Return the problem that a table describes.
 
-
-def _network(
-    model: Any,
-    data: Federated,
-    agents: int | None = None,
-    test_share: float = 0.0,
-    title: str | None = None,
-    seed: int = 0,
-) -> Problem:
-    """Return a network on federated data.
-
-    `agents` merges its clients as the paper does, `test_share` is the part of each that is set aside for tests.
+    Args:
+        table: The [problem] table.
+        find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
-    if title is not None:
-        data = replace(data, name=title)
-    if agents is not None:
-        data = datasets.merge(data, datasets.paper_groups(data.agents, agents))
-    if test_share:
-        data = datasets.split(data, test_share, seed=seed)
-    if not isinstance(model, nn.Module):
-        choice("model", model, NETWORKS)
-        model = NETWORKS[model](classes=len(data.classes))
-    return problems.network(model, data, seed=seed)
+    made = _call("[problem]", table, PROBLEMS, {}, find)
+    return _checked("[problem]", table, made, Problem, "a problem, e.g. from problems.from_losses")
 
 
-PROBLEMS: Functions = {
-    "penalized_logistic": _logistic,
-    "network": _network,
-    "random_quadratic": problems.random_quadratic,
-    "opposing_quadratics": problems.opposing_quadratics,
-    "hard_instance": problems.hard_instance,
-}
+def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", find: Find = never) -> Algorithm:
+    """Return the method that a table describes.
+
+    Args:
+        table: The table of the method.
+        rounds: The rounds of the run, for schedules that end with it.
+        place: Where the table is in the file, for errors.
+        find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
+    """
+    made = _call(place, table, ALGORITHMS, {"rounds": rounds}, find, also=("label",))
+    return _checked(place, table, made, Algorithm, "a method, e.g. from algorithms.fedpd")
 
 
-def build_problem(table: Table) -> Problem:
-    """Return the problem that a table describes."""
-    return _call("[problem]", table, PROBLEMS, {})
+def _checked(place: str, table: Table, made: Any, kind: type, what: str) -> Any:
+    if not isinstance(made, kind):
+        raise FedpdError(f"{place} name = {table['name']!r}: returns {type(made).__name__}. It must return {what}.")
+    return made
 
 
-def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]") -> Algorithm:
-    """Return the method that a table describes; `rounds` is for schedules that end with the run."""
-    return _call(place, table, ALGORITHMS, {"rounds": rounds}, also=("label",))
+def label_of_table(table: Table) -> str:
+    """Return the label of a method by its table alone, without making the method.
+
+    Examples:
+        >>> label_of_table({"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}})
+        'my_module:method(eta=0.1, oracle=gd(step=0.2))'
+    """
+    settings = {key: value for key, value in table.items() if key not in ("name", "label")}
+    return f"{table.get('name')}({', '.join(f'{key}={_word(value)}' for key, value in settings.items())})"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return label_of_table(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def table_of(spec: Spec | str) -> dict[str, Any]:
@@ -167,36 +139,84 @@ def _item(value: Any) -> Any:
     return inline
 
 
-def _call(place: str, table: Table, functions: Functions, context: Table, also: tuple[str, ...] = ()) -> Any:
+def _call(
+    place: str, table: Table, functions: Functions, context: Table, find: Find, also: tuple[str, ...] = ()
+) -> Any:
     """Make the call that a table describes. `context` offers values for arguments that the table leaves out."""
     if "name" not in table:
         raise FedpdError(f"{place}: name is missing. Choose from: {', '.join(functions)}.")
     name = table["name"]
-    if name not in functions:
-        raise FedpdError(f"{place} name = {name!r}: there is no such name. {nearest(name, functions)}")
-    function = functions[name]
-    parameters = {key: p for key, p in inspect.signature(function).parameters.items() if key != "draw"}
+    own = is_reference(name)
+    if name not in functions and not own:
+        remedy = f'{nearest(name, functions)} Code of your own is named as "module:function".'
+        raise FedpdError(f"{place} name = {name!r}: there is no such name. {remedy}")
+    function = at(f"{place} name = {name!r}:", find, name) if own else functions[name]
+    known_parameters = parameters(place, name, function)
     given = {key: value for key, value in table.items() if key != "name"}
-    required = [key for key, p in parameters.items() if p.default is p.empty and key not in context]
-    known_keys(f"{place} {name}", given, (*parameters, *also), required=required)
+    required = [key for key, p in known_parameters.items() if p.default is p.empty and key not in context]
+    anything = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    known = (*given, *known_parameters) if anything else (*known_parameters, *also)
+    known_keys(f"{place} {name}", given, known, required=required)
     context = {key: value for key, value in (dict(context) | given).items() if not isinstance(value, dict)}
-    inherited = {key: value for key, value in context.items() if key in parameters}
-    arguments = {key: _argument(f"{place} {key}", key, value, context) for key, value in given.items()}
-    return at(place, function, **(inherited | {key: value for key, value in arguments.items() if key in parameters}))
+    inherited = {key: value for key, value in context.items() if key in known_parameters and not is_reference(value)}
+    arguments = {key: _argument(f"{place} {key}", key, value, context, find) for key, value in given.items()}
+    arguments = inherited | {key: value for key, value in arguments.items() if key in known and key not in also}
+    named = {"name" if key == "title" and "name" in _names(function) else key: v for key, v in arguments.items()}
+    if not own:
+        return at(place, function, **named)
+    try:
+        made = function(**named)  # other errors name the line of the user's code, see own_code.blamed
+    except FedpdError as error:
+        raise FedpdError(f"{place} {error}") from error.__cause__
+    return _with_own_spec(name, arguments, function, made)
 
 
-def _argument(place: str, key: str, value: Any, context: Table) -> Any:
+def _names(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
+
+
+def parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function as a table has them: `name` is the function's, so its argument is `title`."""
+    if not callable(function):
+        raise FedpdError(
+            f"{place} name = {name!r}: is no function. A table calls it; write the name as a text instead."
+        )
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    found = inspect.signature(function).parameters
+    kept = {key: p for key, p in found.items() if p.kind not in several}
+    if "name" in kept and "title" not in kept:
+        kept["title"] = kept["name"]
+    hidden = ("name", "parent") if inspect.isclass(function) else ("name",)  # flax gives a module its `parent` itself
+    return {key: p for key, p in kept.items() if key not in hidden}
+
+
+def _with_own_spec(name: str, arguments: Table, function: Any, made: Any) -> Any:
+    """Return what own code made, identified by its name, its arguments and its code: a changed one is another one."""
+    if not hasattr(made, "spec") or not isinstance(made, tuple):
+        return made
+    settings = Spec.of(name, **arguments).settings
+    spec = Spec(
+        name,
+        (*settings, ("made", spec_of(made)), ("code", Thing(inspect.unwrap(function)))),
+        frozenset({"made", "code"}),
+    )
+    return with_spec(made, spec)
+
+
+def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> Any:
     if value == NONE:
         return None
+    if key in KEYS and is_reference(value):
+        return at(f"{place} = {value!r}:", find, value)
     if not isinstance(value, dict):
         if key == "oracle":
             raise FedpdError(f'{place} = {value!r}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')
         return value
-    if key == "optimizer":
+    if key == "optimizer" and not is_reference(value.get("name")):
         return _optimizer(place, value)
-    if key not in ARGUMENTS:
+    if key not in ARGUMENTS and not is_reference(value.get("name")):
         raise FedpdError(f"{place} = {value!r}: must be a number or a text, not a table.")
-    return _call(place, value, ARGUMENTS[key], context)
+    return _call(place, value, ARGUMENTS.get(key, {}), context, find)
 
 
 def _optimizer(place: str, table: Table) -> oracles.Optimizer:
@@ -213,7 +233,7 @@ def _optimizer(place: str, table: Table) -> oracles.Optimizer:
 
 
 def known_keys(place: str, table: Table, known: Any, required: Any) -> None:
-    """Refuse keys that there are not, and miss those that must be there."""
+    """Refuse a key that does not exist, and name one that is missing."""
     for key in table:
         if key not in known:
             raise FedpdError(f"{place}: {key} = {table[key]!r}: there is no such key. {nearest(key, known)}")
@@ -223,10 +243,10 @@ def known_keys(place: str, table: Table, known: Any, required: Any) -> None:
 
 
 def at(place: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function, and say where in the file a refused value stands."""
+    """Call a function; an error says where in the file the refused value stands."""
     try:
         return function(*arguments, **named)
     except FedpdError as error:
-        raise FedpdError(f"{place} {error}") from None
+        raise FedpdError(f"{place} {error}") from error.__cause__  # the cause may be a line of the user's own code
     except TypeError as error:
-        raise FedpdError(f"{place}: {error}. Check the types of its values.") from None
+        raise FedpdError(f"{place}: {error}. Check the types of its values.") from error

@@ -1,8 +1,8 @@
-"""Experiment files: a problem, rounds, seeds and methods in TOML, checked whole before anything runs.
+"""Experiment files: a problem, rounds, seeds and methods in TOML, checked as a whole before anything runs.
 
     [problem]
     name = "penalized_logistic"
-    data = "strong"                  # or "weak", "strong_program"
+    data = "strong"                  # or "weak", "strong_program", or a loader: { name = "parquet", ... }
 
     [run]
     rounds = 600
@@ -19,21 +19,41 @@
     oracle = { name = "gd", step = 0.08, iterations = 8 }
 
 Every table with a `name` is a call: `name` is the function, the other keys are its arguments. Which functions and keys
-there are is read off the code, so that the file and the Python interface cannot drift apart.
+exist is read off the code, so that the file and the Python interface cannot drift apart. "my_module:my_method" names
+the user's own code, in a module beside the file or on Python's path (`fedpd.experiments.own_code`).
 """
 
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest
 from fedpd.core import Algorithm, Problem
-from fedpd.engine.columns import RECORDABLE
+from fedpd.engine.columns import RECORDABLE, Column
+from fedpd.engine.execution import Execution
 from fedpd.engine.participation import participation_rule, straggler_rule
-from fedpd.experiments.calls import DATA, PROBLEMS, Table, at, build_algorithm, build_problem, known_keys
+from fedpd.engine.simulate import Callback, Participating
+from fedpd.experiments import own_code, run_folder
+from fedpd.experiments.calls import (
+    DATA,
+    PROBLEMS,
+    Table,
+    at,
+    build_algorithm,
+    build_problem,
+    known_keys,
+    label_of_table,
+)
+from fedpd.experiments.own_code import Code, Find, is_reference
+from fedpd.loggers import Log
+
+OnCode = Callable[[str], Any]  # is given the sentence that says whose code is about to run
 
 
 class Method(NamedTuple):
+    """A method and its label in tables and figures."""
+
     label: str
     algorithm: Algorithm
 
@@ -45,33 +65,99 @@ class RunSettings(NamedTuple):
     seeds: tuple[int, ...] = (0,)
     checkpoint_every: int = 50
     metrics_every: int = 1
-    participation: float = 1.0
+    participation: Participating = 1.0
     stragglers: float = 0.0
-    record: tuple[str, ...] | None = None
+    record: tuple[str | Column, ...] | None = None
+    execution: Execution = "auto"
+    devices: int | None = None
+    store: str | None = None
+    log: Log | None = None
+    callback: Callback | None = None
 
 
 class Experiment(NamedTuple):
+    """An experiment, ready to run.
+
+    Attributes:
+        text: The file, word for word.
+        problem: The problem.
+        settings: The [run] table.
+        methods: The methods and their labels.
+        code: The modules of the user's own that it runs.
+        beside: The folder where these modules are looked for first.
+    """
+
     text: str
     problem: Problem
     settings: RunSettings
     methods: tuple[Method, ...]
+    code: tuple[Code, ...] = ()
+    beside: Path | None = None
+
+
+class Label(NamedTuple):
+    """A method of which only the label is known."""
+
+    label: str
 
 
 class Outline(NamedTuple):
+    """What a file says, without anything being made: code of the user's own does not run.
+
+    Attributes:
+        problem: The [problem] table.
+        settings: The [run] table; names of the user's own code stay names.
+        methods: The labels of the methods.
+    """
+
     problem: Table
     settings: RunSettings
-    methods: tuple[Method, ...]
+    methods: tuple[Label, ...]
 
 
-def load(path: Path) -> Experiment:
+class FoundProblem(NamedTuple):
+    """A problem, and the conditions under which methods are tried on it.
+
+    Attributes:
+        problem: The [problem] table.
+        run: The keys of the [run] table that say who takes part: participation and stragglers.
+        find: Returns the user's own code by its name.
+        code: The modules of the user's own that the problem runs.
+        beside: The folder where modules are looked for first.
+    """
+
+    problem: Table
+    run: dict[str, Any]
+    find: Find = own_code.never
+    code: tuple[Code, ...] = ()
+    beside: Path | None = None
+
+
+def load(path: Path, on_code: OnCode | None = None) -> Experiment:
+    """Return the experiment of a file.
+
+    Args:
+        path: The file. Modules of the user's own are looked for beside it; those of a run folder's file, where they
+            were when the run began.
+        on_code: Is given one sentence before code of the user's own runs; None: no one is informed.
+
+    Raises:
+        FedpdError: The file cannot be read, or something in it is wrong.
+    """
     text = read_text(path)
     try:
-        return parse(text)
+        return parse(text, beside_of(path), on_code)
     except FedpdError as error:
         raise FedpdError(f"{path}: {error}") from None
 
 
+def beside_of(path: Path) -> Path:
+    """Return the folder where the modules of an experiment file are looked for first."""
+    return run_folder.modules_of(path.parent) if run_folder.is_run_folder(path.parent) else path.parent
+
+
 def read_text(path: Path) -> str:
+    """Return the text of an experiment file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -85,12 +171,17 @@ def _tables(text: str) -> Table:
         raise FedpdError(f"not valid TOML: {error}. Strings need quotes, tables square brackets.") from None
 
 
-def find_problem(source: str) -> Table:
-    """The problem's table that a word on the command line means: a file's, data's ("strong", "weak"), or a name's."""
+def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
+    """Return the problem that a word on the command line means: a file's, or one by name ("strong", "weak").
+
+    Args:
+        source: The path of an experiment file, a name of generated data, or a name of a problem.
+        on_code: Is given one sentence before code of the user's own runs.
+    """
     if source in DATA:
-        return {"name": "penalized_logistic", "data": source}
+        return FoundProblem({"name": "penalized_logistic", "data": source}, {})
     if source in PROBLEMS:
-        return {"name": source}
+        return FoundProblem({"name": source}, {})
     if not source.endswith(".toml") and not Path(source).exists():
         names = (*DATA, *PROBLEMS)
         raise FedpdError(f"PROBLEM {source!r}: there is no such file or problem. {nearest(source, names)}")
@@ -99,61 +190,137 @@ def find_problem(source: str) -> Table:
         raise FedpdError(
             f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
         )
-    return tables["problem"]
+    run = tables.get("run", {})
+    if not isinstance(run, dict):
+        raise FedpdError(f"{source}: run = {run!r}: must be a table. Write [run] on a line of its own.")
+    known_keys(f"{source}: [run]", run, RunSettings._fields, required=())
+    kept = {key: run[key] for key in ("participation", "stragglers") if key in run}
+    _settings({"rounds": 1, **kept})  # refuses wrong values
+    beside = beside_of(Path(source))
+    code = own_code.locate(own_code.references(tables["problem"]), beside)
+    _announce(code, on_code)
+    return FoundProblem(tables["problem"], kept, own_code.importing(beside), code, beside)
 
 
-def parse(text: str) -> Experiment:
-    """The experiment that a TOML text describes; a mistake is answered with its place, value, rule and remedy."""
-    outline = read_outline(text)
-    return Experiment(text, build_problem(outline.problem), outline.settings, outline.methods)
+def _announce(code: Sequence[Code], on_code: OnCode | None) -> None:
+    if code and on_code is not None:
+        on_code(own_code.announcement(code))
+
+
+def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) -> Experiment:
+    """Return the experiment that a TOML text describes.
+
+    Args:
+        text: The text of the file.
+        beside: The folder where modules of the user's own are looked for first; None: only Python's path.
+        on_code: Is given one sentence before code of the user's own runs; None: no one is informed.
+
+    Raises:
+        FedpdError: Something in the text is wrong: the sentence has the place, the value, the rule and the remedy.
+    """
+    outline, tables = read_outline(text), _checked_tables(text)
+    code = own_code.locate(own_code.references(tables), beside)
+    _announce(code, on_code)
+    find = own_code.importing(beside)
+    with own_code.blamed(code):
+        settings = _with_code(outline.settings, find)
+        algorithms = [
+            build_algorithm(_arguments(table), settings.rounds, _place(number, table), find)
+            for number, table in enumerate(tables["algorithm"], 1)
+        ]
+        problem = build_problem(outline.problem, find)
+    at("[run]", participation_rule, settings.participation, problem.agents, settings.rounds)
+    methods = tuple(Method(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
+    return Experiment(text, problem, settings, methods, code, beside)
 
 
 def read_outline(text: str) -> Outline:
-    """What `parse` finds, with the problem left as its table: its data need not be there, and takes no time."""
+    """Return what a text says without making the problem, and without running code of the user's own."""
+    tables = _checked_tables(text)
+    settings = _settings(tables["run"])
+    return Outline(tables["problem"], settings, _labels(tables["algorithm"], settings))
+
+
+def _checked_tables(text: str) -> Table:
     tables = _tables(text)
     known_keys("the file", tables, ("problem", "run", "algorithm"), required=("problem", "run", "algorithm"))
     for name in ("problem", "run"):
         if not isinstance(tables[name], dict):
             raise FedpdError(f"{name} = {tables[name]!r}: must be a table. Write [{name}] on a line of its own.")
-    settings = _settings(tables["run"])
-    return Outline(tables["problem"], settings, _methods(tables["algorithm"], settings))
+    methods = tables["algorithm"]
+    if not isinstance(methods, list) or not all(isinstance(table, dict) for table in methods):
+        raise FedpdError("algorithm: must be a list of tables. Write [[algorithm]], in double brackets, before each.")
+    return tables
 
 
 def _settings(table: Table) -> RunSettings:
     known_keys("[run]", table, RunSettings._fields, required=("rounds",))
     settings = RunSettings(**table)
-    for name in ("rounds", "checkpoint_every", "metrics_every"):
-        at("[run]", count, name, getattr(settings, name), "Give a positive integer")
-    at("[run]", participation_rule, settings.participation, 1, settings.rounds)
+    for name in ("rounds", "checkpoint_every", "metrics_every", "devices"):
+        if getattr(settings, name) is not None:
+            at("[run]", count, name, getattr(settings, name), "Give a positive integer")
+    if not isinstance(settings.participation, list):  # a list is checked when the number of agents is known
+        at("[run]", participation_rule, settings.participation, 1, settings.rounds)
     at("[run]", straggler_rule, settings.stragglers)
-    seeds = settings.seeds
+    at("[run]", choice, "execution", settings.execution, get_args(Execution))
+    if settings.store is not None and not isinstance(settings.store, str):
+        raise FedpdError(f"[run] store = {settings.store!r}: must be a text. Give a folder for the agents' state.")
+    for name in ("log", "callback"):
+        value = getattr(settings, name)
+        if value is not None and not is_reference(value):
+            raise FedpdError(f'[run] {name} = {value!r}: must name a function. Write e.g. {name} = "my_module:f".')
+    _check_seeds(settings.seeds)
+    record = settings.record
+    if record is not None and not isinstance(record, list | tuple):
+        raise FedpdError(f'[run] record = {record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
+    for one in record or ():
+        if not is_reference(one):
+            at("[run]", choice, "record", one, RECORDABLE)
+    return settings._replace(seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
+
+
+def _check_seeds(seeds: Any) -> None:
     if not isinstance(seeds, list | tuple) or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise FedpdError(
             f"[run] seeds = {seeds!r}: must be a list of different integers. Write e.g. seeds = [0, 1, 2]."
         )
     at("[run]", check_seeds, "seeds", seeds)
-    record = settings.record
-    if record is not None and not isinstance(record, list | tuple):
-        raise FedpdError(f'[run] record = {record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
-    for name in record or ():
-        at("[run]", choice, "record", name, RECORDABLE)
-    return settings._replace(seeds=tuple(seeds), record=None if record is None else tuple(record))
 
 
-def _methods(tables: Any, settings: RunSettings) -> tuple[Method, ...]:
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise FedpdError("algorithm: must be a list of tables. Write [[algorithm]], in double brackets, before each.")
-    methods = []
+def _with_code(settings: RunSettings, find: Find) -> RunSettings:
+    """Return the settings with the user's own functions and columns in the place of their names."""
+
+    def found(key: str, value: Any) -> Any:
+        return at(f"[run] {key} = {value!r}:", find, value) if is_reference(value) else value
+
+    record = None if settings.record is None else tuple(found("record", one) for one in settings.record)
+    return settings._replace(
+        record=record, log=found("log", settings.log), callback=found("callback", settings.callback)
+    )
+
+
+def _place(number: int, table: Table) -> str:
+    return f"[[algorithm]] {number}" + (f" ({table['label']})" if "label" in table else "")
+
+
+def _arguments(table: Table) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "label"}
+
+
+def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
+    """Return the labels of the methods. A method without own code is made: its label tells what it was made with."""
+    labels = []
     for number, table in enumerate(tables, 1):
-        place = f"[[algorithm]] {number}" + (f" ({table['label']})" if "label" in table else "")
-        arguments = {key: value for key, value in table.items() if key != "label"}
-        algorithm = build_algorithm(arguments, settings.rounds, place)
-        label = table.get("label", algorithm.description)
+        place = _place(number, table)
+        if any(own_code.references(table)):
+            usual = label_of_table(table)
+        else:
+            usual = build_algorithm(_arguments(table), settings.rounds, place).description
+        label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
-            raise FedpdError(f"{place} label = {label!r}: must be a text. Leave it out for {algorithm.description!r}.")
-        methods.append(Method(label, algorithm))
-    labels = [method.label for method in methods]
+            raise FedpdError(f"{place} label = {label!r}: must be a text. Leave it out for {usual!r}.")
+        labels.append(label)
     for label in labels:
         if labels.count(label) > 1:
             raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each a label of its own.")
-    return tuple(methods)
+    return tuple(map(Label, labels))

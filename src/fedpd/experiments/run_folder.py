@@ -11,6 +11,7 @@ An `experiment.toml` alone does not make a run folder: that is how users name th
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -95,7 +96,7 @@ def read_experiment(folder: Path) -> str:
     """Return the experiment file of a run folder, word for word. Folders of fedpd 0.1 have no marker, but checkpoints.
 
     Raises:
-        FedpdError: The folder is none that fedpd made for a run.
+        FedpdError: fedpd did not make this folder for a run.
     """
     path = folder / EXPERIMENT
     if not path.is_file() or not (is_run_folder(folder) or (folder / CHECKPOINTS).is_dir()):
@@ -112,13 +113,24 @@ def is_run_folder(folder: Path) -> bool:
     return (folder / MARKER).is_file()
 
 
-def create(folder: Path, text: str, *, overwrite: bool = False) -> None:
+def modules_of(folder: Path) -> Path:
+    """Return the folder where modules of the user's own are looked for first: that of the original experiment file."""
+    try:
+        beside = json.loads((folder / MARKER).read_text(encoding="utf-8")).get("modules", ".")
+    except (OSError, ValueError, AttributeError):
+        beside = "."
+    return folder / beside
+
+
+def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | None = None) -> None:
     """Make a run folder with its experiment file.
 
     Args:
         folder: A folder that is empty or does not exist yet; with `overwrite`, also one that holds a run.
         text: The experiment file.
         overwrite: Remove the run that the folder holds, file by file, by the names that fedpd gives its files.
+        beside: The folder where modules of the user's own are looked for. The run folder keeps the way there from
+            itself, so both may be moved together.
 
     Raises:
         FedpdError: The folder holds anything that fedpd did not write, or it is the current folder.
@@ -128,6 +140,8 @@ def create(folder: Path, text: str, *, overwrite: bool = False) -> None:
     if folder.exists() and any(folder.iterdir()):
         _remove_run(folder, overwrite)
     marker = {"fedpd": versions()["fedpd"]}
+    if beside is not None:
+        marker["modules"] = os.path.relpath(beside.resolve(), folder.resolve())
     for name, content in ((MARKER, json.dumps(marker)), (EXPERIMENT, text)):
         with replace_file(folder / name) as file:
             file.write(content.encode())

@@ -1,4 +1,4 @@
-"""Run an experiment into a run folder, method by method; an interrupted run is resumed."""
+"""Run an experiment into a run folder, method by method; resume an interrupted one."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,8 +7,8 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.progress import Event, Listener
 from fedpd.engine.run import Ensemble, Run
 from fedpd.engine.simulate import simulate
-from fedpd.experiments import experiment, run_folder
-from fedpd.experiments.experiment import Experiment, Method
+from fedpd.experiments import experiment, own_code, run_folder
+from fedpd.experiments.experiment import Experiment, Method, OnCode
 
 
 class Result(NamedTuple):
@@ -18,22 +18,23 @@ class Result(NamedTuple):
     runs: tuple[Run, ...]
 
 
-def open_folder(folder: Path) -> Experiment:
-    """Return the experiment of a run folder."""
+def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
+    """Return the experiment of a run folder; `on_code` is given a sentence before code of the user's own runs."""
     text = run_folder.read_experiment(folder)
     try:
-        return experiment.parse(text)
+        return experiment.parse(text, run_folder.modules_of(folder), on_code)
     except FedpdError as error:
         raise FedpdError(f"{folder / run_folder.EXPERIMENT}: {error}") from None
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
-    """Run every method that is not finished yet, saving as it goes; the listener is told of each by its label."""
+    """Run every method that is not finished yet, and save checkpoints; the listener gets events with its label."""
     results: list[Result] = []
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
     for number, method in enumerate(plan.methods, 1):
-        results.append(_run_method(plan, number, method, folder, listen))
+        with own_code.blamed(plan.code):
+            results.append(_run_method(plan, number, method, folder, listen))
         histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
         run_folder.write_histories(folder, histories)
     return results
@@ -50,6 +51,11 @@ def _run_method(plan: Experiment, number: int, method: Method, folder: Path, lis
         stragglers=settings.stragglers,
         metrics_every=settings.metrics_every,
         record=settings.record,
+        store=settings.store,
+        log=settings.log,
+        callback=settings.callback,
+        execution=settings.execution,
+        devices=settings.devices,
         checkpoints=run_folder.checkpoints_of(folder, number, method.label),
         checkpoint_every=settings.checkpoint_every,
         progress=lambda *how_far: listen(Event(method.label, *how_far)),

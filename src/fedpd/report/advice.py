@@ -1,12 +1,13 @@
 """Show advice and tuning: tables, a figure, and the experiment files that run the recommended settings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
+from fedpd.engine.columns import column_of
 from fedpd.engine.history import first_row
 from fedpd.experiments.calls import toml_text
 from fedpd.report.figures import clear_frame, line_style
@@ -87,35 +88,43 @@ def advice_notes(advice: Advice) -> list[str]:
     return notes
 
 
-def experiment_text(problem: str, rounds: int, tables: Sequence[dict[str, object]]) -> str:
-    """Return an experiment file from the lines of its problem, the number of rounds, and the tables of its methods."""
+def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[dict[str, object]]) -> str:
+    """Return an experiment file from the lines of its problem, its [run] table, and the tables of its methods."""
     methods = "\n\n".join(f"[[algorithm]]\n{toml_text(table)}" for table in tables)
-    return f"[problem]\n{problem}\n\n[run]\nrounds = {rounds}\n\n{methods}\n"
+    return f"[problem]\n{problem}\n\n[run]\n{toml_text(run)}\n\n{methods}\n"
 
 
 def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
     """Return a table of the best step size of each method, beside the one of its own rule."""
     table = Table(
-        title=f"Best step sizes, by communications to ||grad f||^2 <= {target:g}",
-        caption="x rule: the factor on the method's own rule. never: not reached, with the lowest stationarity",
+        title=f"Best step sizes, by communications to {_goal(tuned, '||grad f||^2 <=', target)}",
+        caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end",
         title_justify="left",
         caption_justify="left",
     )
     for heading in ("method", "step size", "x rule", "comm.", "by the rule", "samples", "bytes"):
         table.add_column(heading, justify="left" if heading in ("method", "step size") else "right")
     for one in tuned:
-        reached = not np.isnan(one.communications[one.best])
-        first = first_row(one.runs[0].history[MAIN], target) if reached else None
+        better = column_of(one.criterion).better or "less"
+        first = first_row(one.runs[0].history[one.criterion], target, better) if one.reached else None
         row, costs = -1 if first is None else first, cost_values(one.runs[0])
         table.add_row(
             one.label,
-            step_text(one.label, one.table),
+            step_text(one.method or one.label, one.table),
             f"{one.scales[one.best]:.3g}",
-            f"{one.communications[one.best]:.4g}" if reached else f"never: {one.stationarity[one.best]:.1e}",
+            f"{one.communications[one.best]:.4g}" if one.reached else f"never: {one.values[one.best]:.2g}",
             _by_rule(one),
             *(cost_text(COSTS[name], costs[name][row]) for name in ("samples", "bytes")),
         )
     return table
+
+
+def _goal(tuned: Sequence[Tuned], stationarity: str, target: float) -> str:
+    """Return what had to be reached, such as "test accuracy >= 0.9"."""
+    column = column_of(tuned[0].criterion)
+    if column.name == MAIN:
+        return f"{stationarity} {target:g}"
+    return f"{column.symbol or column.name} {'>=' if column.better == 'more' else '<='} {target:g}"
 
 
 def _by_rule(one: Tuned) -> str:
@@ -131,20 +140,22 @@ def sensitivity_figure(tuned: Sequence[Tuned], target: float, rounds: int) -> Fi
     axes = figure.subplots()
     for number, one in enumerate(tuned):
         style = line_style(number)
-        reached = not np.isnan(one.communications[one.best])
-        label = one.label if reached else f"{one.label} (never)"
+        label = one.label if one.reached else f"{one.label} (never)"
         x, y = one.scales, one.communications
         axes.plot(x, y, **style, marker="o", markersize=3.5, label=label)
-        if reached:
+        if one.reached:
             best = (one.scales[one.best], one.communications[one.best])
             axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=style["color"])
     axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    if any(one.reached for one in tuned):
+        axes.set_yscale("log")
+    else:  # nothing to draw, and a logarithmic axis needs positive numbers
+        axes.text(0.5, 0.5, "No method reached the target.", ha="center", va="center", transform=axes.transAxes)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
-    axes.set_ylabel(f"communications to ‖∇f‖² ≤ {target:g}")
+    axes.set_ylabel(f"communications to {_goal(tuned, '‖∇f‖² ≤', target)}")
     axes.set_title(f"gaps: not reached within {rounds} rounds", fontsize=9, loc="right", color="0.4")
     clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)

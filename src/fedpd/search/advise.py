@@ -17,8 +17,9 @@ from fedpd import theory
 from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.core import Problem
+from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.engine.run import Run
-from fedpd.engine.simulate import simulate
+from fedpd.engine.simulate import Participating, RunOptions, simulate
 from fedpd.experiments.calls import build_algorithm
 from fedpd.search.sweep import first_below
 from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
@@ -83,6 +84,8 @@ def advise(
     floor: float | None = None,
     pilot: int = 100,
     progress: StepFunction | None = None,
+    participation: Participating = 1.0,
+    stragglers: float = 0.0,
 ) -> Advice:
     """Measure L and delta, and find eta, the local step, Q, p, rounds, samples and bytes for ||grad f||^2 <= epsilon.
 
@@ -92,6 +95,8 @@ def advise(
         floor: A lower bound of f; None: f at the minimiser if that is known, else 0, as for losses >= 0.
         pilot: The rounds for which the recommended setting is tried.
         progress: A function of (what, done, of).
+        participation: Who takes part in a round, as for `simulate`. The recommended setting is tried with it.
+        stragglers: The probability that an agent does only some of its local steps in a round; likewise.
 
     Returns:
         The constants of the problem, a guaranteed setting and a recommended one.
@@ -102,6 +107,9 @@ def advise(
     def tell(what: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(what, done, total)
 
+    everyone = participation_rule(participation, problem.agents, pilot) is None
+    idle = straggler_rule(stragglers) is not None
+    conditions: RunOptions = {"participation": participation, "stragglers": stragglers}
     smoothness = theory.smoothness_constants(problem, progress=tell("measuring L"))
     similarity = theory.similarity(problem, epsilon=epsilon, progress=tell("measuring delta"))
     gap, gap_how = _gap(problem, floor)
@@ -114,13 +122,13 @@ def advise(
         gap,
         gap_how,
         printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
-        _guaranteed(problem, epsilon, smoothness, similarity, gap, eta),
-        _recommended(problem, epsilon, smoothness, pilot, tell("trying the recommended setting")),
+        _guaranteed(problem, epsilon, smoothness, similarity, gap, eta, everyone and not idle),
+        _recommended(problem, epsilon, smoothness, pilot, conditions, everyone, tell("trying the recommended setting")),
     )
 
 
 def _delta(problem: Problem) -> float:
-    """An upper bound of ||grad f_i(x) - grad f(x)|| for all x and i, where one is known."""
+    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity where none is known."""
     if problem.answer.heterogeneity is not None:
         return problem.answer.heterogeneity
     found = theory.delta_bound(problem)
@@ -128,7 +136,7 @@ def _delta(problem: Problem) -> float:
 
 
 def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
-    """An upper bound of f(x^0) - inf f, and why."""
+    """Return an upper bound of f(x^0) - inf f, and how it is known."""
     start = theory.objective(problem, problem.start)
     if floor is not None:
         at_most("floor", floor, start, f"It is a lower bound of f, and f(x^0) = {start:.6g}")
@@ -141,9 +149,15 @@ def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
 
 
 def _guaranteed(
-    problem: Problem, epsilon: float, smoothness: Smoothness, similarity: Similarity, gap: float, eta: float
+    problem: Problem,
+    epsilon: float,
+    smoothness: Smoothness,
+    similarity: Similarity,
+    gap: float,
+    eta: float,
+    everyone: bool,
 ) -> Setting:
-    """Theorem 1 with gradient descent as the oracle; p > 0 only where delta is known for all x."""
+    """Return the setting that Theorem 1 proves, with gradient descent; p > 0 only where delta is known for all x."""
     L, delta = smoothness.value, _delta(problem)
     p = rates.guaranteed_skip_probability(epsilon, delta, L, eta) if np.isfinite(delta) else 0.0
     p = p if p >= WORTHWHILE else 0.0
@@ -162,22 +176,32 @@ def _guaranteed(
         communications,
         float(rounds) * iterations * problem.samples,
         communications * 2 * problem.agents * _model_bytes(problem),
-        f"Theorem 1, corrected: the mean of ||grad f||^2 over the rounds; {known}",
+        f"Theorem 1, corrected: the mean of ||grad f||^2 over the rounds; {known}"
+        + (
+            "" if everyone else "; it assumes that all agents do all their steps in every round, which they do not here"
+        ),
     )
 
 
 def _recommended(
-    problem: Problem, epsilon: float, smoothness: Smoothness, pilot: int, progress: Callable[[int, int], None]
+    problem: Problem,
+    epsilon: float,
+    smoothness: Smoothness,
+    pilot: int,
+    conditions: RunOptions,
+    everyone: bool,
+    progress: Callable[[int, int], None],
 ) -> Setting:
-    """eta = 1/L, tried."""
+    """Return the setting with eta = 1/L, as tried; p="auto" needs all agents in every communication."""
     L = smoothness.value
     oracle = {"name": "gd", "step": 1 / (2 * L), "iterations": ITERATIONS}
     table = {"label": "FedPD, recommended", "name": "fedpd", "eta": 1 / L, "oracle": oracle}
-    table |= {} if smoothness.exact else {"p": "auto"}
+    table |= {} if smoothness.exact or not everyone else {"p": "auto"}
     algorithm = build_algorithm({key: value for key, value in table.items() if key != "label"}, pilot)
+    options: RunOptions = {**conditions, "progress": lambda done, total, _: progress(done, total)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # `how` says it
-        run = simulate(algorithm, problem, rounds=pilot, progress=lambda done, total, _: progress(done, total))
+        run = simulate(algorithm, problem, rounds=pilot, **options)
     return _tried(table, run, epsilon)
 
 

@@ -1,62 +1,81 @@
-"""A grid of hyper-parameters and seeds, run as one compiled program.
+"""Run a grid of hyper-parameters and seeds in as few compiled programs as possible.
 
-Hyper-parameters are traced arrays, not constants: the program is `simulate`'s, vectorised over the points of the grid,
-so that agents' data is read once for all of them, and nothing is compiled again for another value.
+Numbers are traced arrays, not constants: the program is `simulate`'s, vectorised over the points of the grid, so that
+the agents' data are read once for all of them, and nothing is compiled again for another value.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
 
-from fedpd.base.checks import FedpdError, check_seeds, refuse
+from fedpd.base.checks import FedpdError, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
 from fedpd.core import Algorithm, Problem
+from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
 from fedpd.engine.history import first_row
+from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
-
-Point = dict[str, Any]
+from fedpd.search.grid import FromSpecs, Grid, Group, Point, Source, lay_out
 
 
 class Sweep(NamedTuple):
-    """The runs of a grid: `runs[i][j]` is `points[i]` with `seeds[j]`."""
+    """The runs of a grid.
+
+    Attributes:
+        points: The points: a value for each name of the grid.
+        seeds: The seeds.
+        runs: `runs[i][j]` is the run of `points[i]` with `seeds[j]`.
+    """
 
     points: tuple[Point, ...]
     seeds: tuple[int, ...]
     runs: tuple[tuple[Run, ...], ...]
 
-    def costs(self, target: float, column: str = "communications") -> np.ndarray:
-        """(points, seeds): the column's value when stationarity first came down to `target`; NaN where it never did."""
-        return np.array([[first_below(run, target, column) for run in runs] for runs in self.runs])
+    def costs(self, target: float, column: str = "communications", criterion: str = "stationarity") -> np.ndarray:
+        """Return what each run had spent when it first reached a target.
+
+        Args:
+            target: The value to reach.
+            column: The cost: a column of the history, e.g. "communications", "samples" or "bytes_up".
+            criterion: The column that has to reach the target, e.g. "stationarity" or "test_accuracy".
+
+        Returns:
+            (points, seeds) values of the column; NaN where the target was never reached.
+        """
+        return np.array([[first_below(run, target, column, criterion) for run in runs] for runs in self.runs])
 
 
 def sweep(
-    build: Callable[..., Algorithm],
+    build: Source,
     problem: Problem,
-    grid: Mapping[str, Sequence[float]],
+    grid: Grid,
     *,
     rounds: int,
     seeds: Sequence[int] = (0,),
     static: Sequence[str] = (),
     **options: Unpack[RunOptions],
 ) -> Sweep:
-    """Run build(**point) for every point of the grid and every seed.
+    """Run a method for every point of a grid and every seed.
+
+    Points that differ only in numbers share one compiled program. An oracle, a text or a batch size makes another one.
 
     Args:
-        build: Makes the method from a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). It is called with
-            traced numbers, so it may compute with them, but not branch on them.
+        build: A method, whose settings the grid names; a dot leads into its oracle: "oracle.batch". Or a function that
+            makes the method from a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). The function is
+            called with traced numbers, so it may compute with them, but not branch on them.
         problem: The problem.
-        grid: Names and their values; the points are their product, the last name varying fastest.
+        grid: Names and their values; the points are their product, the last name varying fastest. Values may be
+            numbers, texts, oracles and None. The names "participation" and "stragglers" are those of `simulate`.
         rounds: T, the number of rounds.
         seeds: The seeds of every point.
         static: Names whose values are constants of the program, which is then compiled for each of them: what must not
-            be traced, e.g. `iterations` of a stochastic oracle.
+            be traced, e.g. `iterations` of a stochastic oracle that a function makes.
         **options: As of `simulate`: participation, record, checkpoints and so on.
 
     Returns:
@@ -64,26 +83,33 @@ def sweep(
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems
+        >>> problem = problems.random_quadratic(agents=4, dimension=3)
+        >>> algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(step=0.2, iterations=8))
+        >>> tried = sweep(algorithm, problem, {"eta": [0.3, 1.0], "oracle.iterations": [2, 8]}, rounds=99)
+        >>> tried.points[1], tried.costs(target=1e-4).shape
+        ({'eta': 0.3, 'oracle.iterations': 8}, (4, 1))
         >>> build = lambda eta: algorithms.fedpd(eta=eta, oracle=oracles.gd(step=1 / (1 + 1 / eta), iterations=8))
-        >>> tried = sweep(build, problems.random_quadratic(agents=4, dimension=3), {"eta": [0.3, 1.0]}, rounds=99)
-        >>> slow, quick = tried.costs(target=1e-4)[:, 0]
+        >>> slow, quick = sweep(build, problem, {"eta": [0.3, 1.0]}, rounds=99).costs(target=1e-4)[:, 0]
         >>> bool(quick < slow)
         True
     """
-    points, chosen = _points(grid, static), with_defaults(options)
+    if not isinstance(build, Algorithm | FromSpecs) and not callable(build):
+        refuse("build", build, "must be a method, or a function that makes one", "Give e.g. algorithms.fedpd(...)")
     check_seeds("seeds", seeds)
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for i, point in enumerate(points):
-        groups.setdefault(tuple(point[name] for name in static), []).append(i)
+    points, methods, groups = lay_out(build, grid, static, problem, rounds)
+    for name, value in options.items():
+        if name in groups[0].options:
+            refuse(name, value, "is in the grid as well", "Give it once")
+    chosen = with_defaults(options)
+    plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # all are checked before one runs
     runs: dict[int, tuple[Run, ...]] = {}
     with shown(chosen["progress"]) as bar:
-        for number, (fixed, members) in enumerate(groups.items()):
-            group = [points[i] for i in members]
-            constants = dict(zip(static, fixed, strict=True))
+        for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):
             listen = _part_of(bar, f"sweep of {len(points)} points", number * rounds, rounds * len(groups))
             own = chosen if len(groups) == 1 else _own_folder(chosen, number)
-            found = _run(build, problem, group, constants, rounds, seeds, own, listen)
-            runs |= dict(zip(members, found, strict=True))
+            found = _run(plan, [methods[i] for i in group.members for _ in seeds], own, listen)
+            for at, i in enumerate(group.members):
+                runs[i] = found[at * len(seeds) : (at + 1) * len(seeds)]
     return Sweep(tuple(points), tuple(seeds), tuple(runs[i] for i in range(len(points))))
 
 
@@ -102,69 +128,50 @@ def _own_folder(options: RunOptions, number: int) -> RunOptions:
     return options if folder is None else {**options, "checkpoints": Path(folder) / f"program-{number:03d}"}
 
 
-def first_below(run: Run, target: float, column: str = "communications") -> float:
-    """Return what a run had spent when its stationarity first came down to `target`; NaN where it never did."""
-    row = first_row(run.history["stationarity"], target)
+def first_below(run: Run, target: float, column: str = "communications", criterion: str = "stationarity") -> float:
+    """Return what a run had spent when the criterion first reached the target; NaN where it never did.
+
+    Args:
+        run: The run.
+        target: The value to reach: from above if less of the criterion is better, otherwise from below.
+        column: The cost.
+        criterion: A column of the history.
+    """
+    for name in (column, criterion):
+        choice("column", name, run.history)
+    row = first_row(run.history[criterion], target, column_of(criterion).better or "less")
     return float("nan") if row is None else float(run.history[column][row])
 
 
-def _points(grid: Mapping[str, Sequence[float]], static: Sequence[str]) -> list[Point]:
-    remedy = 'Give e.g. {"eta": [0.1, 0.3, 1.0]}'
-    if not grid or not all(len(values) for values in grid.values()):
-        refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
-    for name in static:
-        if name not in grid:
-            refuse("static", name, "is not in the grid", f"The grid has: {', '.join(grid)}")
-    for name, values in grid.items():
-        for value in values:
-            if name not in static and (isinstance(value, str) or not np.isscalar(value)):
-                rule = "must be a number, since it is traced"
-                refuse(f"grid[{name!r}]", value, rule, f"Leave it to build, or name it in static=[{name!r}]")
-    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-
-
-def _run(
-    build: Callable[..., Algorithm],
-    problem: Problem,
-    points: list[Point],
-    constants: Point,
-    rounds: int,
-    seeds: Sequence[int],
-    options: RunOptions,
-    listen: Listener,
-) -> list[tuple[Run, ...]]:
-    """Run all points that share the constants, times all seeds, as variants of one program."""
-    examples = [build(**point) for point in points]  # validates concrete numbers, and names the runs
-    names = [name for name in points[0] if name not in constants]
-    repeated = [point for point in points for _ in seeds]
+def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], options: RunOptions) -> Plan:
+    """Return the plan of a group's points, times all seeds, as variants of one program."""
+    own: RunOptions = {**options, **group.options}  # type: ignore[typeddict-item]  # its names are in RUN
     with scope(problem.double):
-        columns = {name: np.array([point[name] for point in repeated]) for name in names}
-        plan = make_plan(examples[0], problem, rounds, list(seeds) * len(points), True, options)
-        plan = plan._replace(
-            build=_partial_form(build, constants, plan.algorithm is not examples[0]),
-            settings={name: column.astype(_dtype(column, problem.double)) for name, column in columns.items()},
-        )
+        plan = make_plan(group.first, problem, rounds, list(seeds) * len(group.members), True, own)
+    if not group.traced:
+        return plan
+    columns = {name: np.repeat(np.array(column), len(seeds)) for name, column in group.traced.items()}
+    return plan._replace(
+        build=group.build if plan.algorithm is group.first else group.partial,
+        settings={name: column.astype(_dtype(column, problem.double)) for name, column in columns.items()},
+    )
+
+
+def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: Listener) -> tuple[Run, ...]:
+    """Run all variants of a plan at once; `methods` are theirs, with concrete numbers."""
+    with scope(plan.problem.double):
         try:
             driver = Driver(plan)
             drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:
+            if not plan.settings:
+                raise
             reason = str(error).splitlines()[0].rstrip(".")
             raise FedpdError(
-                f"the grid over {', '.join(names)} cannot be one program ({reason}). Name what has to be a constant in "
-                "static=[...], e.g. the iterations of a stochastic oracle."
+                f"the grid over {', '.join(plan.settings)} cannot be one program ({reason}). Name what has to be a "
+                "constant in static=[...], e.g. the iterations of a stochastic oracle."
             ) from error
-        found = results(driver, [examples[i // len(seeds)] for i in range(len(repeated))])
-    return [tuple(found[i : i + len(seeds)]) for i in range(0, len(found), len(seeds))]
-
-
-def _partial_form(build: Callable[..., Algorithm], constants: Point, partial: bool) -> Callable[..., Algorithm]:
-    """Return `build` with its constants; in the method's form for agents that come and go, where they do."""
-
-    def made(**traced: Any) -> Algorithm:
-        algorithm = build(**constants, **traced)
-        return (algorithm.away.partial or algorithm) if partial else algorithm
-
-    return made
+        return results(driver, methods)
 
 
 def _dtype(column: np.ndarray, double: bool) -> Any:

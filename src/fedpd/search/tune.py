@@ -1,38 +1,50 @@
 """Find each method's best step size with the same number of tries, so that a comparison is fair.
 
 Every method has one knob: a factor on the step sizes of its own rule (its card), that is eta, step or 1/rho. The tries
-of a method are one `sweep` over that factor. Its best is the one with the fewest communications to a target.
+of a method are one `sweep` over that factor. The best try has the fewest communications to a target.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpd import theory
 from fedpd.algorithms import variants
-from fedpd.base.checks import at_least, choice, count, positive, refuse
+from fedpd.base.checks import at_least, choice, count, nearest, positive, refuse
 from fedpd.base.progress import StepFunction
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Algorithm, Mixing, Problem
+from fedpd.engine.columns import KNOWN, RECORDABLE, Column
 from fedpd.engine.run import Run
+from fedpd.engine.simulate import Participating
 from fedpd.experiments.calls import table_of
+from fedpd.experiments.remake import with_settings
+from fedpd.search.grid import RUN, Build, FromSpecs, Grid, Source
 from fedpd.search.sweep import sweep
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-4, 17))  # 1/4 to 256, by a factor of sqrt(2)
 METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAFFOLD")
 
 
+STATIONARITY = 1e-10  # the target of the stationarity, if none is given
+
+
 class Tuned(NamedTuple):
     """The tries of one method.
 
     Attributes:
-        label: The method's label.
+        label: The method's label, with the settings of the grid if there is one.
         scales: (P,) factors on the step sizes of its own rule.
         communications: (P,) communications to the target, mean over seeds; NaN where a seed did not reach it.
         stationarity: (P,) stationarity at the end, the largest over seeds.
         best: The index of the best factor.
         table: The method at the best factor, as a table of an experiment file.
         runs: The runs at the best factor, one per seed.
+        method: The method's label in `algorithms.variants()`.
+        settings: The settings of the grid that these tries share.
+        criterion: The column that had to reach the target.
+        values: (P,) the criterion at the end, the worst over seeds.
     """
 
     label: str
@@ -42,73 +54,191 @@ class Tuned(NamedTuple):
     best: int
     table: dict[str, Any]
     runs: tuple[Run, ...]
+    method: str = ""
+    settings: Mapping[str, Any] = MappingProxyType({})
+    criterion: str = "stationarity"
+    values: np.ndarray = np.zeros(0)
+
+    @property
+    def reached(self) -> bool:
+        """Whether any factor reached the target."""
+        return not bool(np.isnan(self.communications[self.best]))
+
+
+class Task(NamedTuple):
+    """What every method is asked for."""
+
+    problem: Problem
+    L: float
+    criterion: Column
+    target: float
+    rounds: int
+    scales: Sequence[float]
+    seeds: Sequence[int]
+    grid: Grid
+    options: dict[str, Any]
 
 
 def tune(
     problem: Problem,
     *,
-    methods: Sequence[str] = METHODS,
-    target: float = 1e-10,
+    methods: Sequence[str] | None = None,
+    target: float | None = None,
     rounds: int = 200,
     scales: Sequence[float] = SCALES,
     seeds: Sequence[int] = (0,),
     L: float | None = None,
     progress: StepFunction | None = None,
+    criterion: str = "stationarity",
+    grid: Grid | None = None,
+    participation: Participating = 1.0,
+    stragglers: float = 0.0,
+    record: Sequence[str | Column] | None = None,
 ) -> list[Tuned]:
-    """Find for each method the step with the fewest communications to a target, or else the lowest stationarity.
+    """Find for each method the step with the fewest communications to a target, or else the best value at the end.
 
     Args:
         problem: The problem.
-        methods: Labels of `algorithms.variants()`.
-        target: The stationarity to reach.
+        methods: Labels of `algorithms.variants()`; None: `METHODS`, without those that need all agents where only some
+            take part.
+        target: The value of the criterion to reach; None: a stationarity of 1e-10. Other criteria need a target.
         rounds: The rounds of each try.
         scales: Factors on the step sizes of each method's own rule.
         seeds: Seeds; all of them must reach the target.
         L: The smoothness from which the rules start; None: `theory.smoothness` finds it.
         progress: A function of (method, rounds done, rounds in all).
+        criterion: The column of the history that has to reach the target, e.g. "test_accuracy" or "loss".
+        grid: Other settings to try with all factors, as for `sweep`: {"oracle.batch": [1, 10]} or
+            {"participation": [0.1, 1.0]}.
+        participation: Who takes part in a round, as for `simulate`.
+        stragglers: The probability that an agent does only some of its local steps in a round.
+        record: What else to measure, as for `simulate`.
 
     Returns:
-        The tries of each method, in the order of `methods`.
+        The tries of each method, in the order of `methods`; with a grid, those of each method and point of the grid.
+
+    Raises:
+        FedpdError: An argument cannot be used; the sentence says which, why, and what to do.
     """
-    positive("target", target, "Give a stationarity, e.g. 1e-10")
+    judged, record = _criterion(problem, criterion, record)
     count("rounds", rounds, "Give the rounds of each try, e.g. 200")
     if not len(scales):
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
     for scale in scales:
         positive("scales", scale, "Give factors on the step sizes of each method's rule, e.g. [0.5, 1, 2]")
-    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
+    run = {"participation": participation, "stragglers": stragglers}
+    options = {"record": record} | {name: value for name, value in run.items() if name not in (grid or {})}
+    target = target_of(criterion, target)
+    if methods is None:
+        methods = usable(METHODS, *(grid or {}).get("participation", [participation]))
+    if isinstance(methods, str):
+        refuse("methods", methods, "must be a list of labels", f"Give e.g. [{methods!r}]")
     for method in methods:
         choice("methods", method, variants())
-    return [_tune(problem, method, L, target, rounds, scales, seeds, progress) for method in methods]
+    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
+    task = Task(problem, L, judged, target, rounds, scales, seeds, grid or {}, options)
+    return [tuned for method in methods for tuned in _tune(task, method, progress)]
 
 
-def _tune(
-    problem: Problem,
-    label: str,
-    L: float,
-    target: float,
-    rounds: int,
-    scales: Sequence[float],
-    seeds: Sequence[int],
-    progress: StepFunction | None,
-) -> Tuned:
-    rule = variants()[label].rule
+def usable(methods: Iterable[str], *participation: Participating) -> list[str]:
+    """Return the labels of the methods that can run with these participations: some methods need all agents."""
+    partial = any(np.any(np.asarray(share) != 1) for share in participation)
+    return [label for label in methods if not (partial and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
 
-    def build(scale: Any) -> Algorithm:
-        return rule(L, problem.agents, scale)
+
+def _needs_everyone(algorithm: Algorithm) -> bool:
+    algorithm = algorithm.away.partial or algorithm
+    return algorithm.away.everyone or any(isinstance(one.aggregate, Mixing) for one in algorithm.exchanges)
+
+
+def _criterion(
+    problem: Problem, name: str, record: Sequence[str | Column] | None
+) -> tuple[Column, Sequence[str | Column] | None]:
+    """Return the column of a criterion, and what has to be recorded for it."""
+    own = {one.name: one for one in record or () if isinstance(one, Column)}
+    known = {key: column for key, column in (KNOWN | own).items() if column.kind == "value" and column.better}
+    if name not in known:
+        refuse("criterion", name, "is no column that can be better or worse", nearest(name, known))
+    words = [word for word, columns in RECORDABLE.items() if name in {column.name for column in columns}]
+    if "accuracy" in words and problem.evaluation is None:
+        remedy = "Give data with test samples, e.g. data.split(data, 0.2), or another criterion"
+        refuse("criterion", name, "needs a problem with test samples", remedy)
+    missing = [word for word in words if word not in (record or ()) and not (word == "accuracy" and record is None)]
+    return known[name], [*(record or ()), *missing] if missing else record
+
+
+def target_of(criterion: str, target: float | None) -> float:
+    """Return the value of the criterion to reach; the stationarity has a usual one."""
+    if criterion == "stationarity":
+        target = STATIONARITY if target is None else target
+        return positive("target", target, "Give a stationarity, e.g. 1e-10")
+    if target is None:
+        refuse("target", None, f"must be given for {criterion}", "Give the value to reach, e.g. 0.9 for an accuracy")
+    return at_least("target", target, -np.inf, f"Give the value of {criterion} to reach")
+
+
+def _tune(task: Task, method: str, progress: StepFunction | None) -> list[Tuned]:
+    """Return the tries of one method, for each point of the grid."""
+    rule, problem = variants()[method].rule, task.problem
+
+    def build(scale: Any, **settings: Any) -> Algorithm:
+        made = rule(task.L, problem.agents, scale)
+        return with_settings(made, settings) if settings else made
 
     def show(done: int, total: int, stationarity: float) -> None:
         if progress is not None:
-            progress(label, done, total)
+            progress(method, done, total)
 
-    swept = sweep(build, problem, {"scale": list(scales)}, rounds=rounds, seeds=seeds, progress=show)
-    communications = swept.costs(target).mean(axis=1)  # NaN where any seed is
-    last = np.array([max(_last(run) for run in runs) for runs in swept.runs])
-    order = np.lexsort((last, np.where(np.isnan(communications), np.inf, communications)))
+    source: Source = FromSpecs(build) if task.grid else lambda scale: build(scale)
+    grid = {**task.grid, "scale": list(task.scales)}
+    tried = sweep(source, problem, grid, rounds=task.rounds, seeds=task.seeds, progress=show, **task.options)
+    costs = tried.costs(task.target, criterion=task.criterion.name).mean(axis=1)  # NaN where any seed is
+    number = len(task.scales)
+    found = []
+    for first in range(0, len(tried.points), number):
+        settings = {name: value for name, value in tried.points[first].items() if name != "scale"}
+        part = slice(first, first + number)
+        found.append(_tuned(task, method, build, settings, costs[part], tried.runs[part]))
+    return found
+
+
+def _tuned(
+    task: Task,
+    method: str,
+    build: Build,
+    settings: dict[str, Any],
+    costs: np.ndarray,
+    runs: Sequence[tuple[Run, ...]],
+) -> Tuned:
+    """Return the tries of one method with one setting of the grid: all factors, and the best of them."""
+    less = task.criterion.better == "less"
+    worst = max if less else min
+    values = np.array([worst(_last(run, task.criterion) for run in several) for several in runs])
+    order = np.lexsort((values if less else -values, np.where(np.isnan(costs), np.inf, costs)))
     best = int(order[0])
-    table = {"label": label} | table_of(build(scales[best]).spec)
-    return Tuned(label, np.array(scales), communications, last, best, table, swept.runs[best])
+    own = {name: value for name, value in settings.items() if name not in RUN}
+    label = ", ".join((method, *(f"{name}={_word(value)}" for name, value in settings.items())))
+    return Tuned(
+        label,
+        np.array(task.scales),
+        costs,
+        np.array([max(_last(run, KNOWN["stationarity"]) for run in several) for several in runs]),
+        best,
+        {"label": label} | table_of(build(task.scales[best], **own).spec),
+        runs[best],
+        method,
+        settings,
+        task.criterion.name,
+        values,
+    )
 
 
-def _last(run: Run) -> float:
-    return np.inf if run.diverged is not None else float(run.history["stationarity"][-1])
+def _word(value: Any) -> str:
+    return getattr(value, "description", None) or (f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _last(run: Run, column: Column) -> float:
+    """Return a run's last value of a column; one that diverged has the worst."""
+    if run.diverged is not None:
+        return np.inf if column.better == "less" else -np.inf
+    return float(run.history[column.name][-1])

@@ -1,0 +1,193 @@
+"""The problems of experiment files: functions whose arguments a [problem] table can hold.
+
+The first argument of a problem in Python is often an array or a function. In a file, `data` takes its place: a loader,
+or a function of the user's own that returns the data.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from fedpd import data as datasets
+from fedpd import problems
+from fedpd.base.checks import at_least, choice, count, refuse
+from fedpd.core import UNKNOWN, Problem
+from fedpd.data import Federated
+from fedpd.problems import networks
+
+Functions = Mapping[str, Callable[..., Any]]
+DATA: Functions = {
+    "weak": datasets.weakly_noniid,
+    "strong": datasets.strongly_noniid,
+    "strong_program": datasets.program_strongly_noniid,
+}
+NETWORKS: Functions = {
+    "MLP": networks.MLP,
+    "SmallCNN": networks.SmallCNN,
+    "LeafCNN": networks.LeafCNN,
+    "GRU": networks.GRU,
+}
+LOADED = (
+    'Give a loader, e.g. data = { name = "parquet", ... }, or a function of your own, data = { name = "module:load" }'
+)
+
+
+def _prepared(
+    data: Any, agents: int | None, test_share: float, title: str | None, seed: int, standardise: bool
+) -> Federated:
+    """Return federated data as the keys of a [problem] table ask for it."""
+    if not isinstance(data, Federated):
+        refuse("data", data if isinstance(data, str) else type(data).__name__, "must be federated data", LOADED)
+    if title is not None:
+        data = replace(data, name=title)
+    if agents is not None:
+        data = datasets.merge(data, datasets.paper_groups(data.agents, agents))
+    if test_share:
+        data = datasets.split(data, test_share, seed=seed)
+    if not isinstance(standardise, bool):
+        refuse("standardise", standardise, "must be true or false", "Write standardise = true")
+    return datasets.standardise(data)[0] if standardise else data
+
+
+def _logistic(
+    data: Any = "strong",
+    agents: int | None = None,
+    samples: int | None = None,
+    dimension: int | None = None,
+    seed: int = 0,
+    alpha: float = 1.0,
+    beta: float = 0.1,
+    start: Any = 0.0,
+    title: str | None = None,
+    standardise: bool = False,
+) -> Problem:
+    """Return penalised logistic regression: of the paper's generated data, or of loaded data with two classes.
+
+    `start` is x^0: a number for all its entries, or a list. `agents`, `samples` and `dimension` are those of generated
+    data, by default 100, 400 and 20.
+    """
+    count("seed", seed, "The seed of the data, an integer", least=0)
+    if isinstance(data, str):
+        generate = DATA[choice("data", data, DATA)]
+        if standardise:
+            refuse("standardise", standardise, "is for loaded data, and these are generated", f"Leave it out. {LOADED}")
+        sizes = {"agents": agents, "samples": samples, "dimension": dimension}
+        features, labels = generate(**{key: size for key, size in sizes.items() if size is not None}, seed=seed)
+    else:
+        for name, value in (("samples", samples), ("dimension", dimension)):
+            if value is not None:
+                refuse(name, value, "is for generated data, and these are loaded", "Leave it out")
+        features, labels = _signed(data, agents, seed, standardise)
+    problem = problems.penalized_logistic(features, labels, alpha, beta)
+    return replace(problem, start=_start(start, problem.start), name=title or problem.name)
+
+
+def _signed(data: Any, agents: int | None, seed: int, standardise: bool) -> tuple[Any, Any]:
+    """Return features and labels -1 and +1 of loaded data: the smaller class is -1."""
+    if isinstance(data, tuple) and len(data) == 2 and not isinstance(data, Federated):
+        return (datasets.standardise(data[0])[0] if standardise else data[0]), data[1]
+    loaded = _prepared(data, agents, 0.0, None, seed, standardise)
+    if len(loaded.classes) != 2:
+        refuse("classes", loaded.classes.tolist(), "must be two for logistic regression", 'Use name = "network"')
+    features = [samples["x"].reshape(len(samples["x"]), -1) for samples in loaded.train]
+    return features, [np.where(samples["y"] == loaded.classes[1], 1, -1) for samples in loaded.train]
+
+
+def _start(start: Any, usual: np.ndarray) -> np.ndarray:
+    if isinstance(start, list | np.ndarray):
+        given = np.asarray(start, usual.dtype)
+        if given.shape != usual.shape:
+            refuse("start", start, f"must have {len(usual)} entries", "Give x^0, or one number for all its entries")
+        return given
+    at_least("start", start, -math.inf, "Give a number, every entry of x^0, or a list")
+    return np.full_like(usual, start)
+
+
+def _network(
+    model: Any,
+    data: Any,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    standardise: bool = False,
+) -> Problem:
+    """Return a network on federated data.
+
+    `agents` merges its clients as the paper does, `test_share` is the share of each that is set aside for tests.
+    """
+    data = _prepared(data, agents, test_share, title, seed, standardise)
+    if isinstance(model, str):
+        choice("model", model, NETWORKS)
+        model = NETWORKS[model](classes=len(data.classes))
+    elif isinstance(model, type) and issubclass(model, nn.Module):
+        refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
+    return problems.network(model, data, seed=seed, l2=l2)
+
+
+def _classification(
+    apply: Any,
+    data: Any,
+    start: Any,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    normalisation: Any = None,
+    standardise: bool = False,
+) -> Problem:
+    """Return the classification of federated data by a function of the user's own that returns scores."""
+    data = _prepared(data, agents, test_share, title, seed, standardise)
+    return problems.classification(apply, data, _arrays(start), l2=l2, normalisation=normalisation)
+
+
+def _from_losses(
+    losses: Any,
+    data: Any,
+    start: Any,
+    penalty: Any = None,
+    weights: Any = None,
+    block: int | None = None,
+    answer: Any = UNKNOWN,
+    title: str = "problem",
+    standardise: bool = False,
+) -> Problem:
+    """Return a problem from a loss of the user's own; of federated data, the training samples are taken."""
+    if isinstance(data, Federated):
+        data = _prepared(data, None, 0.0, None, 0, standardise).train
+    elif standardise:
+        refuse("standardise", standardise, "is for federated data", "Call data.standardise in your loader")
+    if not callable(losses):
+        refuse("losses", losses, "must be a function", 'Write losses = "my_module:losses"')
+    return problems.from_losses(
+        losses, data, _arrays(start), penalty=penalty, weights=weights, block=block, answer=answer, name=title
+    )
+
+
+def _quadratic(hessians: Any, linear: Any, start: Any = None) -> Problem:
+    """Return the problem of quadratics with these matrices and vectors."""
+    start = None if start is None else _arrays(start)
+    return problems.quadratic(np.asarray(hessians, float), np.asarray(linear, float), start=start)
+
+
+def _arrays(start: Any) -> Any:
+    """Return a model; numbers of a file become an array."""
+    return np.asarray(start, float) if isinstance(start, int | float | list) else start
+
+
+PROBLEMS: Functions = {
+    "penalized_logistic": _logistic,
+    "network": _network,
+    "classification": _classification,
+    "from_losses": _from_losses,
+    "quadratic": _quadratic,
+    "random_quadratic": problems.random_quadratic,
+    "opposing_quadratics": problems.opposing_quadratics,
+    "hard_instance": problems.hard_instance,
+}

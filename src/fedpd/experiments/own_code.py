@@ -1,0 +1,209 @@
+"""The user's own code in an experiment file: "my_module:my_method" names a function of a module.
+
+A module is looked for beside the experiment file, then on Python's path. Two different modules of one name are refused,
+so a file beside the experiment never takes the place of an installed package, nor the other way round. Locating a
+module runs nothing. Only what is asked to run an experiment imports it; a report never does.
+"""
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedpd.base.checks import FedpdError, nearest
+
+NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+REFERENCE = re.compile(f"({NAME}):({NAME})")
+# The arguments that may be a text "my_module:thing", which stands for that thing itself. A table with such a name is a
+# call of it, for any argument.
+KEYS = (
+    *("losses", "penalty", "apply", "normalisation", "answer", "weights", "start", "hessians", "linear"),
+    *("data", "model", "oracle", "optimizer", "step", "p", "g", "draw", "mixing", "record", "log", "callback"),
+)
+Find = Callable[[str], Any]  # "my_module:thing" -> the thing
+
+
+class Code(NamedTuple):
+    """A module of the user's own, and the file that it is in."""
+
+    module: str
+    path: Path
+
+
+def is_reference(value: Any) -> bool:
+    """Return whether a value of an experiment file names the user's own code."""
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
+
+
+def references(table: Any, key: str = "") -> Iterator[str]:
+    """Yield every name of own code in the tables of an experiment file."""
+    if isinstance(table, Mapping):
+        for inner, value in table.items():
+            yield from references(value, inner)
+    elif isinstance(table, list | tuple):
+        for value in table:
+            yield from references(value, key)
+    elif key in ("name", *KEYS) and is_reference(table):
+        yield table
+
+
+def locate(names: Iterable[str], beside: Path | None) -> tuple[Code, ...]:
+    """Return the modules of some references and their files, without running anything.
+
+    Args:
+        names: References, e.g. "my_module:my_method".
+        beside: The folder of the experiment file, which is searched first; None: only Python's path is searched.
+
+    Raises:
+        FedpdError: There is no such module, or there are two of that name.
+    """
+    found = {}
+    for name in names:
+        module = name.partition(":")[0]
+        found[module] = Code(module, _file(module, beside))
+    return tuple(found.values())
+
+
+def announcement(code: Iterable[Code]) -> str:
+    """Return the sentence that says whose code is about to run."""
+    return (
+        f"Running code of {', '.join(f'{one.module} ({one.path})' for one in code)}, which the experiment file names."
+    )
+
+
+def never(reference: str) -> Any:
+    """Refuse to run code: a report only reads."""
+    raise FedpdError(
+        f"{reference!r} is code of the experiment's author, and reading results never runs it. "
+        "Only fedpd run, resume, tune and advise do."
+    )
+
+
+def importing(beside: Path | None) -> Find:
+    """Return a function that imports modules and returns what a reference names.
+
+    Args:
+        beside: The folder of the experiment file; None: only Python's path is searched.
+    """
+
+    def find(reference: str) -> Any:
+        (code,) = locate([reference], beside)
+        name = reference.partition(":")[2]
+        module = _import(code, beside)
+        found: Any = module
+        for part in name.split("."):
+            if not hasattr(found, part):
+                public = [known for known in vars(found) if not known.startswith("_")]
+                raise FedpdError(f"{code.path} has no {name!r}. {nearest(part, public)}")
+            found = getattr(found, part)
+        return found
+
+    return find
+
+
+def _import(code: Code, beside: Path | None) -> Any:
+    """Import a module; its own imports find other modules beside it, after everything that is installed."""
+    loaded = sys.modules.get(code.module)
+    if loaded is not None and Path(getattr(loaded, "__file__", None) or "").resolve() != code.path:
+        raise FedpdError(
+            f"{code.path}: this process has imported another module {code.module!r} already. Rename one of them."
+        )
+    folder = None if beside is None else str(beside.resolve())
+    if folder is not None and folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    try:
+        return importlib.import_module(code.module)
+    except (Exception, SystemExit) as error:
+        raise FedpdError(blame(error, [code]) or f"{code.path}: {_said(error)}. Correct the module.") from error
+
+
+@contextmanager
+def blamed(code: Iterable[Code]) -> Iterator[None]:
+    """Answer an error of the user's own code with a sentence that names the module, the line and the error.
+
+    Raises:
+        FedpdError: The sentence. Other errors pass.
+    """
+    code = tuple(code)
+    try:
+        yield
+    except FedpdError as error:
+        sentence = None if error.__cause__ is None else blame(error.__cause__, code)
+        where = "" if sentence is None else ": ".join(sentence.split(": ")[:2])
+        if where in str(error):  # it says so already, or there is nothing to say
+            raise
+        raise FedpdError(f"{error} ({where})") from error
+    except Exception as error:
+        sentence = blame(error, code)
+        if sentence is None:
+            raise
+        raise FedpdError(sentence) from error
+
+
+def blame(error: BaseException, code: Iterable[Code]) -> str | None:
+    """Return a sentence that names the module, the line and the error, if own code raised it; otherwise None."""
+    files = {os.path.realpath(one.path): one for one in code}
+    if isinstance(error, SyntaxError) and os.path.realpath(error.filename or "") in files:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}. Correct the module."
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if os.path.realpath(frame.filename) in files:
+            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {_said(error)}. Correct the module."
+    return None
+
+
+def _said(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def _file(module: str, beside: Path | None) -> Path:
+    """Return the file of a module: the one beside the experiment file, or else the one on Python's path."""
+    folder = None if beside is None else beside.resolve()
+    others = [entry for entry in sys.path if folder is None or Path(entry or ".").resolve() != folder]
+    here = None if folder is None else _spec(module, [str(folder)])
+    elsewhere = _spec(module, others) or _spec(module, None)
+    top = module.partition(".")[0]
+    if here is not None and (top in sys.stdlib_module_names or (elsewhere and elsewhere.origin != here.origin)):
+        other = "one of Python's own" if elsewhere is None else elsewhere.origin
+        raise FedpdError(f"{here.origin}: there is another module of that name, {other}. Rename yours.")
+    spec = here or elsewhere
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        place = "on Python's path" if folder is None else f"in {folder} nor on Python's path"
+        raise FedpdError(
+            f"there is no module {module!r} {place}. Put {module.replace('.', '/')}.py beside the experiment file, or "
+            "set PYTHONPATH to the folder that it is in."
+        )
+    return Path(spec.origin).resolve()
+
+
+def _spec(module: str, path: list[str] | None) -> ModuleSpec | None:
+    """Return where a module is, without importing it or the packages around it.
+
+    Args:
+        module: Its name, with dots.
+        path: The folders to search; None: ask the finders of packages that are installed in place (pip install -e).
+    """
+    top, *inner = module.split(".")
+    spec = _in_place(top) if path is None else PathFinder.find_spec(top, path)
+    name = top
+    for part in inner:
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec
+
+
+def _in_place(top: str) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        spec = None if finder is PathFinder else finder.find_spec(top, None)
+        if spec is not None:
+            return spec
+    return None

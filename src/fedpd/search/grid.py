@@ -1,0 +1,217 @@
+"""The points of a grid, and which of them can share one compiled program.
+
+Numbers are traced: points that differ only in numbers run as variants of one program. Whatever else differs (an oracle,
+a text, a batch size) makes another program. Participation and stragglers are numbers of the run: they take another
+pass, not another program.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd.base.checks import refuse
+from fedpd.base.spec import Spec
+from fedpd.core import Algorithm, Problem
+from fedpd.engine.participation import participation_rule, straggler_rule
+from fedpd.experiments.remake import leaves, setting, with_settings
+
+Point = dict[str, Any]
+Grid = Mapping[str, Sequence[Any]]
+Build = Callable[..., Algorithm]
+RUN = ("participation", "stragglers")  # names of a grid that belong to the run, unless `build` takes them
+SHAPES = ("batch", "check")  # these numbers are shapes or lengths of loops, so they are never traced
+
+
+class FromSpecs(NamedTuple):
+    """A function that is called with concrete numbers only: its methods are made again from their specs.
+
+    Attributes:
+        make: Makes the method of a point.
+    """
+
+    make: Build
+
+
+Source = Build | Algorithm | FromSpecs
+
+
+class Group(NamedTuple):
+    """Points that run at once, as variants of one program.
+
+    Attributes:
+        members: The places of the points in the grid.
+        first: The method that stands for the program; groups that share a program have the same one.
+        build: Makes the method of a variant from its traced numbers; groups that share a program have the same one.
+        partial: Makes the form of that method for agents that come and go.
+        traced: The numbers of each member, by name.
+        options: The participation and the stragglers of these points, if the grid has them.
+    """
+
+    members: list[int]
+    first: Algorithm
+    build: Build
+    partial: Build
+    traced: dict[str, list[Any]]
+    options: Point
+
+
+class PreparedGrid(NamedTuple):
+    """A grid, ready to run.
+
+    Attributes:
+        points: The points.
+        methods: The method of each point, with concrete numbers.
+        groups: The groups of points that run at once.
+    """
+
+    points: list[Point]
+    methods: list[Algorithm]
+    groups: list[Group]
+
+
+def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:
+    """Return the points of a grid with their methods, grouped into as few programs as possible."""
+    _check(grid, static)
+    run = [name for name in RUN if name in grid and not _takes(source, name)]
+    _check_run({name: grid[name] for name in run}, problem, rounds)
+    values = {name: _same_type(source, name, grid[name]) for name in grid}
+    places = [dict(zip(grid, place, strict=True)) for place in product(*(range(len(grid[name])) for name in grid))]
+    points = [{name: values[name][at] for name, at in place.items()} for place in places]
+    settings = [{name: value for name, value in point.items() if name not in run} for point in points]
+    methods = [_method(source, one) for one in settings]
+
+    def program(i: int) -> Any:
+        constant = _constants(source, settings[i], static)
+        structure = _structure(methods[i].spec) if isinstance(source, Algorithm | FromSpecs) else None
+        return tuple((name, places[i][name]) for name in constant), structure
+
+    def options(i: int) -> tuple[int, ...]:
+        return tuple(places[i][name] for name in run)
+
+    groups = []
+    for members in _grouped(program, range(len(points))):
+        build, traced = _variants(source, [settings[i] for i in members], [methods[i] for i in members], static)
+        partial = _partial_form(build)
+        for some in _grouped(options, members):
+            columns = {name: [column[members.index(i)] for i in some] for name, column in traced.items()}
+            own = {name: points[some[0]][name] for name in run}
+            groups.append(Group(some, methods[members[0]], build, partial, columns, own))
+    return PreparedGrid(points, methods, groups)
+
+
+def _check(grid: Grid, static: Sequence[str]) -> None:
+    remedy = 'Give e.g. {"eta": [0.1, 0.3, 1.0]}'
+    if not isinstance(grid, Mapping):
+        refuse("grid", grid, "must map names to their values", remedy)
+    if not grid:
+        refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
+    for name, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | range):
+            refuse(f"grid[{name!r}]", values, "must be a list of values", remedy)
+        if not len(values):
+            refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
+    for name in static:
+        if name not in grid:
+            refuse("static", name, "is not in the grid", f"The grid has: {', '.join(grid)}")
+
+
+def _check_run(grid: Grid, problem: Problem, rounds: int) -> None:
+    """Refuse a participation or a probability of stragglers that no run accepts, before anything runs."""
+    for value in grid.get("participation", ()):
+        participation_rule(value, problem.agents, rounds)
+    for value in grid.get("stragglers", ()):
+        straggler_rule(value)
+
+
+def _takes(source: Source, name: str) -> bool:
+    """Return whether the method itself has a setting of this name."""
+    if isinstance(source, Algorithm):
+        return isinstance(source.spec, Spec) and name in dict(source.spec.settings)
+    return not isinstance(source, FromSpecs) and name in inspect.signature(source).parameters
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _same_type(source: Source, name: str, values: Sequence[Any]) -> list[Any]:
+    """Return the values of a name; whole numbers among others as floating-point numbers, so that they share a type."""
+    usual = setting(source, name) if isinstance(source, Algorithm) else None
+    real = any(isinstance(value, float | np.floating) for value in (*values, usual))
+    return [float(value) if real and _is_number(value) else value for value in values]
+
+
+def _method(source: Source, point: Point) -> Algorithm:
+    """Return the method of a point: its numbers are checked here, and it names the run."""
+    if isinstance(source, Algorithm):
+        return with_settings(source, point)
+    if isinstance(source, FromSpecs):
+        return source.make(**point)
+    try:
+        inspect.signature(source).bind(**point)
+    except TypeError as error:
+        takes = ", ".join(inspect.signature(source).parameters) or "nothing"
+        rule = f"does not fit the function, which takes {takes} ({error})"
+        refuse(
+            "grid", list(point), rule, 'Use its names; names with dots, as "oracle.batch", need an Algorithm instead'
+        )
+    return source(**point)
+
+
+def _constants(source: Source, point: Point, static: Sequence[str]) -> list[str]:
+    """Return the names of a point that are constants of its program."""
+    if isinstance(source, Algorithm | FromSpecs):
+        return [name for name in static if name in point]  # what else is constant, its spec tells
+    return [
+        name
+        for name, value in point.items()
+        if name in static or not _is_number(value) or name.rpartition(".")[2] in SHAPES
+    ]
+
+
+def _variants(
+    source: Source, points: list[Point], methods: list[Algorithm], static: Sequence[str]
+) -> tuple[Build, dict[str, list[Any]]]:
+    """Return what makes a method from the numbers that differ, and these numbers."""
+    if isinstance(source, Algorithm | FromSpecs):
+        found = [dict(leaves(method.spec)) for method in methods]
+        differ = [path for path, value in found[0].items() if any(one[path] != value for one in found)]
+        first = methods[0]
+        return lambda **traced: with_settings(first, traced), {path: [one[path] for one in found] for path in differ}
+    constant = {name: points[0][name] for name in _constants(source, points[0], static)}
+    names = [name for name in points[0] if name not in constant]
+    return lambda **traced: source(**constant, **traced), {name: [point[name] for point in points] for name in names}
+
+
+def _structure(spec: Spec | str) -> tuple[tuple[str, Any], ...]:
+    """Return a spec without the numbers that can be traced: finite reals, and the iterations of gradient descent."""
+    found = dict(leaves(spec))
+
+    def mark(path: str, value: Any) -> Any:
+        free = isinstance(value, float) and math.isfinite(value)
+        owner, _, key = path.rpartition(".")
+        return type(value) if free or (key == "iterations" and found[owner] == "gd") else value
+
+    return tuple((path, mark(path, value)) for path, value in found.items())
+
+
+def _grouped(key: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers in groups that have the same key."""
+    found: dict[Any, list[int]] = {}
+    for number in numbers:
+        found.setdefault(key(number), []).append(number)
+    yield from found.values()
+
+
+def _partial_form(build: Build) -> Build:
+    """Return `build` for the method's form for agents that come and go, where it has one."""
+
+    def made(**traced: Any) -> Algorithm:
+        algorithm = build(**traced)
+        return algorithm.away.partial or algorithm
+
+    return made
