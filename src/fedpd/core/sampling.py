@@ -1,4 +1,4 @@
-"""Which samples a stochastic oracle draws. A draw is a function, so that a test can replay recorded draws."""
+"""How a stochastic oracle draws samples. A draw is a function, so that a test can replay recorded draws."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]  # (key, r, 
 def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...]) -> Array:
     """Return indices uniform in {0, ..., size-1}, drawn with replacement and without modulo bias.
 
-    Lemire's method: the high word of (32 random bits) * size, drawn again where the low word falls into the
-    2^32 mod size values that would make some indices likelier. That happens with probability below size/2^32.
+    It uses Lemire's method: the index is the high word of (32 random bits) * size. It draws again if the low word is
+    one of the 2^32 mod size values that would make some indices more likely (probability below size/2^32).
 
     Args:
         key: The key of this draw.
@@ -35,7 +35,7 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
         fresh, rejected_again = attempt(jax.random.fold_in(key, number))
         return number + 1, jnp.where(rejected, fresh, indices), rejected & rejected_again
 
-    indices, rejected = attempt(key)  # the key itself, and later folds of it: one generator less to compile
+    indices, rejected = attempt(key)  # the key itself: compiles one generator less than a fold
     _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
     return indices.astype(jnp.int32)
 
