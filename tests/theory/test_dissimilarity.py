@@ -81,7 +81,7 @@ def test_b_is_over_points_that_are_not_stationary() -> None:
     assert bound == pytest.approx(np.sqrt((0.9**2 + 1.1**2) / 0.01))
     nowhere = similarity(problem, near, samples=0, epsilon=0.02)
     assert nowhere.B is None
-    assert nowhere.how.endswith("no B, as there is none with ||grad f||^2 > 0.02")
+    assert nowhere.how.endswith("no B, because no point is with ||grad f||^2 > 0.02")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

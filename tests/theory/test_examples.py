@@ -169,7 +169,7 @@ def test_what_is_refused() -> None:
         sigmoid_delta([np.ones(2)])
     with pytest.raises(FedpdError, match=r"features = \[\(1, 2\), \(1, 3\)\]: must be matrices"):
         tanh_delta([np.ones((1, 2)), np.ones((1, 3))])
-    with pytest.raises(FedpdError, match=r"labels = \[\(3,\)\]: must be one per row"):
+    with pytest.raises(FedpdError, match=r"labels = \[\(3,\)\]: must have one entry per row"):
         logistic_delta([np.ones((2, 2))], [np.ones(3)])
-    with pytest.raises(FedpdError, match=r"targets = \[\(3,\)\]: must be one per row"):
+    with pytest.raises(FedpdError, match=r"targets = \[\(3,\)\]: must have one entry per row"):
         linear_regression_delta([np.ones((2, 2))], [np.ones(3)])

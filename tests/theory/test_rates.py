@@ -349,7 +349,7 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
     [
         (
             lambda: rates.constants(1.0, 0.31),
-            r"eta = 0\.31: must be below 0\.309017\. Theorem 1 asks for eta < max_eta",
+            r"eta = 0\.31: must be below 0\.309017\. Theorem 1 needs eta < max_eta",
         ),
         (lambda: rates.constants(0.0, 0.1), r"L = 0\.0: must be positive and finite\. L is the smoothness"),
         (
@@ -365,7 +365,7 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
         ),
         (
             lambda: rates.bound(1, 1.0, L=1.0, eta=0.1),
-            r"gradients = None: must be given where delta is infinite\. It is",
+            r"gradients = None: is needed if delta is infinite\. Give",
         ),
         (
             lambda: rates.bound(1, 1.0, L=1.0, eta=0.1, delta=-1.0),
