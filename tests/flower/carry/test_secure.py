@@ -86,13 +86,13 @@ def test_what_the_server_is_told_fills_the_masks_range() -> None:
 
 def test_a_range_that_would_cut_is_refused_by_name_and_says_what_is_enough() -> None:
     with pytest.raises(
-        FederationError, match=r"beyond secure-range = 0.001 and would be cut. Try \d+ or more.*resumes it\.$"
+        FederationError, match=r"exceeds secure-range = 0.001 and would be clipped. Try \d+ or more.*resume it\.$"
     ):
         run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=0.001)
 
 
 def test_an_order_without_masks_is_refused() -> None:
-    with pytest.raises(FederationError, match="'0': the client refuses: its messages only leave under masks"):
+    with pytest.raises(FederationError, match="'0': the client refuses: this client sends only masked messages"):
         run(FEDPD, ROUNDS, Listening(FEDPD))
 
 
@@ -123,7 +123,7 @@ def test_shares_are_asked_for_only_when_all_have_answered() -> None:
 
     asked: list[str] = []
     grid = Fallible(FEDPD, fault, secure=True)
-    with pytest.raises(FederationError, match="'2': no answer"):
+    with pytest.raises(FederationError, match="'2': no reply"):
         run(FEDPD, ROUNDS, grid, secure_range=BOUND, deadline=1.0)
     assert "collect_masked_vectors" in asked
     assert "unmask" not in asked
@@ -134,7 +134,7 @@ def test_shares_are_asked_for_only_when_all_have_answered() -> None:
     [
         ("setup", "pk1", "not bytes", "does not have pk1, pk2"),
         ("share_keys", "ctxts", [], "does not have dsts, ctxts"),
-        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message is not arrays"),
+        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message must be arrays"),
         ("unmask", "shares", [1, 2, 3], "does not have nids, shares"),
     ],
 )

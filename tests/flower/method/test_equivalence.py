@@ -146,5 +146,5 @@ def test_a_client_may_be_a_problem_of_one_agent() -> None:
 
 def test_a_problem_of_several_agents_is_not_a_client() -> None:
     grid = InProcessGrid(client_app(lambda config: FEDPD, start, lambda context: whole()), AGENTS, {})
-    with pytest.raises(FederationError, match="is the problem of 3 agents, and a client is one"):
+    with pytest.raises(FederationError, match="must be a problem with one agent, but has 3"):
         federate(grid, FEDPD, start(), Settings(agents=AGENTS, rounds=1, poll=0.001))
