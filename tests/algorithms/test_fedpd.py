@@ -1,4 +1,4 @@
-"""FedPD: rounds by hand, the shared coin, invariants of Algorithm 2, costs, refusals."""
+"""FedPD: rounds by hand, the shared random draw, invariants of Algorithm 2, costs, refusals."""
 
 import re
 import warnings

@@ -1,4 +1,4 @@
-"""A checkpoint is whole, its own and this run's; or it is refused with a sentence that says why."""
+"""fedpd uses a checkpoint only if it is intact and belongs to this run; otherwise the error says why not."""
 
 import ast
 import logging
@@ -54,7 +54,7 @@ def assert_same_bits(found: Arrays, expected: Arrays) -> None:
 
 
 def whole(folder: Path) -> bytes:
-    """A checkpoint's bytes, written once a folder."""
+    """A checkpoint's bytes, written once per folder."""
     path = folder / "whole.safetensors"
     if not path.exists():
         write(path, ARRAYS, META)

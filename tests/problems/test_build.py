@@ -1,4 +1,4 @@
-"""Any loss, any pytree, any sizes: padding changes no number, precision is kept, and mistakes are answered."""
+"""Any loss, pytree and sizes: padding changes no number, the precision is kept, and mistakes give clear errors."""
 
 from typing import Any
 

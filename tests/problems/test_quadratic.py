@@ -48,7 +48,7 @@ def test_the_random_answer_is_where_the_gradient_vanishes() -> None:
     assert (problem.agents, problem.samples, problem.dimension) == (5, 5, 3)
 
 
-def test_heterogeneity_0_makes_all_agents_alike() -> None:
+def test_heterogeneity_0_makes_all_agents_equal() -> None:
     problem = random_quadratic(4, 3, heterogeneity=0)
     assert (problem.data["hessian"] == problem.data["hessian"][0]).all()
     assert (problem.data["linear"] == problem.data["linear"][0]).all()

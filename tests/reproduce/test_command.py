@@ -1,4 +1,4 @@
-"""`fedpd reproduce`: lists, refuses, runs, remembers."""
+"""`fedpd reproduce` lists items, refuses wrong input, runs items and keeps their results."""
 
 import json
 from pathlib import Path

@@ -90,9 +90,9 @@ def test_small_differences_of_large_gradients_are_kept(dtype: Any) -> None:
     found = similarity(quadratic(np.zeros((3, 2, 2), dtype), linear), samples=0)
     assert found.pairwise == 0.25
     assert found.centred == pytest.approx(0.25 * 2 / 3, rel=1e-6)
-    alike = similarity(quadratic(np.zeros((3, 2, 2), dtype), np.full((3, 2), 0.1, dtype)), samples=0)
-    assert alike.pairwise == alike.centred == 0
-    bound = alike.B
+    equal = similarity(quadratic(np.zeros((3, 2, 2), dtype), np.full((3, 2), 0.1, dtype)), samples=0)
+    assert equal.pairwise == equal.centred == 0
+    bound = equal.B
     assert bound == pytest.approx(np.sqrt(3), rel=1e-6)
 
 

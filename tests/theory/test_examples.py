@@ -94,7 +94,7 @@ def test_the_corrected_sigmoid_bound_is_reached_and_the_printed_one_four_times_t
     assert printed_delta([a, -a]) == pytest.approx(10)
 
 
-def test_alike_agents_halve_the_tight_bound() -> None:
+def test_equal_agents_halve_the_tight_bound() -> None:
     features = [np.random.default_rng(0).standard_normal((4, 3))] * 2
     for bound in (sigmoid_delta(features), tanh_delta(features), logistic_delta(features, [np.ones(4)] * 2)):
         assert bound.tight <= bound.plain / 2 * ROUNDING

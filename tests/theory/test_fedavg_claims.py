@@ -55,7 +55,7 @@ def test_one_local_step_stays_where_it_is() -> None:
     np.testing.assert_allclose(run.model, 3.0, rtol=1e-13)
 
 
-def test_sgd_on_samples_that_are_alike_is_gd() -> None:
+def test_sgd_on_samples_that_are_equal_is_gd() -> None:
     signs = np.array([[1.0, 1.0], [-1.0, -1.0]])  # each agent has its function twice
     problem = problems.from_losses(lambda x, sign: sign * x[0] ** 2 / 2, signs, np.ones(1))
     run = simulate(algorithms.fedavg(oracle=oracles.sgd(0.5, 3)), problem, rounds=4)

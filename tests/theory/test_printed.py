@@ -114,7 +114,7 @@ def test_skip_probability_is_the_largest_that_is_allowed() -> None:
     assert 0 < p < 1
 
 
-def test_agents_alike_allow_any_skip_and_agents_without_bound_none() -> None:
+def test_equal_agents_allow_any_skip_and_agents_without_bound_none() -> None:
     assert skip_probability(1e-6, 0, 1.0, ETA) == math.nextafter(1, 0)
     assert skip_probability(1e-6, math.inf, 1.0, ETA) == 0
 

@@ -115,5 +115,5 @@ CARD = Card(
         "s^2 and no assumption on similarity, rounds of order s^2/(K S e^2) + (N/S)^(2/3)/e for K local steps "
         "and S of N agents, which is 1/e rounds and 1/e^2 updates and samples where K is of order 1/e."
     ),
-    equations_checked="The updates agree with Algorithm 1 of the paper, but for option 1's mini-batch.",
+    equations_checked="The updates agree with Algorithm 1 of the paper, except for option 1's mini-batch.",
 )

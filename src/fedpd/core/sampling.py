@@ -41,7 +41,7 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
 
 
 def _multiply(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the high and the low 32 bits of the product of two uint32 (JAX has no 64-bit integers beside float32)."""
+    """Return the high and the low 32 bits of the product of two uint32 (JAX has no 64-bit integers with float32)."""
     half, low_bits = jnp.uint32(16), jnp.uint32(0xFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low_bits, b >> half, b & low_bits
     middle = a_high * b_low + ((a_low * b_low) >> half)

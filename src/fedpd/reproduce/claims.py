@@ -38,7 +38,7 @@ def claim_1(session: Session) -> Findings:
             f"at least T = {LINKS}",
             each,
             outcome(bool(reached) and fewest >= LINKS),
-            "The chain's last entry is 0 until then, whatever Q is.",
+            "The chain's last entry is 0 until then, for any Q.",
         ),
         Check(
             "the bound of Theorem B.1 on these f_i",

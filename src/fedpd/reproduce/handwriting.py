@@ -64,7 +64,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
     early = {label: _at(result, "communications", few, measure) for label, result in results.items()}
     plain, half, rare = (f"FedPD-SGD p={p}" for p in ("0", "0.5", "0.75"))
     why = f"After the same rounds. The published ends are {ends}: FedAvg, FedProx, FedPD p = 0, 0.5 and 0.75."
-    apart = abs(end["FedProx-SGD"] - end[plain])
+    difference = abs(end["FedProx-SGD"] - end[plain])
     checks = [
         _above("FedAvg is slower than FedPD", end, plain, "FedAvg-SGD", why),
         _above("FedAvg is slower than FedProx", end, "FedProx-SGD", "FedAvg-SGD", why),
@@ -72,7 +72,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
             "FedProx is similar to FedPD at p = 0",
             f"within {SIMILAR:.2f}",
             f"{end['FedProx-SGD']:.3f} and {end[plain]:.3f}",
-            outcome(apart <= SIMILAR),
+            outcome(difference <= SIMILAR),
             why,
         ),
         _not_below("accuracy falls with p, from 0 to 0.5", end, plain, half, why),

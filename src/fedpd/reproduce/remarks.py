@@ -64,7 +64,7 @@ def _singularity() -> Check:
     return Check(
         f"C(p)/eta at p = (1 - 2 L eta)/(1 + L eta) = {p:.3f}",
         f"0/0, in floating point {as_printed:.3g}",
-        f"{near[1]:.4f}, and {near[0]:.4f} and {near[2]:.4f} beside it",
+        f"{near[1]:.4f}, and {near[0]:.4f} and {near[2]:.4f} next to it",
         outcome(abs(as_printed / near[1] - 1) < 1e-3, max(near) / min(near) < 1 + 1e-3),
         "Removable: the quotient's root is 1/((1-p)(1-L eta)).",
     )

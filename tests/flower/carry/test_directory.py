@@ -1,4 +1,4 @@
-"""Who is there, by name."""
+"""The list of connected clients, by name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whatever happens to messages, clients and the server: the model is the undisturbed one, or it is said why not."""
+"""After any fault of messages, clients or the server, the model is the same as without it, or an error says why."""
 
 import os
 import shutil
@@ -149,7 +149,7 @@ def test_a_client_that_lost_its_state_rebuilds_its_dual_and_says_so(
 
 
 def test_a_state_that_is_too_old_is_a_lost_one() -> None:
-    """As from a backup: the gap between it and what the server has counted is seen."""
+    """As from a backup: the client notices that its state is older than the last reply that the server used."""
     kept: list[bytes] = []
 
     def fault(message: Message, deliver: Deliver) -> Message | None:

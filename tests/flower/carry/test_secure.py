@@ -33,7 +33,7 @@ def assert_close(model: Tree, other: Tree) -> None:
 
 
 class Listening(InProcessGrid):
-    """Keeps all that the server is told, and lets a test meddle with a stage's message before it is delivered."""
+    """Keeps every message to the server, and lets a test change a stage's message before delivery."""
 
     def __init__(self, algorithm: Algorithm, **options: Any) -> None:
         super().__init__(app(algorithm, **({"secure": True} | options)), AGENTS, {})
@@ -102,7 +102,7 @@ def test_clients_that_do_not_mask_are_refused() -> None:
 
 
 def test_a_node_that_comes_back_amid_the_stages_begins_them_anew() -> None:
-    """Its keys are gone with Flower's context; its own state, in its file, is not."""
+    """It loses its keys with Flower's context, but keeps its own state in its file."""
     grid, fresh = Listening(FEDPD), {"share_keys", "collect_masked_vectors"}
 
     def restart(message: Message) -> None:

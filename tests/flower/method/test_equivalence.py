@@ -1,4 +1,4 @@
-"""A federation on Flower is a simulation: the same model and the same books, for every method."""
+"""A federation on Flower equals a simulation: the same model and the same costs, for every method."""
 
 from dataclasses import replace
 from functools import partial
@@ -124,7 +124,7 @@ class Normalised(nn.Module):
 
 
 def test_a_client_may_be_a_problem_of_one_agent() -> None:
-    """A flax module, its batch statistics and all: what `problems.network` makes of this client's data."""
+    """The client's problem is `problems.network` of its data: a flax module with batch statistics."""
     rng = np.random.default_rng(1)
     everyone = {
         str(i): {"x": rng.normal(i, 1, (6, 2)).astype(np.float32), "y": rng.integers(0, 2, 6)} for i in range(AGENTS)

@@ -81,7 +81,7 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what the checkpoints of a folder say."""
+    """Change the metadata of the checkpoints in a folder."""
     for path in (folder / "checkpoints").iterdir():
         arrays, meta = checkpoint.read(path)
         change(meta)
