@@ -50,12 +50,12 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
     count("iterations", iterations, ITERATIONS)
     _check_tolerance(tolerance)
 
-    def fixed(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+    def solve_fixed(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = phi.f.steps(iterations)
         x = lax.fori_loop(0, steps, lambda q, x: x - step_at(r, q) * phi.gradient(x), x)
         return x, None, Work(jnp.int32(steps), steps * phi.f.size)
 
-    def until(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+    def solve_to_tolerance(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = phi.f.steps(iterations)
 
         def unfinished(carry: tuple[Array, Vector, Vector]) -> Array:
@@ -70,7 +70,7 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
         q, x, _ = lax.while_loop(unfinished, descend, (jnp.int32(0), x, phi.gradient(x)))
         return x, None, Work(q, (q + 1) * phi.f.size)
 
-    return Oracle("gd", lambda f, x: None, fixed if tolerance is None else until)
+    return Oracle("gd", lambda f, x: None, solve_fixed if tolerance is None else solve_to_tolerance)
 
 
 @specified

@@ -74,7 +74,7 @@ class Agent(NamedTuple):
     memory: Any  # the oracle's memory between rounds (Oracle II: g_i)
 
 
-class AgentOfMany(NamedTuple):
+class PartialAgent(NamedTuple):
     """The state of an agent when participation is partial."""
 
     x: Vector
@@ -176,7 +176,7 @@ def fedpd(
         return (corrected if skipped == "corrected" else corrected_exact)(whole, eta, oracle)
     if absent == "naive" or x0_rule == "matlab":
         return whole
-    return whole._replace(away=whole.away._replace(partial=_of_many(whole, eta, oracle)))
+    return whole._replace(away=whole.away._replace(partial=_partial_participation(whole, eta, oracle)))
 
 
 def _caution(spec: Spec, L: float) -> str | None:
@@ -202,13 +202,13 @@ def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
     return drift
 
 
-def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
+def _partial_participation(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
     """Return FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
 
-    def init(f: LocalObjective, x: Vector) -> AgentOfMany:
-        return AgentOfMany(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
+    def init(f: LocalObjective, x: Vector) -> PartialAgent:
+        return PartialAgent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
 
-    def send(agent: AgentOfMany) -> Any:
+    def send(agent: PartialAgent) -> Any:
         return agent.x if whole.timing.skip is None else (agent.x, agent.dual - agent.sent)
 
     def aggregate(server: ServerOfDuals, mean: Any, share: Any) -> tuple[ServerOfDuals, Vector]:
@@ -217,10 +217,10 @@ def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         x0 = x + eta * dual
         return ServerOfDuals(x0, dual), x0
 
-    def receive(agent: AgentOfMany, x0: Vector) -> AgentOfMany:
+    def receive(agent: PartialAgent, x0: Vector) -> PartialAgent:
         return agent._replace(x0=x0, sent=agent.dual)
 
-    def missed(agent: AgentOfMany, x0: Vector) -> AgentOfMany:
+    def missed(agent: PartialAgent, x0: Vector) -> PartialAgent:
         return agent._replace(x0=x0)
 
     local = whole.exchanges[0].local

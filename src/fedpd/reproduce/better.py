@@ -96,11 +96,11 @@ def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
             problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.on_progress
         )
         known[label] = {"costs": costs_to(one.runs[0]), "table": one.table, "least": float(min(one.stationarity))}
-        _keep(path, known)
+        _save(path, known)
     return known
 
 
-def _keep(path: Path, known: Mapping[str, Any]) -> None:
+def _save(path: Path, known: Mapping[str, Any]) -> None:
     with replace_file(path) as file:
         file.write(json.dumps(known, indent=1).encode())
 

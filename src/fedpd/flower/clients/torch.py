@@ -135,7 +135,7 @@ class TorchLosses:
         """
 
         def values(model: Tree, indices: np.ndarray) -> np.ndarray:
-            with torch.no_grad(), borrowed(self.module), seeded(0):
+            with torch.no_grad(), locked(self.module), seeded(0):
                 self.module.train(any(True for _ in self.module.buffers()))
                 load(self.parameters, model)
                 inputs, targets = self.fetch(indices)
@@ -144,12 +144,12 @@ class TorchLosses:
         return external(values, _no_gradient)
 
     def _values(self, model: Tree, indices: np.ndarray) -> np.ndarray:
-        with torch.no_grad(), borrowed(self.module), seeded(0):
+        with torch.no_grad(), locked(self.module), seeded(0):
             load(self.parameters, model)
             return array_of(self.losses(indices))
 
     def _gradient(self, model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
-        with borrowed(self.module), seeded(0):
+        with locked(self.module), seeded(0):
             load(self.parameters, model)
             return {name: array_of(part) for name, part in self.weighted_gradient(indices, tensor_of(weights)).items()}
 
@@ -185,7 +185,7 @@ def array_of(tensor: Tensor) -> np.ndarray:
 
 
 @contextmanager
-def borrowed(module: nn.Module) -> Iterator[None]:
+def locked(module: nn.Module) -> Iterator[None]:
     """Lock the module, and restore its buffers and mode at the end.
 
     JAX calls back from one thread per device, and there is one module. Without the lock, threads would compute with

@@ -20,7 +20,7 @@ from fedpd.base.checks import count, positive, refuse
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
 from fedpd.core.sampling import Draw, uniform
 from fedpd.flower.clients.external import call_back
-from fedpd.flower.clients.torch import TorchLosses, array_of, borrowed, load, seeded, tensor_of
+from fedpd.flower.clients.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
 
 P = ParamSpec("P")
@@ -254,7 +254,7 @@ def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vec
         _tensors(given.memory["g"]) if "g" in given.memory else None,
         bool(given.renew),
     )
-    with borrowed(losses.module), seeded(int(given.seed)):
+    with locked(losses.module), seeded(int(given.seed)):
         load(losses.parameters, given.x.tree)
         kept = "buffers" in given.memory  # otherwise every solve uses the module's own buffers
         load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))

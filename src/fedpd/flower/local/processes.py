@@ -100,13 +100,13 @@ def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
     running = [(member, process) for member in members if (process := find(member)) is not None]
     heads = [process for _, process in running]
     children = [child for process in heads for child in _children(process)]
-    remaining = _until_gone(psutil.Process.terminate, heads, grace)
-    remaining += _until_gone(psutil.Process.terminate, children, grace)  # most have ended with their parents
-    _until_gone(psutil.Process.kill, remaining, grace)
+    remaining = _signal_and_wait(psutil.Process.terminate, heads, grace)
+    remaining += _signal_and_wait(psutil.Process.terminate, children, grace)  # most have ended with their parents
+    _signal_and_wait(psutil.Process.kill, remaining, grace)
     return [member.name for member, _ in running]
 
 
-def _until_gone(
+def _signal_and_wait(
     signal: Callable[[psutil.Process], None], processes: list[psutil.Process], grace: float
 ) -> list[psutil.Process]:
     """Send a signal, wait, and return the processes that still run."""
