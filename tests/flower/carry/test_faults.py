@@ -318,8 +318,8 @@ def entry(record: str, name: str, value: Any) -> Callable[[Message], None]:
 BAD: dict[str, tuple[Callable[[Message], None], str]] = {
     "nan": (spoil("w", np.array([0, 1, np.nan, 0])), "NaN or infinity"),
     "infinity": (spoil("w", np.array([0, 1, np.inf, 0])), "NaN or infinity"),
-    "shape": (spoil("w", np.zeros(5)), r"float64\[5\] where float64\[4\]"),
-    "type": (spoil("w", np.zeros(4, np.float32)), r"float32\[4\] where float64\[4\]"),
+    "shape": (spoil("w", np.zeros(5)), r"float64\[5\], but must be float64\[4\]"),
+    "type": (spoil("w", np.zeros(4, np.float32)), r"float32\[4\], but must be float64\[4\]"),
     "another array": (spoil("x", np.zeros(4)), "do not belong"),
     "an array less": (drop_key, "lacks the arrays"),
     "no arrays": (drop_arrays, "has no arrays"),

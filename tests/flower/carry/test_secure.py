@@ -132,10 +132,10 @@ def test_shares_are_asked_for_only_when_all_have_answered() -> None:
 @pytest.mark.parametrize(
     ("stage", "field", "value", "why"),
     [
-        ("setup", "pk1", "not bytes", "does not have pk1, pk2"),
-        ("share_keys", "ctxts", [], "does not have dsts, ctxts"),
+        ("setup", "pk1", "not bytes", "must have pk1, pk2"),
+        ("share_keys", "ctxts", [], "must have dsts, ctxts"),
         ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message must be arrays"),
-        ("unmask", "shares", [1, 2, 3], "does not have nids, shares"),
+        ("unmask", "shares", [1, 2, 3], "must have nids, shares"),
     ],
 )
 def test_a_client_that_breaks_a_stage_is_named(stage: str, field: str, value: Any, why: str) -> None:
@@ -181,10 +181,10 @@ def test_what_a_mod_says_against_an_order_is_heard() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all must answer"),
-        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all must answer"),
+        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all clients must reply"),
+        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all clients must reply"),
         ({"clip": 1.0}, "clip = 1.0.*sees no client's own message"),
-        ({"agents": 2}, "secure-range.*hides nobody"),
+        ({"agents": 2}, "secure-range.*does not hide"),
     ],
 )
 def test_what_sums_are_not_enough_for_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -253,7 +253,7 @@ class Endless(IterableDataset):
         (lambda: torch_local(cast(Any, nn.Linear), nn.MSELoss(), loader(0)), "must be an nn.Module"),
         (lambda: torch_local(network(), nn.MSELoss(), cast(Any, [1, 2])), "must be a DataLoader"),
         (lambda: torch_local(network(), nn.MSELoss(), DataLoader(Endless())), "has no indices"),
-        (lambda: torch_local(nn.Tanh(), nn.MSELoss(), loader(0)), "nothing to train"),
+        (lambda: torch_local(nn.Tanh(), nn.MSELoss(), loader(0)), "no parameters that require a gradient"),
         (lambda: torch_local(network(torch.bfloat16), nn.MSELoss(), loader(0)), "must be float32 or float64"),
         (lambda: torch_oracles.optimizer(torch.optim.Adam, 0), "iterations"),
         (lambda: load_model(network(), {"weight": np.zeros(2)}), "must hold the parameters"),

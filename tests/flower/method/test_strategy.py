@@ -54,5 +54,5 @@ def test_noise_that_would_not_reach_the_servers_state_is_refused() -> None:
 
 
 def test_before_the_start_there_is_no_result() -> None:
-    with pytest.raises(FederationError, match="has not been started"):
+    with pytest.raises(FederationError, match="has not started"):
         strategy(FEDPD).result()
