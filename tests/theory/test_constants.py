@@ -66,7 +66,9 @@ def test_heterogeneity_is_measured_at_the_start() -> None:
 
 def test_power_iterations_are_a_count() -> None:
     problem = parabolas(np.ones((1, 3)), np.ones((1, 3)))
-    with pytest.raises(FedpdError, match=r"iterations = 0: must be an integer of at least 1\. Give the power"):
+    with pytest.raises(
+        FedpdError, match=r"iterations = 0: must be an integer of at least 1\. Give the number of power"
+    ):
         smoothness(problem, iterations=0)
 
 

@@ -319,7 +319,9 @@ def test_a_run_with_these_choices_reaches_the_target() -> None:
 
 def test_more_skips_than_the_target_bears_are_refused() -> None:
     p = rates.guaranteed_skip_probability(1e-2, 1.0, 1.0, ETA)
-    with pytest.raises(FedpdError, match=r"p = .*: leaves more than epsilon.*guaranteed_skip_probability"):
+    with pytest.raises(
+        FedpdError, match=r"p = .*: is too large: .*leaves more than epsilon.*guaranteed_skip_probability"
+    ):
         rates.local_accuracy(1e-2, L=1.0, eta=ETA, p=3 * p, delta=1.0)
 
 
@@ -371,9 +373,12 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
             lambda: rates.bound(1, 1.0, L=1.0, eta=0.1, delta=-1.0),
             r"delta = -1\.0: must be at least 0\. theory\.heterog",
         ),
-        (lambda: printed.bound(1, 1.0, L=1.0, eta=0.1, epsilon_1=-1), r"epsilon_1 = -1: must be .*exact one"),
+        (lambda: printed.bound(1, 1.0, L=1.0, eta=0.1, epsilon_1=-1), r"epsilon_1 = -1: must be .*exact solve"),
         (lambda: rates.rounds_for(0.0, 1.0, L=1.0, eta=0.1), r"epsilon = 0\.0: must be positive .*target"),
-        (lambda: rates.local_iterations(1e-3, 1.0, 1.0, 1.0), r"L \* eta = 1\.0: must be below 1\. L_i is strongly"),
+        (
+            lambda: rates.local_iterations(1e-3, 1.0, 1.0, 1.0),
+            r"L \* eta = 1\.0: must be below 1\. Lower eta: L_i is strongly",
+        ),
         (lambda: printed.linear_skip_probability(1.0, 1.0, 0.0), r"eta = 0\.0: must be positive"),
     ],
 )
