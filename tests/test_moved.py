@@ -1,4 +1,4 @@
-"""Import paths of fedpd 0.1 still work, and importing fedpd leaves other libraries as they are."""
+"""Import paths of fedpd 0.1 still work, and importing fedpd does not change other libraries."""
 
 import subprocess
 import sys

@@ -186,7 +186,7 @@ def test_schedules_keep_the_precision_of_the_data(make: Callable[..., Oracle]) -
     assert solve(root, r=1).x == pytest.approx(1 - 3.5 / np.sqrt(2), abs=1e-15)
 
 
-def test_a_draw_is_told_the_round_the_agent_its_size_and_the_shape() -> None:
+def test_a_draw_receives_the_round_the_agent_its_size_and_the_shape() -> None:
     def draw(key: Any, r: Any, agent: Any, size: Any, shape: tuple[int, ...]) -> Any:
         assert shape == (1, 2)
         return jnp.stack([agent, (r + size) % 3]).reshape(shape)

@@ -1,4 +1,4 @@
-"""What p="auto" promises, on the two data sets of the recorded runs (all 400 samples), and on agents that are alike."""
+"""The promises of p="auto" on the two data sets of the recorded runs (all 400 samples), and on equal agents."""
 
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ needs_reference = pytest.mark.skipif(not REFERENCE.exists(), reason="the recorde
 both = pytest.mark.parametrize("name", ["text_strong", "code_weak"])
 
 
-def load(name: str, alike: bool = False) -> Problem:
+def load(name: str, equal: bool = False) -> Problem:
     arrays = np.load(REFERENCE / f"data_{name}.npz")
     features, labels = arrays["A"], arrays["b"]
-    if alike:
+    if equal:
         features, labels = np.repeat(features[:1], 10, axis=0), np.repeat(labels[:1], 10, axis=0)
     return problems.penalized_logistic(features, labels)
 
@@ -56,8 +56,8 @@ def test_auto_against_every_round(name: str, relative_eta: float, share: float) 
 @pytest.mark.slow
 @needs_reference
 @pytest.mark.parametrize("relative_eta", [0.05, 0.28, 1.0, 2.0])
-def test_auto_where_agents_are_alike(relative_eta: float) -> None:
-    problem, rounds = load("text_strong", alike=True), int(100 + 40 / relative_eta)
+def test_auto_where_agents_are_equal(relative_eta: float) -> None:
+    problem, rounds = load("text_strong", equal=True), int(100 + 40 / relative_eta)
     always = communications(problem, relative_eta, rounds, 0.0)
     assert communications(problem, relative_eta, 4 * rounds, "auto") <= always / 10
 

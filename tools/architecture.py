@@ -1,8 +1,8 @@
-"""Print the numbers that the architecture is judged by, and fail if one is exceeded. `make lint` runs it.
+"""Print the numbers that measure the architecture, and fail if one exceeds its limit. `make lint` runs it.
 
-A file must be edited to add a method (a metric, a loader) if it is a list of them: it names more than half of those
-that there are. A file of tests counts if it names all, because a test may use many methods and need no further one.
-Blocks that `make format` writes do not count: nobody edits them. The files that the addition itself creates do count.
+To add a method (a metric, a loader), a developer must edit every file that lists them. A file counts as a list if it
+names more than half of them. A file of tests counts only if it names all, because a test may use many methods and need
+no further one. Blocks that `make format` writes do not count, because nobody edits them. New files do count.
 """
 
 import ast
@@ -19,13 +19,13 @@ IGNORE = re.compile(r"# type: ignore(?P<code>\[[\w, -]+\])?(?P<reason>\s+# \S.*)
 
 
 class Number(NamedTuple):
-    """A number with its limit, and where it comes from.
+    """A number, its limit, and the places that it counts.
 
     Attributes:
-        words: What is counted.
-        value: How many there are.
-        most: How many there may be.
-        places: What was counted, one text each.
+        words: A description of the number.
+        value: The number.
+        most: The limit.
+        places: A text for each place.
     """
 
     words: str
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def read(*patterns: str) -> dict[str, str]:
-    """Return the text of the tracked files that match, by path; blocks that `make format` writes are left out."""
+    """Return the text of the tracked files that match, by path, without the blocks that `make format` writes."""
     listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
     paths = [path for path in listed.stdout.split("\0") if (ROOT / path).is_file()]
     return {path: WRITTEN.sub("", (ROOT / path).read_text(encoding="utf-8")) for path in paths}
@@ -73,7 +73,7 @@ def lists(files: dict[str, str], names: Iterable[str], form: str = r"\b{}\b") ->
 
 
 def files_per_method() -> Number:
-    """Count the method's own file, its page, and every list of methods, of which one is the conformance suite."""
+    """Count the method's own file, its page, and every list of methods, including the conformance suite."""
     folder = ROOT / "src/fedpd/algorithms"
     methods = sorted(path.stem for path in folder.glob("[!_]*.py"))
     places = lists(
@@ -84,7 +84,7 @@ def files_per_method() -> Number:
 
 
 def files_per_metric() -> Number:
-    """Count the lists of what is measured: the file of the columns is one of them."""
+    """Count the files that list metrics, including the file that defines the columns."""
     columns = ROOT / "src/fedpd/engine/columns.py"
     measured = [name for name, call in _columns(columns) if any(k.arg == "measure" for k in call.keywords)]
     places = lists(read("*.py", "*.md"), measured, form=r"[\"'`]{}[\"'`]")
@@ -109,7 +109,7 @@ def files_per_loader() -> Number:
 
 
 def _is_loader(node: ast.stmt, name: str) -> bool:
-    """Return whether a statement defines the function of this name, and it makes federated data from no arrays."""
+    """Return whether a statement defines a function with this name that returns federated data and takes no arrays."""
     if not isinstance(node, ast.FunctionDef) or node.name != name or node.returns is None:
         return False
     return ast.unparse(node.returns) == "Federated" and "ndarray" not in ast.unparse(node.args)
@@ -157,7 +157,7 @@ def ignored_types(sources: dict[str, str], most: int) -> Number:
 
 
 def ignored_without_reason(sources: dict[str, str]) -> Number:
-    """Count the `type: ignore` that do not say which error, in brackets, and why, in a comment behind it."""
+    """Count the `type: ignore` without an error code in brackets or without a reason in a comment after it."""
     places = [place for place, found in _ignores(sources) if not (found["code"] and found["reason"])]
     return Number("`type: ignore` in src without a code or a reason behind it", len(places), 0, places)
 

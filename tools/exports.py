@@ -1,4 +1,4 @@
-"""Keep the block of `algorithms/__init__.py` that tells type checkers and editors which methods there are.
+"""Write or check the block of `algorithms/__init__.py` that lists the methods for type checkers and editors.
 
 At run time the package finds its methods by itself. `make format` rewrites the block, `make lint` checks it.
 """
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 INIT = Path(__file__).parents[1] / "src/fedpd/algorithms/__init__.py"
-BEGIN = "if TYPE_CHECKING:  # written by make format: what follows is found at run time\n"
+BEGIN = "if TYPE_CHECKING:  # written by make format, for editors; the loop below imports the methods at run time\n"
 END = "\n__all__"
 
 
@@ -20,7 +20,7 @@ def main() -> int:
     if wanted == text:
         return 0
     if "--check" in sys.argv:
-        print(f"{INIT}: the methods for type checkers are out of date. Run make format.")
+        print(f"{INIT}: the list of methods for type checkers is out of date. Run make format.")
         return 1
     INIT.write_text(wanted, encoding="utf-8")
     return 0

@@ -1,4 +1,4 @@
-"""Import paths of fedpd 0.1 that have moved. They work, with a DeprecationWarning, until version 0.3."""
+"""Old import paths of fedpd 0.1. They work, with a DeprecationWarning, until version 0.3."""
 
 import sys
 import warnings
@@ -42,7 +42,7 @@ MOVED = {
 
 
 class _Moved(MetaPathFinder, Loader):
-    """Finds a module under its old name, and makes one that looks everything up under the new name."""
+    """Finds a module by its old name and returns a module that reads everything from the new one."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -57,6 +57,6 @@ class _Moved(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let Python ask for a moved module after it has looked everywhere else."""
+    """Make Python look for moved modules after it has searched everywhere else."""
     if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
         sys.meta_path.append(_Moved())

@@ -1,4 +1,4 @@
-"""Checks of arguments, for methods and oracles of your own: see `fedpd.base.checks`."""
+"""Checks of arguments, for use in your own methods and oracles; `fedpd.base.checks` defines them."""
 
 from fedpd.base.checks import (
     FedpdError,

@@ -1,12 +1,13 @@
-"""Histories sent elsewhere while a run goes on: TensorBoard, MLflow, or any function of your own.
+"""Loggers send the history elsewhere during a run: to TensorBoard, to MLflow, or to a function of your own.
 
     fedpd.simulate(algorithm, problem, rounds=600, log=fedpd.loggers.tensorboard("logs/FedPD"))
     fedpd.simulate(algorithm, problem, rounds=600, log=fedpd.loggers.mlflow("my experiment"))
     fedpd.simulate(algorithm, problem, rounds=600, log=lambda rows: print(rows[-1]["stationarity"]))
 
-A logger is a function of the new rows, called several times a second; each row is a dict of plain numbers: the
-history's columns, "seconds", "seed" and "algorithm". One that is a context manager too is entered for the time of the
-run. A resumed run sends only the rows that it adds; those since its last checkpoint are sent once more, the same.
+A logger is a function that fedpd calls with the new rows, several times per second. Each row is a dict with the
+history's columns, "seconds", "seed" and "algorithm". If the logger is also a context manager, fedpd enters it before
+the run and exits it after the run. A resumed run sends only the rows that it adds; it sends the rows since its last
+checkpoint a second time, with the same values.
 """
 
 from collections.abc import Callable
@@ -21,16 +22,17 @@ from fedpd.base.progress import Event, Listener, Row
 
 Log = Callable[[list[Row]], object]
 
-ABOUT = ("algorithm", "seed", "round")  # what says which row it is; the other columns are measured
-BATCH = 1000  # metrics that an MLflow server takes at once
+LABELS = ("algorithm", "seed", "round")  # columns that identify a row; the other columns are measurements
+BATCH = 1000  # metrics that an MLflow server accepts at once
 
 
 def opened(log: Log | None) -> AbstractContextManager[Any]:
+    """Return the logger if it is a context manager, else a context manager that does nothing."""
     return log if isinstance(log, AbstractContextManager) else nullcontext()
 
 
 def log_rows(log: Log) -> Listener:
-    """Return a listener that hands the new rows to a logger."""
+    """Return a listener that gives the new rows to a logger."""
 
     def listen(event: Event) -> None:
         rows = event.rows()
@@ -41,12 +43,12 @@ def log_rows(log: Log) -> Listener:
 
 
 def measured(row: Row) -> dict[str, float]:
-    """Return what a row measures, as numbers to draw."""
-    return {name: float(value) for name, value in row.items() if name not in ABOUT}
+    """Return the measurements of a row by their names."""
+    return {name: float(value) for name, value in row.items() if name not in LABELS}
 
 
 class TensorBoard:
-    """See `tensorboard`."""
+    """The logger that `tensorboard` returns."""
 
     def __init__(self, folder: str | Path) -> None:
         self.open = _needed("tensorboard.summary", "tensorboard").Writer
@@ -70,7 +72,7 @@ class TensorBoard:
 
 
 def tensorboard(folder: str | Path) -> TensorBoard:
-    """Return a logger that writes every column as a scalar by round, with one run `seed-S` per seed.
+    """Return a logger that writes every column as a scalar per round, with one run `seed-S` per seed.
 
     Args:
         folder: The folder that `tensorboard --logdir` shows.
@@ -79,7 +81,7 @@ def tensorboard(folder: str | Path) -> TensorBoard:
 
 
 class MLflow:
-    """See `mlflow`."""
+    """The logger that `mlflow` returns."""
 
     def __init__(self, experiment: str, name: str | None, tracking_uri: str | None) -> None:
         self.module = _needed("mlflow", "mlflow")
@@ -90,7 +92,7 @@ class MLflow:
         batches: dict[int, list[Any]] = {}
         for row in rows:
             metrics = batches.setdefault(row["seed"], [])
-            for key, value in measured(row).items():  # its time is the run's own, so that curves can be drawn by it
+            for key, value in measured(row).items():  # a metric's time is the run's, so that MLflow can plot over it
                 metrics.append(self.module.entities.Metric(key, value, int(1000 * row["seconds"]), row["round"]))
             if row["seed"] not in self.runs:
                 self.runs[row["seed"]] = self._begin(row)
@@ -116,12 +118,12 @@ class MLflow:
 
 
 def mlflow(experiment: str = "fedpd", name: str | None = None, tracking_uri: str | None = None) -> MLflow:
-    """Return a logger that writes every column as a metric by round, with one MLflow run per seed.
+    """Return a logger that writes every column as a metric per round, with one MLflow run per seed.
 
     Args:
         experiment: The name of the experiment.
         name: The name of the runs; None: the method with its settings.
-        tracking_uri: Where MLflow keeps them; None: as MLflow is configured.
+        tracking_uri: Where MLflow stores the runs; None: the place that MLflow is configured for.
     """
     return MLflow(experiment, name, tracking_uri)
 
@@ -130,4 +132,4 @@ def _needed(module: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise FedpdError(f"{module} is needed here and cannot be imported: {error}. pip install {package}.") from None
+        raise FedpdError(f"{module} cannot be imported: {error}. Install it: pip install {package}.") from None

@@ -1,4 +1,4 @@
-"""Networks for federated images and texts, as flax modules: see `fedpd.problems.networks`."""
+"""Networks for federated images and texts, as flax modules; `fedpd.problems.networks` defines them."""
 
 from fedpd.problems.networks import GRU, MLP, Conv, Dense, LeafCNN, SmallCNN, max_pool, product
 

@@ -1,13 +1,13 @@
-"""Local solvers: they approximately minimise `phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2`, a `Subproblem`.
+"""Local solvers (oracles), which minimise `phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2` approximately.
 
     gd     Oracle I, option I     x <- x - step grad phi_i(x)
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
-    vr     Oracle II              a linearised phi_i minimised exactly, with a recursive gradient estimate g_i
+    vr     Oracle II              minimises a linearised phi_i exactly, with a recursive gradient estimate g_i
     optax  any optax optimiser on stochastic or full gradients of phi_i
 
-Each does Q = `iterations` steps, or, with `tolerance` = eps_1, stops at the first checked point where
-||grad phi_i||^2 <= eps_1 and at Q steps at the latest. Stochastic oracles compute grad phi_i for this every `check`
-steps, and its cost (|D_i| samples) is counted.
+phi_i is a `Subproblem`. Each oracle does Q = `iterations` steps. With `tolerance` = eps_1 it stops earlier, at the
+first checked point with ||grad phi_i||^2 <= eps_1. For this check, stochastic oracles compute grad phi_i every `check`
+steps, and fedpd counts the cost (|D_i| samples).
 """
 
 import inspect
@@ -25,7 +25,7 @@ from fedpd.base.checks import choice, count, positive, positive_or_schedule, ref
 from fedpd.core import Array, Key, LocalObjective, Oracle, Spec, Subproblem, Tree, Work, specified
 from fedpd.core.sampling import Draw, uniform
 
-STEP = "A safe step is 1/(L + 1/eta), L the smoothness of the f_i"
+STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"
 ITERATIONS = "Give the number of local steps, e.g. 8"
 
 Step = Callable[[Any, Any], Any]
@@ -37,8 +37,8 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
 
     Args:
         step: The step size, or a function of the round r and the local step q.
-        iterations: Q, the local steps of a round.
-        tolerance: eps_1. If it is given, the oracle stops as soon as ||grad phi_i||^2 <= eps_1.
+        iterations: Q, the number of local steps per round.
+        tolerance: eps_1. If given, the oracle stops as soon as ||grad phi_i||^2 <= eps_1.
 
     Examples:
         >>> gd(step=0.1, iterations=8).description
@@ -50,15 +50,15 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
     count("iterations", iterations, ITERATIONS)
     _check_tolerance(tolerance)
 
-    def fixed(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+    def solve_fixed(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = phi.f.steps(iterations)
         x = lax.fori_loop(0, steps, lambda q, x: x - step_at(r, q) * phi.gradient(x), x)
         return x, None, Work(jnp.int32(steps), steps * phi.f.size)
 
-    def until(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+    def solve_to_tolerance(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = phi.f.steps(iterations)
 
-        def onward(carry: tuple[Array, Vector, Vector]) -> Array:
+        def unfinished(carry: tuple[Array, Vector, Vector]) -> Array:
             q, _, gradient = carry
             return (q < steps) & (gradient @ gradient > tolerance)
 
@@ -67,10 +67,10 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
             x = x - step_at(r, q) * gradient
             return q + 1, x, phi.gradient(x)
 
-        q, x, _ = lax.while_loop(onward, descend, (jnp.int32(0), x, phi.gradient(x)))
+        q, x, _ = lax.while_loop(unfinished, descend, (jnp.int32(0), x, phi.gradient(x)))
         return x, None, Work(q, (q + 1) * phi.f.size)
 
-    return Oracle("gd", lambda f, x: None, fixed if tolerance is None else until)
+    return Oracle("gd", lambda f, x: None, solve_fixed if tolerance is None else solve_to_tolerance)
 
 
 @specified
@@ -87,12 +87,12 @@ def sgd(
 
     Args:
         step: The step size, or a function of the round r and the local step q.
-        iterations: Q, the local steps of a round.
-        batch: Samples per step, drawn anew for each; None takes all of the agent's.
-        tolerance: eps_1. If it is given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
-        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and
-            after the steps. A check costs a full gradient, which is counted.
-        draw: Draws the samples; a test can replay recorded ones.
+        iterations: Q, the number of local steps per round.
+        batch: Samples per step, drawn again for each step; None takes all samples of the agent.
+        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
+            steps. A check costs a full gradient, and fedpd counts it.
+        draw: Draws the samples; a test can replay recorded draws.
 
     Examples:
         >>> sgd(step=0.1, iterations=30, batch=10).description
@@ -112,15 +112,15 @@ def sgd(
 
 
 class Estimate(NamedTuple):
-    """What Oracle II keeps between rounds.
+    """The memory of Oracle II between rounds.
 
     Attributes:
         g: g_i, the gradient estimate.
-        owed: Whether it is a gradient whose samples are not counted yet.
+        uncounted: Whether g is a full gradient whose samples are not counted yet.
     """
 
     g: Vector
-    owed: Array
+    uncounted: Array
 
 
 @specified
@@ -134,26 +134,26 @@ def vr(
     check: int | None = None,
     draw: Draw = uniform,
 ) -> Oracle:
-    """Return Oracle II: variance reduction over the whole primal-dual iteration.
+    """Return Oracle II, which reduces the variance over the whole primal-dual iteration.
 
-    It takes g_i = grad f_i(x_i) when r mod I = 0, and otherwise g_i from the round before; then Q times
+    It starts a round with g_i = grad f_i(x_i) if r mod I = 0, else with g_i from the previous round; then Q times
 
         x+ = argmin <g + linear, x> + (curvature/2)||x||^2 + ||x - x_q||^2/(2 gamma)
            = (x_q/gamma - g - linear) / (curvature + 1/gamma)
         g+ = g + mean_b (h_i(x+; xi_b) - h_i(x; xi_b))
 
-    An agent whose first round takes no full gradient begins with grad f_i(x^0), whose cost is counted in that round.
+    If the first round of an agent is not one with r mod I = 0, the agent starts with g_i = grad f_i(x^0), and fedpd
+    counts the cost in that round.
 
     Args:
-        gamma: The local step size. Infinity, as in the authors' program, is allowed where the method has a quadratic
-            term.
-        iterations: Q, the local steps of a round.
+        gamma: The local step size. It may be infinite, as in the authors' program, if the method has a quadratic term.
+        iterations: Q, the number of local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: Samples per step, drawn anew for each; None takes all of the agent's.
-        tolerance: eps_1. If it is given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
-        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and
-            after the steps. A check costs a full gradient, which is counted.
-        draw: Draws the samples; a test can replay recorded ones.
+        batch: Samples per step, drawn again for each step; None takes all samples of the agent.
+        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
+            steps. A check costs a full gradient, and fedpd counts it.
+        draw: Draws the samples; a test can replay recorded draws.
 
     Examples:
         >>> vr(gamma=0.1, iterations=8, refresh=20).description
@@ -170,16 +170,16 @@ def vr(
         return new, g + estimate(phi, new, rows) - estimate(phi, x, rows)
 
     def init(f: LocalObjective, x: Vector) -> Estimate:
-        # Round 0 renews g_i, but an agent may be away then, or lose its state later: it must begin with a gradient.
+        # Round 0 computes g_i, but an agent may be absent then, or lose its state later: it must start with a gradient.
         return Estimate(f.gradient(x), jnp.bool_(True))
 
     def solve(phi: Subproblem, x: Vector, known: Estimate, r: Array, key: Key) -> tuple[Vector, Estimate, Work]:
         if phi.curvature is None and gamma == float("inf"):
-            refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma: it is the step here")
+            refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma, the local step size")
         renew = r % refresh == 0
         g = lax.cond(renew, lambda: phi.f.gradient(x), lambda: known.g)
         (x, g), work = loop.run(advance, lambda carry: carry[0], phi, (x, g), r, key, per_step=2)
-        work = work._replace(samples=work.samples + jnp.where(renew | known.owed, phi.f.size, 0))
+        work = work._replace(samples=work.samples + jnp.where(renew | known.uncounted, phi.f.size, 0))
         return x, Estimate(g, jnp.bool_(False)), work
 
     return Oracle("vr", init, solve, batch)
@@ -200,16 +200,16 @@ def optax(
     """Return an oracle that applies an optax optimiser to gradients of phi_i.
 
     Args:
-        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can hold.
-        iterations: Q, the local steps of a round.
-        batch: Samples per step, drawn anew for each; None takes all of the agent's.
-        keep_state: Whether the optimiser's state (momentum, second moments, step count) carries over from round to
-            round. By default the optimiser starts afresh in every round, since phi_i is another function then.
+        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can contain.
+        iterations: Q, the number of local steps per round.
+        batch: Samples per step, drawn again for each step; None takes all samples of the agent.
+        keep_state: Whether to keep the optimiser's state (momentum, second moments, step count) between rounds. By
+            default the optimiser starts again in every round, because phi_i is then another function.
         label: The optimiser's name in descriptions.
-        tolerance: eps_1. If it is given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
-        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and
-            after the steps. A check costs a full gradient, which is counted.
-        draw: Draws the samples; a test can replay recorded ones.
+        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
+            steps. A check costs a full gradient, and fedpd counts it.
+        draw: Draws the samples; a test can replay recorded draws.
 
     Examples:
         >>> optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
@@ -234,7 +234,7 @@ def optax(
 
 
 class Optimizer(NamedTuple):
-    """An optax optimiser that knows its name and settings, so that an experiment file can hold it.
+    """An optax optimiser with its name and settings, so that an experiment file can contain it.
 
     Attributes:
         transform: The optimiser.
@@ -246,7 +246,7 @@ class Optimizer(NamedTuple):
 
 
 def optimizers() -> dict[str, Callable[..., optax_library.GradientTransformation]]:
-    """Return the optimisers that optax exports: its functions with a learning rate."""
+    """Return the optimisers of optax by name: its functions that take a learning rate."""
     functions = {name: getattr(optax_library, name) for name in dir(optax_library) if not name.startswith("_")}
     return {
         name: function
@@ -263,12 +263,12 @@ def optimizer(name: str, **settings: Any) -> Optimizer:
 
 
 class Loop(NamedTuple):
-    """The steps of a stochastic oracle: Q of them, or in blocks of `check` until the full gradient is small enough.
+    """The steps of a stochastic oracle: Q steps, or blocks of `check` steps until the full gradient is small enough.
 
     Attributes:
-        iterations: Q, the most steps.
-        batch: Samples per step; None: all of the agent's.
-        tolerance: The ||grad phi_i||^2 at which it stops; None: never.
+        iterations: Q, the largest number of steps.
+        batch: Samples per step; None: all samples of the agent.
+        tolerance: The value of ||grad phi_i||^2 at which it stops; None: it does Q steps.
         check: Steps between two checks.
         draw: Draws the samples.
     """
@@ -289,11 +289,11 @@ class Loop(NamedTuple):
     ) -> "Loop":
         iterations = count("iterations", iterations, ITERATIONS)
         if batch is not None:
-            batch = count("batch", batch, "Give the samples of a step, or None for all of the agent's")
+            batch = count("batch", batch, "Give the samples per step, or None for all samples of the agent")
         _check_tolerance(tolerance)
         if check is not None and tolerance is None:
-            refuse("check", check, "says when to look at grad phi_i, so it needs a tolerance", "Give both or neither")
-        check = iterations if check is None else count("check", check, "Give the steps between two looks at grad phi_i")
+            refuse("check", check, "is an interval of checks, so it needs a tolerance", "Give both or neither")
+        check = iterations if check is None else count("check", check, "Give the steps between two checks")
         if tolerance is not None and iterations % check:
             refuse("check", check, f"must divide iterations = {iterations}", "Choose a divisor")
         return Loop(iterations, batch, tolerance, check, draw)
@@ -308,7 +308,7 @@ class Loop(NamedTuple):
         key: Key,
         per_step: int,
     ) -> tuple[Any, Work]:
-        """Return the carry after the steps, and their work; a step takes `per_step` gradients of each sample."""
+        """Return the carry after the steps, and the work; a step computes `per_step` gradients of each sample."""
         size, steps = phi.f.size, phi.f.steps(self.iterations)
         cost = per_step * (size if self.batch is None else jnp.int32(self.batch))
 
@@ -320,9 +320,9 @@ class Loop(NamedTuple):
             return new, None
 
         def block(carry: Any, key: Key, first: Any, length: int) -> Any:
-            # All indices of a block are drawn at once, but each step gathers its own rows: the rows of all steps would
-            # leave the cache, and agents at once would need them transposed. Measured on batch 1, Q = 600, N = 100,
-            # D = 100: 2.5 times as fast.
+            # Draw all indices of a block at once, but gather the rows in each step. The rows of all steps would not fit
+            # in the cache, and a vmap over agents would transpose them. Measured with batch 1, Q = 600, N = 100 and
+            # D = 100: 2.5 times as fast as gathering all rows first.
             drawn = None
             if self.batch is not None:
                 drawn = self.draw(key, r, phi.f.agent, size, (length, self.batch))
@@ -331,32 +331,32 @@ class Loop(NamedTuple):
         if self.tolerance is None:
             return block(carry, key, 0, self.iterations), Work(jnp.int32(steps), steps * cost)
 
-        def excess(carry: Any) -> Array:
+        def too_large(carry: Any) -> Array:
             gradient = phi.gradient(position(carry))
             return gradient @ gradient > self.tolerance
 
-        def onward(loop: tuple[Array, Any, Array]) -> Array:
+        def unfinished(loop: tuple[Array, Any, Array]) -> Array:
             return (loop[0] < steps) & loop[2]
 
-        def proceed(loop: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
+        def next_block(loop: tuple[Array, Any, Array]) -> tuple[Array, Any, Array]:
             q, carry, _ = loop
             carry = block(carry, jax.random.fold_in(key, q), q, self.check)
-            return q + self.check, carry, excess(carry)
+            return q + self.check, carry, too_large(carry)
 
-        q, carry, _ = lax.while_loop(onward, proceed, (jnp.int32(0), carry, excess(carry)))
+        q, carry, _ = lax.while_loop(unfinished, next_block, (jnp.int32(0), carry, too_large(carry)))
         taken = jnp.minimum(q, steps)
         return carry, Work(taken, taken * cost + (q // self.check + 1) * size)
 
 
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
-    """Return h_i at x on some rows, or grad f_i on all of the agent's (None)."""
+    """Return h_i(x) on these rows, or grad f_i(x) on all samples of the agent if `rows` is None."""
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
 
 
 def schedule(step: float | Step) -> Step:
     """Return `step` as a function of (r, q).
 
-    Counts are widened first: r/3 of an int32 would be a float32 in a float64 computation.
+    It converts r and q to the default integer type first: r/3 of an int32 is a float32, even in a float64 computation.
     """
     positive_or_schedule("step", step, STEP)
     if not callable(step):
@@ -366,4 +366,4 @@ def schedule(step: float | Step) -> Step:
 
 def _check_tolerance(tolerance: float | None) -> None:
     if tolerance is not None:
-        positive("tolerance", tolerance, "Give eps_1, the ||grad L_i||^2 at which the oracle stops, e.g. 1e-8")
+        positive("tolerance", tolerance, "Give eps_1, the ||grad phi_i||^2 at which the oracle stops, e.g. 1e-8")

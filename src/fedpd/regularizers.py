@@ -1,4 +1,4 @@
-"""Regularisers g of the composite problem f + g, given by their prox: prox(x, t) = argmin_u g(u) + ||u - x||^2/(2t)."""
+"""Regularisers g for the composite problem f + g, defined by prox(x, t) = argmin_u g(u) + ||u - x||^2/(2t)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from fedpd.core import Array
 
 
 class Regularizer(NamedTuple):
-    """A convex function g, given by its value and by its prox.
+    """A convex function g, defined by its value and its prox.
 
     Attributes:
-        spec: What it was made with; a name where it was made by hand.
+        spec: The name and arguments of its factory; only a name for a regulariser of your own.
         value: Returns g(x).
         prox: Returns argmin_u g(u) + ||u - x||^2/(2t), given x and t.
     """
@@ -83,7 +83,7 @@ def group_l1(weight: float) -> Regularizer:
 
 
 def proximal_step(regularizer: Regularizer | None, x: Vector, t: Any) -> Vector:
-    """Return prox_{t g}(x), which is x itself where there is no regulariser."""
+    """Return prox_{t g}(x), or x itself if there is no regulariser."""
     return x if regularizer is None else regularizer.prox(x, t)
 
 

@@ -1,4 +1,4 @@
-"""p="auto": communications where they pay, and never a floor."""
+"""p="auto" saves communications, and leaves no error floor."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TARGET = 1e-10
 
 
 def communications(problem: Problem, relative_eta: float, rounds: int, p: Any, iterations: int = 8) -> int:
-    """Communications to a stationarity of 1e-10, at eta = relative_eta/L."""
+    """Return the communications to a stationarity of 1e-10, at eta = relative_eta/L."""
     L = theory.smoothness(problem)
     eta = relative_eta / L
     oracle = oracles.gd(step=1 / (L + 1 / eta), iterations=iterations)
@@ -37,7 +37,7 @@ def test_fewer_communications_at_any_eta(make: Any, relative_eta: float, rounds:
 
 
 @pytest.mark.parametrize("relative_eta", [0.28, 2.0])
-def test_agents_that_are_alike_hardly_communicate(relative_eta: float) -> None:
+def test_equal_agents_hardly_communicate(relative_eta: float) -> None:
     features, labels = data.strongly_noniid(1, 100, 10)
     problem = problems.penalized_logistic(np.repeat(features, 8, axis=0), np.repeat(labels, 8, axis=0))
     always = communications(problem, relative_eta, 1000, 0.0)

@@ -1,4 +1,4 @@
-"""What holds for every method, by one row each."""
+"""Rules that hold for every method, with one row per method."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -175,7 +175,7 @@ def test_agent_by_agent_with_serialised_messages_is_the_simulation(name: str, ru
 
 
 def by_hand(algorithm: Algorithm) -> tuple[list[np.ndarray], int, int]:
-    """The rounds as a deployment would do them: no vmap, no sharing, messages as bytes."""
+    """Return the result of rounds done as in a deployment: no vmap, no shared memory, messages as bytes."""
     functions, everything = Functions(PROBLEM.losses, PROBLEM.penalty), arrays(PROBLEM)
     ones = [jax.tree.map(lambda leaf, i=i: leaf[i], everything) for i in range(AGENTS)]
     start, key = Vector(PROBLEM.start), jax.random.key(0)

@@ -105,7 +105,7 @@ def test_the_free_estimate_needs_everyone() -> None:
     ("settings", "answer"),
     [
         ({"drift": "correct"}, "Did you mean 'corrected'"),
-        ({"drift": "corrected", "x0_rule": "matlab"}, "goes with drift='paper' only"),
+        ({"drift": "corrected", "x0_rule": "matlab"}, "needs drift='paper'"),
         ({"p": "auto", "drift": "corrected"}, 'must be "corrected-exact" with p="auto"'),
         ({"p": "half"}, 'a number in \\[0, 1\\), a schedule or "auto"'),
     ],

@@ -40,7 +40,7 @@ def test_it_grows_on_opposing_quadratics(Q: int, eta: float) -> None:
     np.testing.assert_allclose(run.model, [-1.5 * factor**40], rtol=1e-12)
 
 
-def test_it_does_not_reach_a_stationary_point_of_unlike_agents() -> None:
+def test_it_does_not_reach_a_stationary_point_on_heterogeneous_data() -> None:
     problem = problems.random_quadratic(agents=5, dimension=3, seed=1)
     steps = oracles.gd(step=0.3, iterations=8)
     fedavg = simulate(algorithms.fedavg(oracle=steps), problem, rounds=400, metrics_every=400).history

@@ -1,4 +1,4 @@
-"""FedPD: rounds by hand, the shared coin, invariants of Algorithm 2, costs, refusals."""
+"""FedPD: rounds by hand, the shared random draw, invariants of Algorithm 2, costs, refusals."""
 
 import re
 import warnings
@@ -180,7 +180,7 @@ def test_bytes_are_what_is_sent(problem: Problem, model_bytes: int) -> None:
 
 # --- refusals: the value, the rule, the remedy ----------------------------------------------------------------------
 
-ETA, P = "Theorem 1 asks for eta", "p is the probability of SKIPPING"
+ETA, P = "Theorem 1 needs eta", "p is the probability of SKIPPING"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Methods that are one another in special cases, to rounding; minimisers that are reached, and floors that are not."""
+"""Methods that are equal in special cases, up to rounding; methods that reach the minimiser, and error floors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +78,7 @@ def test_all_samples_make_f_svrg_fedlin() -> None:
 
 
 def test_proxskip_without_control_is_local_gradient_descent() -> None:
-    """Every round a gradient step, and with the shared coins an average: FedPD's coins, FedAvg's steps."""
+    """Every round is a gradient step, and some rounds average: FedPD's random draws, FedAvg's steps."""
     run = simulate(algorithms.proxskip(step=0.5, p=0.6, control="frozen"), PROBLEM, rounds=15, seed=3)
     hessian, linear = PROBLEM.data["hessian"][:, 0], PROBLEM.data["linear"][:, 0]
     x = np.zeros((AGENTS, 5))
@@ -131,7 +131,7 @@ FLOORS: dict[str, Callable[[], Algorithm]] = {
 
 @pytest.mark.parametrize("name", FLOORS)
 def test_a_floor_is_a_floor(name: str) -> None:
-    """Neither does the error vanish with more rounds, nor does the method run away."""
+    """The error does not vanish with more rounds, and the method does not diverge."""
     history = simulate(FLOORS[name](), PROBLEM, rounds=600, metrics_every=10).history
     start, late = history["stationarity"][0], history["stationarity"][30:]
     assert start > late.max()

@@ -1,4 +1,4 @@
-"""A checkpoint is whole, its own and this run's; or it is refused with a sentence that says why."""
+"""fedpd uses a checkpoint only if it is intact and belongs to this run; otherwise the error says why not."""
 
 import ast
 import logging
@@ -54,7 +54,7 @@ def assert_same_bits(found: Arrays, expected: Arrays) -> None:
 
 
 def whole(folder: Path) -> bytes:
-    """A checkpoint's bytes, written once a folder."""
+    """A checkpoint's bytes, written once per folder."""
     path = folder / "whole.safetensors"
     if not path.exists():
         write(path, ARRAYS, META)
@@ -103,7 +103,7 @@ def test_a_flipped_bit_of_a_number_is_named_as_such(tmp_path: Path) -> None:
     path, content = tmp_path / "one.safetensors", bytearray(whole(tmp_path))
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"one\.safetensors: its checksum does not match: .*altered\.$"):
+    with pytest.raises(CheckpointError, match=r"one\.safetensors: its checksum does not match: .*changed\.$"):
         read(path)
 
 
@@ -112,16 +112,14 @@ def test_a_flipped_bit_of_a_number_is_named_as_such(tmp_path: Path) -> None:
 def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     path, content = tmp_path / "one.safetensors", whole(tmp_path)
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(CheckpointError, match=r"one\.safetensors: cannot be read as a whole safetensors file \("):
+    with pytest.raises(CheckpointError, match=r"one\.safetensors: is not a complete safetensors file \("):
         read(path)
 
 
 @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
 def test_a_foreign_file_is_refused(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     save_file({"weight": np.ones(2)}, tmp_path / "model.safetensors", metadata)
-    with pytest.raises(
-        CheckpointError, match=r"model\.safetensors: not written by fedpd\. Point to a run's own folder"
-    ):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: fedpd did not write it\. Give the folder of a run"):
         read(tmp_path / "model.safetensors")
 
 
@@ -152,9 +150,9 @@ def test_scalars_and_empty_arrays_survive_flattening() -> None:
 def test_a_tree_that_does_not_fit_is_refused() -> None:
     arrays = {"state['w']": np.ones(3)}
     for like in ({"w": np.ones(2)}, {"w": np.ones(3, np.float32)}):
-        with pytest.raises(CheckpointError, match=r"has float64\[3\] where state\['w'\] of float\d\d\[\d\] belongs"):
+        with pytest.raises(CheckpointError, match=r"has float64\[3\], but state\['w'\] must be float\d\d\[\d\]"):
             unflatten("state", like, arrays)
-    with pytest.raises(CheckpointError, match=r"has nothing where state\['b'\] of float64\[1\] belongs"):
+    with pytest.raises(CheckpointError, match=r"has nothing, but state\['b'\] must be float64\[1\]"):
         unflatten("state", {"b": np.ones(1)}, arrays)
 
 
@@ -198,10 +196,10 @@ def test_the_one_before_is_used_where_the_newest_is_torn(tmp_path: Path, caplog:
     assert found[1] == identified(round=50)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "round-000000100.safetensors: cannot be read as a whole safetensors file" in record.getMessage()
+    assert "round-000000100.safetensors: is not a complete safetensors file" in record.getMessage()
 
 
-def test_there_may_be_nothing_to_go_on_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_there_may_be_nothing_to_resume_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert load_newest(tmp_path / "none", identified()) is None
     assert load_newest(tmp_path, identified()) is None
     (tmp_path / "round-000000050.safetensors").write_bytes(b"")

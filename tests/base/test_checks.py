@@ -1,4 +1,4 @@
-"""The value, the rule, the remedy; concrete numbers are validated and traced ones pass."""
+"""Messages have the value, the rule and the remedy; concrete numbers are checked, and traced ones pass."""
 
 import math
 from collections.abc import Callable

@@ -181,8 +181,8 @@ def test_one_object_twice_is_two_equal_objects() -> None:
 
 
 @given(st.lists(st.integers(), min_size=2, unique=True), st.data())
-def test_many_small_objects_are_told_apart(numbers: list[int], data: st.DataObject) -> None:
-    """Python gives the place of an object that is gone to the next one: that must not make them the same."""
+def test_many_small_objects_have_different_fingerprints(numbers: list[int], data: st.DataObject) -> None:
+    """Python reuses the id of a deleted object; two such objects must not count as the same."""
     place = data.draw(st.integers(0, len(numbers) - 1))
     changed = [number + (i == place) for i, number in enumerate(numbers)]
     assert fingerprint([Scale(n) for n in numbers]) != fingerprint([Scale(n) for n in changed])
@@ -253,7 +253,7 @@ def weighted(x: Any) -> Any:
 
 
 def test_what_a_function_changes_itself_is_not_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the very list that it appends to is left out; that it names `add` says nothing of the other values."""
+    """Only the list that it appends to is left out; a method name such as `add` does not exclude other values."""
     before = fingerprint(weighted)
     CALLS.append(1)
     assert fingerprint(weighted) == before

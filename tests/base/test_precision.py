@@ -1,4 +1,4 @@
-"""float64 in, float64 throughout; float32 likewise; the user's own JAX is left alone."""
+"""float64 data are computed in float64, float32 data in float32, and the user's own JAX code does not change."""
 
 from typing import Any
 

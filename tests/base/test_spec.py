@@ -1,4 +1,4 @@
-"""Specs: equal where the settings are, to the last bit, and unequal elsewhere."""
+"""Specs are equal if and only if the settings are equal, to the last bit."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: killed and resumed in a process of its own, and given wrong input."""
+"""The command line from a user's view: runs that are killed and resumed, and wrong input."""
 
 import os
 import re
@@ -52,7 +52,7 @@ COMMAND = [sys.executable, "-c", "from fedpd.cli import main; main()"]
 
 
 def in_own_process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own. Importing takes 3 seconds, and compiled programs are not shared."""
+    """Run a command in its own process. Importing takes 3 seconds, and compiled programs are not shared."""
     return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -1,4 +1,4 @@
-"""A problem: the part of it that some agents hold, and what it prints."""
+"""A problem: the problem of some of its agents, and its repr."""
 
 from dataclasses import replace
 

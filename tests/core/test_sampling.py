@@ -1,4 +1,4 @@
-"""Uniform indices: in range, unbiased to the last word, redrawn where rejected, the same alone as among many."""
+"""Uniform indices are in range, unbiased and redrawn after a rejection, and do not depend on other draws."""
 
 import jax
 import jax.numpy as jnp

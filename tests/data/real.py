@@ -1,4 +1,4 @@
-"""Where the real data is, if it is."""
+"""The folder of the real data, if it exists."""
 
 from pathlib import Path
 

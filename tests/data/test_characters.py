@@ -1,4 +1,4 @@
-"""Generated characters: repeatable, writers unlike, and a class that can be learnt across them."""
+"""Generated characters: the same at every call, writers that differ, and classes that can be learnt across writers."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_a_seed_is_the_data() -> None:
     assert not np.array_equal(one.train[0]["x"], other.train[0]["x"])
 
 
-def test_a_class_can_be_told_across_writers_who_are_unlike() -> None:
+def test_a_class_can_be_learnt_across_writers_who_differ() -> None:
     data = characters(writers=6, samples=80, classes=4, test_share=0.01)
     means = np.array([[s["x"][s["y"] == k].mean(0) for k in range(4)] for s in data.train])  # (writers, classes, H, W)
     shaken = np.mean([s["x"][s["y"] == 0].var(0).sum() for s in data.train])

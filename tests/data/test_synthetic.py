@@ -1,4 +1,4 @@
-"""The paper's synthetic data: shapes, signs, seeds, and how unlike the agents are."""
+"""The paper's synthetic data: shapes, signs, seeds, and how much the agents differ."""
 
 from collections.abc import Callable
 

@@ -33,7 +33,7 @@ def problem() -> Problem:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two agents at a time, so that five take three blocks and a ghost."""
+    """Take two agents at a time, so that five agents need three blocks and one padding agent."""
     monkeypatch.setattr(disk, "BLOCK_BYTES", 1)
 
 

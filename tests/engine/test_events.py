@@ -1,4 +1,4 @@
-"""Callbacks and columns of one's own: what they are given, and that a run stops when they say so."""
+"""The user's own callbacks and columns: their arguments, and that they can stop a run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Agents that come and go, and agents that do less."""
+"""Partial participation and stragglers."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checkpoints: another run is never taken for this one, and the difference is named."""
+"""Checkpoints: fedpd refuses the checkpoint of another run and names the difference."""
 
 from collections.abc import Callable
 from dataclasses import replace

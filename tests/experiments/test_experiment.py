@@ -1,4 +1,4 @@
-"""Experiment files: what they build, and what a mistake in one is answered with."""
+"""Experiment files: the objects that they build, and the messages for mistakes."""
 
 import json
 import math

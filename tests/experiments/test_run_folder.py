@@ -1,4 +1,4 @@
-"""Run folders: what `--overwrite` removes, and above all what it never touches."""
+"""Run folders: which files `--overwrite` removes, and which files it never removes."""
 
 import os
 from pathlib import Path
@@ -104,7 +104,7 @@ def test_links_are_not_followed(finished: Path, tmp_path: Path, name: str) -> No
 
 
 def test_a_method_in_the_place_of_another_is_refused(finished: Path) -> None:
-    """Without a label, editing eta gives the method another name: its results must not stand beside the old ones."""
+    """Without a label, editing eta gives the method another name; fedpd must not mix its results with the old ones."""
     run_folder.check_same_method(finished, 1, "FedPD")
     run_folder.check_same_method(finished, 2, "FedAvg")
     with pytest.raises(FedpdError, match=r"method 1 was '01-fedpd' and is now '01-fedpd-eta-0\.6'"):

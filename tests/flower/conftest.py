@@ -1,4 +1,4 @@
-"""Flower at rest: nothing phones home, nothing is installed, and clients keep their state in the test's own folder."""
+"""Settings for Flower in tests: no telemetry, no installation, and clients keep their state in the test's folder."""
 
 import atexit
 import os

@@ -32,7 +32,7 @@ class Deployment:
         self.federation: LocalFederation = local.up(folder / "federation", AGENTS)
 
     def repair(self) -> None:
-        """Start again what has been killed."""
+        """Start the killed processes again."""
         self.federation = local.up(self.federation.folder, AGENTS)
 
     def start(self, **config: Any) -> None:
@@ -43,7 +43,7 @@ class Deployment:
         return next(member for member in self.federation.members if member.name == name)
 
     def wait(self, what: Callable[[], Any], seconds: float) -> Any:
-        """What `what` returns once it is true; the logs if it does not come true."""
+        """Return the result of `what` when it is true; fail with the logs if it stays false."""
         deadline = time.monotonic() + seconds
         while not (found := what()):
             if time.monotonic() > deadline:
@@ -53,7 +53,7 @@ class Deployment:
         return found
 
     def communications(self, out: str) -> int:
-        """How many the server has done, by its checkpoints."""
+        """Return the number of communications that the server has done, from its checkpoints."""
         names = [path.stem for path in (self.federation.folder / out / "checkpoints").glob("round-*.safetensors")]
         return max((int(name.removeprefix("round-")) for name in names), default=0)
 
@@ -72,7 +72,7 @@ class Deployment:
         return {name.removeprefix("model['").removesuffix("']"): array for name, array in arrays.items()}
 
     def simulated(self, **config: Any) -> dict[str, np.ndarray]:
-        """What `simulate` makes of the app."""
+        """Return the result of `simulate` for the app."""
         settings = tomllib.loads((self.app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
         settings |= FAST | config
         sys.path.insert(0, str(self.app))

@@ -231,11 +231,11 @@ class Asking(nn.Module):
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
-        (Untold(), r"module = 'Untold': has batch normalisation and is not told.*__call__\(self, x, train\)"),
-        (Dropping(), r"Dropping draws random numbers while it trains \(dropout\): .*Leave dropout out"),
-        (Spectral(), r"statistic = 'SpectralNorm_0/Dense_0/kernel/\w+': is not of nn.BatchNorm"),
-        (Counting(), "collection = 'calls': is kept besides parameters"),
-        (Asking(), "argument of Asking = 'deterministic': is an argument of the module's __call__ without a default"),
+        (Untold(), r"module = 'Untold': has batch normalisation, .*must take train.*__call__\(self, x, train\)"),
+        (Dropping(), r"Dropping draws random numbers in training \(dropout\): .*Remove dropout"),
+        (Spectral(), r"statistic = 'SpectralNorm_0/Dense_0/kernel/\w+': must belong to nn.BatchNorm"),
+        (Counting(), "collection = 'calls': fedpd supports only parameters"),
+        (Asking(), "argument of Asking.__call__ = 'deterministic': has no default"),
         (CNN(momentum=1.0), "momentum of BatchNorm_0 = 1.0: must be below 1"),
         (lambda x: x, r"module = 'function': must be a flax.linen module. .*problems.classification"),
     ],

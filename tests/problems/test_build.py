@@ -1,4 +1,4 @@
-"""Any loss, any pytree, any sizes: padding changes no number, precision is kept, and mistakes are answered."""
+"""Any loss, pytree and sizes: padding changes no number, the precision is kept, and mistakes give clear errors."""
 
 from typing import Any
 
@@ -159,16 +159,16 @@ def with_data(data: Any) -> Problem:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ([], r"data holds no agents: .*Give one data set per agent"),
+        ([], r"data is empty: .*Give one data set per agent"),
         (np.zeros((0, 3, 2)), r"data = \[\(0, 3, 2\)\]: .*\(N, n\)"),
         ([np.ones((1, 2)), np.ones((0, 2))], r"agent 1 has no samples: .*Leave the agent out"),
         (np.zeros((3, 0, 2)), r"data = \[\(3, 0, 2\)\]: .*\(N, n\)"),
-        (np.ones(3), r"data = \[\(3,\)\]: .*two first axes \(N, n\)\. .*list by agent"),
-        ((np.ones((2, 3, 2)), np.ones((2, 4))), r"data = \[\(2, 3, 2\), \(2, 4\)\]: .*share two first axes \(N, n\)"),
+        (np.ones(3), r"data = \[\(3,\)\]: .*first two axes \(N, n\)\. .*list with one entry per agent"),
+        ((np.ones((2, 3, 2)), np.ones((2, 4))), r"data = \[\(2, 3, 2\), \(2, 4\)\]: .*same first two axes \(N, n\)"),
         ([(np.ones((2, 2)), np.ones(3))], r"data of agent 0 = \[\(2, 2\), \(3,\)\]: .*same first axis"),
         ([np.ones((1, 2)), np.float64(1)], r"data of agent 1 = \[\(\)\]: .*same first axis, one row per sample"),
-        ([np.ones((1, 2)), (np.ones((1, 2)),)], r"data of agent 1 has other keys or arrays than that of agent 0"),
-        ([np.ones((1, 2)), np.ones((1, 3))], r"samples of agent 1 = \(3,\): must be those of agent 0, \(2,\)"),
+        ([np.ones((1, 2)), (np.ones((1, 2)),)], r"data of agent 1 has other keys than data of agent 0"),
+        ([np.ones((1, 2)), np.ones((1, 3))], r"samples of agent 1 = \(3,\): must be the shape of agent 0, \(2,\)"),
         ([np.ones((1, 2)), np.array([[0, np.nan]])], r"data of agent 1 holds NaN or infinity\. Clean or drop"),
         ([np.ones((3, 2)), np.array([[0, -np.inf]])], r"data of agent 1 holds NaN or infinity\. Clean or drop"),
         ([np.array([[{}, None]], object)], r"data .*not a rectangular array of numbers\. Give"),
@@ -187,16 +187,16 @@ def test_data_that_makes_no_problem_is_refused(data: Any, sentence: str) -> None
             {"losses": lambda x, batch: jnp.mean(batch @ x)},
             r"losses returns float64\[\]: .* shape \(3,\)\. Return one loss per",
         ),
-        ({"losses": lambda x, batch: batch * x}, r"losses returns float64\[3, 2\]: .* of shape \(3,\)"),
-        ({"losses": lambda x, batch: (batch @ x,)}, r"losses returns tuple: .* of shape \(3,\)"),
-        ({"losses": lambda x, batch: jnp.argmax(batch, 1)}, r"losses returns int64\[3\]: must be floating-point"),
+        ({"losses": lambda x, batch: batch * x}, r"losses returns float64\[3, 2\]: .* with shape \(3,\)"),
+        ({"losses": lambda x, batch: (batch @ x,)}, r"losses returns tuple: .* with shape \(3,\)"),
+        ({"losses": lambda x, batch: jnp.argmax(batch, 1)}, r"losses returns int64\[3\]: it must be floating-point"),
         ({"losses": lambda x, batch: batch @ x[:1]}, r"losses cannot be called with arrays of the shapes"),
         ({"penalty": lambda x: x**2}, r"penalty returns float64\[2\]: .* shape \(\)\. Return a scalar"),
         (
             {"start": np.zeros(2, int)},
-            r"start has a leaf of int64: models are floating-point\. Give float32 or float64",
+            r"start has a leaf of int64: use floating-point numbers, float32 or float64\.",
         ),
-        ({"start": {"w": np.zeros(2), "n": np.array(True)}}, r"start has a leaf of bool: models are floating-point"),
+        ({"start": {"w": np.zeros(2), "n": np.array(True)}}, r"start has a leaf of bool: use floating-point numbers"),
         ({"start": np.array([0, np.nan])}, r"start .*NaN or infinity"),
         ({"weights": [1.0]}, r"weights = .*1.*: must be 2 positive numbers\. Leave them out for w_i = 1/\|D_i\|"),
         ({"weights": [1.0, 0.0]}, r"weights = .*0.*: must be 2 positive numbers\. Leave them out"),

@@ -237,12 +237,12 @@ def test_it_can_be_named_in_an_experiment_file() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"agents": 1}, r"agents = 1: must be an integer of at least 2\. One agent alone holds the whole chain"),
+        ({"agents": 1}, r"agents = 1: must be an integer of at least 2\. A single agent holds the whole chain"),
         ({"rounds": 0}, r"rounds = 0: must be an integer of at least 1\. Give T"),
         ({"rounds": 7}, r"rounds = 7: must be a multiple of agents = 3, .*\. Give e\.g\. 9\."),
         ({"rounds": 2}, r"rounds = 2: must be a multiple of agents = 3, .*\. Give e\.g\. 3\."),
-        ({"epsilon": 0.0}, r"epsilon = 0\.0: must be positive and finite\. epsilon is what"),
-        ({"smoothness": -1.0}, r"smoothness = -1\.0: must be positive and finite\. L, the smoothness"),
+        ({"epsilon": 0.0}, r"epsilon = 0\.0: must be positive and finite\. epsilon is the lower bound"),
+        ({"smoothness": -1.0}, r"smoothness = -1\.0: must be positive and finite\. Give L, the smoothness"),
     ],
 )
 def test_settings_are_checked(changes: dict[str, Any], sentence: str) -> None:

@@ -100,19 +100,19 @@ def test_precision_is_the_features() -> None:
     ("labels", "found"), [([[1, 1], [0, 1]], r"\[0, 1\]"), ([[1, -1], [np.nan, 2]], r"\[2.0, nan\]")]
 )
 def test_labels_that_are_not_signs_are_refused(labels: Any, found: str) -> None:
-    with pytest.raises(FedpdError, match=rf"labels of agent 1 hold {found}: .*-1 or \+1\. From 0/1: 2\*labels - 1"):
+    with pytest.raises(FedpdError, match=rf"labels of agent 1 hold {found}: .*-1 or \+1\. For 0/1, give 2\*labels - 1"):
         penalized_logistic(np.ones((2, 2, 3)), np.array(labels))
 
 
 @pytest.mark.parametrize(
     ("features", "labels", "sentence"),
     [
-        (np.ones((2, 3, 1)), np.ones((1, 3)), r"labels = 1: .*as many agents as features, 2\. One entry per agent"),
-        (np.ones((2, 3, 1)), np.ones((2, 4)), r"agent 0 = .*\(3, 1\), \(4,\).*\(n, D\), \(n,\)\. One row per sample"),
-        (np.ones((2, 3)), np.ones((2, 3)), r"agent 0 = .*\(3,\), \(3,\).*\(n, D\), \(n,\)\. One row per sample"),
-        ([np.ones((2, 1)), np.ones((2, 3))], np.ones((2, 2)), r"samples of agent 1 = \(3,\): must be those of"),
+        (np.ones((2, 3, 1)), np.ones((1, 3)), r"labels = 1: the number of agents .*, 2\. Give one entry per agent"),
+        (np.ones((2, 3, 1)), np.ones((2, 4)), r"agent 0 = .*\(3, 1\), \(4,\).*\(n, D\), \(n,\)\. Give one row"),
+        (np.ones((2, 3)), np.ones((2, 3)), r"agent 0 = .*\(3,\), \(3,\).*\(n, D\), \(n,\)\. Give one row per sample"),
+        ([np.ones((2, 1)), np.ones((2, 3))], np.ones((2, 2)), r"samples of agent 1 = \(3,\): must be the shape of"),
         ([np.ones((2, 1)), np.ones((0, 1))], [np.ones(2), np.ones(0)], r"agent 1 has no samples: .*Leave"),
-        ([], [], r"no agents: .*Give one data set per agent"),
+        ([], [], r"data is empty: .*Give one data set per agent"),
         (np.array([[[1.0]], [[np.inf]]]), np.ones((2, 1)), r"agent 1 holds NaN or infinity\. Clean or drop"),
         (np.array([[[1.0]], [[np.nan]]]), np.ones((2, 1)), r"agent 1 holds NaN or infinity\. Clean or drop"),
     ],
@@ -125,8 +125,8 @@ def test_data_that_does_not_fit_is_refused(features: Any, labels: Any, sentence:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"alpha": 0}, r"alpha = 0: must be positive and finite\. alpha scales"),
-        ({"beta": -0.1}, r"beta = -0\.1: must be finite and at least 0\. beta weighs"),
+        ({"alpha": 0}, r"alpha = 0: must be positive and finite\. alpha is the scale"),
+        ({"beta": -0.1}, r"beta = -0\.1: must be finite and at least 0\. beta is the weight"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], sentence: str) -> None:

@@ -48,7 +48,7 @@ def test_the_random_answer_is_where_the_gradient_vanishes() -> None:
     assert (problem.agents, problem.samples, problem.dimension) == (5, 5, 3)
 
 
-def test_heterogeneity_0_makes_all_agents_alike() -> None:
+def test_heterogeneity_0_makes_all_agents_equal() -> None:
     problem = random_quadratic(4, 3, heterogeneity=0)
     assert (problem.data["hessian"] == problem.data["hessian"][0]).all()
     assert (problem.data["linear"] == problem.data["linear"][0]).all()
@@ -76,10 +76,14 @@ def test_opposing_quadratics_cancel_and_fedavg_diverges_from_them_as_claimed() -
 @pytest.mark.parametrize(
     ("hessians", "linear", "sentence"),
     [
-        (np.ones((1, 2, 2)), np.ones((1, 3)), r"= \(\(1, 2, 2\), \(1, 3\)\): .*\(N, d, d\), \(N, d\)\. One H_i"),
-        (np.ones((2, 2)), np.ones(2), r"= \(\(2, 2\), \(2,\)\): .*\(N, d, d\), \(N, d\)\. One H_i"),
-        (np.ones((1, 2, 2)), np.array(1.0), r"= \(\(1, 2, 2\), \(\)\): .*\(N, d, d\), \(N, d\)\. One H_i"),
-        (np.array([[[1.0, 2.0], [0.0, 1.0]]]), np.ones((1, 2)), r"hessians.* must be symmetric\. Use \(H \+ H\^T\)/2"),
+        (np.ones((1, 2, 2)), np.ones((1, 3)), r"= \(\(1, 2, 2\), \(1, 3\)\): .*\(N, d, d\), \(N, d\)\. Give one H_i"),
+        (np.ones((2, 2)), np.ones(2), r"= \(\(2, 2\), \(2,\)\): .*\(N, d, d\), \(N, d\)\. Give one H_i"),
+        (np.ones((1, 2, 2)), np.array(1.0), r"= \(\(1, 2, 2\), \(\)\): .*\(N, d, d\), \(N, d\)\. Give one H_i"),
+        (
+            np.array([[[1.0, 2.0], [0.0, 1.0]]]),
+            np.ones((1, 2)),
+            r"hessians.* must be symmetric, .*\. Use \(H \+ H\^T\)/2",
+        ),
         (np.array([[[1.0]], [[np.nan]]]), np.ones((2, 1)), r"agent 1 holds NaN or infinity"),
         (np.ones((0, 2, 2)), np.ones((0, 2)), r"(no agents|\(0, )"),
     ],
@@ -100,9 +104,9 @@ def test_integer_matrices_are_numbers_too() -> None:
     [
         ({"agents": 0}, r"agents = 0: must be an integer of at least 1\. Give N"),
         ({"dimension": 2.0}, r"dimension = 2\.0: must be an integer of at least 1\. Give d"),
-        ({"convexity": 0}, r"convexity = 0: must be positive and finite\. mu"),
+        ({"convexity": 0}, r"convexity = 0: must be positive and finite\. Give mu"),
         ({"smoothness": 0.05}, r"smoothness = 0\.05: must be finite and at least 0\.1\. L"),
-        ({"heterogeneity": -1}, r"heterogeneity = -1: must be finite and at least 0\. 0 makes"),
+        ({"heterogeneity": -1}, r"heterogeneity = -1: must be finite and at least 0\. 0 gives"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], sentence: str) -> None:

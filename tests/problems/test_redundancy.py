@@ -32,5 +32,5 @@ def test_sharing_lowers_the_floor() -> None:
 
 
 def test_no_more_than_everything_can_be_shared() -> None:
-    with pytest.raises(FedpdError, match="copies = 6: must be below the 6 agents"):
+    with pytest.raises(FedpdError, match="copies = 6: must be below 6, the number of agents"):
         problems.share_blocks(problems.random_quadratic(6, 3), 6)

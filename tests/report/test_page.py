@@ -119,7 +119,7 @@ def test_nothing_finite_is_refused() -> None:
         page_of([record(broken)])
 
 
-def test_facts_of_alike_agents_and_of_labels() -> None:
+def test_facts_of_equal_agents_and_of_labels() -> None:
     agents = {i: {"x": np.eye(2), "y": np.array([0, 1])} for i in range(3)}
     same = fedpd.data.from_arrays(agents, agents)
     found = facts(problems.classification(lambda model, x: x @ model, same, np.ones((2, 2)) * [1, 2]))

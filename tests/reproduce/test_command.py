@@ -1,4 +1,4 @@
-"""`fedpd reproduce`: lists, refuses, runs, remembers."""
+"""`fedpd reproduce` lists items, refuses wrong input, runs items and keeps their results."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.cli.test_cli import fedpd
 
 def item(outcome: Outcome, table: bool = False) -> Item:
     def run(session: Session) -> Findings:
-        session.tell("counting", 1, 1)
+        session.on_progress("counting", 1, 1)
         rows = (("method", "cost"), ("a|b", "1")) if table else ()
         return Findings([Check("a | b", "1", "2", outcome, "So it is.")], "small", Figure(), rows)
 
@@ -85,7 +85,7 @@ def test_items_of_earlier_runs_stay(tmp_path: Path) -> None:
 
 def test_a_broken_store_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "reproduction.json").write_text("{")
-    with pytest.raises(FedpdError, match="is not what fedpd reproduce writes"):
+    with pytest.raises(FedpdError, match="is not a file of fedpd reproduce"):
         load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Items whose verdict is worked out in seconds, and that each can come out otherwise."""
+"""Items that run in seconds, and tests that each verdict can change."""
 
 import math
 from dataclasses import replace

@@ -13,7 +13,7 @@ from fedpd.theory import max_eta, rates
 
 
 def unknown() -> Problem:
-    """Least squares of which nothing is known."""
+    """Return a least-squares problem without known facts."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((4, 30, 3))
     targets = features @ np.ones(3) + rng.standard_normal((4, 1))
@@ -42,7 +42,7 @@ def test_the_guaranteed_setting_is_the_theorems() -> None:
     assert table["eta"] == pytest.approx(0.9 * max_eta(L))
     assert table["oracle"]["step"] == pytest.approx(1 / (L + 1 / table["eta"]))
     assert advice.delta == 0
-    assert table["p"] > 0.2  # agents are alike
+    assert table["p"] > 0.2  # agents are equal
     bound = rates.bound(
         int(advice.guaranteed.rounds),
         advice.gap,

@@ -1,4 +1,4 @@
-"""Each method at its best step, by the fewest communications."""
+"""Tuning: each method with its best step size, the one with the fewest communications."""
 
 from typing import Any
 

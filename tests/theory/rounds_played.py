@@ -64,7 +64,7 @@ def play(algorithm: Algorithm, problem: Problem, skips: np.ndarray) -> Path:
 
 @lru_cache
 def each(problem: Problem) -> Callable[[Any], tuple[Any, Vector]]:
-    """(f_i(x_i), grad f_i(x_i)) of all agents, at many x (K, N, d); compiled once a problem."""
+    """(f_i(x_i), grad f_i(x_i)) of all agents, at many x (K, N, d); compiled once per problem."""
     functions, shard = Functions(problem.losses, problem.penalty), arrays(problem)
 
     def one(shard: Any, x: Any) -> tuple[Any, Vector]:

@@ -60,13 +60,15 @@ def test_heterogeneity_is_measured_at_the_start() -> None:
     problem = parabolas(np.ones((3, 3)), [[0, 3, 4], [0, -3, -4], [1.5, 0, 0]])
     # grad f_i(0) = -c_i, their mean is (0.5, 0, 0)
     assert heterogeneity(problem) == pytest.approx(25.25**0.5, rel=1e-14)
-    alike = parabolas(np.ones((2, 3)), np.ones((2, 3)))
-    assert heterogeneity(alike) == 0
+    equal = parabolas(np.ones((2, 3)), np.ones((2, 3)))
+    assert heterogeneity(equal) == 0
 
 
 def test_power_iterations_are_a_count() -> None:
     problem = parabolas(np.ones((1, 3)), np.ones((1, 3)))
-    with pytest.raises(FedpdError, match=r"iterations = 0: must be an integer of at least 1\. Give the power"):
+    with pytest.raises(
+        FedpdError, match=r"iterations = 0: must be an integer of at least 1\. Give the number of power"
+    ):
         smoothness(problem, iterations=0)
 
 

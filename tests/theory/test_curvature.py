@@ -169,7 +169,7 @@ def test_what_is_refused() -> None:
         estimate_smoothness(problem, safety=0.5)
     with pytest.raises(FedpdError, match="tolerance = -1: must be finite and at least 0"):
         estimate_smoothness(problem, tolerance=-1)
-    with pytest.raises(FedpdError, match="point 0: a Hessian is not finite there"):
+    with pytest.raises(FedpdError, match=r"point 0: a Hessian is not finite\."):
         estimate_smoothness(problem, points=[{"a": 1e200, "b": np.ones(1)}], samples=0)
 
 

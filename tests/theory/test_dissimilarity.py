@@ -81,7 +81,7 @@ def test_b_is_over_points_that_are_not_stationary() -> None:
     assert bound == pytest.approx(np.sqrt((0.9**2 + 1.1**2) / 0.01))
     nowhere = similarity(problem, near, samples=0, epsilon=0.02)
     assert nowhere.B is None
-    assert nowhere.how.endswith("no B, as there is none with ||grad f||^2 > 0.02")
+    assert nowhere.how.endswith("no B, because no point is with ||grad f||^2 > 0.02")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -90,9 +90,9 @@ def test_small_differences_of_large_gradients_are_kept(dtype: Any) -> None:
     found = similarity(quadratic(np.zeros((3, 2, 2), dtype), linear), samples=0)
     assert found.pairwise == 0.25
     assert found.centred == pytest.approx(0.25 * 2 / 3, rel=1e-6)
-    alike = similarity(quadratic(np.zeros((3, 2, 2), dtype), np.full((3, 2), 0.1, dtype)), samples=0)
-    assert alike.pairwise == alike.centred == 0
-    bound = alike.B
+    equal = similarity(quadratic(np.zeros((3, 2, 2), dtype), np.full((3, 2), 0.1, dtype)), samples=0)
+    assert equal.pairwise == equal.centred == 0
+    bound = equal.B
     assert bound == pytest.approx(np.sqrt(3), rel=1e-6)
 
 
@@ -110,7 +110,7 @@ def test_what_is_refused() -> None:
     problem = random_quadratic(2, 1, seed=0)
     with pytest.raises(FedpdError, match="epsilon = -1: must be finite and at least 0"):
         similarity(problem, epsilon=-1)
-    with pytest.raises(FedpdError, match="point 1: a gradient is not finite there"):
+    with pytest.raises(FedpdError, match=r"point 1: a gradient is not finite\."):
         profile(problem, np.array([[0.0], [1e308]]))
 
 

@@ -94,7 +94,7 @@ def test_the_corrected_sigmoid_bound_is_reached_and_the_printed_one_four_times_t
     assert printed_delta([a, -a]) == pytest.approx(10)
 
 
-def test_alike_agents_halve_the_tight_bound() -> None:
+def test_equal_agents_halve_the_tight_bound() -> None:
     features = [np.random.default_rng(0).standard_normal((4, 3))] * 2
     for bound in (sigmoid_delta(features), tanh_delta(features), logistic_delta(features, [np.ones(4)] * 2)):
         assert bound.tight <= bound.plain / 2 * ROUNDING
@@ -169,7 +169,7 @@ def test_what_is_refused() -> None:
         sigmoid_delta([np.ones(2)])
     with pytest.raises(FedpdError, match=r"features = \[\(1, 2\), \(1, 3\)\]: must be matrices"):
         tanh_delta([np.ones((1, 2)), np.ones((1, 3))])
-    with pytest.raises(FedpdError, match=r"labels = \[\(3,\)\]: must be one per row"):
+    with pytest.raises(FedpdError, match=r"labels = \[\(3,\)\]: must have one entry per row"):
         logistic_delta([np.ones((2, 2))], [np.ones(3)])
-    with pytest.raises(FedpdError, match=r"targets = \[\(3,\)\]: must be one per row"):
+    with pytest.raises(FedpdError, match=r"targets = \[\(3,\)\]: must have one entry per row"):
         linear_regression_delta([np.ones((2, 2))], [np.ones(3)])

@@ -55,7 +55,7 @@ def test_one_local_step_stays_where_it_is() -> None:
     np.testing.assert_allclose(run.model, 3.0, rtol=1e-13)
 
 
-def test_sgd_on_samples_that_are_alike_is_gd() -> None:
+def test_sgd_on_samples_that_are_equal_is_gd() -> None:
     signs = np.array([[1.0, 1.0], [-1.0, -1.0]])  # each agent has its function twice
     problem = problems.from_losses(lambda x, sign: sign * x[0] ** 2 / 2, signs, np.ones(1))
     run = simulate(algorithms.fedavg(oracle=oracles.sgd(0.5, 3)), problem, rounds=4)
@@ -168,8 +168,8 @@ def test_the_bound_by_hand() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"step": 1.0}, r"step\(r, 0\) = 1\.0: must be below 1/L = 1\. Shorten the first"),
-        ({"step": 0.3}, r"step\(r, q\) = 0\.3: must be at most 1/\(2\(Q-1\)L\) = 0\.25 for q >= 1\. Shorten"),
+        ({"step": 1.0}, r"step\(r, 0\) = 1\.0: must be below 1/L = 1\. Use a smaller first"),
+        ({"step": 0.3}, r"step\(r, q\) = 0\.3: must be at most 1/\(2\(Q-1\)L\) = 0\.25 for q >= 1\. Use smaller"),
         ({"step": lambda r, q: 0.1 - 0.1 * r}, r"step = 0\.0: must be positive in every round"),
         ({"rounds": 0}, r"rounds = 0: must be an integer of at least 1"),
         ({"iterations": 0}, r"iterations = 0: must be an integer of at least 1"),

@@ -51,12 +51,12 @@ def logistic() -> Problem:
 
 SADDLE = same_hessians(np.diag([1.0, -1.0, 0.3]))  # the agents' disagreement grows along the second axis
 CASES = {
-    "unlike": (problems.random_quadratic(4, 3, seed=2), None),
+    "different": (problems.random_quadratic(4, 3, seed=2), None),
     "saddle": (SADDLE, None),
     "opposing": (problems.opposing_quadratics(), None),
     "logistic": (logistic(), None),
     "adversary": (line([1.0, -0.5, 1.0], [1.0, -3.0, 0.5], 1.0), adversary),
-    "adversary, alike": (line([-1.0, -1.0], [1.0, -1.0], 0.1), adversary),
+    "adversary, equal": (line([-1.0, -1.0], [1.0, -1.0], 0.1), adversary),
     "adversary, convex": (line([0.5, 0.5], [1.0, -1.0], 0.1), adversary),
 }
 SKIPS = np.array([[0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0, 1], [1, 1, 1, 0, 0, 1, 0]], bool)
@@ -80,7 +80,7 @@ def played(name: str, share: float, accuracy: float) -> Played:
     return Played(problem, L, eta, accuracy, play(algorithms.fedpd(eta=eta, oracle=oracle, p=0.5), problem, SKIPS))
 
 
-SETTINGS = [(name, 0.99, 1e-2) for name in CASES] + [("unlike", 0.3, 1e-6), ("adversary", 0.3, 1e-6)]
+SETTINGS = [(name, 0.99, 1e-2) for name in CASES] + [("different", 0.3, 1e-6), ("adversary", 0.3, 1e-6)]
 
 
 @pytest.fixture(scope="module", params=SETTINGS, ids=lambda setting: "-".join(map(str, setting)))
@@ -163,7 +163,7 @@ def test_gradient_of_the_objective(run: Played) -> None:
     assert below(gradient, (1 + L * eta) * dual + step / eta + np.sqrt(accuracy) + L * spread(path.x0[:, :-1]))
 
 
-@pytest.mark.parametrize(("name", "m"), [("saddle", 1.0), ("adversary, alike", 1.0), ("adversary, convex", 0.0)])
+@pytest.mark.parametrize(("name", "m"), [("saddle", 1.0), ("adversary, equal", 1.0), ("adversary, convex", 0.0)])
 @pytest.mark.parametrize(("share", "accuracy"), [(0.99, 1e-2), (0.3, 1e-6)])
 def test_disagreement_in_a_round(name: str, m: float, share: float, accuracy: float) -> None:
     """Lemma 7, corrected: pathwise, by what happened the round before, with f_i + (m/2) x^2 convex."""
@@ -199,20 +199,20 @@ def test_disagreement_in_expectation(curvature: float, share: float) -> None:
 
 
 def test_printed_dual_step_fails_with_4_epsilon() -> None:
-    path = played("adversary, alike", 0.3, 1e-2).path
+    path = played("adversary, equal", 0.3, 1e-2).path
     dx, dual = (square(np.diff(part, axis=1))[0, 1:] for part in (path.x, path.dual))
     assert (dual > 2 * dx + 4e-2).any()
 
 
 def test_printed_dual_step_fails_in_the_first_round() -> None:
-    path = played("unlike", 0.3, 1e-6).path  # lambda^0 = 0 is not -grad f_i(x^0)
+    path = played("different", 0.3, 1e-6).path  # lambda^0 = 0 is not -grad f_i(x^0)
     dx, dual = (square(np.diff(part, axis=1))[:, 0] for part in (path.x, path.dual))
     assert (dual > 2 * dx + 8e-6).any()
 
 
 def test_printed_err_fails_where_everyone_communicates() -> None:
     """Its right-hand side, max_ij ||x_{0,i}^{r+1} - x_{0,j}^{r+1}||^2, is 0 then."""
-    problem, _, eta, _, path = played("unlike", 0.3, 1e-6)
+    problem, _, eta, _, path = played("different", 0.3, 1e-6)
     x, dual = path.x[0, 1:], path.dual[0, 1:]
     assert (widest(path.x0[0]) == 0).all()
     after = lagrangians(problem, eta, x, path.x0[0, 1:], dual).mean(-1)

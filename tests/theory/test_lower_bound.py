@@ -186,7 +186,7 @@ def test_the_corrected_bound_is_what_the_instance_costs(
 
 
 def test_the_printed_bound_would_contradict_gradient_descent() -> None:
-    """t >= L N gap/(10 pi^2 eps) for all methods, but one gradient step a round needs at most 2 L gap/eps of them."""
+    """t >= L N gap/(10 pi^2 eps) for all methods, but one gradient step per round needs at most 2 L gap/eps of them."""
 
     def printed(agents: int) -> float:
         return agents / (10 * math.pi**2)  # in units of L gap/eps

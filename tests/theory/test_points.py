@@ -1,4 +1,4 @@
-"""Where constants are measured."""
+"""The points at which constants are measured."""
 
 from typing import Any
 

@@ -90,8 +90,8 @@ def test_c_does_not_overflow_on_its_way_to_infinity(eta: float) -> None:
         (math.nan, 1.0, 0.1, r"p = nan: must .*\. p is the probability of skipping"),
         ("often", 1.0, 0.1, r"p = 'often': must .*\. p is the probability of skipping"),
         (0.5, -1.0, 0.1, r"L = -1\.0: must be finite and at least 0\. L is the smoothness"),
-        (0.5, 1.0, 0.0, r"eta = 0\.0: must be positive and finite\. Theorem 1 asks for eta < max_eta\(L\)"),
-        (0.5, 2.0, 0.5, r"L \* eta = 1\.0: must be below 1\. Theorem 1 asks for eta < max_eta\(L\)"),
+        (0.5, 1.0, 0.0, r"eta = 0\.0: must be positive and finite\. Theorem 1 needs eta < max_eta\(L\)"),
+        (0.5, 2.0, 0.5, r"L \* eta = 1\.0: must be below 1\. Theorem 1 needs eta < max_eta\(L\)"),
     ],
 )
 def test_what_the_theorem_excludes_is_refused(p: Any, L: float, eta: float, sentence: str) -> None:
@@ -114,7 +114,7 @@ def test_skip_probability_is_the_largest_that_is_allowed() -> None:
     assert 0 < p < 1
 
 
-def test_agents_alike_allow_any_skip_and_agents_without_bound_none() -> None:
+def test_equal_agents_allow_any_skip_and_agents_without_bound_none() -> None:
     assert skip_probability(1e-6, 0, 1.0, ETA) == math.nextafter(1, 0)
     assert skip_probability(1e-6, math.inf, 1.0, ETA) == 0
 

@@ -66,7 +66,7 @@ def test_from_some_p_on_nothing_is_guaranteed() -> None:
     assert rates.disagreement(p + 1e-9, 1.0, ETA) == (math.inf,) * 3
     assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=1.0) == math.inf
     assert rates.bound(10, 1.0, L=1.0, eta=ETA, gradients=1.0, p=0.1) == math.inf  # delta is infinite
-    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=0.0) < math.inf  # agents alike
+    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=0.0) < math.inf  # equal agents
     assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=0.0, epsilon_1=1.0, agents=1) < math.inf
 
 
@@ -98,7 +98,7 @@ def test_the_bound_does_not_depend_on_units(product: float, L: float, unit: floa
 
 
 class Case(NamedTuple):
-    """A problem of which everything is known that the theorem asks for."""
+    """A problem with all the constants that the theorem needs."""
 
     problem: Problem
     gap: float  # f(x^0) - inf f, or above it
@@ -138,8 +138,8 @@ def logistic() -> Problem:
 DIRECTIONS = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
 
 
-def alike(delta: float) -> Case:
-    """Quadratics of one Hessian, delta apart."""
+def same_hessian(delta: float) -> Case:
+    """Return quadratics with the same Hessian, whose gradients differ by delta."""
     hessians = np.broadcast_to(np.diag([1.0, 0.05]), (4, 2, 2))
     return quadratic(problems.quadratic(hessians, delta * DIRECTIONS + 0.3, start=np.array([2.0, -1.0])))
 
@@ -155,7 +155,7 @@ def wells(delta: float) -> Case:
 
 
 CASES = {
-    "unlike": quadratic(problems.random_quadratic(4, 3, seed=2)),
+    "different": quadratic(problems.random_quadratic(4, 3, seed=2)),
     "opposing": known(problems.opposing_quadratics(), 0.0),
     "logistic": known(logistic(), 0.0),
     "wells": wells(0.5),
@@ -174,8 +174,8 @@ def averages(stationarity: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "share", "accuracy"),
     [
-        ("unlike", 0.99, 1e-2),
-        ("unlike", 0.2, 1e-9),
+        ("different", 0.99, 1e-2),
+        ("different", 0.2, 1e-9),
         ("opposing", 0.99, 1e-9),
         ("logistic", 0.99, 1e-2),
         ("wells", 0.99, 1e-9),
@@ -193,7 +193,7 @@ def test_case_1_holds(name: str, share: float, accuracy: float) -> None:
 @pytest.mark.parametrize(
     ("make", "share", "p", "delta", "accuracy"),
     [
-        (alike, 0.9, 0.9, 2.0, 1e-2),
+        (same_hessian, 0.9, 0.9, 2.0, 1e-2),
         (wells, 0.9, 0.1, 0.3, 1e-8),
         (wells, 0.9, 0.3, 2.0, 1e-2),
         (wells, 0.3, 0.7, 2.0, 1e-8),
@@ -205,7 +205,7 @@ def test_case_2_holds(make: Any, share: float, p: float, delta: float, accuracy:
     algorithm = algorithms.fedpd(eta=eta, oracle=solver(L, eta, accuracy), p=p)
     history = simulate(algorithm, problem, rounds=rounds, seed=range(8)).mean
     settings: dict[str, Any] = {"L": L, "eta": eta, "epsilon_1": accuracy, "p": p, "delta": delta, "agents": 4}
-    settings["nonconvexity"] = 0.0 if make is alike else 0.4
+    settings["nonconvexity"] = 0.0 if make is same_hessian else 0.4
     for T, measured in enumerate(averages(history["stationarity"]), 1):
         proved = rates.bound(T, gap, gradients=gradients, **settings)
         assert measured <= proved < math.inf
@@ -319,7 +319,9 @@ def test_a_run_with_these_choices_reaches_the_target() -> None:
 
 def test_more_skips_than_the_target_bears_are_refused() -> None:
     p = rates.guaranteed_skip_probability(1e-2, 1.0, 1.0, ETA)
-    with pytest.raises(FedpdError, match=r"p = .*: leaves more than epsilon.*guaranteed_skip_probability"):
+    with pytest.raises(
+        FedpdError, match=r"p = .*: is too large: .*leaves more than epsilon.*guaranteed_skip_probability"
+    ):
         rates.local_accuracy(1e-2, L=1.0, eta=ETA, p=3 * p, delta=1.0)
 
 
@@ -349,7 +351,7 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
     [
         (
             lambda: rates.constants(1.0, 0.31),
-            r"eta = 0\.31: must be below 0\.309017\. Theorem 1 asks for eta < max_eta",
+            r"eta = 0\.31: must be below 0\.309017\. Theorem 1 needs eta < max_eta",
         ),
         (lambda: rates.constants(0.0, 0.1), r"L = 0\.0: must be positive and finite\. L is the smoothness"),
         (
@@ -365,15 +367,18 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
         ),
         (
             lambda: rates.bound(1, 1.0, L=1.0, eta=0.1),
-            r"gradients = None: must be given where delta is infinite\. It is",
+            r"gradients = None: is needed if delta is infinite\. Give",
         ),
         (
             lambda: rates.bound(1, 1.0, L=1.0, eta=0.1, delta=-1.0),
             r"delta = -1\.0: must be at least 0\. theory\.heterog",
         ),
-        (lambda: printed.bound(1, 1.0, L=1.0, eta=0.1, epsilon_1=-1), r"epsilon_1 = -1: must be .*exact one"),
+        (lambda: printed.bound(1, 1.0, L=1.0, eta=0.1, epsilon_1=-1), r"epsilon_1 = -1: must be .*exact solve"),
         (lambda: rates.rounds_for(0.0, 1.0, L=1.0, eta=0.1), r"epsilon = 0\.0: must be positive .*target"),
-        (lambda: rates.local_iterations(1e-3, 1.0, 1.0, 1.0), r"L \* eta = 1\.0: must be below 1\. L_i is strongly"),
+        (
+            lambda: rates.local_iterations(1e-3, 1.0, 1.0, 1.0),
+            r"L \* eta = 1\.0: must be below 1\. Lower eta: L_i is strongly",
+        ),
         (lambda: printed.linear_skip_probability(1.0, 1.0, 0.0), r"eta = 0\.0: must be positive"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Records of the theory print in one line, however many agents they are of."""
+"""Records of the theory print in one line, for any number of agents."""
 
 import numpy as np
 

@@ -65,9 +65,7 @@ def test_min_gamma_is_where_c_12_vanishes(schedule: Any, share: float) -> None:
     eta = share * vr.max_eta(1.0, *schedule)
     gamma = vr.min_gamma(1.0, eta, *schedule)
     assert eta * vr.constants(1.0, eta, gamma * (1 + 1e-6), *schedule).C_12 == pytest.approx(0, abs=1e-4)
-    with pytest.raises(
-        FedpdError, match=r"gamma = .*: must be above .*\. Theorem 3 asks for gamma > .*13 eta is always"
-    ):
+    with pytest.raises(FedpdError, match=r"gamma = .*: must be above .*\. Theorem 3 needs gamma > .*13 eta is always"):
         vr.constants(1.0, eta, gamma * (1 - 1e-6), *schedule)
 
 
@@ -199,10 +197,10 @@ def test_rounds_grow_with_q_and_sqrt_n_under_the_paper_s_schedule() -> None:
         (lambda: vr.max_eta(1.0, 0, 1, 1), r"iterations = 0: must be an integer of at least 1\. iterations is Q"),
         (lambda: vr.max_eta(1.0, 1, 0, 1), r"refresh = 0: must be an integer of at least 1\. refresh is I"),
         (lambda: vr.max_eta(1.0, 1, 1, 0), r"batch = 0: must be an integer of at least 1\. batch is B"),
-        (lambda: vr.min_gamma(1.0, 0.2, 1, 1, 1), r"eta = 0\.2: must be below 0\.166667\. Theorem 3 asks for eta <"),
+        (lambda: vr.min_gamma(1.0, 0.2, 1, 1, 1), r"eta = 0\.2: must be below 0\.166667\. Theorem 3 needs eta <"),
         (
             lambda: vr.constants(1.0, 0.1, 0.1, 1, 1, 1),
-            r"gamma = 0\.1: must be above 0\.\d+\. Theorem 3 asks for gamma",
+            r"gamma = 0\.1: must be above 0\.\d+\. Theorem 3 needs gamma",
         ),
         (lambda: vr.constants(1.0, 0.1, -1.0, 1, 1, 1), r"gamma = -1\.0: must be positive"),
         (lambda: vr.schedule(0, 1, 1), r"samples = 0: must be an integer of at least 1\. samples is M"),

@@ -1,7 +1,7 @@
-"""Federated methods: one file each, with its equations, its function of the same name, and its card.
+"""The federated methods. Each method has one file with its equations, its factory function and its card.
 
-Every module of this package whose name does not begin with an underscore is a method: it defines a function of its own
-name, and `CARD`. Nothing else lists the methods.
+Every module of this package is a method, unless its name begins with an underscore. It defines a function with the
+module's name, and `CARD`. Nothing else lists the methods.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedpd.core.card import FAMILIES, Card, Variant
 
-if TYPE_CHECKING:  # written by make format: what follows is found at run time
+if TYPE_CHECKING:  # written by make format, for editors; the loop below imports the methods at run time
     from fedpd.algorithms.a_fedpd import a_fedpd as a_fedpd
     from fedpd.algorithms.admm import admm as admm
     from fedpd.algorithms.cola import cola as cola
@@ -44,11 +44,11 @@ for _name in __all__:
 
 
 def cards() -> dict[str, Card]:
-    """Return the card of every method by its name, family by family; FedPD is the first of its own."""
+    """Return the card of every method by its name, sorted by family; FedPD is the first of its family."""
     order = sorted(_CARDS, key=lambda name: (FAMILIES.index(_CARDS[name].family), name != "fedpd", name))
     return {name: _CARDS[name] for name in order}
 
 
 def variants() -> dict[str, Variant]:
-    """Return every method as `fedpd compare --methods all` runs it, by its label."""
+    """Return, by label, every variant that `fedpd compare --methods all` runs."""
     return {variant.label: variant for card in cards().values() for variant in card.variants}

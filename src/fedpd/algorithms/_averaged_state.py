@@ -1,4 +1,4 @@
-"""What MPR-SGD, STEM and PR-SPIDER share: the whole state of an agent, a model and a second vector, is averaged."""
+"""The common part of MPR-SGD, STEM and PR-SPIDER: the server averages the whole state of the agents (two vectors)."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from fedpd.core import Exchange, Local
 
 
 def average_state(local: Local) -> Exchange:
-    """Return an exchange in which agents send all that they keep and receive its mean; the server keeps the model."""
+    """Return an exchange in which agents send their whole state and receive its mean; the server keeps the model."""
 
     def aggregate(server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
         return mean.x, mean

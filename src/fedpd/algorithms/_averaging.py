@@ -1,4 +1,4 @@
-"""What FedAvg and FedProx share: agents start from the server's model, and the server averages theirs."""
+"""The common part of FedAvg and FedProx: agents start from the server's model, and the server averages their models."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Or
 
 class Agent(NamedTuple):
     x: Vector  # x^r on arrival, x_i^{r,Q} after the local steps
-    memory: Any  # what the oracle keeps between rounds
+    memory: Any  # the oracle's memory between rounds
 
 
 def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector], Subproblem]) -> Algorithm:

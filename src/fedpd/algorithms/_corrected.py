@@ -1,8 +1,8 @@
-"""FedPD that skips communications and still converges: a skipped round moves by what is new in the dual.
+"""FedPD that skips communications and still converges: a skipped round moves by the change of the dual.
 
 At the solution lambda_i = -grad f_i(x*), so Algorithm 2's skipped round, x_{0,i} = x_i + eta lambda_i, moves to
-x* - eta grad f_i(x*), away from x*: a constant p > 0 leaves a floor. With c the last communication and m the mean of
-all agents' duals,
+x* - eta grad f_i(x*), away from x*: a constant p > 0 leaves an error floor. With c the last communication and m the
+mean of all agents' duals,
 
     x_{0,i} = x_i + eta (lambda_i - lambda_i^c + m^c)
 
@@ -11,23 +11,26 @@ keeps the solution a fixed point: lambda_i = lambda_i^c and m = 0 there. If loca
 
     g_i(x) = f_i(x) - <grad f_i(x_i^c) + m^c, x>,
 
-the local problem with its gradient at the last communication replaced by the mean one. For quadratics with a common
-Hessian eigenvalue h, k such rounds and a communication multiply the error of the mean by (1 + eta h)^-k, and the
-differences between agents by 1 - (1 + eta h)^-k: long stretches bring the mean home and leave the differences, single
-rounds do the opposite. docs/theory/skipping.md has the derivation, the spectral radius and a map of where it wins.
+the local problem whose gradient at the last communication is replaced by the mean gradient. For quadratics with a
+common Hessian eigenvalue h, k such rounds and a communication multiply the error of the mean by (1 + eta h)^-k, and the
+differences between agents by 1 - (1 + eta h)^-k. Long stretches reduce the error of the mean but not the differences;
+single rounds do the opposite. docs/theory/skipping.md has the derivation, the spectral radius, and a map of the
+settings in which it wins.
 
-"corrected-exact" has m^c from the agents: they send x_i and what is new in lambda_i, and receive x_0 and m, two models
-each way. "corrected" is free of that. With d_j the mean over agents of lambda_i - lambda_i^c after j rounds, and b the
-true mean of the lambda_i^c, the server's model satisfies, over the k rounds between two communications, exactly
+"corrected-exact" computes m^c from messages: agents send x_i and the change of lambda_i, and receive x_0 and m, two
+models each way. "corrected" sends one model each way. Let d_j be the mean over agents of lambda_i - lambda_i^c after j
+rounds, and b the true mean of the lambda_i^c. Over the k rounds between two communications, the server's model
+satisfies exactly
 
     (x_0^new - x_0^old)/eta = d_1 + ... + d_{k-1} + 2 d_k + (k-1) m^c + b
 
-If d_j grows linearly in j, every agent finds d_k, hence the new m, from the two server models that it has anyway:
+If d_j grows linearly in j, every agent finds d_k, and so the new m, from the two server models that it already has:
 
     m <- m + 2 ((x_0^new - x_0^old)/eta - k m) / (k + 3)
 
-which is exact at k = 1. (The average (x_0^new - x_0^old)/(k eta) itself lags by half a stretch: measured on strongly
-non-iid logistic data at eta = 0.28/L, k = 3: 30 communications to 1e-10, where this needs 22.)
+which is exact at k = 1. (The average (x_0^new - x_0^old)/(k eta) itself lags by half a stretch. Measured on strongly
+heterogeneous logistic data at eta = 0.28/L and k = 3: the average needs 30 communications to reach 1e-10, this estimate
+needs 22.)
 """
 
 from typing import Any, NamedTuple
@@ -52,7 +55,7 @@ class ExactAgent(NamedTuple):
     memory: Any  # of the oracle
 
 
-class FreeAgent(NamedTuple):
+class EstimatingAgent(NamedTuple):
     x: Vector
     x0: Vector
     dual: Vector
@@ -64,7 +67,7 @@ class FreeAgent(NamedTuple):
 
 
 def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Return Algorithm 2 (`paper`) with corrected skipped rounds and the exact mean dual; agents may be away."""
+    """Return Algorithm 2 (`paper`) with corrected skipped rounds and the exact mean dual; agents may be absent."""
 
     def init(f: LocalObjective, x: Vector) -> ExactAgent:
         return ExactAgent(x=x, x0=x, dual=0 * x, sent=0 * x, mean=0 * x, memory=oracle.init(f, x))
@@ -97,26 +100,26 @@ def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
     """Return Algorithm 2 (`paper`) with corrected skipped rounds; agents estimate the mean dual from x_0."""
 
-    def init(f: LocalObjective, x: Vector) -> FreeAgent:
+    def init(f: LocalObjective, x: Vector) -> EstimatingAgent:
         zero = 0 * x
-        return FreeAgent(x, x, zero, zero, zero, server=x, rounds=jnp.int32(0), memory=oracle.init(f, x))
+        return EstimatingAgent(x, x, zero, zero, zero, server=x, rounds=jnp.int32(0), memory=oracle.init(f, x))
 
-    def local(f: LocalObjective, agent: FreeAgent, r: Array, key: Key) -> tuple[FreeAgent, Work]:
+    def local(f: LocalObjective, agent: EstimatingAgent, r: Array, key: Key) -> tuple[EstimatingAgent, Work]:
         agent, work = corrected_round(paper, eta, f, agent, r, key)
         return agent._replace(rounds=agent.rounds + 1), work
 
-    def send(agent: FreeAgent) -> Vector:
+    def send(agent: EstimatingAgent) -> Vector:
         return agent.x + eta * agent.dual
 
-    def receive(agent: FreeAgent, x0: Vector) -> FreeAgent:
+    def receive(agent: EstimatingAgent, x0: Vector) -> EstimatingAgent:
         k = agent.rounds.astype(float)
         mean = agent.mean + ((x0 - agent.server) / eta - agent.mean * k) * (2 / (k + 3))
         return agent._replace(x0=x0, server=x0, mean=mean, sent=agent.dual, rounds=jnp.int32(0))
 
-    def rebuild(f: LocalObjective, agent: FreeAgent) -> FreeAgent:
+    def rebuild(f: LocalObjective, agent: EstimatingAgent) -> EstimatingAgent:
         assert paper.away.rebuild is not None
         rebuilt = paper.away.rebuild(f, agent)
-        return rebuilt._replace(mean=0 * agent.mean)  # its models do not tell m: 0, as at the solution
+        return rebuilt._replace(mean=0 * agent.mean)  # its models do not determine m; 0 is its value at the solution
 
     aggregate = paper.exchanges[0].aggregate
     exchange = Exchange(local, send, aggregate, receive)
@@ -125,6 +128,6 @@ def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
 
 def corrected_round(paper: Algorithm, eta: Any, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
-    """Do Algorithm 2's local update, with x_{0,i} = x_i + eta (lambda_i - lambda_i^c + m^c)."""
+    """Return an agent after Algorithm 2's update with x_{0,i} = x_i + eta (lambda_i - lambda_i^c + m^c)."""
     agent, work = paper.exchanges[0].local(f, agent, r, key)
     return agent._replace(x0=agent.x0 - eta * (agent.sent - agent.mean)), work

@@ -1,4 +1,4 @@
-"""What ADMM and FedADMM share: agents with a dual that send what is new in x_i + eta lambda_i."""
+"""The common part of ADMM and FedADMM: agents have a dual and send the change of x_i + eta lambda_i."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -37,9 +37,9 @@ def dual_exchange(
     Args:
         oracle: Solves the local problem, from x_i.
         eta: The penalty is 1/eta.
-        aggregate: What the server makes of the mean change.
-        divide: Divides by eta, as the method's own equations have it.
-        multiply: Multiplies by eta.
+        aggregate: How the server uses the mean change.
+        divide: Divides by eta, in the form of the method's own equations.
+        multiply: Multiplies by eta, in the same form.
     """
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:

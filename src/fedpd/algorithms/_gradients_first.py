@@ -1,9 +1,9 @@
-"""What FedLin, FedDANE and F-SVRG share: a first exchange that gives every agent the mean gradient at x.
+"""The common part of FedLin, FedDANE and F-SVRG: a first exchange gives every agent the mean gradient at x.
 
     exchange 1:  agents send grad f_i(x), the server returns g = mean_S grad f_i(x)
-    exchange 2:  agents send a local model x_i that made use of g, the server returns x = mean_S x_i
+    exchange 2:  agents send a local model x_i, computed with g; the server returns x = mean_S x_i
 
-Two models each way and gradients among them: not the CTA protocol.
+Agents and server send two models each way. One of them is a gradient, so this is not the CTA protocol.
 """
 
 from collections.abc import Callable
@@ -25,11 +25,11 @@ class Agent(NamedTuple):
 
 
 def gradients_first(init_memory: InitMemory, solve: Solve) -> Algorithm:
-    """Return a method of two exchanges.
+    """Return a method with two exchanges per round.
 
     Args:
-        init_memory: Makes what the local solver keeps between rounds.
-        solve: Makes x_i from an agent that knows the mean gradient; returns (x_i, memory, Work).
+        init_memory: Returns the memory that the local solver keeps between rounds.
+        solve: Computes x_i for an agent that knows the mean gradient; returns (x_i, memory, Work).
     """
 
     def init(f: LocalObjective, x: Vector) -> Agent:

@@ -1,4 +1,4 @@
-"""What the default rules of the methods share: Q = 8 local steps, full gradients at a step of 1/(L + penalty)."""
+"""The common part of the methods' default rules: Q = 8 local steps with full gradients and step 1/(L + penalty)."""
 
 from typing import Any
 
@@ -9,5 +9,5 @@ Q = 8
 
 
 def solver(L: float, penalty: Any) -> Oracle:
-    """Return gradient descent with the step 1/(L + penalty) of an (L + penalty)-smooth local problem."""
+    """Return gradient descent with step 1/(L + penalty), for a local problem that is (L + penalty)-smooth."""
     return gd(step=1 / (L + penalty), iterations=Q)

@@ -1,13 +1,13 @@
-"""A-FedPD (Sun, Shen, Tao, 2024): federated primal-dual with the duals of absent agents aligned.
+"""A-FedPD (Sun, Shen, Tao, 2024): a federated primal-dual method that aligns the duals of absent agents.
 
     x_i      = argmin f_i(x) + <lambda_i, x - x_0> + ||x - x_0||^2 / (2 eta)     (by the oracle, from x_0)
-    lambda_i = lambda_i + (x_i - x_0) / eta           for those present, S
-    lambda_i = lambda_i + (mean_S x_j - x_0) / eta    for those absent: as if they had done what the others did
+    lambda_i = lambda_i + (x_i - x_0) / eta           for the present agents, S
+    lambda_i = lambda_i + (mean_S x_j - x_0) / eta    for the absent agents: they take the mean update of the others
     x_0      = mean_S x_i + eta mean lambda           the mean over all agents' (aligned) duals
 
 Agents send x_i, the server sends mean_S x_j and x_0 (CTA). With full participation and an exact oracle it is FedPD at p
-= 0. An absent agent needs every mean that it missed (or their sum): the broadcast carries their running sum, so the
-newest is enough. Difference from the paper: its local solver is K SGD steps.
+= 0. An absent agent needs the sum of all updates that it missed: the broadcast contains their running sum, so the
+newest broadcast is enough. Difference from the paper: its local solver is K SGD steps.
 """
 
 from typing import Any, NamedTuple
@@ -36,24 +36,24 @@ class Agent(NamedTuple):
     x: Vector
     x0: Vector
     dual: Vector
-    heard: Vector  # the running sum of mean_S x_j - x_0 up to which the dual is aligned
+    received: Vector  # the running sum of mean_S x_j - x_0 that the dual already contains
     memory: Any
 
 
 class Server(NamedTuple):
     x0: Vector
     dual: Vector  # the mean of all agents' duals
-    moved: Vector  # the running sum of mean_S x_j - x_0
+    total: Vector  # the running sum of mean_S x_j - x_0
 
 
 @specified
 def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
     """Return A-FedPD with penalty 1/eta, and a local oracle that starts at the server's model."""
     check_oracle(oracle)
-    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+    positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, x0=x, dual=0 * x, heard=0 * x, memory=oracle.init(f, x))
+        return Agent(x=x, x0=x, dual=0 * x, received=0 * x, memory=oracle.init(f, x))
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, eta)
@@ -64,18 +64,18 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
         return agent.x
 
     def aggregate(server: Server, mean: Vector, share: Any) -> tuple[Server, tuple[Vector, Vector]]:
-        step = mean - server.x0  # what the duals of all agents move by on average, the absent ones by alignment
+        step = mean - server.x0  # eta times the mean change of all agents' duals, the aligned ones included
         dual = server.dual + step / eta
-        x0, moved = mean + eta * dual, server.moved + step
-        return Server(x0, dual, moved), (x0, moved)
+        x0, total = mean + eta * dual, server.total + step
+        return Server(x0, dual, total), (x0, total)
 
     def receive(agent: Agent, broadcast: tuple[Vector, Vector]) -> Agent:
-        x0, moved = broadcast
-        return agent._replace(x0=x0, heard=moved)
+        x0, total = broadcast
+        return agent._replace(x0=x0, received=total)
 
     def missed(agent: Agent, broadcast: tuple[Vector, Vector]) -> Agent:
-        x0, moved = broadcast
-        return agent._replace(x0=x0, dual=agent.dual + (moved - agent.heard) / eta, heard=moved)
+        x0, total = broadcast
+        return agent._replace(x0=x0, dual=agent.dual + (total - agent.received) / eta, received=total)
 
     def rebuild(f: LocalObjective, agent: Agent) -> Agent:
         return agent._replace(x=agent.x0, dual=-f.gradient(agent.x0), memory=oracle.init(f, agent.x0))
@@ -115,7 +115,7 @@ CARD = Card(
         "The rate O(1/T), hence 1/e rounds, on smooth non-convex functions was found only in a third party's "
         "summary of the paper "
         "(liner.com/review/afedpd-aligning-dualdrift-is-all-federated-primaldual-learning-needs) and its "
-        "abstract confirms only that smooth non-convex functions are analysed; where everyone takes part the "
+        "abstract confirms only that smooth non-convex functions are analysed. With full participation the "
         "claim also follows from Case I of the FedPD paper's main theorem, since the iterates are then "
         "FedPD's at p = 0."
     ),

@@ -7,8 +7,8 @@ In the order x_0, x_i, lambda_i, with the scaled penalty 1/eta:
     lambda_i = lambda_i + (x_i - x_0) / eta
 
 Agents send x_i + eta lambda_i, the server sends x_0 (CTA). With g = 0 and an exact oracle its iterates are FedPD's at p
-= 0. Agents that are away keep their x_i and lambda_i; the server keeps the mean of what was last sent, so it needs
-everyone in the first round. Difference from the textbook: x_i may be inexact.
+= 0. Absent agents keep their x_i and lambda_i. The server keeps the mean of the last messages, so all agents must be
+present in the first round. Difference from the textbook: x_i may be inexact.
 """
 
 from typing import Any, NamedTuple
@@ -25,14 +25,14 @@ from fedpd.regularizers import Regularizer, proximal_step
 
 class Server(NamedTuple):
     x0: Vector
-    mean: Vector  # of what all agents have sent last
+    mean: Vector  # of the last message of every agent
 
 
 @specified
 def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorithm:
     """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
-    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+    positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=proximal_step(g, x, eta), dual=0 * x, sent=x, memory=oracle.init(f, x))

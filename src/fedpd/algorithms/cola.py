@@ -1,14 +1,14 @@
-"""COLA, censored linearised ADMM (Li, Liu, Tian, Ling, 2019), on a star: small changes are not sent.
+"""COLA, censored linearised ADMM (Li, Liu, Tian, Ling, 2019), on a star: agents do not send small changes.
 
     x_i = x_i - (grad f_i(x_i) + lambda_i + (xh_i - x_0)/eta) / (smoothness + 1/eta)
-    if ||x_i - xh_i|| >= threshold decay^r:  x_i - xh_i is sent, then xh_i = x_i
+    if ||x_i - xh_i|| >= threshold decay^r:  send x_i - xh_i, then xh_i = x_i
     x_0 = mean xh_i,   lambda_i = lambda_i + (xh_i - x_0)/eta
 
-xh_i is what the server knows of x_i. Agents send differences of models now and then, the server sends x_0 (CTA). It
-converges only if the censoring sequence vanishes. Agents that are away count as censored, but their duals change
-without their x_i: with half of the agents present it still converges, with few it diverges. Difference from the paper:
-its network has no server; this is its iteration where every agent's only neighbour is the server, whose own function is
-zero.
+xh_i is the x_i that the server knows. Agents sometimes send differences of models, the server sends x_0 (CTA). It
+converges only if the censoring sequence vanishes. Absent agents count as censored, but their duals change while their
+x_i do not: with half of the agents present it still converges, with few present it diverges. Difference from the paper:
+the paper's network has no server. This is the paper's iteration on a star: each agent has one neighbour, the server,
+and the server's own function is zero.
 """
 
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, specified
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
-DECAY = "decay is the factor by which the threshold shrinks every round; below 1, or nothing small is ever sent"
+DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
 
 
 class Agent(NamedTuple):
@@ -35,7 +35,7 @@ class Agent(NamedTuple):
 @specified
 def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float = 0.95) -> Algorithm:
     """Return COLA with penalty 1/eta, and the censoring sequence threshold decay^r (threshold = 0 never censors)."""
-    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+    positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
     positive("smoothness", smoothness, "Give L; theory.smoothness(problem) finds it")
     at_least("threshold", threshold, 0, "0 never censors")
     below("decay", positive("decay", decay, DECAY), 1, DECAY)
@@ -57,15 +57,15 @@ def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float 
         x0 = server + share * change
         return x0, x0
 
-    def listen(agent: Agent, x0: Vector, heard: Any) -> Agent:
-        known = jax.tree.map(lambda new, old: jnp.where(heard, new, old), agent.x, agent.known)
+    def update(agent: Agent, x0: Vector, was_sent: Any) -> Agent:
+        known = jax.tree.map(lambda new, old: jnp.where(was_sent, new, old), agent.x, agent.known)
         return agent._replace(x0=x0, known=known, dual=agent.dual + (known - x0) / eta)
 
     def receive(agent: Agent, x0: Vector) -> Agent:
-        return listen(agent, x0, agent.speaks)
+        return update(agent, x0, agent.speaks)
 
     def missed(agent: Agent, x0: Vector) -> Agent:
-        return listen(agent, x0, False)
+        return update(agent, x0, False)
 
     return Algorithm(
         "cola",
@@ -98,8 +98,8 @@ CARD = Card(
         ),
     ),
     parameters={
-        "threshold": "changes below threshold · decay^r are not sent; 0: all are",
-        "decay": "in (0, 1)",
+        "threshold": "agents do not send changes below threshold · decay^r; 0: they send all",
+        "decay": "in (0, 1), the factor on the threshold per round",
     },
     theory_checked=(
         "The abstract contradicts the claimed 1/e: for convex functions with Lipschitz gradients and a "

@@ -6,10 +6,10 @@
         a mixing matrix W (N, N), symmetric and doubly stochastic:
             x_i = sum_j W_ij x_j
 
-beta = N alpha makes the elastic mixing symmetric, as the paper has it. Agents keep different models (the consensus
-column shows how different); the model is mean_i x_i. W = 11^T/N is FedAvg. Agents and server send one model each way
-(CTA); with W the server relays to each agent its own mixture. With constant steps it stops at an error floor on
-heterogeneous data. Elastic averaging leaves absent agents as they are; mixing needs everyone.
+beta = N alpha makes the elastic mixing symmetric, as in the paper. Agents keep different models (the consensus column
+measures the difference); the global model is mean_i x_i. W = 11^T/N is FedAvg. Agents and server send one model each
+way (CTA); with W the server sends each agent its own mixture. With constant steps it stops at an error floor on
+heterogeneous data. Elastic averaging does not change absent agents; mixing needs full participation.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +38,8 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import gd
 
 ELASTIC = (
-    "alpha is how far an agent moves towards the auxiliary variable, beta how far that moves: at most 1, e.g. N alpha"
+    "alpha is the fraction by which an agent moves to the auxiliary variable, beta the fraction by which the variable "
+    "moves to the agents' mean: both at most 1, e.g. beta = N alpha"
 )
 EITHER = "Give alpha and beta for elastic averaging, or a mixing matrix"
 
@@ -53,7 +54,7 @@ def coop_sgd(*, oracle: Oracle, alpha: float | None = None, beta: float | None =
     """Return Cooperative SGD with a local oracle, and elastic averaging (alpha, beta) or a mixing matrix (N, N)."""
     check_oracle(oracle)
     if {alpha is None, beta is None, mixing is not None} != {mixing is not None}:
-        refuse("alpha, beta, mixing", (alpha, beta, mixing), "must be the one kind or the other", EITHER)
+        refuse("alpha, beta, mixing", (alpha, beta, mixing), "must be either two weights or one matrix", EITHER)
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         x, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
@@ -120,9 +121,9 @@ CARD = Card(
     ),
     variants=(Variant("Cooperative SGD", _rule, Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2")),),
     parameters={
-        "alpha": "α in (0, 1], how far agents move to z; with β, elastic averaging",
-        "beta": "β in (0, 1], how far z moves to the agents; Nα makes it symmetric",
-        "mixing": "W (N, N), symmetric and doubly stochastic, in place of α and β",
+        "alpha": "α in (0, 1], the fraction by which agents move to z in elastic averaging; give β too",
+        "beta": "β in (0, 1], the fraction by which z moves to the agents; Nα makes it symmetric",
+        "mixing": "W (N, N), symmetric and doubly stochastic; replaces α and β",
     },
     theory_checked=(
         "All complexities and the iid assumption are taken from the FedPD paper's Table 1; a public summary "

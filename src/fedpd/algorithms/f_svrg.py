@@ -4,8 +4,9 @@
     x_i = x;  Q times  x_i = x_i - step (h_i(x_i; xi) - h_i(x; xi) + g),  the same sample xi in both
     x   = mean_S x_i                                               second exchange
 
-The noise of h_i(x_i) - h_i(x) vanishes at the solution, so constant steps converge. Not CTA: gradients are sent. With
-partial participation g is the mean over those present. Difference from the papers: no per-coordinate scaling.
+The noise of h_i(x_i) - h_i(x) vanishes at the solution, so constant steps converge. It is not CTA, because agents send
+gradients. With partial participation g is the mean over the agents that are present. Difference from the papers: no
+per-coordinate scaling.
 """
 
 from tree_math import Vector

@@ -1,4 +1,4 @@
-"""FedADMM (Gong, Li, Freris, 2022): ADMM by differences, for agents that come and go and work as much as they can.
+"""FedADMM (Gong, Li, Freris, 2022): ADMM with differences, for partial participation and variable local work.
 
     x_i      = argmin f_i(x) + <lambda_i, x - x_0> + (rho/2) ||x - x_0||^2     (by the oracle, from x_i)
     lambda_i = lambda_i + rho (x_i - x_0)
@@ -6,10 +6,10 @@
     x_0      = x_0 + server_step mean_S Delta_i
 
 Agents send Delta_i, the server sends x_0 (CTA). server_step = |S|/N (the default, None) keeps x_0 the mean of all
-agents' x_i + lambda_i/rho, which converges with partial participation; the paper also tries larger ones. Variable local
-work is the oracle's tolerance, or stragglers. Differences from the authors' program: it starts the local solver at x_0,
-and sends (x_i - x_0) + (new dual - old dual)/rho, so that the change of x_i is taken from x_0 and not from what was
-last sent.
+agents' x_i + lambda_i/rho, which converges with partial participation; the paper also tries larger steps. Local work
+varies through the oracle's tolerance, or through stragglers. Differences from the authors' program: theirs starts the
+local solver at x_0, and sends (x_i - x_0) + (new dual - old dual)/rho, so that it measures the change of x_i from x_0
+and not from the last message.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> Algorithm:
     """Return FedADMM with penalty rho, a local oracle, and a server step (None: the share of agents present)."""
     check_oracle(oracle)
-    positive("rho", rho, "rho = L is a good start, L the smoothness of the f_i")
+    positive("rho", rho, "rho = L is a good start, where L is the smoothness of the f_i")
     if server_step is not None:
         positive("server_step", server_step, "Leave it out for |S|/N")
 

@@ -3,8 +3,8 @@
     x_i^{r,0} = x^r,   x_i^{r,q+1} = x_i^{r,q} - eta^{r,q} grad f_i(x_i^{r,q})  (or h_i(x_i^{r,q}; xi)),   q = 0..Q-1
     x^{r+1}   = (1/N) sum_i x_i^{r,Q}
 
-The oracle is the option: `oracles.sgd` or `oracles.gd`, with a constant step or a function of (r, q). With a constant
-step and Q > 1 it does not converge to a stationary point on heterogeneous data, and may diverge (Claim 2.2).
+The oracle sets the option: `oracles.sgd` or `oracles.gd`, with a constant step or a function of (r, q). With a constant
+step and Q > 1, FedAvg does not converge to a stationary point on heterogeneous data, and may diverge (Claim 2.2).
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from fedpd.schedules import inverse_sqrt
 
 @specified
 def fedavg(*, oracle: Oracle) -> Algorithm:
-    """Return FedAvg, with a local oracle on f_i itself.
+    """Return FedAvg, with a local oracle that works on f_i itself.
 
     Examples:
         >>> from fedpd import oracles
@@ -30,7 +30,7 @@ def fedavg(*, oracle: Oracle) -> Algorithm:
 
 
 def _rule(L: float, agents: int, scale: Any) -> Algorithm:
-    step = scale / (4 * L * Q)  # Khaled et al., and decreasing
+    step = scale / (4 * L * Q)  # the first step of Khaled et al.; later steps are smaller
     return fedavg(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
 
 

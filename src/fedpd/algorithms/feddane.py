@@ -4,9 +4,9 @@
     x_i = argmin f_i(w) + <g - grad f_i(x), w - x> + (mu/2) ||w - x||^2     (by the oracle, from x)
     x   = mean_S x_i                                               second exchange
 
-Not CTA: gradients are sent. With partial participation g is the mean over those present. Differences from the paper:
-the agents that solve local problems are those whose gradients were averaged, where the paper draws a second subset;
-agents weigh the same, where the authors' program weighs them by their numbers of samples.
+It is not CTA, because agents send gradients. With partial participation g is the mean over the agents that are present.
+Differences from the paper: the same agents send gradients and solve local problems, where the paper draws a second
+subset; all agents have the same weight, where the authors' program weighs them by their numbers of samples.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 def feddane(*, mu: float, oracle: Oracle) -> Algorithm:
     """Return FedDANE with proximal weight mu and a local oracle."""
     check_oracle(oracle)
-    at_least("mu", mu, 0, "mu = L is a good start, L the smoothness of the f_i")
+    at_least("mu", mu, 0, "mu = L is a good start, where L is the smoothness of the f_i")
 
     def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         phi = Subproblem(f, agent.mean - agent.own - mu * agent.x, mu)

@@ -6,9 +6,9 @@
     mean  = mean + (|S|/N) mean_S (xh_i - xh_i as last sent)
     x_0   = prox_{eta g}(mean)
 
-Agents that are away keep y_i, x_i and xh_i: the server's mean stays one over all agents. Agents send the change of
-xh_i, the server sends x_0 (CTA). With alpha = 1, g = 0 and an exact oracle its iterates are FedPD's at p = 0.
-Difference from the paper: it starts at y_i = x_i = xh_i = x^0, without the initial round of proxes.
+Absent agents keep y_i, x_i and xh_i, so the server's mean stays a mean over all agents. Agents send the change of xh_i,
+the server sends x_0 (CTA). With alpha = 1, g = 0 and an exact oracle its iterates are FedPD's at p = 0. Difference from
+the paper: this program starts at y_i = x_i = xh_i = x^0, without the initial round of proximal steps.
 """
 
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class Server(NamedTuple):
 def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Algorithm:
     """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
-    positive("eta", eta, "eta = 1/L is a good start, L the smoothness of the f_i")
+    positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
     below("alpha", positive("alpha", alpha, RELAXATION), 2, RELAXATION)
 
     def init(f: LocalObjective, x: Vector) -> Agent:
@@ -98,13 +98,13 @@ CARD = Card(
         ),
     ),
     parameters={
-        "eta": "η, of the proximal operators",
+        "eta": "η, the parameter of the proximal operators",
         "alpha": "α in (0, 2), the relaxation",
     },
     theory_checked=(
         "The abstract confirms non-convex functions with a convex regulariser, and that the number of "
         "communications matches the lower bound up to a constant factor, which is of order 1/e by Claim 2.1 "
-        "of the FedPD paper; that local problems may be solved inexactly was not found in the abstract."
+        "of the FedPD paper; the abstract does not say that local problems may be solved inexactly."
     ),
     equations_checked=(
         "The local updates agree with the authors' program (unc-optimization/FedDR, "

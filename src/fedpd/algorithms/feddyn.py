@@ -1,14 +1,14 @@
-"""FedDyn (Acar et al., 2021): a dynamic regulariser that makes the agents' stationary points the server's.
+"""FedDyn (Acar et al., 2021): a dynamic regulariser aligns the agents' stationary points with the server's.
 
     x_i  = argmin f_i(x) - <g_i, x> + (alpha/2) ||x - x_0||^2        (by the oracle, from x_i)
     g_i  = g_i - alpha (x_i - x_0)
     h    = h - alpha (|S|/N) mean_S (x_i - x_0)
     x_0  = mean_S x_i - h / alpha
 
-S are the agents that are present. h sums the changes of all agents' g_i, so it converges with partial participation.
-Agents send x_i, the server sends x_0 (CTA). With alpha = 1/eta and an exact oracle its iterates are FedPD's at p = 0
-(g_i = -lambda_i). Difference from the paper: its program starts the local solver at x_0, this one at the agent's own
-x_i; the minimiser is the same.
+S are the agents that are present. h sums the changes of all agents' g_i, so FedDyn converges with partial
+participation. Agents send x_i, the server sends x_0 (CTA). With alpha = 1/eta and an exact oracle its iterates are
+FedPD's at p = 0 (g_i = -lambda_i). Difference from the paper: the authors' program starts the local solver at x_0, this
+one at the agent's own x_i; the minimiser is the same.
 """
 
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ class Server(NamedTuple):
 def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
     """Return FedDyn with regulariser weight alpha and a local oracle."""
     check_oracle(oracle)
-    positive("alpha", alpha, "alpha = L is a good start, L the smoothness of the f_i; FedPD's eta is 1/alpha")
+    positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=x, g=0 * x, memory=oracle.init(f, x))
@@ -114,8 +114,8 @@ CARD = Card(
     theory_checked=(
         "A public summary (alphaxiv.org/overview/2111.04263v2) confirms exact local minimisation and another "
         "(sciencestack.ai/paper/2111.04263) confirms guarantees for convex, strongly convex and non-convex "
-        "functions; the rate 1/e was not read in the paper itself, but where everyone takes part it follows "
-        "from Case I of the FedPD paper's main theorem, since the iterates are then FedPD's at p = 0."
+        "functions; the rate 1/e was not read in the paper itself. With full participation it follows from "
+        "Case I of the FedPD paper's main theorem, since the iterates are then FedPD's at p = 0."
     ),
     equations_checked="The updates agree with the authors' program (alpemreacar/FedDyn, utils_methods.py).",
 )

@@ -4,9 +4,10 @@
     x_i = x;  Q times  x_i = x_i - step (grad f_i(x_i) - grad f_i(x) + g)
     x   = mean_S x_i                                               second exchange
 
-It converges linearly to the true minimiser at constant steps. Not CTA: gradients are sent. With partial participation g
-is the mean over those present, so the fixed point moves with them. Differences from the paper: no compression, one step
-size for all agents, and batch=... as an option beside its full gradients.
+With constant steps it converges linearly to the true minimiser. It is not CTA, because agents send gradients. With
+partial participation g is the mean over the agents that are present, so the fixed point changes with them. Differences
+from the paper: no compression, one step size for all agents, and batch=... allows mini-batches, where the paper has
+full gradients only.
 """
 
 from tree_math import Vector

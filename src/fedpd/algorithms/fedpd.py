@@ -1,7 +1,7 @@
 """FedPD, Algorithm 2 of the paper.
 
 X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framework With Adaptivity to Non-IID Data,
-2021. min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, by the augmented Lagrangians
+2021. FedPD solves min (1/N) sum_i f_i(x_i) s.t. x_i = x_0, with the augmented Lagrangians
 
     L_i(x_i, x_0, lambda_i) = f_i(x_i) + <lambda_i, x_i - x_0> + ||x_i - x_0||^2 / (2 eta)
 
@@ -14,20 +14,20 @@ X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu: FedPD: A Federated Learning Framew
             x_{0,i}^{r+1}  = x_0^{r+1} = (1/N) sum_i x_{0,i}^{r+}
         with probability p: x_{0,i}^{r+1} = x_{0,i}^{r+}
 
-All agents share one coin per round. Agents send x_{0,i}^{r+}, the server sends x_0^{r+1}: one model each way, which
-keeps to the computation-then-aggregation protocol (CTA). An agent keeps three models and the oracle's memory.
+All agents share one random draw per round. Agents send x_{0,i}^{r+}, the server sends x_0^{r+1}: one model each way,
+as in the computation-then-aggregation protocol (CTA). An agent keeps three models and the oracle's memory.
 
-When agents come and go, the published form averages x_{0,i}^{r+} = x_i + eta lambda_i over those present (the set S),
-which weighs the duals of whoever happens to be there: it stalls. Instead the server here keeps the mean of ALL agents'
-duals, as at full participation,
+With partial participation, let S be the agents that are present. The published form averages x_{0,i}^{r+} = x_i + eta
+lambda_i over S. It stalls, because the mean of the duals over S changes with S. Here the server keeps the mean of ALL
+agents' duals, as with full participation:
 
     mean dual += (|S|/N) mean_S (lambda_i now - lambda_i as last sent)
     x_0        = mean_S x_i + eta (mean dual)
 
-which equals Algorithm 2 when S is everyone. At p = 0 the change of lambda_i is (x_i - x_0)/eta, so x_i alone is sent;
-at p > 0 an agent sends two models, x_i and the change of its dual. absent="naive" is the published form.
+This equals Algorithm 2 when all agents are present. At p = 0 the change of lambda_i is (x_i - x_0)/eta, so agents send
+x_i alone. At p > 0 an agent sends two models: x_i and the change of its dual. absent="naive" is the published form.
 
-A constant p > 0 leaves an error floor: a skipped round moves away from the solution. `drift` removes it
+A constant p > 0 leaves an error floor, because a skipped round moves away from the solution. `drift` removes the floor
 (`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`).
 """
 
@@ -62,8 +62,8 @@ from fedpd.oracles import vr
 from fedpd.theory.conditions import max_eta
 
 NAIVE = (
-    "absent='naive' averages x_i + eta lambda_i over the agents that are present: with partial participation it weighs "
-    "their duals anew every round and stalls away from the solution. The default, 'mean_of_duals', converges."
+    "absent='naive' averages x_i + eta lambda_i over the agents that are present. With partial participation this mean "
+    "changes with the agents, and FedPD stalls away from the solution. Use the default, 'mean_of_duals': it converges."
 )
 
 
@@ -71,11 +71,11 @@ class Agent(NamedTuple):
     x: Vector  # x_i^r
     x0: Vector  # x_{0,i}^r, this agent's copy of the global model
     dual: Vector  # lambda_i^r
-    memory: Any  # what the oracle keeps between rounds (Oracle II: g_i)
+    memory: Any  # the oracle's memory between rounds (Oracle II: g_i)
 
 
-class AgentOfMany(NamedTuple):
-    """The state of an agent that may be away."""
+class PartialAgent(NamedTuple):
+    """The state of an agent when participation is partial."""
 
     x: Vector
     x0: Vector
@@ -97,22 +97,25 @@ def fedpd(
 ) -> Algorithm:
     """Return FedPD with penalty 1/eta, a local oracle, and probability p of skipping a communication.
 
-    `p` is a number in [0, 1), a function of the round r, or "auto", which lets the run decide when to communicate, with
-    drift="corrected-exact".
+    Args:
+        eta: The penalty is 1/eta. Theorem 1 needs eta < (sqrt(5)-1)/(4L), with L the smoothness of the f_i.
+        oracle: The local solver, from `fedpd.oracles`.
+        p: The probability of skipping a communication: a number in [0, 1) or a function of the round r. With "auto"
+            the run decides when to communicate, and drift is "corrected-exact".
+        drift: Where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor if p > 0.
+            "corrected" moves by the change of the dual since the last communication and leaves no floor.
+            "corrected-exact" does the same with the exact mean dual, and sends two models each way.
+        start: Where the oracle starts: "local" at x_i, as in Algorithm 3, or "server" at x_{0,i}. With exact local
+            solves both give the same result. With few noisy steps prefer "server": the noise of x_i adds up over the
+            rounds, while the noise of x_0 averages out, because x_0 is a mean over all agents.
+        x0_rule: "paper" is Algorithm 2. "matlab" is the server step of the authors' MATLAB program, x_{0,i}^{r+} =
+            x_{0,i}^r + eta lambda_i^{r+1} = x_i^{r+1} + eta lambda_i^r, which has the old dual where the paper has the
+            new one. Both converge.
+        absent: What the server averages with partial participation: "mean_of_duals" keeps the mean of all agents'
+            duals and converges; "naive" is the published form, which stalls.
 
-    `drift` says where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor.
-    "corrected" moves by what is new in the dual, which leaves none. "corrected-exact" does the same with the exact mean
-    dual, for two models each way.
-
-    `start` says where the oracle begins: "local" at x_i, as in Algorithm 3, or "server" at x_{0,i}. With exact local
-    solves both are the same. With few noisy steps, x_i is a noisy model of the round before, and the noise of all
-    rounds adds up, while the noise of x_0, the mean of all agents' models, averages out.
-
-    `x0_rule="matlab"` is the server step of the authors' MATLAB program, x_{0,i}^{r+} = x_{0,i}^r + eta
-    lambda_i^{r+1}. It equals x_i^{r+1} + eta lambda_i^r: the old dual where the paper has the new one. Both converge,
-    but only the default, "paper", is Algorithm 2.
-
-    `absent` says what the server does when agents come and go: keep the "mean_of_duals", or take the "naive" average.
+    Returns:
+        The method, for `fedpd.simulate`.
 
     Examples:
         >>> from fedpd import oracles, problems, simulate, theory
@@ -123,7 +126,7 @@ def fedpd(
         True
     """
     check_oracle(oracle)
-    positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
+    positive("eta", eta, "Theorem 1 needs eta < (sqrt(5)-1)/(4L), where L is the smoothness of the f_i")
     choice("start", start, ("local", "server"))
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))
@@ -173,39 +176,39 @@ def fedpd(
         return (corrected if skipped == "corrected" else corrected_exact)(whole, eta, oracle)
     if absent == "naive" or x0_rule == "matlab":
         return whole
-    return whole._replace(away=whole.away._replace(partial=_of_many(whole, eta, oracle)))
+    return whole._replace(away=whole.away._replace(partial=_partial_participation(whole, eta, oracle)))
 
 
 def _caution(spec: Spec, L: float) -> str | None:
-    """Return where Theorem 1 does not cover a run. (The paper's own eta = 4 breaks it.)"""
+    """Return a sentence if eta is too large for Theorem 1, else None. (The paper's own eta = 4 is too large.)"""
     eta, bound = spec["eta"], max_eta(L) if L > 0 else float("inf")
     if eta is TRACED or eta < bound:
         return None
     return (
-        f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}): Theorem 1 does not cover this run, "
-        "which may well be faster for it, or diverge."
+        f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}), so Theorem 1 does not cover this run. "
+        "It may converge faster, or it may diverge."
     )
 
 
 def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
-    """Return the rule of a skipped round; refuse it if the other choices exclude it."""
+    """Return the value of `drift` to use, and refuse one that does not fit the other arguments."""
     if auto and drift not in (None, "corrected-exact"):
         refuse("drift", drift, 'must be "corrected-exact" with p="auto"', "Leave drift out")
     drift = "corrected-exact" if auto else drift
     drift = choice("drift", "paper" if drift is None else drift, ("paper", "corrected", "corrected-exact"))
     for name, value, usual in (("x0_rule", x0_rule, "paper"), ("absent", absent, "mean_of_duals")):
         if drift != "paper" and value != usual:
-            refuse(name, value, f"goes with drift='paper' only, not with {drift!r}", f"Leave {name} out")
+            refuse(name, value, f"needs drift='paper', but drift is {drift!r}", f"Leave {name} out")
     return drift
 
 
-def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Return FedPD with a server that keeps the mean of all agents' duals; local updates are Algorithm 2's."""
+def _partial_participation(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
+    """Return FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
 
-    def init(f: LocalObjective, x: Vector) -> AgentOfMany:
-        return AgentOfMany(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
+    def init(f: LocalObjective, x: Vector) -> PartialAgent:
+        return PartialAgent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
 
-    def send(agent: AgentOfMany) -> Any:
+    def send(agent: PartialAgent) -> Any:
         return agent.x if whole.timing.skip is None else (agent.x, agent.dual - agent.sent)
 
     def aggregate(server: ServerOfDuals, mean: Any, share: Any) -> tuple[ServerOfDuals, Vector]:
@@ -214,10 +217,10 @@ def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         x0 = x + eta * dual
         return ServerOfDuals(x0, dual), x0
 
-    def receive(agent: AgentOfMany, x0: Vector) -> AgentOfMany:
+    def receive(agent: PartialAgent, x0: Vector) -> PartialAgent:
         return agent._replace(x0=x0, sent=agent.dual)
 
-    def missed(agent: AgentOfMany, x0: Vector) -> AgentOfMany:
+    def missed(agent: PartialAgent, x0: Vector) -> PartialAgent:
         return agent._replace(x0=x0)
 
     local = whole.exchanges[0].local
@@ -228,7 +231,7 @@ def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
 
 
 def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
-    """Return the default rule: eta at nine tenths of what Theorem 1 allows, by gradient descent or Oracle II."""
+    """Return the default rule: eta is 0.9 times the bound of Theorem 1, with gradient descent or Oracle II."""
 
     def rule(L: float, agents: int, scale: Any) -> Algorithm:
         eta = scale * 0.9 * max_eta(L)
@@ -268,14 +271,14 @@ CARD = Card(
     parameters={
         "p": 'the probability of skipping a communication: a number in [0, 1), a function of r, or `"auto"`',
         "drift": 'where a skipped round moves: `"paper"` (the default), `"corrected"`, `"corrected-exact"`',
-        "start": 'where the oracle begins: `"local"`, at x_i, or `"server"`, at the copy of the server\'s model',
+        "start": 'where the oracle starts: `"local"`, at x_i, or `"server"`, at the copy of the server\'s model',
         "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',
-        "absent": 'when agents come and go: `"mean_of_duals"`, or `"naive"`, the published form',
+        "absent": 'for partial participation: `"mean_of_duals"` (converges), or `"naive"`, the published form (stalls)',
     },
     theory_checked=(
         "All complexities are taken from the FedPD paper's Table 1 and agree with its theorems; (1-p)/e holds "
-        "for p chosen from e/delta^2, as the table's caption says, while at a fixed p the bound of Case II "
-        "keeps a term of order delta^2."
+        "for p chosen from e/delta^2, as the table's caption says. At a fixed p the bound of Case II keeps a "
+        "term of order delta^2."
     ),
     equations_checked="The updates are Algorithm 2 of the paper.",
     caution=_caution,

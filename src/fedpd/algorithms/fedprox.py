@@ -1,8 +1,8 @@
 """FedProx (Li et al., 2020): local steps on f_i(x) + (rho/2)||x - x^r||^2 from x^r, then averaging.
 
-The proximal term holds the agents near the server's model, but f_i's own minimiser still pulls: on heterogeneous data
-it stops at a floor, as FedAvg does. With `oracles.vr`, use refresh=1: agents restart at x^r every round, so a gradient
-estimate carried over from x_i^{r-1,Q} would belong to another point.
+The proximal term keeps the agents near the server's model, but each agent still moves towards the minimiser of its own
+f_i. On heterogeneous data FedProx therefore stops at an error floor, as FedAvg does. With `oracles.vr`, use refresh=1:
+agents restart at x^r every round, so a gradient estimate from x_i^{r-1,Q} would belong to another point.
 """
 
 from fedpd.algorithms._averaging import local_averaging

@@ -1,16 +1,16 @@
-"""LAG, lazily aggregated gradients (Chen, Giannakis, Sun, Yin, 2018): gradient descent in which agents may stay silent.
+"""LAG, lazily aggregated gradients (Chen, Giannakis, Sun, Yin, 2018): agents send only gradients that changed enough.
 
-    g = g + (1/N) sum_{i in S} (grad f_i(x) - g_i),   x = x - step g,   g_i what agent i sent last
+    g = g + (1/N) sum_{i in S} (grad f_i(x) - g_i),   x = x - step g,   g_i the gradient that agent i sent last
 
-S are the agents whose change is worth a message, measured by the last D = `memory` movements of the model:
+S are the agents that send. An agent sends if its change is large, compared with the last D = `memory` steps of x:
 
     worker side:  ||grad f_i(x) - g_i||^2          > threshold/(step^2 D) sum_{d=1..D} ||x^{r+1-d} - x^{r-d}||^2
     server side:  L_i^2 ||x - (x when i last sent)||^2 > the same
 
-threshold = 0 is gradient descent. Agents send gradient differences now and then (not CTA), the server sends x. Agents
-that are away are silent. Differences from the paper: equal weights xi_d = threshold/D for the D movements; one L for
-all agents. Its 1/N^2 is not missing: its f is a sum, so its gradients are 1/N of these, and N cancels. Its xi_d = 0.1
-with D = 10 is threshold = 1; the authors' program has ten times as much, threshold = 10, for the server-side rule.
+threshold = 0 is gradient descent. Agents sometimes send gradient differences (not CTA), the server sends x. Absent
+agents send nothing. Differences from the paper: equal weights xi_d = threshold/D for the D steps; one L for all agents.
+The paper's factor 1/N^2 is not missing here: its f is a sum, so its gradients are 1/N of these, and N cancels. The
+paper's xi_d = 0.1 with D = 10 is threshold = 1. The authors' program uses threshold = 10 for the server-side rule.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -27,10 +27,10 @@ from fedpd.oracles import STEP
 
 class Agent(NamedTuple):
     x: Vector
-    heard: Vector  # x when this agent last sent
-    sent: Vector  # g_i, the gradient it sent
+    x_sent: Vector  # x when this agent last sent
+    sent: Vector  # g_i, the gradient that it sent
     gradient: Vector  # grad f_i(x)
-    moved: Array  # (D,) the last ||x^{r+1} - x^r||^2
+    steps: Array  # (D,) the last ||x^{r+1} - x^r||^2
     speaks: Array
 
 
@@ -51,7 +51,7 @@ def lag(
     """Return LAG with the worker-side trigger, or the server-side one (which needs `smoothness`, the L of the f_i)."""
     positive("step", step, STEP)
     at_least("threshold", threshold, 0, "0 is gradient descent, 1 the paper's choice for the worker-side rule")
-    count("memory", memory, "Give D, the movements that are remembered, e.g. 10")
+    count("memory", memory, "Give D, the number of steps of x that agents remember, e.g. 10")
     choice("trigger", trigger, ("worker", "server"))
     if trigger == "worker":
         smoothness = None
@@ -63,9 +63,9 @@ def lag(
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         gradient = f.gradient(agent.x)
-        change, distance = gradient - agent.sent, agent.x - agent.heard
+        change, distance = gradient - agent.sent, agent.x - agent.x_sent
         size = change @ change if smoothness is None else smoothness**2 * (distance @ distance)
-        speaks = (size > threshold / (step**2 * memory) * jnp.sum(agent.moved)) | (r == 0)
+        speaks = (size > threshold / (step**2 * memory) * jnp.sum(agent.steps)) | (r == 0)
         agent = agent._replace(gradient=gradient, speaks=speaks)
         return agent, Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
 
@@ -77,22 +77,22 @@ def lag(
         x = server.x - step * g
         return Server(x, g), x
 
-    def hear(agent: Agent, x: Vector) -> Agent:
-        moved = jnp.roll(agent.moved, 1).at[0].set(((x - agent.x) @ (x - agent.x)).astype(agent.moved.dtype))
-        return agent._replace(x=x, moved=moved)
+    def update(agent: Agent, x: Vector) -> Agent:
+        steps = jnp.roll(agent.steps, 1).at[0].set(((x - agent.x) @ (x - agent.x)).astype(agent.steps.dtype))
+        return agent._replace(x=x, steps=steps)
 
     def receive(agent: Agent, x: Vector) -> Agent:
         def keep(new: Vector, old: Vector) -> Vector:
             return jax.tree.map(lambda a, b: jnp.where(agent.speaks, a, b), new, old)
 
-        spoken = agent._replace(sent=keep(agent.gradient, agent.sent), heard=keep(agent.x, agent.heard))
-        return hear(spoken, x)
+        agent = agent._replace(sent=keep(agent.gradient, agent.sent), x_sent=keep(agent.x, agent.x_sent))
+        return update(agent, x)
 
     return Algorithm(
         "lag",
         init=init,
         server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=hear, speaks=lambda agent: agent.speaks),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=update, speaks=lambda agent: agent.speaks),),
         model=lambda agent: agent.x,
     )
 
@@ -127,9 +127,9 @@ CARD = Card(
     ),
     parameters={
         "step": "γ, the step size; 1/L is gradient descent's",
-        "threshold": "how much change is worth a message; 0 is gradient descent",
-        "memory": "D, the movements of the model that it is compared with",
-        "trigger": 'who decides: `"worker"` or `"server"`',
+        "threshold": "an agent sends if its change is larger than this; 0 is gradient descent",
+        "memory": "D, the number of past steps of the model that the change is compared with",
+        "trigger": 'who decides whether an agent sends: `"worker"` or `"server"`',
         "smoothness": 'L of the f_i; `trigger="server"` needs it',
     },
     theory_checked=(

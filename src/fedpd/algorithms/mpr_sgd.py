@@ -3,9 +3,9 @@
     Q times   u_i = momentum u_i + h_i(x_i; xi),   x_i = x_i - step u_i
     x = mean_S x_i,   u_i = mean_S u_i
 
-Model and momentum buffer are sent, two models each way (CTA in spirit: no gradient is sent, but their running sum is).
-momentum = 0 is FedAvg. Agents that are away take the newest x and u when they come back. The momentum is Polyak's; the
-paper also has Nesterov's.
+Agents and server send the model and the momentum buffer: two models each way. No single gradient is sent, but a running
+sum of gradients is, so it is CTA only in a wider sense. momentum = 0 is FedAvg. Absent agents take the newest x and u
+when they return. The momentum is Polyak's; the paper also has Nesterov's.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Tree, 
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import STEP, Loop, estimate
 
-MOMENTUM = "momentum is the part of the buffer that is kept; 0 is FedAvg"
+MOMENTUM = "momentum is the factor on the old buffer; 0 is FedAvg"
 
 
 class Agent(NamedTuple):

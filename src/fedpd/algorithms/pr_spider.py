@@ -5,9 +5,9 @@
                        v_i  = v_i + h_i(x_i+; xi) - h_i(x_i; xi)
     x = mean_S x_i,    v_i = mean_S v_i                            an exchange of models and gradient estimates
 
-Its sample complexity is O(sqrt(M)/eps). Not CTA: gradients are sent. An agent keeps two models. Agents that are away
-miss the refresh and take the newest x and v when they come back. Difference from the paper: the refresh is every I
-rounds, which is every I Q iterations there.
+Its sample complexity is O(sqrt(M)/eps). It is not CTA, because agents send gradients. An agent keeps two models. Absent
+agents miss the refresh and take the newest x and v when they return. Difference from the paper: the refresh is every I
+rounds, which is every I Q iterations in the paper.
 """
 
 from typing import Any, NamedTuple

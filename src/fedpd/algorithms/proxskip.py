@@ -5,10 +5,11 @@
                               c_i = c_i + (1-p)/step (x_i - xh_i)
     with probability p:       x_i = xh_i
 
-p is the probability of SKIPPING, as everywhere here: the paper's p is 1 - p. On strongly convex problems of condition
-number kappa, 1 - p = 1/sqrt(kappa) gives O(sqrt(kappa) log 1/eps) communications, without a floor. One model is sent
-each way (CTA). control="frozen" keeps c_i = 0: local gradient descent with random communication, which has a floor.
-Full participation only: the paper's analysis needs it; agents that are away keep x_i and c_i.
+p is the probability of SKIPPING, as everywhere in fedpd; the paper's p is 1 - p. On strongly convex problems with
+condition number kappa, 1 - p = 1/sqrt(kappa) gives O(sqrt(kappa) log 1/eps) communications, without an error floor.
+Agents and server send one model each way (CTA). control="frozen" keeps c_i = 0: this is local gradient descent with
+random communication, which has an error floor. The paper's analysis needs full participation; absent agents keep x_i
+and c_i.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -100,7 +101,7 @@ CARD = Card(
     ),
     parameters={
         "p": "the probability of skipping a communication, a number in [0, 1)",
-        "control": '`"learned"`, or `"frozen"`: c_i = 0, which leaves a floor',
+        "control": '`"learned"`, or `"frozen"`: c_i = 0, which leaves an error floor',
     },
     theory_checked=(
         "The abstract in the proceedings confirms kappa log(1/e) iterations and sqrt(kappa) log(1/e) "

@@ -1,9 +1,10 @@
-"""RI-SGD, redundancy-infused SGD (Haddadpour et al., 2019): local SGD on data of which blocks are shared.
+"""RI-SGD, redundancy-infused SGD (Haddadpour et al., 2019): local SGD on agents that share blocks of data.
 
-FedAvg with local SGD, on agents that also hold copies of other agents' blocks: `problems.share_blocks(problem, copies)`
-gives agent i the data of agents i, i+1, ..., i+copies (cyclically). Agents that share more differ less, which lowers
-FedAvg's floor. One model is sent each way in every round (CTA), and once the blocks, which leave their owners: this is
-a data-sharing method, not a private one. Difference from the paper: blocks are whole agents' data.
+It is FedAvg with local SGD on agents that also hold copies of other agents' blocks: `problems.share_blocks(problem,
+copies)` gives agent i the data of agents i, i+1, ..., i+copies (cyclically). Agents that share more differ less, which
+lowers FedAvg's error floor. Agents and server send one model each way in every round (CTA). Before that, agents send
+their blocks to each other once, so this method does not keep data private. Difference from the paper: a block is the
+whole data of an agent.
 """
 
 from fedpd.algorithms._averaging import local_averaging

@@ -5,10 +5,10 @@
     c_i+ = c_i - c + (x - y_i)/(Q step)             option 2
     x    = x + server_step mean_S (y_i - x),        c = c + (|S|/N) mean_S (c_i+ - c_i)
 
-Agents send y_i - x and c_i+ - c_i, the server sends x and c: two models each way, and c_i is a gradient estimate, so it
-is not CTA. Agents that are away keep c_i. With full participation, option 2 and server_step 1 it is VRL-SGD.
-Differences from the paper: full gradients (batch=None) as an option, and option 1 takes the full gradient where the
-paper has one of a mini-batch.
+Agents send y_i - x and c_i+ - c_i, the server sends x and c: two models each way. c_i is a gradient estimate, so it is
+not CTA. Absent agents keep c_i. With full participation, option 2 and server_step 1, SCAFFOLD equals VRL-SGD.
+Differences from the paper: batch=None uses full gradients, and option 1 uses the full gradient where the paper uses a
+mini-batch.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -60,8 +60,8 @@ def scaffold(
         return agent.y - agent.x, agent.new - agent.own
 
     def aggregate(server: Server, mean: tuple[Vector, Vector], share: Any) -> tuple[Server, Server]:
-        moved, change = mean
-        server = Server(server.x + server_step * moved, server.c + share * change)
+        model_change, control_change = mean
+        server = Server(server.x + server_step * model_change, server.c + share * control_change)
         return server, server
 
     def receive(agent: Agent, server: Server) -> Agent:
@@ -108,12 +108,12 @@ CARD = Card(
         ),
     ),
     parameters={
-        "option": "1 or 2, how control variates are renewed",
+        "option": "1 or 2: how agents update the control variates",
     },
     theory_checked=(
         "Theorem III of the paper confirms, for non-convex functions with gradient noise of bounded variance "
         "s^2 and no assumption on similarity, rounds of order s^2/(K S e^2) + (N/S)^(2/3)/e for K local steps "
         "and S of N agents, which is 1/e rounds and 1/e^2 updates and samples where K is of order 1/e."
     ),
-    equations_checked="The updates agree with Algorithm 1 of the paper, but for option 1's mini-batch.",
+    equations_checked="The updates agree with Algorithm 1 of the paper, except for option 1's mini-batch.",
 )

@@ -4,9 +4,10 @@
               d_i  = h_i(x_i+; xi) + (1 - a) (d_i - h_i(x_i; xi))
     x = mean_S x_i,   d_i = mean_S d_i,   with d_i = grad f_i(x^0) at the start
 
-a in [0, 1]: 0 is SPIDER's recursion, 1 plain stochastic gradients. Two models are sent each way, one of them a gradient
-estimate: not CTA. Agents that are away take the newest x and d when they come back. Differences from the paper:
-constant step and a, where it has both decrease as t^(-1/3) and t^(-2/3); the first d_i is a full gradient.
+a is in [0, 1]: 0 gives SPIDER's recursion, 1 plain stochastic gradients. Agents and server send two models each way.
+One of them is a gradient estimate, so it is not CTA. Absent agents take the newest x and d when they return.
+Differences from the paper: step and a are constant, where the paper decreases them as t^(-1/3) and t^(-2/3); the first
+d_i is a full gradient.
 """
 
 from typing import NamedTuple

@@ -4,10 +4,10 @@
     x   = (1/N) sum_i x_i
     Delta_i = Delta_i + (x - x_i)/(Q step)
 
-Delta_i tends to grad f_i - grad f, and the local steps tend to steps on f. One model is sent each way (CTA). It equals
-SCAFFOLD (option 2) with full participation. Agents that are away keep Delta_i: the changes of those present sum to
-zero, so the sum of all Delta_i stays zero; a single agent at a time, however, learns nothing of the others. Difference
-from the paper: full gradients (batch=None) as an option.
+Delta_i tends to grad f_i - grad f, and the local steps tend to steps on f. Agents and server send one model each way
+(CTA). With full participation it equals SCAFFOLD (option 2). Absent agents keep Delta_i. The changes of the present
+agents sum to zero, so the sum of all Delta_i stays zero. If only one agent is present at a time, its Delta_i never
+changes. Difference from the paper: batch=None uses full gradients.
 """
 
 import math
@@ -26,7 +26,7 @@ from fedpd.oracles import STEP, sgd
 class Agent(NamedTuple):
     x: Vector
     delta: Vector
-    length: Array  # Q step: how far the last local steps could go
+    length: Array  # Q step, the sum of the step sizes of the last local steps
 
 
 @specified

@@ -1,1 +1,1 @@
-"""What knows nothing of federations: checks, specs, files, checkpoints, precision, progress, versions."""
+"""Tools that do not depend on federated learning: checks, specs, files, checkpoints, precision, progress, versions."""

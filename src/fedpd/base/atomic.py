@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: write beside, fsync, rename."""
+"""Atomic files: fedpd writes a temporary file, calls fsync and renames it, so that a file is complete or missing."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a binary file to write, which takes the place of `path` only when it is complete and on disk."""
+    """Yield a binary file to write. It replaces `path` only when it is complete and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

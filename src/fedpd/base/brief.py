@@ -1,14 +1,14 @@
-"""A record in one line, where its arrays would fill pages."""
+"""The repr of a record in one line, with long arrays shortened."""
 
 from typing import Any
 
 import numpy as np
 
-FEW = 4  # numbers of an array up to which all are shown
+FEW = 4  # arrays with at most this many numbers are shown whole
 
 
 def brief(record: Any) -> str:
-    """Return the repr of a named tuple with each longer array as its shape and range.
+    """Return the repr of a named tuple, with the shape and range of each longer array in place of its numbers.
 
     Args:
         record: A named tuple.
@@ -26,7 +26,7 @@ def brief(record: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return the repr of one field, of a longer array its shape and range."""
+    """Return the repr of one field, or the shape and range of a longer array."""
     if not isinstance(value, np.ndarray) or value.size <= FEW:
         return repr(value)
     return f"<{value.shape} from {value.min():g} to {value.max():g}>"

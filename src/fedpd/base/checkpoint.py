@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file each, atomic, checksummed, without pickle; the newest whole one is used."""
+"""Checkpoints: atomic safetensors files with a checksum, without pickle. A run resumes from the newest intact file."""
 
 import hashlib
 import json
@@ -19,12 +19,12 @@ from fedpd.base.spec import differences
 log = logging.getLogger(__name__)
 
 FORMAT = "fedpd-1"
-KEPT = 2  # the newest, and the one before it should the newest be torn
+KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
 Arrays = dict[str, np.ndarray]
 
 
 class CheckpointError(FedpdError):
-    """A checkpoint that cannot be used, and why."""
+    """A checkpoint cannot be used. The message says why."""
 
 
 def flatten(prefix: str, tree: Any) -> Arrays:
@@ -34,7 +34,7 @@ def flatten(prefix: str, tree: Any) -> Arrays:
 
 
 def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
-    """Return the pytree like `like` (structure, shapes, types) whose arrays `flatten` has named."""
+    """Return the pytree that `flatten` turned into arrays; `like` gives its structure, shapes and types."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in paths:
@@ -43,9 +43,7 @@ def unflatten(prefix: str, like: Any, arrays: Arrays) -> Any:
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
             has = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
             wanted = f"{leaf.dtype}{list(leaf.shape)}"
-            raise CheckpointError(
-                f"the checkpoint has {has} where {name} of {wanted} belongs. Start in another folder."
-            )
+            raise CheckpointError(f"the checkpoint has {has}, but {name} must be {wanted}. Start in another folder.")
         leaves.append(found)
     return jax.tree.unflatten(structure, leaves)
 
@@ -60,12 +58,12 @@ def _digest(arrays: Arrays, text: str = "") -> str:
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)  # its memory, not a copy: states can be gigabytes
+        digest.update(array.reshape(-1).view(np.uint8).data)  # without a copy: states can be gigabytes
     return digest.hexdigest()
 
 
 def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    """Write one file, whole or not at all, that carries its own checksum."""
+    """Write one file with its checksum, atomically."""
     text = json.dumps(meta, sort_keys=True)
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # safetensors writes memory order
     with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
@@ -73,36 +71,37 @@ def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Return what `write` wrote; refuse a torn, altered or foreign file with a sentence that says which."""
+    """Return the arrays and metadata that `write` wrote; refuse a damaged file or one that fedpd did not write."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read as a whole safetensors file ({error}).") from None
+        raise CheckpointError(f"{path}: is not a complete safetensors file ({error}).") from None
     if FORMAT not in metadata:
-        raise CheckpointError(f"{path}: not written by fedpd. Point to a run's own folder.")
+        raise CheckpointError(f"{path}: fedpd did not write it. Give the folder of a run.")
     try:
         envelope = json.loads(metadata[FORMAT])
         intact = envelope["sha256"] == _digest(arrays, envelope["meta"])
-    except (ValueError, LookupError, TypeError):  # the envelope itself was altered
+    except (ValueError, LookupError, TypeError):  # the metadata itself was altered
         intact = False
     if not intact:
-        raise CheckpointError(f"{path}: its checksum does not match: it was torn or altered.")
+        raise CheckpointError(f"{path}: its checksum does not match: it is damaged or was changed.")
     return arrays, json.loads(envelope["meta"])
 
 
 def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    """Write the checkpoint of a round, and drop all but the newest two."""
+    """Write the checkpoint of a round, and remove all but the newest two."""
     write(folder / f"round-{done:09d}.safetensors", arrays, meta)
     for old in _files(folder)[KEPT:]:
         old.unlink()
 
 
 def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]] | None:
-    """Return the newest checkpoint that is whole, and log what is refused; None if there is none to resume from.
+    """Return the newest intact checkpoint, or None if there is none; log the damaged ones.
 
-    A whole checkpoint of another run (its `identity` differs) is an error: nothing may be mixed or overwritten.
+    An intact checkpoint of another run (its `identity` differs) is an error, so that runs are never mixed or
+    overwritten.
     """
     refused = ""
     for path in _files(folder):
@@ -112,21 +111,21 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
             refused += f"{error} "
             continue
         if refused:
-            log.warning("%sThe one before it is used: %s", refused, path.name)
+            log.warning("%sfedpd uses the checkpoint before it: %s", refused, path.name)
         _check_identity(path, meta, identity)
         return arrays, meta
     if refused:
-        log.warning("%sThere is no other: the run starts afresh.", refused)
+        log.warning("%sThere is no other checkpoint: the run starts from the beginning.", refused)
     return None
 
 
 def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint of another run, and say what is different."""
-    labelled = isinstance(meta.get("algorithm"), str)  # fedpd 0.1 told runs apart by their labels
+    """Refuse a checkpoint of another run, and name the differences."""
+    labelled = isinstance(meta.get("algorithm"), str)  # fedpd 0.1 identified runs by their labels
     if labelled and isinstance(identity.get("algorithm"), Mapping):
         version = (meta.get("versions") or {}).get("fedpd", "0.1")
         raise CheckpointError(
-            f"{path}: fedpd {version} wrote it, which did not record enough to tell whether it is this run. "
+            f"{path}: fedpd {version} wrote it, and did not record enough to check that it belongs to this run. "
             "Resume it with that version, or choose another folder."
         )
     expected = json.loads(json.dumps(identity))  # as a file has it
@@ -139,9 +138,9 @@ def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, 
 
 
 def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
-    """Return the arrays so named and the metadata of the newest checkpoint that opens, for those who only look on.
+    """Return the arrays with these prefixes and the metadata of the newest readable checkpoint, to watch a run.
 
-    The checksum of the whole is left alone: models may be large, and the run that writes may drop the file any moment.
+    It does not check the checksum: models may be large, and the run may remove the file at any moment.
     """
     for path in _files(folder):
         try:

@@ -1,6 +1,6 @@
-"""One error style: the value, the rule it broke, the remedy.
+"""Checks of arguments, with one form of error message: the value, the rule that it breaks, the remedy.
 
-Hyper-parameters may be traced (a sweep is a vmap over them); only concrete numbers are validated.
+Hyper-parameters may be traced numbers, because a sweep is a vmap over them. The functions check concrete numbers only.
 """
 
 import math
@@ -18,18 +18,21 @@ class TheoryWarning(UserWarning):
 
 
 class FedpdError(ValueError):
-    """A mistake in an argument or a file, told as a sentence: the value, the rule, the remedy."""
+    """A mistake in an argument or a file. The message has the value, the rule and the remedy."""
 
 
 def refuse(name: str, value: Any, rule: str, remedy: str) -> NoReturn:
+    """Raise a FedpdError that says `name = value: rule. remedy.`"""
     raise FedpdError(f"{name} = {value!r}: {rule}. {remedy}{'' if remedy.endswith(('.', '?')) else '.'}")
 
 
 def is_traced(value: Any) -> bool:
+    """Return whether JAX is tracing this value, so that it has no concrete number."""
     return isinstance(value, jax.core.Tracer)
 
 
 def _number(name: str, value: Any, remedy: str) -> float:
+    """Return `value` as a float if it is a real number and not NaN; refuse it otherwise."""
     if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -83,7 +86,7 @@ def count(name: str, value: Any, remedy: str, *, least: int = 1) -> Any:
 
 
 def check_seeds(name: str, seeds: Any) -> None:
-    """Refuse anything but a sequence of integers that JAX makes keys of."""
+    """Check that `seeds` is a sequence of integers that JAX accepts as seeds."""
     remedy = "Give integers from 0 to 2147483647"
     if not len(seeds):
         refuse(name, seeds, "must hold at least one seed", "Give e.g. [0, 1, 2]")
@@ -93,16 +96,17 @@ def check_seeds(name: str, seeds: Any) -> None:
 
 
 def positive_or_schedule(name: str, value: Any, remedy: str) -> Any:
+    """Return `value` if it is a function or a positive number; refuse it otherwise."""
     return value if callable(value) else positive(name, value, remedy)
 
 
 def skip_probability(p: Any) -> Callable[[Any], Any] | None:
-    """Return `p` as a function of the round r, or None if nothing is ever skipped."""
+    """Return `p` as a function of the round r, or None if p = 0."""
     if callable(p):
         return p
     if is_traced(p):
         return lambda r: p
-    remedy = "p is the probability of SKIPPING a communication: 0 never skips, 0.75 skips three of four"
+    remedy = "p is the probability of SKIPPING a communication: 0 skips none, 0.75 skips three of four"
     if isinstance(p, str):
         refuse("p", p, 'must be a number in [0, 1), a schedule or "auto"', remedy)
     number = _number("p", p, remedy)
@@ -112,6 +116,7 @@ def skip_probability(p: Any) -> Callable[[Any], Any] | None:
 
 
 def choice(name: str, value: Any, options: Iterable[str]) -> str:
+    """Return `value` if it is one of the options; refuse it otherwise."""
     options = tuple(options)
     if value not in options:
         refuse(name, value, "there is no such choice", nearest(value, options))
@@ -119,7 +124,7 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
 
 
 def nearest(value: Any, options: Iterable[str]) -> str:
-    """Return "Did you mean ...?", or the whole list if nothing is near."""
+    """Return "Did you mean ...?" with the most similar option, or the list of all options if none is similar."""
     options = list(options)
     match = get_close_matches(str(value), options, n=1)
     return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}."

@@ -1,4 +1,4 @@
-"""The cores of a CPU as JAX devices, over which the agents of a simulation are sharded."""
+"""Makes the cores of a CPU JAX devices, so that a simulation can shard its agents over them."""
 
 import logging
 import os
@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 @cache
 def use_cores() -> None:
-    """Let every core of a CPU be a JAX device, if JAX has not started yet and the user has not chosen otherwise.
+    """Make every core of a CPU a JAX device, unless JAX has already started or the user has set the number.
 
-    JAX fixes the number of devices when it computes for the first time. So this runs when fedpd computes for the first
-    time: importing fedpd changes nothing, and whoever used JAX before keeps the devices that it started with.
+    JAX fixes the number of devices when it computes for the first time. So fedpd calls this before its first
+    computation. Importing fedpd changes nothing, and a program that used JAX before keeps its devices.
     """
     if "JAX_NUM_CPU_DEVICES" in os.environ or "xla_force_host_platform" in os.environ.get("XLA_FLAGS", ""):
         return
@@ -22,9 +22,9 @@ def use_cores() -> None:
         return
     try:
         jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
-    except RuntimeError:  # JAX has started: its devices stay as they are
+    except RuntimeError:  # JAX has started, so its devices cannot change
         if len(jax.devices()) < (os.cpu_count() or 1) and jax.default_backend() == "cpu":
             log.info(
-                "JAX computed before fedpd did, so it uses %d of %d cores. Set JAX_NUM_CPU_DEVICES=%d to use all.",
+                "JAX started before fedpd, so it uses %d of %d cores. Set JAX_NUM_CPU_DEVICES=%d to use all of them.",
                 len(jax.devices()), os.cpu_count(), os.cpu_count(),
             )  # fmt: skip

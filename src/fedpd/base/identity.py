@@ -1,8 +1,8 @@
-"""What makes two Python values the same: a hash of numbers, arrays, functions and objects, exact to the last bit.
+"""The identity of Python values: a hash of numbers, arrays, functions and objects, exact to the last bit.
 
-A function is identified by its code and by the values that it captures: defaults, closure, and the globals that it
-names, but for lists, dicts and sets that it changes itself. What an installed package defines is identified by its name
-and by what it captures; the versions of packages are recorded beside every checkpoint. A value that cannot be
+The hash of a function contains its code and the values that it captures: defaults, closure, and the globals that it
+names, except lists, dicts and sets that it changes itself. For a function of an installed package the hash contains its
+name and the values that it captures; every checkpoint records the versions of packages. A value that cannot be
 identified this way raises `UnidentifiedError`.
 """
 
@@ -25,14 +25,14 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError
 
-# A list that a function appends to is where it takes notes, not a setting: it is another one after every call.
+# A list that a function appends to is a record of its calls, not a setting: it changes with every call.
 CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"})
 PLAIN = bool | int | float | complex | str | bytes | tuple | np.ndarray | np.generic | jax.Array  # of a class's own
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
 
 
 class UnidentifiedError(FedpdError):
-    """A value that only runs in this process: nothing tells whether another one is the same."""
+    """A value cannot be identified in another process, so fedpd cannot check whether two runs are the same."""
 
 
 def fingerprint(*values: Any) -> str:
@@ -45,7 +45,7 @@ def fingerprint(*values: Any) -> str:
         64 hexadecimal digits.
 
     Raises:
-        UnidentifiedError: A value, or something that it captures, cannot be told from another one.
+        UnidentifiedError: If a value, or a value that it captures, cannot be identified.
 
     Examples:
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
@@ -57,11 +57,11 @@ def fingerprint(*values: Any) -> str:
 
 
 class Seen(NamedTuple):
-    """The objects that were met, by their id.
+    """The objects visited so far, by their id.
 
     Attributes:
-        path: How deep those lie that are under way: one of them inside itself is a cycle.
-        done: Those that are hashed. They are kept: Python gives the id of an object that is gone to another one.
+        path: The depth of each object that is being hashed; an object inside itself is a cycle.
+        done: The objects already hashed. They are kept alive, because Python reuses the id of a deleted object.
     """
 
     path: dict[int, int]
@@ -77,7 +77,7 @@ def _hash(parts: Iterable[bytes | memoryview]) -> bytes:
 
 
 def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
-    """Yield what tells a value from others."""
+    """Yield the bytes that identify a value."""
     if value is None or isinstance(value, bool | int | str | bytes | PurePath | type(...)):
         yield f"{type(value).__name__} {value!r}".encode()
     elif isinstance(value, float | complex) and not isinstance(value, np.generic):
@@ -103,12 +103,12 @@ def _array(value: Any) -> Iterable[bytes | memoryview]:
     if array.dtype == object:
         raise UnidentifiedError("an array of objects cannot be identified. Give an array of numbers.")
     yield f"array {array.dtype} {array.shape}".encode()
-    yield array.reshape(-1).view(np.uint8).data  # its memory, not a copy: data can be gigabytes
+    yield array.reshape(-1).view(np.uint8).data  # the memory itself, without a copy: data can be gigabytes
 
 
 def _compound(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
-    """Yield the parts of a value that is made of others."""
-    if hasattr(getattr(value, "spec", None), "plain"):  # it describes itself
+    """Yield the parts of a value that contains other values."""
+    if hasattr(getattr(value, "spec", None), "plain"):  # it has a spec
         yield b"spec"
         yield from _parts(value.spec.plain(), seen)
     elif isinstance(value, Mapping):
@@ -153,13 +153,13 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
     installed = _is_installed(function)
     if installed:
         yield _name(function).encode()
-    if not installed or function.__name__ == "<lambda>":  # several of a package may have that name
+    if not installed or function.__name__ == "<lambda>":  # several functions of a package may have this name
         yield from _code(function.__code__, seen)
     if not installed:
         captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
     yield from _each((function.__defaults__, function.__kwdefaults__), seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if cell == CellType():  # not filled yet: a function that names itself
+        if cell == CellType():  # not filled yet, as in a function that calls itself
             yield b"empty"
         else:
             captured.append((name, cell.cell_contents))
@@ -170,7 +170,7 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
 
 
 def _code(code: CodeType, seen: Seen) -> Iterable[bytes | memoryview]:
-    """Yield what a function computes, without names of files and numbers of lines."""
+    """Yield the code of a function, without file names and line numbers."""
     yield f"{code.co_flags} {code.co_argcount} {code.co_kwonlyargcount} {code.co_names} {code.co_varnames}".encode()
     yield code.co_code
     yield code.co_exceptiontable
@@ -187,7 +187,7 @@ def _names(code: CodeType) -> Iterable[str]:
 
 
 def _changed(code: CodeType) -> Iterable[str]:
-    """Yield the variables from outside that a function changes by a method, as in `notes.append(1)`."""
+    """Yield the outer variables that a function changes by a method call, as in `notes.append(1)`."""
     for variable, method in pairwise(dis.get_instructions(code)):
         outside = variable.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
         if outside and method.opname in ("LOAD_METHOD", "LOAD_ATTR") and method.argval in CHANGERS:
@@ -212,10 +212,10 @@ def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
 
 
 def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
-    """Yield the class of an object and what it holds."""
+    """Yield the class of an object and its contents."""
     held: Any
     if is_dataclass(value):
-        hidden = {"parent"} if hasattr(value, "scope") else set()  # a flax module knows where it hangs
+        hidden = {"parent"} if hasattr(value, "scope") else set()  # a flax module has a reference to its parent
         held = {f.name: getattr(value, f.name, None) for f in fields(value) if f.name not in hidden}
     elif not isinstance(value, Iterator) and not jax.tree_util.all_leaves([value]):  # a pytree
         leaves, structure = jax.tree_util.tree_flatten(value)
@@ -231,7 +231,7 @@ def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
 
 
 def _is_all_in_dict(value: Any) -> bool:
-    """Return whether an object holds nothing elsewhere, as a torch.Tensor holds its numbers."""
+    """Return whether the whole content of an object is in its __dict__; a torch.Tensor has its numbers elsewhere."""
     try:
         object.__reduce_ex__(value, 2)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Eigenvalues that both problems and the theory need."""
+"""Eigenvalues, for the problems and the theory."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import numpy as np
 def gram_eigenvalue(rows: np.ndarray) -> float:
     """Return the largest eigenvalue of A^T A, which is ||A||^2.
 
-    Computed from the smaller of the two Gram matrices A^T A and A A^T.
+    It uses the smaller of the two Gram matrices A^T A and A A^T.
 
     Args:
         rows: A, (n, D).

@@ -1,7 +1,8 @@
-"""The data's precision is the computation's.
+"""fedpd computes in the precision of the data.
 
-JAX computes in float32 unless told otherwise for the whole process. Here it is told for the duration of a computation:
-float64 arrays in, float64 throughout; float32 in, float32 throughout; the user's own JAX code is left alone.
+By default JAX computes in float32, and a switch for float64 holds for the whole process. fedpd sets the switch only
+during its own computation: float64 data are computed in float64, and float32 data in float32. The user's own JAX code
+does not change.
 """
 
 from contextlib import AbstractContextManager
@@ -21,13 +22,13 @@ def is_double(*trees: Any) -> bool:
 
 
 def scope(double: bool) -> AbstractContextManager[Any]:
-    """Return the context in which arrays of this precision are computed with."""
+    """Return the context in which JAX computes in this precision."""
     use_cores()
     return jax.enable_x64(double)
 
 
 def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
-    """Return `leaf` as a NumPy array that JAX takes over unchanged; float32 is widened if anything else is float64."""
+    """Return `leaf` as a NumPy array that JAX does not convert; if `double`, float32 becomes float64."""
     array = np.asarray(leaf)
     if array.dtype != np.bool_ and not jnp.issubdtype(array.dtype, np.number):
         raise FedpdError(f"{name} is not a rectangular array of numbers. Give one array per agent in a list.")
@@ -37,7 +38,7 @@ def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
         info = np.iinfo(np.int32)
         if array.size and (array.min() < info.min or array.max() > info.max):
             raise FedpdError(
-                f"{name} holds integers from {array.min()} to {array.max()}: beside float32 they have 32 bits. "
+                f"{name} holds integers from {array.min()} to {array.max()}: with float32 data they must fit 32 bits. "
                 "Give the floating-point data as float64, or number the integers from 0."
             )
         return array.astype(np.int32)

@@ -1,4 +1,4 @@
-"""Progress: one event for bars, loggers and callbacks; and the bars themselves."""
+"""Progress: the event that bars, loggers and callbacks receive, and the bars themselves."""
 
 import math
 import sys
@@ -11,21 +11,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-PATIENCE = 2.0  # seconds before a bar appears unasked
+PATIENCE = 2.0  # seconds after which a bar appears if the user did not ask for one
 
 Row = dict[str, Any]
 
 
 class Event(NamedTuple):
-    """How far something is.
+    """The progress of a run or of another computation.
 
     Attributes:
-        what: What is under way: a method's label, "measuring L".
-        done: What is done of it, with a fraction where a round is under way.
-        total: All of it.
-        stationarity: The newest stationarity of a run; NaN where there is none.
+        what: The name of the computation: a method's label, or "measuring L".
+        done: The number of rounds (or other steps) done; it has a fraction within a round.
+        total: The total number of rounds (or other steps).
+        stationarity: The newest stationarity of a run; NaN if there is none.
         rows: Returns the rows of the history that are new since the last event, by seed.
-        model: Returns the model as it is now.
+        model: Returns the current model.
     """
 
     what: str
@@ -37,23 +37,23 @@ class Event(NamedTuple):
 
 
 Listener = Callable[[Event], Any]  # True: stop the run, and return what it has so far
-ProgressFunction = Callable[[Any, int, float], Any]  # the user's own: (rounds done, in all, stationarity)
-StepFunction = Callable[[str, int, int], Any]  # the user's own: (what, done, of)
+ProgressFunction = Callable[[Any, int, float], Any]  # the user's function: (rounds done, total, stationarity)
+StepFunction = Callable[[str, int, int], Any]  # the user's function: (what, done, total)
 
 
 def all_listeners(listeners: Sequence[Listener | None]) -> Listener:
-    """Return a listener that passes an event on to all; it stops the run if any of them does."""
+    """Return a listener that passes an event to all listeners, and stops the run if one of them does."""
     known = [listener for listener in listeners if listener is not None]
 
     def listen(event: Event) -> bool:
-        answers = [listener(event) for listener in known]  # all of them hear it
+        answers = [listener(event) for listener in known]  # a list, so that every listener receives the event
         return any(answer is True for answer in answers)
 
     return listen
 
 
 class RateColumn(ProgressColumn):
-    """Rounds per second."""
+    """A column with the rounds per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -61,7 +61,7 @@ class RateColumn(ProgressColumn):
 
 
 def bars(console: Console | None = None, unit: str = "rounds") -> Progress:
-    """Return a display with one bar per method, in rounds (or, with another unit, without their rate)."""
+    """Return a display with one bar per method. It shows rounds and their rate, or another unit without a rate."""
     return Progress(
         TextColumn("{task.description:.28}", markup=False),
         BarColumn(bar_width=24),
@@ -74,7 +74,7 @@ def bars(console: Console | None = None, unit: str = "rounds") -> Progress:
 
 
 def show_event(display: Progress, tasks: dict[str, TaskID], event: Event) -> None:
-    """Draw an event as a bar of its own name, which appears when it begins."""
+    """Draw an event as the bar with its name; the first event with a name adds the bar."""
     if event.what not in tasks:
         tasks[event.what] = display.add_task(event.what, total=event.total, note="")
     task = tasks[event.what]

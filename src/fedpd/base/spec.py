@@ -1,8 +1,8 @@
-"""Specs: what a method, an oracle, a schedule or a regulariser was made with, exactly.
+"""Specs: the exact name and arguments of the factory of a method, an oracle, a schedule or a regulariser.
 
-`@specified` on a factory gives what it makes a `Spec`: the factory's name and all its arguments, defaults included.
-The identity of a checkpoint, the handshake of a federation, the table of an experiment file and the label in a figure
-are renderings of it.
+`@specified` on a factory gives its result a `Spec`: the factory's name and all its arguments, including defaults. The
+identity of a checkpoint, the check between server and clients, the table in an experiment file and the label in a
+figure are made from it.
 """
 
 import functools
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Traced:
-    """Stands for a number that JAX traces, as in a sweep: it has no digits."""
+    """Stands for a number that JAX traces, as in a sweep, so that its value is unknown."""
 
     def __repr__(self) -> str:
         return "traced"
@@ -32,7 +32,7 @@ TRACED = Traced()
 
 @dataclass(frozen=True)
 class Thing:
-    """A setting that is no plain number or text, such as an array or a function of the user's own."""
+    """A setting that is not a plain number or text, such as an array or the user's own function."""
 
     value: Any
 
@@ -59,13 +59,13 @@ class Thing:
 
 @dataclass(frozen=True)
 class Spec:
-    """The name of a factory and the settings that it was called with: canonical, hashable, exact.
+    """The name of a factory and the arguments of the call, in a canonical, hashable and exact form.
 
     Attributes:
-        name: The factory's name, as an experiment file has it.
+        name: The factory's name, as in an experiment file.
         settings: All arguments by name, in the factory's order. Values are plain numbers and texts, other specs, tuples
             of them, or a `Thing`.
-        usual: The names of the arguments that have their default, which labels and tables leave out.
+        usual: The names of the arguments that have their default value; labels and tables leave them out.
 
     Examples:
         >>> Spec.of("gd", step=0.1, iterations=8).label()
@@ -78,22 +78,22 @@ class Spec:
 
     @staticmethod
     def of(name: str, usual: Mapping[str, Any] | None = None, /, **settings: Any) -> "Spec":
-        """Make a spec from arguments as they were given, and the defaults that there are."""
+        """Return a spec from the arguments of a call and the defaults of the factory."""
         canonical = {key: _canonical(value) for key, value in settings.items()}
         at_default = {key for key, value in (usual or {}).items() if _same(canonical.get(key), _canonical(value))}
         return Spec(name, tuple(canonical.items()), frozenset(at_default))
 
     def __getitem__(self, key: str) -> Any:
-        """Return a setting as it was given: an array or a function itself."""
+        """Return a setting in its original form, also if it is an array or a function."""
         value = dict(self.settings)[key]
         return value.value if isinstance(value, Thing) else value
 
     def unusual(self) -> dict[str, Any]:
-        """Return the settings that do not have their default."""
+        """Return the settings that differ from their default."""
         return {key: value for key, value in self.settings if key not in self.usual}
 
     def find(self, key: str) -> Any:
-        """Return the setting of this name here or in a spec among the settings; None if there is none."""
+        """Return the setting with this name, from this spec or a spec among its settings; None if there is none."""
         for name, value in self.settings:
             if name == key:
                 return value
@@ -103,24 +103,24 @@ class Spec:
         return None
 
     def label(self) -> str:
-        """Return a short text for people, such as "fedpd(eta=0.08, p=0.5)". Other specs may have the same."""
+        """Return a short text for readers, such as "fedpd(eta=0.08, p=0.5)". Different specs may have the same one."""
         return f"{self.name}({', '.join(f'{key}={_word(value)}' for key, value in self.unusual().items())})"
 
     def plain(self) -> dict[str, Any]:
         """Return the whole spec in the types of JSON; floats are exact.
 
         Raises:
-            UnidentifiedError: A setting, such as a function of the user's own, cannot be identified.
+            UnidentifiedError: If a setting, such as the user's own function, cannot be identified.
         """
         return {"name": self.name, **{key: _plain(value) for key, value in self.settings}}
 
 
 def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
-    """Give what a factory makes its spec: a field of a NamedTuple, or an attribute of a function.
+    """Return the factory with a result that has a spec, as a field of a NamedTuple or an attribute of a function.
 
     Args:
-        factory: A function whose arguments determine what it makes.
-        name: Its name in specs; "" is the function's own.
+        factory: A function whose arguments determine its result.
+        name: Its name in specs; "" is the function's own name.
     """
     signature = inspect.signature(factory)
     defaults = {key: p.default for key, p in signature.parameters.items() if p.default is not p.empty}
@@ -136,7 +136,7 @@ def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
 
 
 def with_spec(made: Any, spec: Spec) -> Any:
-    """Return a NamedTuple or a function that carries this spec."""
+    """Return the NamedTuple or function with this spec."""
     if hasattr(made, "with_spec"):
         return made.with_spec(spec)
     if hasattr(made, "_replace"):
@@ -150,16 +150,17 @@ def label_of(spec: Spec | str) -> str:
 
 
 def spec_of(made: Any) -> Spec:
-    """Return the spec of something that has one; what was made by hand under a name is identified by its functions."""
+    """Return the spec of a method or oracle. If it was built by hand and has only a name, its functions identify it."""
     if isinstance(made.spec, str):
         return Spec(made.spec, (("functions", Thing(tuple(part for part in made if part is not made.spec))),))
     return made.spec
 
 
 def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
-    """Name a function of your own that fedpd cannot identify, so that its runs can be resumed and deployed.
+    """Return your own function with a name, so that fedpd can identify it, and resume and deploy its runs.
 
-    Whoever gives two different functions the same name resumes the run of one with the other.
+    Use this for functions that fedpd cannot identify. Give different functions different names: with the same name, a
+    run with one function would resume with the other.
 
     Examples:
         >>> step = named("warm-up", lambda r, q: 0.1)
@@ -175,7 +176,7 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
 
 
 def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
-    """Yield in words where two plain specs, or trees of them, differ."""
+    """Yield a description of each difference between two plain specs, or trees of them."""
     if isinstance(found, dict) and isinstance(expected, dict):
         for key in {**expected, **found}:
             yield from differences(found.get(key), expected.get(key), f"{place}.{key}" if place else str(key))
@@ -195,7 +196,7 @@ def _canonical(value: Any) -> Any:
     if isinstance(getattr(value, "spec", None), Spec | str) and (isinstance(value, tuple) or callable(value)):
         return spec_of(value)
     if isinstance(value, np.float64 | np.integer | np.bool_):
-        return value.item()  # the same number in Python's type
+        return value.item()  # the same number as a Python type
     if value is None or type(value) in (bool, int, float, str) or isinstance(value, Spec | Traced):
         return value
     if isinstance(value, tuple | list) and all(isinstance(one, bool | int | float | str) for one in value):
@@ -204,7 +205,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two settings are equal, as far as that can be seen without a hash."""
+    """Return whether two settings are equal, by a comparison that does not need a hash."""
     if isinstance(one, Thing) or isinstance(other, Thing):
         return isinstance(one, Thing) and isinstance(other, Thing) and one.value is other.value
     return (type(one) is type(other) and one == other) or (_is_number(one) and _is_number(other) and one == other)

@@ -1,4 +1,4 @@
-"""With what a run was computed: a result can only be repeated by those who know."""
+"""The versions that computed a run, which a reader needs to repeat it."""
 
 import platform
 from functools import cache
@@ -11,7 +11,7 @@ PACKAGES = ("fedpd", "jax", "jaxlib", "numpy", "optax", "flax")
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that compute, the machine, and what JAX runs on."""
+    """Return the versions of Python and of the packages that compute, the machine, and the devices of JAX."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

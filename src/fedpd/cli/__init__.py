@@ -226,7 +226,7 @@ def reproduce(
     wanted_items(items or ())
     try:
         with _steps() as display:
-            found = reproduce(items or (), out=out, data=data, tell=display)
+            found = reproduce(items or (), out=out, data=data, on_progress=display)
     except KeyboardInterrupt:
         console.print(Text(f"Interrupted. The same command goes on where it stopped, in {out}"), soft_wrap=True)
         raise typer.Exit(130) from None

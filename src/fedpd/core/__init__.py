@@ -1,4 +1,4 @@
-"""The small abstractions: Problem, LocalObjective, Subproblem, Oracle, Exchange, Algorithm."""
+"""The types that methods, oracles and problems are built from, and the functions that work on them."""
 
 from fedpd.base.spec import Spec, specified
 from fedpd.core.algorithm import (

@@ -1,7 +1,7 @@
-"""Agents and the one loop over them, whatever executes it: in sequence, at once, sharded over devices.
+"""The loop over agents, which runs them one after another, all at once, or sharded over devices.
 
-Where the devices do not divide the agents, padding agents fill up the last device. They copy the first agent and are
-left out of every sum.
+If the number of devices does not divide the number of agents, padding agents fill up the last device. They copy the
+first agent, and no sum includes them.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from fedpd.core.types import AnyArray
 
 AXIS = "agents"
 AGENTS, SHARED = PartitionSpec(AXIS), PartitionSpec()  # sharded by agent; the same on all devices
-BLOCK = 64  # samples that a full gradient of a large model takes at a time
-LARGE_GRADIENT = 2**23  # parameters times samples of the largest agent, from which on it does
-AGENT = 1  # the first fold into a run's key, for what agents draw
+BLOCK = 64  # number of samples that a full gradient of a large model takes at a time
+LARGE_GRADIENT = 2**23  # a model is large if parameters times samples of the largest agent reach this number
+AGENT = 1  # the first fold into a run's key, for the random numbers of agents
 
 
 class Layout(NamedTuple):
-    """How the loop over agents is executed; it is hashable and selects a compiled program.
+    """How the loop over agents runs. It is hashable and selects a compiled program.
 
     Attributes:
-        agents: N, padding agents not counted.
-        parallel: Whether all agents compute at once (vmap) or one after another (scan), which keeps one agent's data in
-            the cache.
+        agents: N, without padding agents.
+        parallel: True: all agents compute at once (vmap). False: one after another (scan), which keeps the data of one
+            agent in the cache.
         mesh: The devices over which the agents are sharded; None: one device.
     """
 
@@ -39,15 +39,15 @@ class Layout(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """The functions of a problem, without its arrays; it is hashable.
+    """The functions of a problem, without its arrays. It is hashable.
 
     Attributes:
         losses: F of training samples.
         penalty: The part of F that does not depend on a sample.
-        correct: Whether the model gets a sample right; None: there are no tests.
+        correct: Whether the model classifies a sample correctly; None: there are no test samples.
         block: The number of samples that a full gradient takes at a time; None: all of them.
         test_losses: F of test samples; None: `losses`.
-        statistics: The statistics that a batch is normalised by; None: the model has none.
+        statistics: The statistics that normalise a batch; None: the model has none.
     """
 
     losses: Losses
@@ -70,8 +70,8 @@ class Functions(NamedTuple):
 class Shard(NamedTuple):
     """The arrays of a problem; on several devices, those of one device's agents.
 
-    They are NumPy arrays on the host and JAX arrays in a compiled program. In the loop over agents the first axis is
-    gone.
+    They are NumPy arrays on the host and JAX arrays in a compiled program. Inside the loop over agents, the first axis
+    is removed.
 
     Attributes:
         data: Training samples, leaves (N, n, ...).
@@ -79,7 +79,7 @@ class Shard(NamedTuple):
         scale: (N,) the w_i |D_i|; None: all are 1.
         mask: (N, n) 1/|D_i| on samples and 0 on padding; None: all agents have n samples.
         agent: (N,) the numbers i.
-        real: (N,) False on padding agents; None: there are none.
+        real: (N,) False on padding agents; None: there are no padding agents.
         test: Test samples, leaves (N, m, ...).
         test_sizes: (N,) the numbers of test samples.
     """
@@ -95,7 +95,7 @@ class Shard(NamedTuple):
 
 
 def arrays(problem: Problem) -> Shard:
-    """Return the arrays of a problem; mask and scale only where agents differ in size or weight."""
+    """Return the arrays of a problem; mask and scale are None unless agents differ in size or weight."""
     length = jax.tree.leaves(problem.data)[0].shape[1]
     dtype = np.float64 if problem.double else np.float32
     mask = scale = None
@@ -114,38 +114,38 @@ def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: 
     """Run a function without state on every agent.
 
     Args:
-        body: (one agent's part) -> (to sum, to keep).
+        body: (one agent's part) -> (a value to sum, a value to keep).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop is executed.
+        layout: How the loop runs.
 
     Returns:
-        The sum over agents, and what is kept, leaves (N, ...).
+        The sum over agents, and the kept values, leaves (N, ...).
     """
     total, _, kept = update_agents(lambda _, one: _without_state(*body(one)), None, stacked, layout)
     return total, kept
 
 
 def _without_state(part: Tree, kept: Tree) -> tuple[Tree, None, Tree]:
-    """Return the result of a body without state in the form of one with state."""
+    """Return the result of a body without state in the form that `update_agents` uses."""
     return part, None, kept
 
 
 def update_agents(
     body: Callable[[Any, Any], tuple[Tree, Any, Tree]], agents: Any, stacked: Tree, layout: Layout
 ) -> tuple[Tree, Any, Tree]:
-    """Run a function on every agent and its state: the one loop over agents.
+    """Run a function on every agent and its state. This is the only loop over agents.
 
-    One agent after another, their state is carried through the loop and written where it was read: a second copy of all
-    agents is never made, and one agent is finished before the next.
+    If agents run one after another, the loop writes each new state to the place of the old one. It never makes a second
+    copy of all agents, and it finishes one agent before the next.
 
     Args:
-        body: (agent, one agent's part) -> (to sum, agent, to keep).
+        body: (agent, one agent's part) -> (a value to sum, agent, a value to keep).
         agents: The agents' state, leaves (N, ...).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop is executed.
+        layout: How the loop runs.
 
     Returns:
-        The sum over agents, the agents' new state, and what is kept, both with leaves (N, ...).
+        The sum over agents, the agents' new state, and the kept values, both with leaves (N, ...).
     """
     if layout.parallel:
         parts, agents, kept = jax.vmap(body)(agents, stacked)
@@ -171,14 +171,14 @@ def update_agents(
 def each_in_place(
     change: Callable[[Any, Any], Any], agents: Any, stacked: Tree, layout: Layout, silent: Array | None
 ) -> Any:
-    """Change every agent's state where it lies.
+    """Return the agents with every state changed in place.
 
     Args:
         change: (agent, one agent's part) -> agent.
         agents: The agents' state, leaves (N, ...).
         stacked: The agents' parts, leaves (N, ...).
-        layout: How the loop is executed.
-        silent: Whether nothing is changed; None: it is.
+        layout: How the loop runs.
+        silent: If true, nothing changes; None counts as false.
     """
     if layout.parallel:
         return unchanged_if_silent(silent, lambda: jax.vmap(change)(agents, stacked), agents)
@@ -193,20 +193,20 @@ def each_in_place(
 
 
 def unchanged_if_silent(silent: Array | None, change: Callable[[], Tree], unchanged: Tree) -> Tree:
-    """Return `unchanged` if `silent` is true, otherwise change(); None counts as false and costs no condition."""
+    """Return `unchanged` if `silent` is true, else change(); None counts as false and compiles no condition."""
     return change() if silent is None else lax.cond(silent, lambda: unchanged, change)
 
 
 def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: Any) -> Tree:
-    """Return function(*arguments), which XLA computes apart from all that comes before and after it.
+    """Return function(*arguments), which XLA does not fuse with the operations before and after it.
 
-    XLA would merge reading an agent, its last operations and writing it into loops that read some arrays of all agents
-    while they write others, and would copy all these arrays for every agent to be safe. It does not merge across a
+    XLA would otherwise fuse reading an agent, its last operations and writing it. The fused loops read some arrays of
+    all agents while they write others, so XLA copies all these arrays for every agent. It does not fuse across a
     condition.
 
     Args:
-        function: What to compute.
-        true: A condition that always holds, and that XLA cannot know to hold.
+        function: The function to compute.
+        true: A condition that always holds, without XLA knowing it.
         arguments: The arguments of the function.
     """
     shapes = jax.eval_shape(function, *arguments)
@@ -218,14 +218,14 @@ def isolate_from_fusion(function: Callable[..., Tree], true: Array, *arguments: 
 
 
 def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | None = None) -> Tree:
-    """Return arrays of all agents, filled up with copies of the first one until every device (or block) has as many.
+    """Return the arrays of all agents, with copies of the first agent so that all devices (or blocks) are full.
 
-    A padding agent has the data, the randomness and so the state of the agent that it copies; it is left out of every
-    sum.
+    A padding agent has the data and the random numbers of the agent that it copies, and so also its state. No sum
+    includes it.
 
     Args:
-        tree: Arrays of all agents, or a `Shard`, whose `real` is then set.
-        layout: How the loop over agents is executed.
+        tree: Arrays of all agents, or a `Shard`; the result then has `real` set.
+        layout: How the loop over agents runs.
         axis: The axis of the agents.
         block: Fill up to a multiple of this number; None: of the number of devices.
     """
@@ -243,27 +243,27 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
 
 
 def zero_for_padding(one: Shard, part: Tree) -> Tree:
-    """Return what an agent adds to a sum over agents: `part`, or 0 where it is a padding agent."""
+    """Return an agent's term in a sum over agents: `part`, or 0 for a padding agent."""
     real = one.real
     return part if real is None else jax.tree.map(lambda leaf: jnp.where(real, leaf, 0), part)
 
 
 def local_objective(functions: Functions, one: Shard, effort: Array | None = None) -> LocalObjective:
-    """Return f_i of one agent; `effort` is the part of its local steps that a straggler does."""
+    """Return f_i of one agent; `effort` is the fraction of its local steps that a straggler does."""
     losses, penalty, block = functions.losses, functions.penalty, functions.block
     size, scale, mask, agent = jax.tree.map(jnp.asarray, (one.sizes, one.scale, one.mask, one.agent))
     return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:
-    """Return the key of an agent in a round, from (seed, round, agent) alone: the same in any layout or place."""
+    """Return the key of an agent in a round. It depends on (seed, round, agent) only, so all layouts give the same."""
     for word in (AGENT, r, agent, exchange)[: 4 if exchange else 3]:
         key = jax.random.fold_in(key, word)
     return key
 
 
 def sharded(function: Callable[..., Any], layout: Layout, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """Return `function` run on every device's own agents, or itself where there is one device."""
+    """Return a function that runs `function` on each device's own agents; with one device, `function` itself."""
     if layout.mesh is None:
         return function
     return jax.shard_map(function, mesh=layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

@@ -1,6 +1,6 @@
-"""Federated methods: pure functions on the state of one agent and of the server.
+"""The parts of a federated method: pure functions on the state of one agent and of the server.
 
-Models stay the user's pytrees; inside they are wrapped in `tree_math.Vector`, so that methods read as vector algebra.
+Users keep their models as pytrees. Methods see them as `tree_math.Vector`, so that their code reads as vector algebra.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -14,37 +14,37 @@ from fedpd.core.types import Array, Key, Tree
 
 
 class Local(Protocol):
-    """An agent computes: returns its new state, and what that cost."""
+    """Returns an agent's new state after its local computation, and the work that it did."""
 
     def __call__(self, f: LocalObjective, agent: Any, r: Array, key: Key, /) -> tuple[Any, Work]: ...
 
 
 class Send(Protocol):
-    """Returns an agent's message: the only thing that leaves it."""
+    """Returns an agent's message. Nothing else leaves the agent."""
 
     def __call__(self, agent: Any, /) -> Tree: ...
 
 
 class Aggregate(Protocol):
-    """The server combines messages: returns its new state and the broadcast.
+    """Returns the server's new state and the broadcast.
 
-    `mean` is the mean of the messages that were sent, `share` the senders' share of all agents (1: everyone sent).
+    `mean` is the mean of the messages that were sent. `share` is the fraction of all agents that sent (1: all of them).
     """
 
     def __call__(self, server: Any, mean: Tree, share: Any, /) -> tuple[Any, Tree]: ...
 
 
 class Receive(Protocol):
-    """An agent hears a broadcast: returns its new state.
+    """Returns an agent's new state after a broadcast.
 
-    Only the newest broadcast may matter: an agent that was away hears it later, and none of those before.
+    The new state may depend on the newest broadcast only: an absent agent receives that one later, and none before it.
     """
 
     def __call__(self, agent: Any, broadcast: Tree, /) -> Any: ...
 
 
 class Speaks(Protocol):
-    """Returns whether an agent has something to send this time."""
+    """Returns whether an agent sends a message in this exchange."""
 
     def __call__(self, agent: Any, /) -> Array: ...
 
@@ -56,28 +56,29 @@ class When(Protocol):
 
 
 class MixingWeights(Protocol):
-    """Returns agent i's weights of all agents' messages, (N,)."""
+    """Returns the weights that agent i gives to the messages of all agents, shape (N,)."""
 
     def __call__(self, i: Array, /) -> Array: ...
 
 
 class Mixing(NamedTuple):
-    """Stands in the place of a server: agent i receives the sum of all messages with its own weights."""
+    """An exchange without a server: agent i receives the sum of all messages with its own weights."""
 
     weights: MixingWeights
 
 
 class Exchange(NamedTuple):
-    """Agents compute and send, the server averages, agents receive.
+    """One exchange of messages: agents compute and send, the server averages, agents receive.
 
     Attributes:
-        local: What an agent computes.
-        send: What it sends.
-        aggregate: What the server makes of the mean of the messages; or a `Mixing`, where there is no server.
-        receive: What an agent makes of the broadcast.
-        absent: What a broadcast means to an agent that was away in this round; None: the same as to one that was there.
-        speaks: Whether an agent sends; None: always. The server goes on even if nobody does (a mean and a share of 0).
-        when: In which rounds it takes place; None: in all.
+        local: Computes an agent's new state.
+        send: Returns the agent's message.
+        aggregate: Updates the server with the mean of the messages; or a `Mixing`, if there is no server.
+        receive: Updates an agent with the broadcast.
+        absent: Updates an agent that was absent in this round with the broadcast; None: as `receive` does.
+        speaks: Returns whether an agent sends; None: always. If no agent sends, the server still updates, with a mean
+            and a share of 0.
+        when: Returns whether the exchange takes place in a round; None: in all rounds.
     """
 
     local: Local
@@ -108,7 +109,7 @@ class Model(Protocol):
 
 
 class Rebuild(Protocol):
-    """Returns the state of an agent that has lost its own, given what it would be had it been away since the start."""
+    """Returns a new state for an agent that lost its own. `agent` is the state of an agent absent since the start."""
 
     def __call__(self, f: LocalObjective, agent: Any, /) -> Any: ...
 
@@ -120,20 +121,21 @@ class Skip(Protocol):
 
 
 class Waits(Protocol):
-    """Returns whether round r communicates nothing, where the server decides that."""
+    """Returns whether the server decides that round r communicates nothing."""
 
     def __call__(self, server: Any, r: Array, /) -> Array: ...
 
 
 class Away(NamedTuple):
-    """What a method does about agents that are away, or have lost their state.
+    """How a method treats agents that are absent or have lost their state.
 
     Attributes:
-        partial: The form of the method for agents that come and go, where it differs.
+        partial: The form of the method for partial participation, if it differs.
         everyone: Whether the method needs all agents in every communication.
-        rebuild: How an agent that has lost its state goes on; None: as if it had been away since the start.
-        repeats: Whether the server may count an agent's last message once more in its stead: messages are models, not
-            changes, and the server keeps no sum of them.
+        rebuild: Returns a new state for an agent that lost its own; None: the agent continues as if it had been absent
+            since the start.
+        repeats: Whether the server may use an absent agent's last message again. This is possible if messages are
+            models, not changes, and the server keeps no sum of them.
     """
 
     partial: "Algorithm | None" = None
@@ -146,8 +148,8 @@ class Timing(NamedTuple):
     """When a method communicates, and whether agents agree afterwards.
 
     Attributes:
-        skip: The probability of skipping a round's communication; None: no coin is tossed.
-        waits: The server's own decision to skip; None: it makes none.
+        skip: The probability of skipping a round's communication; None: no round is skipped at random.
+        waits: The server's own decision to skip; None: the server never skips.
         drifts: Whether the agents' copies of the model differ even after a communication.
     """
 
@@ -165,12 +167,12 @@ class Algorithm(NamedTuple):
     """A federated method.
 
     Attributes:
-        spec: What the method was made with: its name, and `specified` fills in the settings of its factory.
-        init: The state of an agent at the start.
-        server: The state of the server at the start.
-        exchanges: What happens in a round, in this order.
-        model: An agent's copy of the global model.
-        away: What happens to agents that are away.
+        spec: The method's name; `specified` replaces it by the name and the arguments of the factory.
+        init: Returns the state of an agent at the start.
+        server: Returns the state of the server at the start.
+        exchanges: The exchanges of a round, in order.
+        model: Returns an agent's copy of the global model.
+        away: How to treat absent agents.
         timing: When to communicate.
     """
 
@@ -192,18 +194,18 @@ class Algorithm(NamedTuple):
 
     @property
     def batch(self) -> int | None:
-        """Samples per local step (None: all of the agent's), by which the execution over agents is chosen."""
+        """Samples per local step (None: all samples of the agent); the engine chooses how to run the agents by it."""
         return None if isinstance(self.spec, str) else self.spec.find("batch")
 
     def with_spec(self, spec: Spec) -> "Algorithm":
-        """Return the same method, and its form for agents that come and go, with this spec."""
+        """Return the same method, and its form for partial participation, with this spec."""
         partial = self.away.partial
         away = self.away if partial is None else self.away._replace(partial=partial._replace(spec=spec))
         return self._replace(away=away, spec=spec)
 
 
 class State(NamedTuple):
-    """Everything that a run carries from round to round."""
+    """The state that a run carries from round to round."""
 
     agents: Any  # leaves (N, ...)
     server: Any

@@ -1,4 +1,4 @@
-"""Cards: what a method says of itself beside its equations, at the end of its own file."""
+"""The types of a method's card: its paper, its guarantees, its default settings and its parameters in words."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -12,26 +12,26 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 # A parameter of this name means the same in every method, unless its card says otherwise.
 COMMON_PARAMETERS = {
     "oracle": "the local solver: [`gd`, `sgd`, `vr`, `optax`](../reference/oracles.md)",
-    "eta": "η: the penalty is 1/η. 1/L is a good start, L the smoothness of the f_i",
+    "eta": "η: the penalty is 1/η. Start with 1/L, where L is the smoothness of the f_i",
     "step": "γ, the local step size",
-    "iterations": "Q, the local steps of a round",
-    "batch": "samples per local step; `None`: all of the agent's",
-    "g": "a regulariser at the server, from `fedpd.regularizers`; `None`: none",
+    "iterations": "Q, the number of local steps per round",
+    "batch": "samples per local step; `None`: all samples of the agent",
+    "g": "a regulariser at the server, from `fedpd.regularizers`; `None`: no regulariser",
     "rho": "ρ, the weight of the proximal term",
-    "smoothness": "L of the f_i, e.g. `theory.smoothness(problem)`",
-    "server_step": "γ_s, the server's step; 1 is the mean of the local models",
+    "smoothness": "L, the smoothness of the f_i, e.g. `theory.smoothness(problem)`",
+    "server_step": "γ_s, the server's step size; 1 gives the mean of the local models",
 }
 
 
 class Reference(NamedTuple):
-    """The paper that a method is from.
+    """The paper that a method comes from.
 
     Attributes:
         authors: All authors, separated by commas.
         title: The title as published.
         venue: Journal or conference, and the preprint.
         year: The year of publication.
-        checked: What was confirmed of authors, title, venue and year, and where.
+        checked: Which public sources confirm the authors, title, venue and year.
     """
 
     authors: str
@@ -42,11 +42,12 @@ class Reference(NamedTuple):
 
 
 class Guarantee(NamedTuple):
-    """What is proved of a method, O(.) until ||grad f||^2 <= e with M samples in all, beyond L-smooth f_i.
+    """The proved cost of a method, as O(.), until ||grad f||^2 <= e with M samples in all.
 
     Attributes:
-        assumes: NC non-convex, C convex, SC strongly convex, BG bounded gradients, and whatever else.
-        rounds: Communicated rounds.
+        assumes: The assumptions beyond L-smooth f_i: NC non-convex, C convex, SC strongly convex, BG bounded gradients,
+            and others in words.
+        rounds: Rounds with a communication.
         updates: Local updates.
         samples: Sample gradients.
     """
@@ -58,22 +59,23 @@ class Guarantee(NamedTuple):
 
 
 class Rule(Protocol):
-    """Returns the method with steps by its own rule, given L of the f_i, N, and a factor on its step size.
+    """Returns the method with its default step size for the smoothness L of the f_i and N agents.
 
-    The factor is what `fedpd.tune` varies: it multiplies eta, the step or 1/rho, and may be traced.
+    `scale` is a factor on the step size, which `fedpd.tune` varies: it multiplies eta, the step or 1/rho. It may be a
+    traced number.
     """
 
     def __call__(self, L: float, agents: int, scale: Any, /) -> Algorithm: ...
 
 
 class Variant(NamedTuple):
-    """A method as `fedpd compare --methods all` and `fedpd tune` run it.
+    """A method with the settings that `fedpd compare --methods all` and `fedpd tune` use.
 
     Attributes:
-        label: Its name in tables and figures.
-        rule: Makes it for a problem.
-        guarantee: What is proved of it.
-        only_models: Whether agents send nothing but models, as in the computation-then-aggregation protocol (CTA).
+        label: The name in tables and figures.
+        rule: Returns the method for a problem.
+        guarantee: Its proved cost and the assumptions.
+        only_models: Whether agents send only models, as in the computation-then-aggregation protocol (CTA).
     """
 
     label: str
@@ -83,17 +85,17 @@ class Variant(NamedTuple):
 
 
 class Card(NamedTuple):
-    """A method in words. Tables, defaults, documentation and navigation are made from cards.
+    """A method in words. Tables, default settings, documentation pages and navigation come from cards.
 
     Attributes:
         title: The method's name.
-        family: Where it stands among the others.
+        family: The group of similar methods that it belongs to.
         reference: Its paper.
-        variants: How it is run by default.
-        parameters: A word per parameter, where `COMMON_PARAMETERS` has none or another.
-        theory_checked: Which of the claimed guarantees were confirmed, and where.
+        variants: The method with its default settings.
+        parameters: A description for each parameter that `COMMON_PARAMETERS` lacks or describes differently.
+        theory_checked: Which guarantees were confirmed, and by which sources.
         equations_checked: Whether the equations were compared with a public source.
-        caution: Returns a sentence if no theorem covers a run with this spec on a problem of smoothness L.
+        caution: Returns a sentence if no theorem covers a run with this spec on a problem with smoothness L, else None.
     """
 
     title: str

@@ -1,10 +1,10 @@
-"""The largest distance between any two rows, in the memory of a block.
+"""The largest distance between any two rows, computed block by block to save memory.
 
 The rows are compared by their differences c_i to the first row, so that equal rows give exactly 0:
 
     ||c_i - c_j||^2 = ||c_i||^2 + ||c_j||^2 - 2 <c_i, c_j>
 
-Since ||c_i|| is itself at most the largest distance, the cancellation costs no more than a rounding of that distance.
+||c_i|| is at most the largest distance, so the error by cancellation is at most a rounding error of that distance.
 """
 
 import operator
@@ -18,12 +18,12 @@ from jax import lax
 from fedpd.core.agents import AXIS, Layout
 from fedpd.core.types import AnyArray, Array, Tree
 
-COLUMNS = 2**16  # numbers of every row that are read at a time
-ROWS = 2**12  # rows that are compared with all rows at a time
+COLUMNS = 2**16  # columns of every row to read at a time
+ROWS = 2**12  # rows to compare with all rows at a time
 
 
 class Products(NamedTuple):
-    """Inner products of differences to the first row, summed over the columns seen so far.
+    """The inner products of differences to the first row, summed over the columns so far.
 
     Attributes:
         inner: (n, N) inner products of n rows with all N rows.
@@ -37,11 +37,11 @@ class Products(NamedTuple):
 
 
 def products(own: AnyArray, everyone: AnyArray) -> Products:
-    """Return the inner products of one block of columns, for JAX and for NumPy arrays.
+    """Return the inner products over one block of columns, for JAX or NumPy arrays.
 
     Args:
         own: (n, w), the block's columns of n of the rows.
-        everyone: (N, w), the same columns of all rows; the first is the one that is subtracted.
+        everyone: (N, w), the same columns of all rows. The first row is subtracted from all.
     """
     first = everyone[:1]
     own, everyone = own - first, everyone - first
@@ -49,18 +49,18 @@ def products(own: AnyArray, everyone: AnyArray) -> Products:
 
 
 def largest_square(sums: Products) -> AnyArray:
-    """Return max_ij ||c_i - c_j||^2 from the sums over all columns; a rounding may leave it below 0."""
+    """Return max_ij ||c_i - c_j||^2 from the sums over all columns; rounding can make it slightly negative."""
     return (sums.own[:, None] + sums.everyone - 2 * sums.inner).max()
 
 
 def largest_distance(rows: Tree, layout: Layout) -> Array:
     """Return max_ij ||c_i - c_j|| over the rows of a pytree of JAX arrays.
 
-    Takes the memory of a block of columns of all rows, and of the inner products of at most ROWS rows with all.
+    It needs memory for a block of columns of all rows, and for the inner products of at most ROWS rows with all rows.
 
     Args:
         rows: Leaves (n, ...); row i of all leaves together is c_i. Under a mesh, the n rows of this device.
-        layout: Its mesh says over which devices the rows are sharded; call it inside `sharded` then.
+        layout: Its mesh gives the devices over which the rows are sharded. With a mesh, call this inside `sharded`.
     """
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows) if leaf.size]
     number = len(leaves[0])
@@ -72,7 +72,7 @@ def largest_distance(rows: Tree, layout: Layout) -> Array:
 
     if some == number:
         largest = square(0)
-    else:  # the last rows begin earlier: to compare some of them twice changes no maximum
+    else:  # the last block of rows starts earlier; comparing some rows twice does not change the maximum
         starts = jnp.minimum(some * jnp.arange(-(-number // some)), number - some)
         largest = jnp.max(lax.map(square, starts))
     return jnp.sqrt(jnp.maximum(largest if layout.mesh is None else lax.pmax(largest, AXIS), 0))
@@ -84,7 +84,7 @@ def _leaf_products(rows: Array, start: Array | int, some: int, layout: Layout) -
     block = min(width, COLUMNS)
 
     def add(q: Array | int, sums: Products) -> Products:
-        first = jnp.minimum(q * block, width - block)  # the last block begins earlier, and leaves out what is summed
+        first = jnp.minimum(q * block, width - block)  # the last block starts earlier, without summed columns
         columns = jnp.where(first + jnp.arange(block) >= q * block, lax.dynamic_slice_in_dim(rows, first, block, 1), 0)
         everyone = columns if layout.mesh is None else lax.all_gather(columns, AXIS, tiled=True)
         own = columns if some == number else lax.dynamic_slice_in_dim(columns, start, some, 0)
@@ -98,7 +98,7 @@ def _leaf_products(rows: Array, start: Array | int, some: int, layout: Layout) -
 def largest_distance_on_host(rows: Tree) -> float:
     """Return max_ij ||c_i - c_j|| over the rows of NumPy arrays or memory maps, read block by block.
 
-    The products of a block are computed in the precision of the rows and summed in float64.
+    It computes the products of a block in the precision of the rows, and sums them in float64.
 
     Args:
         rows: Leaves (N, ...); row i of all leaves together is c_i.

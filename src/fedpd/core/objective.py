@@ -1,4 +1,4 @@
-"""What an agent minimises: its own f_i, and the subproblem that a method makes of it."""
+"""The functions that an agent minimises: its own f_i, and the subproblem that a method builds from it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from fedpd.core.types import AnyArray, Array, Losses, Penalty, Tree
 
 
 class LocalObjective(NamedTuple):
-    """f_i as its agent sees it: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x)).
+    """The f_i of one agent: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x)).
 
     Attributes:
         losses: (model, batch) -> (B,) losses F(x; xi).
@@ -21,7 +21,7 @@ class LocalObjective(NamedTuple):
         scale: w_i |D_i|; None: 1.
         mask: (n,) 1/|D_i| on samples and 0 on padding; None: nothing is padded.
         agent: i.
-        effort: The part of its local steps that a straggler does, in (0, 1]; None: all of them.
+        effort: The fraction of its local steps that a straggler does, in (0, 1]; None: all of them.
         block: The number of samples that a full gradient takes at a time; None: all of them.
     """
 
@@ -36,7 +36,7 @@ class LocalObjective(NamedTuple):
     block: int | None = None
 
     def steps(self, iterations: Any) -> Any:
-        """Return how many of Q local steps this agent does: Q, or fewer (but at least one) for a straggler."""
+        """Return the number of local steps of this agent: Q, or fewer (but at least one) for a straggler."""
         if self.effort is None:
             return iterations
         return jnp.maximum(1, jnp.ceil(self.effort * iterations)).astype(jnp.int32)
@@ -50,15 +50,15 @@ class LocalObjective(NamedTuple):
         return mean if self.scale is None else self.scale * mean
 
     def value(self, x: Vector) -> Array:
-        """Return f_i(x), over all of the agent's samples."""
+        """Return f_i(x), over all samples of the agent."""
         return self._mean(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[0]
 
     def gradient(self, x: Vector) -> Vector:
-        """Return grad f_i(x), over all of the agent's samples."""
+        """Return grad f_i(x), over all samples of the agent."""
         return jax.grad(self._mean)(x, self.data, self.mask) if self.block is None else self.value_and_gradient(x)[1]
 
     def value_and_gradient(self, x: Vector) -> tuple[Array, Vector]:
-        """Return f_i(x) and grad f_i(x), over all of the agent's samples."""
+        """Return f_i(x) and grad f_i(x), over all samples of the agent."""
         if self.block is None:
             return jax.value_and_grad(self._mean)(x, self.data, self.mask)
         value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block)
@@ -79,7 +79,7 @@ class LocalObjective(NamedTuple):
         return jax.grad(self._mean)(x, batch, None)
 
     def rows(self, indices: Array) -> Tree:
-        """Return the samples of these indices, which may have any shape: leaves (*indices.shape, ...)."""
+        """Return the samples with these indices, leaves (*indices.shape, ...); `indices` may have any shape."""
         return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
 
 
@@ -88,12 +88,12 @@ def in_blocks(
 ) -> Tree:
     """Return the sum of function(x, rows, inside) over blocks of the first `size` samples.
 
-    The last block continues with the first samples, where `inside` is False: so a block holds this agent's samples
-    only, and no padding. Takes the memory of a block, and no time for padding. Measured on 90 agents of 103 to 756
-    samples, a small convolutional network: 5.9 s for the gradients of all of them, 11.9 s at once.
+    The last block continues with the first samples, for which `inside` is False. So a block holds samples of this agent
+    only, and no padding. This needs the memory of one block, and no time for padding. Measured on 90 agents with 103 to
+    756 samples and a small convolutional network: the gradients of all agents take 5.9 s in blocks, and 11.9 s at once.
 
     Args:
-        function: (x, rows, inside (block,)) -> what to sum.
+        function: (x, rows, inside (block,)) -> the value to sum.
         x: The model.
         data: The agent's samples, leaves (n, ...).
         size: The number of samples that count.
@@ -115,15 +115,15 @@ def in_blocks(
 
 
 class Subproblem(NamedTuple):
-    """What a local oracle minimises: `phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2`.
+    """The function that a local oracle minimises: `phi_i(x) = f_i(x) + <linear, x> + (curvature/2) ||x||^2`.
 
-    All methods differ only in these two terms. Written this way, what does not depend on x is computed once and stays
-    out of the oracle's loop.
+    Methods differ only in these two terms. This form lets a method compute everything that does not depend on x once,
+    outside of the oracle's loop.
 
     Attributes:
         f: The agent's f_i.
-        linear: The linear term; None: absent.
-        curvature: The curvature; None: absent.
+        linear: The linear term; None: no linear term.
+        curvature: The curvature; None: no quadratic term.
     """
 
     f: LocalObjective
@@ -160,7 +160,7 @@ def proximal(f: LocalObjective, centre: Vector, rho: Any) -> Subproblem:
 
     Args:
         f: The agent's f_i.
-        centre: Where the quadratic term is 0.
-        rho: Its weight.
+        centre: The point where the quadratic term is 0.
+        rho: The weight of the quadratic term.
     """
     return Subproblem(f, -rho * centre, rho)

@@ -1,4 +1,4 @@
-"""Local solvers: what an oracle is, and what its work costs."""
+"""The type of a local solver (oracle), and the work that it reports."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -11,11 +11,11 @@ from fedpd.core.types import Array, Key
 
 
 class Work(NamedTuple):
-    """What a local solve cost one agent.
+    """The work of one agent in a local solve.
 
     Attributes:
         updates: Local steps, Q_i.
-        samples: Samples whose gradient was computed.
+        samples: Sample gradients that were computed.
     """
 
     updates: Array
@@ -23,25 +23,25 @@ class Work(NamedTuple):
 
 
 class InitMemory(Protocol):
-    """Returns what an oracle keeps between rounds, at the start or after an agent has lost it."""
+    """Returns the memory that an oracle keeps between rounds, at the start or after an agent has lost it."""
 
     def __call__(self, f: LocalObjective, x: Vector, /) -> Any: ...
 
 
 class Solve(Protocol):
-    """Approximately minimises phi, starting at x; returns (x, memory, Work)."""
+    """Minimises phi approximately, starting at x; returns (x, memory, Work)."""
 
     def __call__(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key, /) -> tuple[Vector, Any, Work]: ...
 
 
 class Oracle(NamedTuple):
-    """A local solver: approximately minimises a `Subproblem` from where the agent stands.
+    """A local solver, which minimises a `Subproblem` approximately from a given point.
 
     Attributes:
-        spec: What it was made with; a name where it was made by hand.
-        init: Makes what it keeps between rounds.
+        spec: The name and arguments of its factory; only a name for an oracle of your own.
+        init: Returns the memory that it keeps between rounds.
         solve: Does the local steps of a round.
-        batch: Samples per step; None: all of the agent's.
+        batch: Samples per step; None: all samples of the agent.
     """
 
     spec: Spec | str

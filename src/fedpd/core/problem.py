@@ -1,4 +1,4 @@
-"""A problem: the agents' losses and data, and what is known of its answer."""
+"""The type of a problem: the agents' losses and data, and the known facts about its solution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from fedpd.core.types import Losses, Penalty, Statistics, Tree
 
 
 class Answer(NamedTuple):
-    """What is known of a problem, for tests and theory: a minimiser of f, the smoothness L, the heterogeneity delta."""
+    """The known facts about a problem, for tests and theory: a minimiser of f, smoothness L, heterogeneity delta."""
 
     minimiser: Tree | None = None
     smoothness: float | None = None
@@ -23,11 +23,11 @@ UNKNOWN = Answer()
 
 
 class Evaluation(NamedTuple):
-    """What a model is judged by, beside f: samples that it was not trained on, and whether it gets a sample right."""
+    """The test samples of a problem, and a function that says which of them a model classifies correctly."""
 
-    correct: Losses  # (model, batch) -> (B,), 1 where the model is right and 0 where not
-    data: Tree  # (N, m, ...) test samples; agents with fewer are padded, with their own or, where none, anyone's
-    sizes: np.ndarray  # (N,), 0 where an agent has none
+    correct: Losses  # (model, batch) -> (B,), 1 where the model is right and 0 where it is wrong
+    data: Tree  # (N, m, ...) test samples; agents with fewer are padded with their own, or, if they have none, others'
+    sizes: np.ndarray  # (N,), 0 for an agent without test samples
     losses: Losses | None = None  # F of test samples; None: the problem's own losses
 
 
@@ -39,12 +39,13 @@ class Problem:
     sizes:  (N,) the |D_i|.
     scale:  (N,) w_i |D_i|: 1 for the default w_i = 1/|D_i|, which makes f_i a mean and f their plain average.
     start:  the model x^0.
-    double: whether it is computed in float64.
-    block:  where a sample's loss depends on its batch (batch normalisation), the size of the batches that f_i is made
-            of: the agent's samples in their order, the last batch filled up from the first sample on, whose losses are
-            not summed again. None: F depends on its own sample only.
-    statistics: what a batch is normalised by. An agent is judged by their mean over its own batches: the evaluation's
-            functions get (model, statistics) for a model. None: they get the model.
+    double: whether fedpd computes in float64.
+    block:  the size of the batches that f_i consists of, if a sample's loss depends on its batch (batch
+            normalisation). The batches take the agent's samples in order. The first samples fill up the last batch,
+            and their losses are not summed again. None: F depends on its own sample only.
+    statistics: returns the statistics that normalise a batch. The functions of `evaluation` then receive (model,
+            statistics) in place of the model, with the mean of the statistics over the agent's own batches. None: the
+            functions receive the model.
     """
 
     losses: Losses
@@ -66,7 +67,7 @@ class Problem:
 
     @property
     def samples(self) -> int:
-        """M, the number of all samples."""
+        """M, the number of samples of all agents."""
         return int(self.sizes.sum())
 
     @property
@@ -74,17 +75,17 @@ class Problem:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
 
     def subset(self, agents: Sequence[int] | np.ndarray) -> "Problem":
-        """Return the problem of some of the agents: f is the mean of their f_i.
+        """Return the problem of some of the agents, in which f is the mean of their f_i.
 
         Args:
-            agents: The numbers of the agents to keep, from 0 to N - 1, in the order that they get.
+            agents: The numbers of the agents to keep, from 0 to N - 1, in their new order.
 
         Returns:
-            A problem with the samples, weights and test samples of these agents. The answer is kept if all agents are,
-            and is unknown otherwise.
+            A problem with the samples, weights and test samples of these agents. `answer` is kept if all agents are
+            kept, and is unknown otherwise.
 
         Raises:
-            FedpdError: There is no such agent.
+            FedpdError: If there is no such agent.
         """
         kept = np.asarray(agents)
         numbers = kept.ndim == 1 and kept.size > 0 and kept.dtype.kind in "iu"

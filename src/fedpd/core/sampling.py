@@ -1,4 +1,4 @@
-"""Which samples a stochastic oracle draws. A draw is a function, so that a test can replay recorded draws."""
+"""How a stochastic oracle draws samples. A draw is a function, so that a test can replay recorded draws."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]  # (key, r, 
 def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...]) -> Array:
     """Return indices uniform in {0, ..., size-1}, drawn with replacement and without modulo bias.
 
-    Lemire's method: the high word of (32 random bits) * size, drawn again where the low word falls into the
-    2^32 mod size values that would make some indices likelier. That happens with probability below size/2^32.
+    It uses Lemire's method: the index is the high word of (32 random bits) * size. It draws again if the low word is
+    one of the 2^32 mod size values that would make some indices more likely (probability below size/2^32).
 
     Args:
         key: The key of this draw.
@@ -35,13 +35,13 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
         fresh, rejected_again = attempt(jax.random.fold_in(key, number))
         return number + 1, jnp.where(rejected, fresh, indices), rejected & rejected_again
 
-    indices, rejected = attempt(key)  # the key itself, and later folds of it: one generator less to compile
+    indices, rejected = attempt(key)  # the key itself: compiles one generator less than a fold
     _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
     return indices.astype(jnp.int32)
 
 
 def _multiply(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the high and the low 32 bits of the product of two uint32 (JAX has no 64-bit integers beside float32)."""
+    """Return the high and the low 32 bits of the product of two uint32 (JAX has no 64-bit integers with float32)."""
     half, low_bits = jnp.uint32(16), jnp.uint32(0xFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low_bits, b >> half, b & low_bits
     middle = a_high * b_low + ((a_low * b_low) >> half)

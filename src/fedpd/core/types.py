@@ -1,4 +1,4 @@
-"""Names of types that the whole package uses."""
+"""The type names that the whole package uses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,5 +11,5 @@ AnyArray = jax.Array | np.ndarray  # on the host a NumPy array, in a compiled pr
 Key = Array
 Tree = Any  # a pytree of arrays
 Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
-Penalty = Callable[[Tree], Array]  # what does not depend on a sample
-Statistics = Callable[[Tree, Tree], Tree]  # (model, batch) -> what the batch is normalised by
+Penalty = Callable[[Tree], Array]  # (model) -> the part of F that does not depend on a sample
+Statistics = Callable[[Tree, Tree], Tree]  # (model, batch) -> the statistics that normalise the batch

@@ -1,6 +1,6 @@
-"""Any Algorithm on a real federation: a ServerApp and a ClientApp of Flower. Needs fedpd[flower].
+"""Runs any Algorithm on a real federation, as a ServerApp and a ClientApp of Flower. It needs fedpd[flower].
 
-The folders import only from those before them in this list:
+Each folder imports only from the folders before it in this list:
 
     carry/    messages: their form, which client is on which node, sending and collecting, masks
     method/   one agent, one server and the run that joins them; settings, identity, history, checkpoints
@@ -14,7 +14,7 @@ importing `fedpd.flower` does not import PyTorch.
 try:
     import flwr as _  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"fedpd.flower needs Flower ({error}): pip install 'fedpd[flower]'.") from None
+    raise ImportError(f"fedpd.flower needs Flower ({error}). Install it: pip install 'fedpd[flower]'.") from None
 
 from fedpd.flower.carry.directory import FederationError
 from fedpd.flower.carry.inprocess import InProcessGrid

@@ -1,4 +1,4 @@
-"""PyTorch clients: `torch_local` makes a client's part of the problem of an nn.Module, a loss and a DataLoader."""
+"""PyTorch clients: `torch_local` returns a client's part of the problem from an nn.Module, a loss and a DataLoader."""
 
 from fedpd.flower.clients.torch import load_model, model_of, torch_local
 

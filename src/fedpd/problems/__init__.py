@@ -1,4 +1,4 @@
-"""Problems: N local objectives, their data, and the answer where it is known."""
+"""Problems with N local objectives, their data, and the solution if it is known."""
 
 from fedpd.core.statistics import local_statistics
 from fedpd.problems.build import from_losses

@@ -1,4 +1,4 @@
-"""Any problem, from the losses of a batch, an optional penalty, data by agent and a pytree model."""
+"""Build a problem from a loss function, the data of each agent, a starting model and an optional penalty."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,23 +23,22 @@ def from_losses(
     answer: Answer = UNKNOWN,
     name: str = "problem",
 ) -> Problem:
-    """Return a problem of N agents from a loss, their data and a start.
+    """Return a problem with N agents from a loss function, their data and a starting model.
 
     Args:
-        losses: (model, batch) -> (B,), the losses F(x; xi) of a batch whose leaves are (B, ...).
-        data: A list with one pytree per agent, leaves (n_i, ...), whose sizes n_i may differ; or a pytree of arrays
-            (N, n, ...) where all agents have n samples.
+        losses: (model, batch) -> (B,), the losses F(x; xi) of a batch with leaves (B, ...).
+        data: A list with one pytree per agent, leaves (n_i, ...); the sizes n_i may differ. Or a pytree of arrays (N,
+            n, ...), if all agents have n samples.
         start: The model x^0, any pytree of floating-point arrays.
         penalty: (model) -> scalar, the part of F that does not depend on a sample.
         weights: (N,) the w_i of f_i = w_i sum_{xi in D_i} F(x; xi); None: 1/|D_i|, which makes f_i a mean.
-        block: The size of the batches that f_i is made of, where a sample's loss depends on the others of its batch
-            (contrastive losses, batch normalisation), see `fedpd.Problem`; None: losses do not depend on their batch.
-        answer: What is known of the problem: a minimiser, L, delta.
+        block: The size of the batches that f_i consists of. Give it if a sample's loss depends on the other samples of
+            its batch (contrastive losses, batch normalisation), see `fedpd.Problem`. None: it does not.
+        answer: The known facts about the problem: a minimiser, L, delta.
         name: The name of the problem in tables and figures.
 
     Raises:
-        FedpdError: If shapes do not fit, a number is not finite, or `losses` cannot be called with the start and the
-            data.
+        FedpdError: If shapes do not fit, a number is not finite, or `losses` fails for the start and the data.
 
     Examples:
         >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
@@ -48,7 +47,7 @@ def from_losses(
         (2, 8, 2)
     """
     if block is not None:
-        count("block", block, "Give the samples of a batch, e.g. 64; None where losses do not depend on their batch")
+        count("block", block, "Give the samples per batch, e.g. 64, or None if losses do not depend on their batch")
     data, start = jax.tree.map(np.asarray, (data, start))
     double = is_double(data, start)
     sizes = _sizes(data)
@@ -60,9 +59,9 @@ def from_losses(
         refuse("start", start, "must hold at least one array", "Give the model to start from")
     for leaf in jax.tree.leaves(start):
         if not jnp.issubdtype(leaf.dtype, np.floating):
-            raise FedpdError(f"start has a leaf of {leaf.dtype}: models are floating-point. Give float32 or float64.")
+            raise FedpdError(f"start has a leaf of {leaf.dtype}: use floating-point numbers, float32 or float64.")
         if not np.isfinite(leaf).all():
-            raise FedpdError("start holds NaN or infinity. Start from finite numbers.")
+            raise FedpdError("start holds NaN or infinity: models must be finite. Start from finite numbers.")
     problem = Problem(losses, penalty, stacked, sizes, _scale(weights, sizes), start, double, answer, name, block=block)
     _try(problem)
     return problem
@@ -72,11 +71,12 @@ def _sizes(data: list[Tree] | Tree) -> np.ndarray:
     """Return (N,) the numbers of samples."""
     if isinstance(data, list):
         if not data:
-            raise FedpdError("data holds no agents: there is nothing to optimise. Give one data set per agent.")
+            raise FedpdError("data is empty: there must be at least one agent. Give one data set per agent.")
         return np.array([_size(agent, i) for i, agent in enumerate(data)], np.int32)
     shapes = [leaf.shape for leaf in jax.tree.leaves(data)]
     if not shapes or min(map(len, shapes)) < 2 or len({shape[:2] for shape in shapes}) > 1 or 0 in shapes[0][:2]:
-        refuse("data", shapes, "arrays of all agents must share two first axes (N, n)", "Or give a list by agent")
+        rule = "must be arrays with the same first two axes (N, n)"
+        refuse("data", shapes, rule, "If agents differ in size, give a list with one entry per agent")
     return np.full(shapes[0][0], shapes[0][1], np.int32)
 
 
@@ -98,13 +98,13 @@ def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
     structure: Any = jax.tree.structure(agents[0])
     for i, agent in enumerate(agents):
         if jax.tree.structure(agent) != structure:
-            raise FedpdError(f"data of agent {i} has other keys or arrays than that of agent 0. Give all the same.")
+            raise FedpdError(f"data of agent {i} has other keys than data of agent 0. Give all agents the same keys.")
     every = np.arange(sizes.max())
 
     def stack(*leaves: np.ndarray) -> np.ndarray:
         for i, leaf in enumerate(leaves):
             if leaf.shape[1:] != leaves[0].shape[1:]:
-                rule = f"must be those of agent 0, {leaves[0].shape[1:]}"
+                rule = f"must be the shape of agent 0, {leaves[0].shape[1:]}"
                 refuse(f"shape of the samples of agent {i}", leaf.shape[1:], rule, "Bring all samples to one shape")
         return np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves])
 
@@ -133,25 +133,25 @@ def _scale(weights: Any, sizes: np.ndarray) -> np.ndarray:
 
 
 def _try(problem: Problem) -> None:
-    """Trace the user's functions once, so that a wrong shape is reported here and not inside a compiled round."""
+    """Trace the user's functions once, to report a wrong shape here and not inside a compiled round."""
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), problem.data)
     rows = int(problem.sizes.max())
     _check_result("losses", problem, (problem.start, batch), (rows,), "Return one loss per sample, not their mean")
     if problem.penalty is not None:
-        _check_result("penalty", problem, (problem.start,), (), "Return a scalar: sum over the model's entries")
+        _check_result("penalty", problem, (problem.start,), (), "Return a scalar, e.g. a sum over the model's entries")
 
 
 def _check_result(
     name: str, problem: Problem, arguments: tuple[Tree, ...], shape: tuple[int, ...], remedy: str
 ) -> None:
-    """Refuse a function of the user that cannot be called, or that returns another shape."""
+    """Check that a function of the user can be called and returns the right shape."""
     shapes = jax.tree.map(np.shape, arguments)
     with scope(problem.double):
         try:
             result = jax.eval_shape(getattr(problem, name), *arguments)
         except Exception as error:
             sentence = f"{name} cannot be called with arrays of the shapes {shapes} (model, batch): {error}"
-            raise FedpdError(f"{sentence} Check it against start and data.") from error
+            raise FedpdError(f"{sentence} Check that it fits start and data.") from error
     if getattr(result, "shape", None) != shape or not jnp.issubdtype(result.dtype, np.floating):
         returned = f"{result.dtype}{list(result.shape)}" if hasattr(result, "shape") else type(result).__name__
-        raise FedpdError(f"{name} returns {returned}: must be floating-point of shape {shape}. {remedy}.")
+        raise FedpdError(f"{name} returns {returned}: it must be floating-point with shape {shape}. {remedy}.")

@@ -1,4 +1,4 @@
-"""Classification of federated data by any function that returns scores: softmax cross entropy and accuracy."""
+"""Classification of federated data with any function that returns scores: softmax cross entropy and accuracy."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +19,11 @@ Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 
 
 class Normalisation(NamedTuple):
-    """How to evaluate a model whose `apply` normalises a batch by its own statistics (see `fedpd.core.statistics`).
+    """The functions that evaluate a model with batch normalisation (see `fedpd.core.statistics`).
 
     Attributes:
         statistics: (model, x) -> the statistics that `apply` normalises x by.
-        apply: (model, statistics, x) -> scores (B, K), where each sample is normalised by the given statistics.
+        apply: (model, statistics, x) -> scores (B, K), with each sample normalised by the given statistics.
     """
 
     statistics: Callable[[Tree, Array], Tree]
@@ -38,18 +38,18 @@ def classification(
     F(x; (a, y)) is the cross entropy of softmax(apply(model, a)) against y, plus (l2/2) ||model||^2.
 
     Args:
-        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`. uint8 features reach it as
-            floating-point numbers in [0, 1], integers (texts) as they are.
-        data: Training samples make up the f_i; accuracies are measured on the test samples.
+        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`. fedpd converts uint8
+            features to floating-point numbers in [0, 1]; other integers (texts) stay unchanged.
+        data: The training samples define the f_i; fedpd measures accuracies on the test samples.
         start: The model x^0, any pytree.
         l2: The weight of ||model||^2/2.
-        normalisation: For an `apply` that normalises a batch by its own statistics. f_i is then made of batches of 64
-            samples, and an agent's samples are evaluated with its own statistics.
+        normalisation: Give it if `apply` normalises a batch by its own statistics. f_i then consists of batches of 64
+            samples, and an agent's samples are evaluated with the agent's own statistics.
 
     Raises:
         FedpdError: If an agent has no training samples.
     """
-    at_least("l2", l2, 0, "l2 weighs ||model||^2/2; 0 leaves it out")
+    at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
     for name, samples in zip(data.names, data.train, strict=True):
         if not len(samples["y"]):
             raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
@@ -86,7 +86,7 @@ def classification(
 
 
 def _cross_entropy(scores: Losses) -> Losses:
-    """Return the losses that belong to a function of scores."""
+    """Return the cross entropy losses for a function that returns scores."""
 
     def losses(model: Tree, batch: Tree) -> Array:
         return optax.softmax_cross_entropy_with_integer_labels(scores(model, batch), batch["y"])
@@ -95,12 +95,12 @@ def _cross_entropy(scores: Losses) -> Losses:
 
 
 def _numbered(samples: Samples, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the samples with labels as positions in `classes`."""
+    """Return the samples with each label replaced by its position in `classes`."""
     return {"x": samples["x"], "y": np.searchsorted(classes, samples["y"]).astype(np.int32)}
 
 
 def _tests(data: Federated) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return (N, m, ...) test samples and (N,) their numbers; fewer are padded with the first test sample of all."""
+    """Return (N, m, ...) test samples and (N,) their numbers; the first test sample of all is the padding."""
     sizes = data.test_sizes.astype(np.int32)
     tests = [_numbered(samples, data.classes) for samples in data.test]
     first = tests[int(np.argmax(sizes > 0))]

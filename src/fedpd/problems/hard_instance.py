@@ -1,4 +1,4 @@
-"""Claim 2.1's hard instance: a chain of T links divided among N agents, so that every link costs a communication.
+"""The hard instance of Claim 2.1: N agents hold a chain of T links, and every link costs a communication.
 
     Psi(w) = 1 - e^{-w^2} for w > 0, else 0,    Phi(w) = 4 arctan w + 2 pi
     Theta(x, 1) = -Psi(1) Phi(x[1])
@@ -7,19 +7,19 @@
     g(x)   = Theta(x, 1) + (1/N) sum_{j=2}^{T+1} Theta(x, j)
     f_i(x) = height g_i(x / width)
 
-Theta(x, j) has a gradient in x[j] only where x[j-1] is not 0, and no agent holds two links in a row (N >= 2): from
-x^0 = 0 every communication advances the support by one entry, for any number of local steps. After t of them it
-lies in {1..t+1}, so x[T+1] = 0 before the T-th. And for every k, N ||grad g(x)|| > Phi'(x[k]) = 4/(1 + x[k]^2), which
-is 4 where x[k] = 0. With
+Theta(x, j) has a gradient in x[j] only where x[j-1] is not 0, and no agent holds two links in a row (N >= 2). So from
+x^0 = 0 every communication extends the support by one entry, for any number of local steps. After t communications it
+lies in {1..t+1}, so x[T+1] = 0 before the T-th. For every k, N ||grad g(x)|| > Phi'(x[k]) = 4/(1 + x[k]^2), which is 4
+where x[k] = 0. With
 
     height = pi N^2 epsilon / (2 L),    width = 2 pi N sqrt(epsilon) / L
 
 every f_i is L-smooth, and ||grad f||^2 > epsilon until T communications have happened.
 
-Corrected against the paper (docs/theory/lower_bound.md has the proofs): g has the factor 1/N, which is missing in
-print; the g_i are exactly 8 pi-smooth (27 pi is printed, and the printed f_i are 8 L-smooth, not L-smooth); g(0) - inf
-g is 2 pi Psi(1) + 4 pi T/N, at T = N more than the printed 5 pi T/N; ||grad g|| is of order 1/N, so the scale of the
-f_i has to grow with N for ||grad f||^2 > epsilon; and it is x[T+1], not x[T], that costs T communications.
+This file corrects the paper in five places (docs/theory/lower_bound.md has the proofs). g has the factor 1/N, which is
+missing in the paper. The g_i are exactly 8 pi-smooth (the paper has 27 pi, and its f_i are 8 L-smooth, not L-smooth).
+g(0) - inf g is 2 pi Psi(1) + 4 pi T/N, which at T = N is more than the paper's 5 pi T/N. ||grad g|| is of order 1/N, so
+the scale of the f_i has to grow with N for ||grad f||^2 > epsilon. And x[T+1], not x[T], costs T communications.
 """
 
 import math
@@ -37,7 +37,7 @@ PSI_1 = -math.expm1(-1)  # Psi(1) = 1 - 1/e
 
 def psi(w: ArrayLike) -> Array:
     """Return Psi(w) = 1 - e^{-w^2} for w > 0, and 0 elsewhere, by entry."""
-    w = jnp.clip(w, 0.0, 40.0)  # at 40, Psi is 1 in floating point; beyond, w^2 could overflow and its slope be NaN
+    w = jnp.clip(w, 0.0, 40.0)  # Psi(40) is 1 in floating point; a larger w^2 could overflow and give a NaN slope
     return -jnp.expm1(-w * w)
 
 
@@ -61,17 +61,17 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
 
     The bound holds for every method whose agents combine their own gradients and the server's messages linearly, for
     any number of local steps. f approaches its infimum at infinity, so there is no minimiser; `initial_gap` is f(0) -
-    inf f. At the start all agents have the same gradient: a heterogeneity measured there is 0 and says nothing.
+    inf f. All agents have the same gradient at the start, so do not measure the heterogeneity there: it is 0.
 
     Args:
         agents: N, at least 2.
         rounds: T, a multiple of N.
-        epsilon: What ||grad f||^2 stays above.
+        epsilon: The lower bound of ||grad f||^2.
         smoothness: L of the f_i.
     """
     _check(agents, rounds)
     height, width = _scale(agents, epsilon, smoothness)
-    links = np.ones((agents, 1, rounds + 1))  # everyone has Theta(x, 1); Theta(x, m+2) is that of agent m mod N
+    links = np.ones((agents, 1, rounds + 1))  # all agents hold Theta(x, 1); agent m mod N holds Theta(x, m+2)
     links[:, 0, 1:] = np.arange(rounds) % agents == np.arange(agents)[:, None]
     data = {
         "links": links,
@@ -90,7 +90,7 @@ def initial_gap(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: 
     Args:
         agents: N, at least 2.
         rounds: T, a multiple of N.
-        epsilon: What ||grad f||^2 stays above.
+        epsilon: The lower bound of ||grad f||^2.
         smoothness: L of the f_i.
     """
     _check(agents, rounds)
@@ -105,9 +105,9 @@ def _losses(x: Array, sample: Tree) -> Array:
 
 
 def _check(agents: int, rounds: int) -> None:
-    """Refuse agents and rounds that the chain cannot be divided for."""
-    count("agents", agents, "One agent alone holds the whole chain and never needs to communicate", least=2)
-    count("rounds", rounds, "Give T, the communications that the instance is to cost")
+    """Check that the chain can be divided among the agents."""
+    count("agents", agents, "A single agent holds the whole chain and never needs to communicate", least=2)
+    count("rounds", rounds, "Give T, the number of communications that the instance must cost")
     if rounds % agents:
         rule = f"must be a multiple of agents = {agents}, so that each holds T/N links of the chain"
         refuse("rounds", rounds, rule, f"Give e.g. {agents * -(-rounds // agents)}")
@@ -115,7 +115,7 @@ def _check(agents: int, rounds: int) -> None:
 
 def _scale(agents: int, epsilon: float, smoothness: float) -> tuple[float, float]:
     """Return height and width, from height/width^2 = L/(8 pi) and height/width = N sqrt(epsilon)/4."""
-    positive("epsilon", epsilon, "epsilon is what ||grad f||^2 stays above, e.g. 1e-3")
-    positive("smoothness", smoothness, "L, the smoothness of the f_i, e.g. 1")
+    positive("epsilon", epsilon, "epsilon is the lower bound of ||grad f||^2, e.g. 1e-3")
+    positive("smoothness", smoothness, "Give L, the smoothness of the f_i, e.g. 1")
     width = 2 * math.pi * agents * math.sqrt(epsilon) / smoothness
     return agents * math.sqrt(epsilon) / 4 * width, width

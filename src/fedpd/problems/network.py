@@ -1,4 +1,4 @@
-"""A flax module on federated data: its parameters are the model, its batch statistics stay with the agents."""
+"""Classification with a flax module: the model is its parameters, and its batch statistics stay with the agents."""
 
 import inspect
 from functools import partial
@@ -17,16 +17,16 @@ from fedpd.core import Array, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.classification import Normalisation, classification
 
-STATISTICS = "batch_stats"  # what flax calls them
+STATISTICS = "batch_stats"  # flax's name for batch statistics
 TRAIN = "Write __call__(self, x, train) and nn.BatchNorm(use_running_average=not train)"
 
 
 def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> Problem:
-    """Return `classification` of federated data by a flax.linen module, started from its own initialisation.
+    """Return the `classification` problem of a flax.linen module on federated data, from the module's initialisation.
 
-    A module with batch normalisation takes `train`, for nn.BatchNorm(use_running_average=not train): batches are
-    normalised by their own statistics in training, and an agent's samples by that agent's statistics in evaluation.
-    Models, duals and averages consist of parameters only.
+    A module with batch normalisation must take `train`, for nn.BatchNorm(use_running_average=not train). Training
+    normalises each batch by its own statistics; evaluation normalises an agent's samples by that agent's statistics.
+    Models, duals and averages contain parameters only.
 
     Args:
         module: A flax.linen module whose __call__ takes (x) or (x, train) and returns scores (B, K).
@@ -35,8 +35,8 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
         l2: The weight of ||model||^2/2.
 
     Raises:
-        FedpdError: If the module draws random numbers in training (dropout), or keeps other variables than parameters
-            and batch statistics.
+        FedpdError: If the module draws random numbers in training (dropout), or has other variables than parameters and
+            batch statistics.
     """
     use_cores()  # before JAX computes anything
     train = _arguments(module)
@@ -46,27 +46,27 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
     start = jax.tree.map(np.asarray, variables["params"])
     unknown = [name for name in variables if name not in ("params", STATISTICS)]
     if unknown:
-        rule = "is kept besides parameters, and only batch normalisation's statistics have a rule"
-        refuse("collection", unknown[0], rule, "Use a module without it")
+        rule = "fedpd supports only parameters and the statistics of batch normalisation"
+        refuse("collection", unknown[0], rule, "Use a module without this collection")
     if STATISTICS not in variables:
         return classification(lambda model, x: module.apply({"params": model}, x, **train), data, start, l2=l2)
     if not train:
-        refuse("module", type(module).__name__, "has batch normalisation and is not told when it is evaluated", TRAIN)
+        refuse("module", type(module).__name__, "has batch normalisation, so its __call__ must take train", TRAIN)
     kept = _momenta(variables[STATISTICS], momenta)
     normalise = Normalisation(partial(_statistics, module, kept), partial(_evaluated, module))
     return classification(partial(_trained, module, kept), data, start, l2=l2, normalisation=normalise)
 
 
 def _arguments(module: Any) -> dict[str, Any]:
-    """Return {"train": True} where the module's __call__ takes it; its other arguments must have defaults."""
+    """Return {"train": True} if the module's __call__ takes it, else {}; other arguments must have defaults."""
     if not isinstance(module, nn.Module):
         remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
         refuse("module", type(module).__name__, "must be a flax.linen module", remedy)
     _, *others = inspect.signature(module.__call__).parameters.values()
     for one in others:
         if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD and one.name != "train":
-            rule = "is an argument of the module's __call__ without a default"
-            refuse(f"argument of {type(module).__name__}", one.name, rule, "It is called with x, or with x and train")
+            rule = "has no default, but fedpd calls the module with x, or with x and train, only"
+            refuse(f"argument of {type(module).__name__}.__call__", one.name, rule, "Give it a default")
     return {"train": True} if "train" in [one.name for one in others] else {}
 
 
@@ -86,8 +86,8 @@ def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -
         return variables, momenta
     except InvalidRngError as error:
         raise FedpdError(
-            f"{type(module).__name__} draws random numbers while it trains (dropout): a loss must be a function of the "
-            "model and the batch alone. Leave dropout out; l2= regularises."
+            f"{type(module).__name__} draws random numbers in training (dropout): a loss must depend on the model and "
+            "the batch only. Remove dropout; use l2= to regularise."
         ) from error
 
 
@@ -96,20 +96,20 @@ def _momenta(statistics: Tree, momenta: dict[Any, float]) -> Tree:
     kept = {}
     for path in flatten_dict(statistics):
         if path[:-1] not in momenta:
-            refuse("statistic", "/".join(path), "is not of nn.BatchNorm, and only that has a rule", "Leave it out")
+            refuse("statistic", "/".join(path), "must belong to nn.BatchNorm", "Remove it from the module")
         name = f"momentum of {'/'.join(path[:-1])}"
-        kept[path] = below(name, momenta[path[:-1]], 1, "With 1 it never learns its statistics; 0.99 is usual")
+        kept[path] = below(name, momenta[path[:-1]], 1, "With 1 the statistics never change; 0.99 is usual")
     return unflatten_dict(kept)
 
 
 def _train(module: Any, momenta: Tree, model: Tree, x: Array) -> tuple[Array, Tree]:
-    """Return scores of a batch normalised by its own statistics, and flax's m s + (1 - m) b for statistics s = 0."""
+    """Return the scores of a batch normalised by its own statistics, and flax's m s + (1 - m) b with s = 0."""
     nothing = jax.tree.map(lambda _: np.float32(0), momenta)
     return module.apply({"params": model, STATISTICS: nothing}, x, train=True, mutable=[STATISTICS])
 
 
 def _trained(module: Any, momenta: Tree, model: Tree, x: Array) -> Array:
-    """Return scores of a batch normalised by its own statistics."""
+    """Return the scores of a batch normalised by its own statistics."""
     return _train(module, momenta, model, x)[0]
 
 
@@ -120,5 +120,5 @@ def _statistics(module: Any, momenta: Tree, model: Tree, x: Array) -> Tree:
 
 
 def _evaluated(module: Any, model: Tree, statistics: Tree, x: Array) -> Array:
-    """Return scores of samples normalised by the given statistics."""
+    """Return the scores of samples normalised by the given statistics."""
     return module.apply({"params": model, STATISTICS: statistics}, x, train=False)

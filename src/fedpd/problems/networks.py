@@ -1,4 +1,4 @@
-"""Networks for federated data, in flax: use them, or copy one and change it.
+"""Networks for federated data, as flax modules. Use them, or copy one and change it.
 
 LeafCNN and SmallCNN take images (B, H, W) or (B, H, W, C), MLP takes features of any shape, GRU takes texts (B, T) of
 character numbers.
@@ -13,8 +13,8 @@ from jax import lax
 
 from fedpd.core import Array
 
-FEW = 4  # rows of a batch up to which products with a kernel are written out, row by row or part by part
-LARGE = 2**20  # numbers of a kernel from which on its rows are split
+FEW = 4  # a batch with at most this many rows is multiplied row by row or part by part
+LARGE = 2**20  # a kernel with at least this many numbers is split by rows
 PARTS = 64
 
 
@@ -22,18 +22,17 @@ PARTS = 64
 def product(x: Array, kernel: Array) -> Array:
     """Return x @ kernel, (B, m) by (m, n), with a gradient that is fast inside a loop of training steps.
 
-    A step of a wide layer does little else than read and write its kernel, so the number of passes over it matters. For
-    a few rows the kernel's gradient is a sum of B outer products: merged with the step that uses it, it is never
-    written to memory; and matrix products are split so that XLA streams the kernel once. Measured on one core, LEAF's
-    layer of 3136 x 2048 on 2 images: forward 1.2 ms instead of 3.8 ms, backward 1.4 ms instead of 2.3 ms. Measured with
-    FedPD on two cores, a round of 8 agents and 10 steps: 0.93 s, and 1.2 s without this and without the order in
-    `_backward`.
+    A step of a wide layer spends most of its time on reading and writing its kernel. For few rows the kernel's gradient
+    is a sum of B outer products. XLA fuses it with the step that uses it, so that it is never written to memory. Matrix
+    products are split so that XLA reads the kernel once. Measured on one core, LEAF's layer of 3136 x 2048 on 2 images:
+    forward 1.2 ms instead of 3.8 ms, backward 1.4 ms instead of 2.3 ms. Measured with FedPD on two cores: a round with
+    8 agents and 10 steps takes 0.93 s, and 1.2 s without this function and without the order in `_backward`.
     """
     return _multiply(x, kernel)
 
 
 def _multiply(x: Array, kernel: Array) -> Array:
-    """Return x @ kernel; for few rows and a large kernel, as a sum of parts that XLA streams once."""
+    """Return x @ kernel; for few rows and a large kernel, as a sum of parts, so that XLA reads the kernel once."""
     if len(x) > FEW or kernel.size < LARGE or len(kernel) % PARTS:
         return x @ kernel
     parts = kernel.reshape(PARTS, -1, kernel.shape[1])
@@ -41,17 +40,17 @@ def _multiply(x: Array, kernel: Array) -> Array:
 
 
 def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Return the product, and what its gradient needs."""
+    """Return the product, and the arrays that its gradient needs."""
     return _multiply(x, kernel), (x, kernel)
 
 
 def _backward(known: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
-    """Return the gradients by x and by the kernel."""
+    """Return the gradients with respect to x and to the kernel."""
     x, kernel = known
     few = len(x) <= FEW
     dx = jnp.stack([kernel @ pull for pull in slope]) if few else slope @ kernel.T
-    # A step overwrites the kernel. If its gradient did not need dx, XLA might compute dx later, and to be safe would
-    # copy the kernel in every step. (An optimisation barrier is gone before it decides on copies.)
+    # A step overwrites the kernel. If the kernel's gradient did not depend on dx, XLA might compute dx later, and would
+    # copy the kernel in every step. (XLA removes an optimisation barrier before it decides on copies.)
     slope = slope + 0 * dx[:, :1]
     if not few:
         return dx, x.T @ slope
@@ -63,7 +62,7 @@ product.defvjp(_forward, _backward)
 
 
 class Dense(nn.Module):
-    """A dense layer with the parameters of `nn.Dense`, computed by `product`.
+    """A dense layer with the parameters of `nn.Dense`, computed with `product`.
 
     Attributes:
         features: The number of outputs.
@@ -100,8 +99,8 @@ class Conv(nn.Module):
     """A convolution with zero padding as one matrix product of patches, with the parameters of `nn.Conv`.
 
     x is (B, H, W, C), or with `first` (C, B, H, W). XLA's convolutions are slow inside loops on a CPU. Measured on one
-    core, a training step of 10 images of the small network in a loop: 2.7 ms this way, 2.0 ms with channels first,
-    where patches are copied row by row; LEAF's network on 2 images takes 16 ms either way.
+    core, a training step of the small network on 10 images in a loop takes 2.7 ms this way, and 2.0 ms with channels
+    first, where patches are copied row by row. LEAF's network on 2 images takes 16 ms in both cases.
 
     Attributes:
         channels: The number of output channels.
@@ -138,9 +137,9 @@ class Conv(nn.Module):
 def max_pool(x: Array, *, first: bool = False) -> Array:
     """Return the maxima of 2x2 squares; an odd last row or column is left out, as by `nn.max_pool`.
 
-    It takes maxima of pairs: the gradient of `x.max(...)` divides by how many entries equal the maximum. After batch
-    normalisation, compiled with few optimisations as in the tests, that gradient was seen to be NaN, presumably since
-    XLA computed x again with another rounding, so that no entry was equal. Maxima of pairs need no division.
+    It takes maxima of pairs, which need no division. The gradient of `x.max(...)` divides by the number of entries that
+    equal the maximum. After batch normalisation, compiled with few optimisations as in the tests, that gradient was
+    NaN, presumably because XLA computed x again with another rounding, so that no entry equalled the maximum.
 
     Args:
         x: (B, H, W, C), or with `first` (C, B, H, W).
@@ -176,7 +175,7 @@ class LeafCNN(nn.Module):
     def __call__(self, x: Array) -> Array:
         x = x[None] if x.ndim == 3 else jnp.moveaxis(x, -1, 0)
         for number in self.channels:
-            x = nn.relu(max_pool(Conv(number, first=True)(x), first=True))  # the same as the other way round, for less
+            x = nn.relu(max_pool(Conv(number, first=True)(x), first=True))  # the same as pooling relu(x), but cheaper
         x = jnp.moveaxis(x, 0, -1)
         x = nn.relu(Dense(self.width)(x.reshape(len(x), -1)))
         return Dense(self.classes)(x)

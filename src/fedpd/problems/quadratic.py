@@ -1,4 +1,4 @@
-"""Quadratics, whose answers are known: f_i(x) = x^T H_i x / 2 - c_i^T x."""
+"""Quadratic problems f_i(x) = x^T H_i x / 2 - c_i^T x, whose solution, L and delta are known."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ from fedpd.problems.build import from_losses
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | None = None) -> Problem:
     """Return the problem of quadratics f_i(x) = x^T H_i x / 2 - c_i^T x, with one sample per agent.
 
-    Its answer: x* solves mean(H) x* = mean(c) where mean(H) is positive definite; L is the largest |eigenvalue| of any
-    H_i; delta is max_i ||c_i - mean(c)|| where all H_i are equal, and infinite elsewhere.
+    The problem's `answer`: x* solves mean(H) x* = mean(c) if mean(H) is positive definite. L is the largest
+    |eigenvalue| of all H_i. delta is max_i ||c_i - mean(c)|| if all H_i are equal, and infinite otherwise.
 
     Args:
         hessians: The symmetric H_i, (N, d, d).
@@ -24,7 +24,7 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | N
     hessians, linear = np.asarray(hessians), np.asarray(linear)
     if not (hessians.ndim == 3 and linear.ndim == 2 and hessians.shape == (*linear.shape, linear.shape[-1])):
         shapes = (hessians.shape, linear.shape)
-        refuse("hessians, linear", shapes, "must have shapes (N, d, d), (N, d)", "One H_i and one c_i per agent")
+        refuse("hessians, linear", shapes, "must have shapes (N, d, d), (N, d)", "Give one H_i and one c_i per agent")
     if not np.issubdtype(np.result_type(hessians, linear), np.floating):
         hessians, linear = hessians.astype(np.float64), linear.astype(np.float64)
     start = np.zeros(linear.shape[1], np.result_type(hessians, linear)) if start is None else start
@@ -33,7 +33,7 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | N
     skew = np.abs(hessians - hessians.swapaxes(1, 2)).max((1, 2))
     if not np.allclose(hessians, hessians.swapaxes(1, 2)):
         agent = int(skew.argmax())
-        rule = f"is off by {skew[agent]:g} from its transpose, and must be symmetric"
+        rule = f"must be symmetric, but differs from its transpose by {skew[agent]:g}"
         refuse(f"hessians[{agent}]", hessians[agent].tolist(), rule, "Use (H + H^T)/2, which is the same function")
     mean_hessian, mean_linear = hessians.mean(0), linear.mean(0)
     convex = np.linalg.eigvalsh(mean_hessian).min() > 0
@@ -62,14 +62,14 @@ def random_quadratic(
         dimension: d.
         smoothness: L, the largest eigenvalue of the H_i.
         convexity: mu, the smallest eigenvalue of the H_i.
-        heterogeneity: Scales the differences between agents; 0 gives all agents the same f_i.
-        seed: The seed of all draws.
+        heterogeneity: The scale of the differences between agents; 0 gives all agents the same f_i.
+        seed: The seed of all random numbers.
     """
     count("agents", agents, "Give N")
     count("dimension", dimension, "Give d")
-    positive("convexity", convexity, "mu, the smallest eigenvalue")
+    positive("convexity", convexity, "Give mu, the smallest eigenvalue")
     at_least("smoothness", smoothness, convexity, "L, the largest eigenvalue, is at least mu")
-    at_least("heterogeneity", heterogeneity, 0, "0 makes all agents alike")
+    at_least("heterogeneity", heterogeneity, 0, "0 gives all agents the same f_i")
     rng = np.random.default_rng(seed)
     common, own = _spd(rng, dimension, convexity, smoothness), []
     for _ in range(agents):
@@ -83,7 +83,7 @@ def random_quadratic(
 def opposing_quadratics(start: float = 1.0) -> Problem:
     """Return Claim 2.2's problem f_1 = x^2/2, f_2 = -x^2/2, so that f = 0.
 
-    FedAvg with Q > 1 diverges on it from any start but 0: a round multiplies x by ((1+eta)^Q + (1-eta)^Q)/2 > 1.
+    FedAvg with Q > 1 diverges on it from every start except 0: a round multiplies x by ((1+eta)^Q + (1-eta)^Q)/2 > 1.
 
     Args:
         start: x^0.

@@ -1,4 +1,4 @@
-"""Data of which blocks are shared between agents, for RI-SGD."""
+"""Problems in which agents share blocks of data, for RI-SGD."""
 
 from dataclasses import replace
 
@@ -13,15 +13,15 @@ from fedpd.problems.build import from_losses
 def share_blocks(problem: Problem, copies: int) -> Problem:
     """Return the problem in which agent i also holds the data of agents i+1, ..., i+copies (cyclically).
 
-    Each f_i becomes the mean over what agent i holds, so f changes where agents differ in size.
+    Each f_i becomes the mean over all samples that agent i holds, so f changes if agents differ in size.
 
     Args:
         problem: The problem.
         copies: The number of other agents whose data each agent holds, 0 to N - 1.
     """
-    count("copies", copies, "Give how many other agents' data each agent holds, e.g. 1", least=0)
+    count("copies", copies, "Give the number of other agents whose data each agent holds, e.g. 1", least=0)
     if copies >= problem.agents:
-        refuse("copies", copies, f"must be below the {problem.agents} agents", "N - 1 shares everything")
+        refuse("copies", copies, f"must be below {problem.agents}, the number of agents", "N - 1 shares all data")
     own = [jax.tree.map(lambda leaf, i=i: leaf[i, : problem.sizes[i]], problem.data) for i in range(problem.agents)]
     held = [
         jax.tree.map(lambda *blocks: np.concatenate(blocks), *(own[(i + k) % len(own)] for k in range(copies + 1)))

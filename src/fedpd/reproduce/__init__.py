@@ -1,7 +1,7 @@
-"""Reproduce the paper: measure every figure, table and claim, and compare it with what is published.
+"""Reproduce the paper: measure every figure, table and claim, and compare it with the published one.
 
-verdict     the rules that make a verdict from comparisons
-session     where an item runs: its folder, its experiment file, its progress
+verdict     the rules that derive a verdict from comparisons
+session     runs an item's experiment file in its own folder, and reports its progress
 items       the list of items, in the order of the paper
 command     runs items and writes the results
 """

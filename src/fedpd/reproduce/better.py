@@ -1,8 +1,8 @@
-"""Compare the paper's steps with the best step of every method, on the strongly non-iid data.
+"""Compare the paper's step sizes with the best step size of every method, on the strongly non-iid data.
 
-`tune` tries factors 1/4 to 256 on the steps of each method's own rule for 200 rounds, and takes the one with the fewest
-communications to 1e-10. `advise` measures L and recommends a setting. p="auto" is one of the methods. DIR/tuned.json
-keeps the tuned methods, so that they are not tuned again.
+`tune` multiplies the step size of each method's own rule by factors from 1/4 to 256, runs 200 rounds, and takes the
+factor with the fewest communications to 1e-10. `advise` measures L and recommends a setting. p="auto" is one of the
+methods. DIR/tuned.json keeps the tuned methods, so that they are not tuned again.
 """
 
 import json
@@ -34,15 +34,15 @@ SCALES = tuple(2.0**exponent for exponent in range(-2, 9))
 HEADINGS = ("method", "paper's step: communications", "best step: communications", "samples", "bytes", "setting")
 COSTS = ("communications", "samples", "bytes_up", "bytes_down")
 
-Costs = dict[str, float]  # to the target; NaN where it was not reached
+Costs = dict[str, float]  # the costs to the target; NaN if the run did not reach it
 
 
 def better(session: Session) -> Findings:
-    """Compare the costs to 1e-10 with the paper's steps, with tuned steps, and as advised."""
+    """Compare the costs to 1e-10 with the paper's step sizes, with tuned ones, and with advised ones."""
     plan, results = run_file(session, "better")
     before = {label: costs_to(result.runs[0]) for label, result in results.items()}
     tuned = _tuned(session, plan.problem)
-    advice = advise(plan.problem, TARGET, progress=session.tell).recommended
+    advice = advise(plan.problem, TARGET, progress=session.on_progress).recommended
     rows = [(label, before.get(label), one["costs"], step_text(label, one["table"])) for label, one in tuned.items()]
     rows.sort(key=lambda row: (math.isnan(row[2]["communications"]), row[2]["communications"]))
     table = [HEADINGS, *(_row(*row) for row in rows)]
@@ -80,25 +80,27 @@ def better(session: Session) -> Findings:
 
 
 def costs_to(run: Run) -> Costs:
-    """Return what a run spent until its stationarity was at most the target."""
+    """Return the costs of a run until its stationarity was at most the target."""
     return {column: first_below(run, TARGET, column) for column in COSTS}
 
 
 def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
-    """Return the best step of every method; each is saved as soon as it is found."""
+    """Return the best step size of every method, and save each as soon as it is found."""
     path = session.folder / "tuned.json"
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     L = theory.smoothness(problem)
     for label in variants():
         if label in known:
             continue
-        (one,) = tune(problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.tell)
+        (one,) = tune(
+            problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.on_progress
+        )
         known[label] = {"costs": costs_to(one.runs[0]), "table": one.table, "least": float(min(one.stationarity))}
-        _keep(path, known)
+        _save(path, known)
     return known
 
 
-def _keep(path: Path, known: Mapping[str, Any]) -> None:
+def _save(path: Path, known: Mapping[str, Any]) -> None:
     with replace_file(path) as file:
         file.write(json.dumps(known, indent=1).encode())
 

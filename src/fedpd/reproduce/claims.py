@@ -23,7 +23,7 @@ GROWTH = {  # label: (step, Q)
 
 
 def claim_1(session: Session) -> Findings:
-    """Check that no method reaches epsilon before the T-th communication, and the printed bound."""
+    """Check that no method reaches epsilon before the T-th communication, and check the printed bound."""
     _, results = run_file(session, "claim2.1", {"agents": AGENTS, "links": LINKS, "epsilon": EPSILON, "rounds": ROUNDS})
     needed = {label: first_below(result.runs[0], EPSILON) for label, result in results.items()}
     reached = [number for number in needed.values() if not math.isnan(number)]
@@ -38,7 +38,7 @@ def claim_1(session: Session) -> Findings:
             f"at least T = {LINKS}",
             each,
             outcome(bool(reached) and fewest >= LINKS),
-            "The chain's last entry is 0 until then, whatever Q is.",
+            "The chain's last entry is 0 until then, for any Q.",
         ),
         Check(
             "the bound of Theorem B.1 on these f_i",
@@ -69,7 +69,7 @@ def _factor(step: float, iterations: int) -> float:
 
 
 def _measured(result: Result) -> float:
-    """Return the mean growth of |x| per round from x^0 = 1; f = 0 here, so only x shows it."""
+    """Return the mean growth of |x| per round from x^0 = 1; f = 0 here, so only x can show divergence."""
     run = result.runs[0]
     return abs(np.asarray(run.model).item()) ** (1 / int(run.history["round"][-1]))
 
@@ -85,7 +85,7 @@ def _growth(label: str, result: Result) -> Check:
 
 
 def _bounded(result: Result) -> Check:
-    """Check FedPD on the same problem: f is 0, so every x is a solution, and x should stay bounded."""
+    """Check that x stays bounded with FedPD on the same problem, where f = 0 and every x is a solution."""
     x = abs(float(np.asarray(result.runs[0].model).item()))
     return Check(
         "FedPD stays bounded on the same problem", "|x| bounded", f"|x| = {x:.3g} after 40 rounds", outcome(x < 10)
@@ -93,7 +93,7 @@ def _bounded(result: Result) -> Check:
 
 
 def _gradient(result: Result) -> Check:
-    """Check whether ||grad f|| diverges too: not where f = 0, but with a little curvature it does."""
+    """Check whether ||grad f|| diverges too: it does not if f = 0, but it does with a little curvature."""
     printed = float(result.runs[0].history["stationarity"][-1])
     step, iterations = 0.1, 8
     mu = (iterations - 1) * step / 2

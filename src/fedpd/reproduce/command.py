@@ -1,7 +1,7 @@
-"""Do what `fedpd reproduce` does: run items, judge each, and write the results.
+"""The work of `fedpd reproduce`: run items, judge each, and write the results.
 
 DIR/reproduction.json    every check and verdict of all items that were run in DIR
-DIR/reproduction.md      the same to read, with the figures
+DIR/reproduction.md      the same as a page with the figures
 """
 
 import json
@@ -29,9 +29,9 @@ class Reproduction(NamedTuple):
 
     Attributes:
         name: Its name on the command line.
-        title: What it is, in words.
+        title: A description of the item.
         verdict: Whether it was reproduced.
-        scale: What was run, if the paper ran something else.
+        scale: The size of the runs, if it differs from the paper's.
         seconds: The wall time in seconds.
         checks: The comparisons that the verdict follows from.
         table: More numbers, headings first.
@@ -58,7 +58,7 @@ def reproduce(
     *,
     out: Path = Path("runs/reproduce"),
     data: Path | None = None,
-    tell: StepFunction | None = None,
+    on_progress: StepFunction | None = None,
 ) -> list[Reproduction]:
     """Run items and write the results. Existing results are kept and continued.
 
@@ -66,16 +66,16 @@ def reproduce(
         names: Names of `ITEMS`; none means all.
         out: The folder for results and runs.
         data: FEMNIST as LEAF makes it, or Parquet with a column `writer`, for Figures 3 to 5.
-        tell: Called with the name of the current step, the rounds done, and the rounds in total.
+        on_progress: Called with the name of the current step, the rounds done, and the rounds in total.
 
     Raises:
-        FedpdError: There is no such item or no such data.
+        FedpdError: If there is no such item or no such data.
     """
     chosen = wanted_items(names)
     if data is not None and not data.exists():
         raise FedpdError(f"--data {data}: there is no such file. Give LEAF's folder or json, or a Parquet file.")
     out.mkdir(parents=True, exist_ok=True)
-    session = Session(out, tell or (lambda what, done, total: None), data)
+    session = Session(out, on_progress or (lambda what, done, total: None), data)
     found = []
     for name in chosen:
         found.append(_one(name, session))
@@ -101,7 +101,7 @@ def _one(name: str, session: Session) -> Reproduction:
 
 
 def save(out: Path, one: Reproduction) -> None:
-    """Add an item to those that were run in this folder before."""
+    """Add an item to the results in this folder."""
     stored = {item.name: item for item in load(out)} | {one.name: one}
     ordered = [stored[name] for name in ITEMS if name in stored]
     with replace_file(out / RESULTS) as file:
@@ -120,7 +120,7 @@ def load(out: Path) -> list[Reproduction]:
         return [_reproduction(item) for item in items]
     except (ValueError, KeyError, TypeError) as error:
         raise FedpdError(
-            f"{path} is not what fedpd reproduce writes ({error}). Remove it, or give another --out."
+            f"{path}: is not a file of fedpd reproduce ({error}). Remove it, or give another --out."
         ) from None
 
 

@@ -28,12 +28,12 @@ PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Curve(NamedTuple):
-    """What is published of one curve.
+    """The published values of one curve.
 
     Attributes:
         at: Numbers of communications.
         values: ||grad f||^2 at each of them.
-        why: What it takes to reproduce it.
+        why: The settings that reproduce it.
     """
 
     at: list[int]
@@ -48,22 +48,22 @@ def published(name: str) -> dict[str, Curve]:
 
 
 def values_at(run: Run, communications: Sequence[int]) -> list[float]:
-    """Return ||grad f||^2 at the last round with each number of communications; NaN if a run never had as many."""
+    """Return ||grad f||^2 at the last round with each number of communications; NaN if a run has fewer."""
     column, stationarity = run.history["communications"], run.history["stationarity"]
     rows = [np.flatnonzero(column == number) for number in communications]
     return [float(stationarity[row[-1]]) if len(row) else float("nan") for row in rows]
 
 
 class Measured(NamedTuple):
-    """A measured curve: the least, the median and the largest of the seeds at each number of communications."""
+    """A measured curve: the smallest, the median and the largest value over the seeds, per number of communications."""
 
     least: list[float]
     middle: list[float]
     largest: list[float]
 
     def factor(self, values: Sequence[float]) -> float:
-        """Return the largest factor by which published values are outside the range of the seeds; 1 if none is."""
-        nearest = np.clip(values, self.least, self.largest)  # NaN where a run never got there
+        """Return the largest factor by which a published value is outside the range of the seeds; 1 if none is."""
+        nearest = np.clip(values, self.least, self.largest)  # NaN where a run has fewer communications
         return worst_ratio([float(one) for one in nearest], values)
 
 

@@ -1,7 +1,7 @@
-"""Check Figure 1 and Table 2: how many communications may be skipped, at eta = (sqrt(5)-1)/(8L).
+"""Check Figure 1 and Table 2, on the number of communications that may be skipped, at eta = (sqrt(5)-1)/(8L).
 
-An approximation agrees with its formula within a quarter; a relation (linear, logarithmic) agrees if it is that of the
-rule C(p) <= epsilon/(3 delta^2) that the paper solves. No method is run here.
+An approximation agrees if it is within a quarter of its formula. A relation (linear, logarithmic) agrees if it follows
+from the rule C(p) <= epsilon/(3 delta^2), which the paper solves. No method runs here.
 """
 
 import math
@@ -17,13 +17,13 @@ from fedpd.theory import communication_factor, max_eta, rates
 L = 1.0
 ETA = max_eta(L) / 2
 A = L * ETA
-CLOSE = 0.25  # relative, of an approximation
-SMALL = (0.01, 0.05, 0.1)  # p where C_3 is well below 1
-LARGE = (0.9, 0.95, 0.98)  # p where it is above
+CLOSE = 0.25  # the allowed relative error of an approximation
+SMALL = (0.01, 0.05, 0.1)  # values of p with C_3 well below 1
+LARGE = (0.9, 0.95, 0.98)  # values of p with C_3 above 1
 
 
 def figure_1(session: Session) -> Findings:
-    """Check that p against epsilon/delta^2 is linear on the left and logarithmic on the right."""
+    """Check that p as a function of epsilon/delta^2 is linear on the left and logarithmic on the right."""
     few, many = np.array([1e-4, 1e-3, 1e-2]), np.array([1e10, 1e20, 1e40, 1e80])
     left, right = rates.savings(few, L, ETA), rates.savings(many, L, ETA)
     slope = float(np.polyfit(np.log(few), np.log(left.exact), 1)[0])
@@ -63,7 +63,7 @@ def growth(p: float) -> float:
 
 
 def table_2(session: Session) -> Findings:
-    """Check C(p), and p solved from it, row by row."""
+    """Check C(p) and the p that follows from it, row by row."""
     small = [communication_factor(p, L, ETA) / (ETA * p) for p in SMALL]
     large = [communication_factor(p, L, ETA) / (ETA * growth(p) ** (2 / (1 - p))) for p in LARGE]
     low, high = 4 / (1 - A) ** 2, ((3 + A) ** 2 + 4) / (3 * A) ** 2

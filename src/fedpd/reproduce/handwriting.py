@@ -1,9 +1,9 @@
-"""Check what the paper concludes from Figures 3 to 5, handwritten characters, on the data that is available.
+"""Check the paper's conclusions from Figures 3 to 5 (handwritten characters) on the available data.
 
-The paper's data is FEMNIST, of 100 writers. With `--data PATH` fedpd reads it from there (LEAF's folder, or Parquet
-with the columns writer, image, label and split). Without, fedpd generates characters (data.characters) and says so.
-Only orders and differences of methods are compared, never an accuracy with a published one, because another data set
-has other accuracies. Networks are small and rounds are few, so that two cores take minutes.
+The paper's data is FEMNIST with 100 writers. With `--data PATH` fedpd reads it from there (LEAF's folder, or Parquet
+with the columns writer, image, label and split). Without it, fedpd generates characters (data.characters) and says so.
+fedpd compares only the order of methods and their differences, and no accuracy with a published one, because accuracies
+depend on the data set. Networks are small and rounds are few, so that two cores need minutes.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, Outcome, outcome
 
 WRITERS, CHARACTERS, AGENTS = 30, 100, 90
-MARGIN = 0.02  # accuracies this near are equal
-SIMILAR = 0.05  # and these similar
+MARGIN = 0.02  # accuracies with at most this difference count as equal
+SIMILAR = 0.05  # accuracies with at most this difference count as similar
 TRIED = "The appendix's steps are of other units or another data set; those of the corrected runs were found by trying."
 GET = "With FEMNIST itself: make it with LEAF (leaf.cmu.edu), 100 writers, and give its folder with --data"
 
@@ -64,7 +64,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
     early = {label: _at(result, "communications", few, measure) for label, result in results.items()}
     plain, half, rare = (f"FedPD-SGD p={p}" for p in ("0", "0.5", "0.75"))
     why = f"After the same rounds. The published ends are {ends}: FedAvg, FedProx, FedPD p = 0, 0.5 and 0.75."
-    apart = abs(end["FedProx-SGD"] - end[plain])
+    difference = abs(end["FedProx-SGD"] - end[plain])
     checks = [
         _above("FedAvg is slower than FedPD", end, plain, "FedAvg-SGD", why),
         _above("FedAvg is slower than FedProx", end, "FedProx-SGD", "FedAvg-SGD", why),
@@ -72,7 +72,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
             "FedProx is similar to FedPD at p = 0",
             f"within {SIMILAR:.2f}",
             f"{end['FedProx-SGD']:.3f} and {end[plain]:.3f}",
-            outcome(apart <= SIMILAR),
+            outcome(difference <= SIMILAR),
             why,
         ),
         _not_below("accuracy falls with p, from 0 to 0.5", end, plain, half, why),
@@ -115,14 +115,14 @@ def _last(result: Result, column: str) -> float:
 
 
 def _at(result: Result, cost: str, spent: float, column: str) -> float:
-    """Return a column at the last row whose cost is at most `spent`; 0 for a run that diverged before."""
+    """Return a column at the last row with a cost of at most `spent`; 0 for a run that diverged before."""
     history = result.runs[0].history
     row = np.flatnonzero(history[cost] <= spent)[-1]
     return float(np.nan_to_num(history[column][row]))
 
 
 def _above(what: str, found: Mapping[str, float], high: str, low: str, why: str) -> Check:
-    """Check whether one is ahead: as printed if there is such a run, else with the steps in the units of f_i."""
+    """Check whether `high` is above `low`, with the printed steps if they were run, else with steps in units of f_i."""
     printed = found.get(high + PRINTED)
     ahead = found[high] > found[low] + MARGIN
     measured = f"{found[high]:.3f} and {found[low]:.3f}"

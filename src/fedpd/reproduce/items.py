@@ -1,4 +1,4 @@
-"""List the items in the order of the paper. Figures have the numbers of the journal version."""
+"""The list of items in the order of the paper. Figures have the numbers of the journal version."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,8 +11,8 @@ class Item(NamedTuple):
     """A figure, table or claim of the paper.
 
     Attributes:
-        title: What it is, in words.
-        run: Measures it.
+        title: A description of the item.
+        run: The function that measures it.
     """
 
     title: str
@@ -24,7 +24,7 @@ ITEMS: dict[str, Item] = {
     "fig1": Item("communications that may be skipped, against epsilon/delta^2", formulas.figure_1),
     "claim2.1": Item("no method needs fewer communications than 1/epsilon", claims.claim_1),
     "claim2.2": Item("FedAvg with a constant step may diverge", claims.claim_2),
-    "theorem1": Item("what FedPD with Oracle I guarantees", theorems.theorem_1),
+    "theorem1": Item("the guarantees of FedPD with Oracle I", theorems.theorem_1),
     "table2": Item("skip probability, linear and logarithmic", formulas.table_2),
     "fig2a": Item("stationarity against communications, weakly non-iid", curves.figure_2a),
     "fig2b": Item("stationarity against communications, strongly non-iid", curves.figure_2b),
@@ -34,7 +34,7 @@ ITEMS: dict[str, Item] = {
     "fig3b": Item("characters by writer: accuracy with skipped communications", handwriting.figure_3b),
     "fig4": Item("characters by writer: training, stochastic solvers", handwriting.figure_4),
     "fig5": Item("characters by writer: test, stochastic solvers", handwriting.figure_5),
-    "theorem3": Item("what FedPD with Oracle II guarantees", theorems.theorem_3),
-    "remarks": Item("remarks and constants that were found wrong", remarks.remarks),
-    "better": Item("beyond the paper: every method at its best step", better.better),
+    "theorem3": Item("the guarantees of FedPD with Oracle II", theorems.theorem_3),
+    "remarks": Item("wrong remarks and constants in the text", remarks.remarks),
+    "better": Item("beyond the paper: every method with its best step size", better.better),
 }

@@ -1,9 +1,10 @@
-"""Measure rows of Table 1: how communications grow as epsilon falls, on the hard instances of Claim 2.1.
+"""Measure rows of Table 1: how the number of communications grows as epsilon falls, on the hard instances of Claim 2.1.
 
 The instances have two agents, L = 1 and f(0) - inf f = 1; a chain of T links makes epsilon proportional to 1/T. The
-exponent is the slope of log(communications) against log(1/epsilon). A printed order is an upper bound, so a method
-agrees if its exponent is at most the printed one, and no less than the 1 of Claim 2.1, within 0.25. A row differs if
-its method never reached epsilon. Rows for strongly convex problems and for noisy gradients cannot be run here.
+exponent is the slope of log(communications) as a function of log(1/epsilon). A printed order is an upper bound. So a
+method agrees if its exponent is, within 0.25, at most the printed one and at least 1, the exponent of Claim 2.1. A row
+differs if its method never reached epsilon. Rows for strongly convex problems and for noisy gradients cannot be run
+here.
 """
 
 import math
@@ -19,8 +20,8 @@ from fedpd.theory import variance_reduction as vr
 from fedpd.theory.complexity import TABLE
 
 AGENTS, LINKS = 2, (8, 16, 32, 64)
-ROUNDS = 12  # times the links
-SLACK = 0.25  # of an exponent
+ROUNDS = 12  # rounds per link of the chain
+SLACK = 0.25  # the allowed error of an exponent
 
 
 def epsilon_of(links: int) -> float:
@@ -29,7 +30,7 @@ def epsilon_of(links: int) -> float:
 
 
 def table_1(session: Session) -> Findings:
-    """Check the exponents of the rows that can be run here, and what the last row leaves out."""
+    """Check the exponents of the rows that can be run here, and the factor that the last row leaves out."""
     needed: dict[str, list[float]] = {}
     for links in LINKS:
         epsilon = epsilon_of(links)
@@ -47,7 +48,7 @@ def table_1(session: Session) -> Findings:
 
 
 def exponent(epsilons: list[float], counts: list[float]) -> float:
-    """Return the slope of log(counts) against log(1/epsilon); NaN if a count is missing."""
+    """Return the slope of log(counts) as a function of log(1/epsilon); NaN if a count is missing."""
     return float(np.polyfit(-np.log(epsilons), np.log(counts), 1)[0]) if np.isfinite(counts).all() else math.nan
 
 

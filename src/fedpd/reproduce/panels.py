@@ -1,7 +1,8 @@
-"""Check the appendix's panels against samples, and what the text says of Figure 2, with the same runs.
+"""Check the panels of the appendix (stationarity over samples), and the text's conclusions from Figure 2.
 
-No values were read from these panels. The checks are what the text concludes from them. "Similar" is within a
-factor of 3, as elsewhere; "does not converge" is an end a hundred times above that of FedPD-GD at p = 0.
+Both use the runs of Figure 2. No values were read from these panels; the checks are the conclusions of the text.
+"Similar" means within a factor of 3, as elsewhere. "Does not converge" means that the last value is more than a hundred
+times that of FedPD-GD at p = 0.
 """
 
 import math
@@ -21,7 +22,7 @@ FAR = 100.0
 
 
 def weak_panel(session: Session) -> Findings:
-    """Check the runs of Figure 2(a) against samples."""
+    """Check the runs of Figure 2(a) as functions of the number of samples."""
     _, results = run_file(session, "fig2a")
     ends, shown = _ends(results), _shown(results)
     samples = {label: _samples(result) for label, result in shown.items()}
@@ -41,7 +42,7 @@ def weak_panel(session: Session) -> Findings:
 
 
 def strong_panel(session: Session) -> Findings:
-    """Check the runs of Figure 2(b) against samples."""
+    """Check the runs of Figure 2(b) as functions of the number of samples."""
     _, results = run_file(session, "fig2b")
     ends, shown = _ends(results), _shown(results)
     both = max(ends["FedPD-GD p=0"], ends["FedPD-VR"])
@@ -63,7 +64,7 @@ def _shown(results: Mapping[str, Result]) -> dict[str, Result]:
 
 
 def _ends(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return ||grad f||^2 at the end, the median of the seeds."""
+    """Return ||grad f||^2 at the end, as the median over the seeds."""
     return {
         label: float(np.median([run.history["stationarity"][-1] for run in result.runs]))
         for label, result in _shown(results).items()
@@ -75,7 +76,7 @@ def _samples(result: Result) -> float:
 
 
 def _similar(what: str, ends: Mapping[str, float], one: str, other: str, figure: str | None = None) -> Check:
-    """Check whether two ends are within a factor of 3, and quote the published curves of a figure."""
+    """Check whether two last values are within a factor of 3, and quote the published curves of a figure."""
     words = ""
     if figure is not None:
         curves = published(figure)

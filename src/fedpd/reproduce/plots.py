@@ -27,6 +27,6 @@ def lines_figure(
         axes.plot(*zip(*points, strict=True), "o", color="black", markersize=5, label=points_label)
     axes.set(xscale=scales[0], yscale=scales[1], xlabel=x, ylabel=y)
     clear_frame(axes)
-    ncols = 2 if max(map(len, lines)) > 20 else 3  # what fits
+    ncols = 2 if max(map(len, lines)) > 20 else 3  # as many columns as fit
     figure.legend(loc="outside lower center", ncols=ncols, frameon=False)
     return figure

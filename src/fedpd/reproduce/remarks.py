@@ -1,4 +1,4 @@
-"""Check remarks and constants of the text that were found wrong: what is printed, and what holds."""
+"""Check wrong remarks and constants of the text: compare the printed form with the corrected one."""
 
 import math
 
@@ -17,13 +17,13 @@ A = L * ETA
 
 
 def remarks(session: Session) -> Findings:
-    """Check all of them."""
+    """Check all remarks and constants."""
     found = (_rounds, _rule, _singularity, _matrix, _slope, _tanh, _chain_gap, _chain_gradient, _lower_bound)
     return Findings([check() for check in found], "formulas")
 
 
 def _rounds() -> Check:
-    """Check T for a target, from D_0 alone: the bound that the remark solves must be at most epsilon/2."""
+    """Check the remark's T for a target: the term of D_0 in the bound must be at most epsilon/2."""
     epsilon, gap = 1e-4, 1.0
     c_2 = printed.constants(L, ETA).C_2
     as_printed, corrected = 1 / (2 * c_2 * gap * epsilon), 2 * c_2 * gap / epsilon
@@ -55,7 +55,7 @@ def _rule() -> Check:
 
 
 def _singularity() -> Check:
-    """Check C(p) at p = (1 - 2a)/(1 + a), where numerator and denominator vanish, as printed and by its limit."""
+    """Check C(p) at p = (1 - 2a)/(1 + a), where numerator and denominator are 0, as printed and as a limit."""
     p = (1 - 2 * A) / (1 + A)
     numerator = (1 - ((p * (1 + A) + A) / (1 - A)) ** (1 / (1 - p))) ** 2 * p * (p**2 * (3 + A) ** 2 + 4)
     with np.errstate(all="ignore"):
@@ -64,7 +64,7 @@ def _singularity() -> Check:
     return Check(
         f"C(p)/eta at p = (1 - 2 L eta)/(1 + L eta) = {p:.3f}",
         f"0/0, in floating point {as_printed:.3g}",
-        f"{near[1]:.4f}, and {near[0]:.4f} and {near[2]:.4f} beside it",
+        f"{near[1]:.4f}, and {near[0]:.4f} and {near[2]:.4f} next to it",
         outcome(abs(as_printed / near[1] - 1) < 1e-3, max(near) / min(near) < 1 + 1e-3),
         "Removable: the quotient's root is 1/((1-p)(1-L eta)).",
     )
@@ -84,7 +84,7 @@ def _matrix() -> Check:
 
 
 def _slope() -> Check:
-    """Check Appendix A: v = e^z/(1+e^z)^2 lies in (0, 1), from which delta follows."""
+    """Check Appendix A's claim that v = e^z/(1+e^z)^2 lies in (0, 1), from which delta follows."""
     z = np.linspace(-20, 20, 100_001)
     largest = float((np.exp(z) / (1 + np.exp(z)) ** 2).max())
     return Check(
@@ -97,7 +97,7 @@ def _slope() -> Check:
 
 
 def _tanh() -> Check:
-    """Check Appendix A: tanh z = 2/(1 + e^{2z}) - 1."""
+    """Check Appendix A's claim that tanh z = 2/(1 + e^{2z}) - 1."""
     z = 0.7
     as_printed, corrected = 2 / (1 + math.exp(2 * z)) - 1, 1 - 2 / (1 + math.exp(2 * z))
     return Check(
@@ -122,7 +122,7 @@ def _chain_gap() -> Check:
 
 
 def _chain_gradient() -> Check:
-    """Check Theorem B.1: ||grad f||^2/epsilon where x[T+1] = 0 and all other entries are large."""
+    """Check Theorem B.1: measure ||grad f||^2/epsilon at an x with x[T+1] = 0 and large other entries."""
     N = T = 8
     x = np.full(T + 1, 1e4)
     x[-1] = 0.0

@@ -1,4 +1,4 @@
-"""Run an item's experiment file in a folder of its own, and report its progress.
+"""Run an item's experiment file in its own folder, and report its progress.
 
 DIR/runs/NAME/       a run folder like any other (`fedpd report DIR/runs/fig2a` works), resumed if it was interrupted
 DIR/NAME.png         the item's figure
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from fedpd.base.checks import FedpdError, TheoryWarning
-from fedpd.base.progress import StepFunction
+from fedpd.base.progress import Event, StepFunction
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
 from fedpd.experiments.runner import Result
@@ -25,25 +25,25 @@ Rows = Sequence[Sequence[str]]
 
 
 class Session(NamedTuple):
-    """Where items run.
+    """The folder, the data and the progress function of a reproduction.
 
     Attributes:
         folder: The folder for results and runs.
-        tell: Called with the progress.
-        data: Handwriting that the user has, for Figures 3 to 5.
+        on_progress: Called with the progress.
+        data: The user's handwriting data, for Figures 3 to 5.
     """
 
     folder: Path
-    tell: StepFunction
+    on_progress: StepFunction
     data: Path | None = None
 
 
 class Findings(NamedTuple):
-    """What an item found.
+    """The results of an item.
 
     Attributes:
         checks: The comparisons that its verdict follows from.
-        scale: What was run, if the paper ran something else.
+        scale: The size of the runs, if it differs from the paper's.
         figure: Its figure.
         table: More numbers, headings first.
     """
@@ -55,7 +55,7 @@ class Findings(NamedTuple):
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:
-    """Return an item's experiment file, with values for what it leaves open."""
+    """Return the text of an item's experiment file, with its placeholders filled in."""
     text = files("fedpd.reproduce").joinpath("experiments", f"{name}.toml").read_text(encoding="utf-8")
     return Template(text).substitute(values)
 
@@ -66,13 +66,13 @@ def run_file(
     """Run an item's experiment file, or resume it, and return the experiment and its results by label.
 
     Args:
-        session: Where it runs.
+        session: The session.
         name: The name of the file.
-        values: Values for what the file leaves open.
+        values: Values for the placeholders of the file.
         into: The name of the run folder, if a file is run with several values.
 
     Raises:
-        FedpdError: The folder holds a run of another experiment file.
+        FedpdError: If the folder holds a run of another experiment file.
     """
     text = experiment_text(name, values)
     into = into or name
@@ -82,12 +82,16 @@ def run_file(
         run_folder.create(folder, text)
     elif stored.read_text(encoding="utf-8") != text:
         raise FedpdError(
-            f"{folder}: holds a run of another experiment file, and runs are never mixed. "
+            f"{folder}: holds a run of another experiment file, and fedpd does not mix runs. "
             "Give another --out, or remove the folder."
         )
     plan = experiment.parse(text)
     rounds = plan.settings.rounds
+
+    def listen(event: Event) -> None:
+        session.on_progress(f"{into} {event.what}", int(event.done), rounds)
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TheoryWarning)  # the paper's own steps are beyond its theorem
-        found = runner.run(plan, folder, lambda event: session.tell(f"{into} {event.what}", int(event.done), rounds))
+        warnings.simplefilter("ignore", TheoryWarning)  # the theorem does not cover the paper's own steps
+        found = runner.run(plan, folder, listen)
     return plan, {result.label: result for result in found}

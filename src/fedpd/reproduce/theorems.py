@@ -1,7 +1,7 @@
-"""Run Theorems 1 and 3: the mean of ||grad f||^2 over the rounds against the bound as printed and as proved.
+"""Check Theorems 1 and 3: compare the mean of ||grad f||^2 over the rounds with the printed and the proved bound.
 
-A bound is checked at every T of the run. Each theorem is tried on an ordinary problem, and from a minimiser of f, where
-the printed bound has only the errors of the local solves. A printed bound that is infinite claims nothing.
+fedpd checks a bound at every T of the run. It tries each theorem on an ordinary problem, and from a minimiser of f,
+where the printed bound has only the errors of the local solves. An infinite printed bound claims nothing.
 """
 
 import math
@@ -29,7 +29,7 @@ def running_means(stationarity: np.ndarray) -> np.ndarray:
 
 
 def theorem_1(session: Session) -> Findings:
-    """Check case I on quadratics, and from a minimiser."""
+    """Check case I of Theorem 1 on quadratics, and from a minimiser."""
     plan, results = run_file(session, "theorem1")
     problem = plan.problem
     gap = theory.objective(problem, problem.start) - theory.objective(problem, problem.answer.minimiser)
@@ -55,7 +55,7 @@ def theorem_1(session: Session) -> Findings:
 
 
 def theorem_3(session: Session) -> Findings:
-    """Check Oracle II on logistic regression, and from a minimiser."""
+    """Check Theorem 3 on logistic regression, and from a minimiser."""
     schedule = (ITERATIONS, REFRESH, 1)
     steps: dict[str, Any] = {"iterations": ITERATIONS, "refresh": REFRESH}
     problem = experiment.parse(experiment_text("theorem3", steps | {"eta": 1.0, "gamma": 1.0})).problem
@@ -86,7 +86,7 @@ def theorem_3(session: Session) -> Findings:
 
 
 def _from_minimiser(oracle: Oracle) -> np.ndarray:
-    """Return ||grad f||^2 along FedPD from f's minimiser 0, with f_i of curvatures 1 and 0.2 and opposite gradients."""
+    """Return ||grad f||^2 of FedPD from f's minimiser 0; the f_i have curvatures 1 and 0.2 and opposite gradients."""
     problem = problems.quadratic(np.array([[[1.0]], [[0.2]]]), np.array([[1.0], [-1.0]]))
     run = simulate(algorithms.fedpd(eta=0.3, oracle=oracle), problem, rounds=5, progress=False)
     return run.history["stationarity"]

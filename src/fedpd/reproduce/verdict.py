@@ -1,13 +1,13 @@
-"""Judge comparisons. An item is a list of checks, and its verdict follows from them alone:
+"""Judge comparisons. An item is a list of checks, and only they determine its verdict:
 
     every check agrees                           reproduced
     some only after a correction, none differs   reproduced with a correction
     some differ                                  not reproduced
     nothing was checked                          not run
 
-A check agrees if what is printed holds. It is corrected if what is printed does not hold, and a stated correction (a
-unit, a constant, a setting that the text leaves out) does. Both come from measured numbers; no verdict is stored in the
-code.
+A check agrees if the printed statement holds. It is corrected if the printed statement does not hold, but a stated
+correction of it (a unit, a constant, a setting that the text leaves out) does. Both come from measured numbers; no
+verdict is stored in the code.
 """
 
 import math
@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-FACTOR = 3.0  # within which a measured curve counts as the published one
+FACTOR = 3.0  # a measured curve within this factor counts as the published one
 
 
 class Outcome(StrEnum):
-    """What a check found."""
+    """The outcome of a check."""
 
     AGREES = "agrees"
     CORRECTED = "corrected"
@@ -64,14 +64,14 @@ def judge(checks: Iterable[Check]) -> Verdict:
 
 
 def outcome(printed: bool, corrected: bool = False) -> Outcome:
-    """Return the outcome of a check whose printed form holds, or only its corrected one, or neither."""
+    """Return the outcome of a check: whether its printed form holds, or only its corrected form, or neither."""
     if printed:
         return Outcome.AGREES
     return Outcome.CORRECTED if corrected else Outcome.DIFFERS
 
 
 def ratio(measured: float, published: float) -> float:
-    """Return the larger of two numbers over the smaller; infinite if one is not positive or not finite."""
+    """Return the larger of two numbers divided by the smaller; infinite if one is not positive or not finite."""
     if not (measured > 0 and published > 0 and math.isfinite(measured) and math.isfinite(published)):
         return math.inf
     return max(measured / published, published / measured)
@@ -83,5 +83,5 @@ def worst_ratio(measured: Sequence[float], published: Sequence[float]) -> float:
 
 
 def numbers(values: Iterable[float], form: str = ".1e") -> str:
-    """Return a row of numbers as text, with "none" for those that a run never reached."""
+    """Return numbers as text, with "none" for values that a run never reached."""
     return ", ".join(f"{value:{form}}" if math.isfinite(value) else "none" for value in values)

@@ -22,8 +22,8 @@ STYLES = {
     Outcome.CORRECTED: "yellow",
     Outcome.DIFFERS: "red",
 }
-RULES = """A check *agrees* if what is printed holds, is *corrected* if only a stated correction of it does, and
-*differs* if neither does. An item is reproduced if all its checks agree, reproduced with a correction if none differs,
+RULES = """A check *agrees* if the printed statement holds, is *corrected* if only a stated correction of it holds, and
+*differs* if neither holds. An item is reproduced if all its checks agree, reproduced with a correction if none differs,
 and not reproduced otherwise. A curve counts as the published one if it is within a factor of 3 of every value."""
 
 
@@ -55,7 +55,7 @@ def checks_table(item: "Reproduction") -> Table:
 
 
 def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
-    """Return the verdicts as Markdown, then each item with its checks, reasons and figure."""
+    """Return Markdown with all verdicts, then each item with its checks, reasons and figure."""
     lines = ["# The paper, reproduced", "", RULES, "", "| item | what | verdict |", "| --- | --- | --- |"]
     lines += [f"| [{item.name}](#{_anchor(item.name)}) | {_cell(item.title)} | {item.verdict} |" for item in items]
     for item in items:

@@ -1,14 +1,14 @@
-"""The paper's theory, corrected and computed for a problem: its constants, its rates, when to communicate.
+"""The paper's theory with corrections, computed for a problem: constants, rates, and how often to communicate.
 
 - `constants`: L and delta as plain numbers
 - `curvature`: L of each f_i, of f and of the samples, exact or estimated, and how it was found
-- `dissimilarity`: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, where they can be measured
+- `dissimilarity`: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured at given models
 - `examples`: delta of the cost functions in the paper's Appendix A
 - `printed`: Theorem 1 as printed, with C(p)
-- `rates`: Theorem 1 as proved, FedPD with Oracle I
-- `variance_reduction`: Theorem 3, FedPD with Oracle II
-- `skipping`: beyond the paper, the rate of corrected skipping on quadratics, and where it wins
-- `fedavg`: Claim D.1, FedAvg with diminishing steps
+- `rates`: Theorem 1 as proved, for FedPD with Oracle I
+- `variance_reduction`: Theorem 3, for FedPD with Oracle II
+- `skipping`: not in the paper: the rate of corrected skipping on quadratics, and the settings in which it wins
+- `fedavg`: Claim D.1, for FedAvg with diminishing steps
 - `complexity`: Table 1
 """
 

@@ -1,9 +1,9 @@
-"""Table 1: what methods need until ||grad f||^2 <= epsilon, up to constants, as functions of epsilon.
+"""Table 1: the cost of methods until ||grad f||^2 <= epsilon, up to constants, as functions of epsilon.
 
-The rows are the paper's claims; those of other methods come from their own papers and are not checked here.
-docs/theory/rates.md says what the table leaves out of FedPD's rows: C_9 of FedPD-VR grows as (Q + sqrt(Q I/B)) L, so
-that with the paper's choice of I and B its samples are O(M + Q sqrt(M N)/epsilon), and (1-p) of FedPD-GD and -SGD is
-proved only for p < rates.max_skip_probability(L, eta).
+The rows are the paper's claims. The rows of other methods come from their own papers and are not checked here. The
+table leaves two things out of FedPD's rows (docs/theory/rates.md). C_9 of FedPD-VR grows as (Q + sqrt(Q I/B)) L, so
+that with the paper's choice of I and B it needs O(M + Q sqrt(M N)/epsilon) samples. The factor (1-p) of FedPD-GD and
+-SGD is proved only for p < rates.max_skip_probability(L, eta).
 """
 
 import math
@@ -42,13 +42,13 @@ class Order(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a method assumes beyond smoothness, and what it needs.
+    """A row of Table 1: the assumptions of a method beyond smoothness, and its cost.
 
     Attributes:
         method: The name of the method.
         reference: Its authors and year.
-        convexity: "SC" strongly convex, "C" convex, "NC" none.
-        non_iid: The heterogeneity that it allows: "0" none, "any", "delta" bounded by Assumption 5, or by Assumption 4.
+        convexity: "SC" strongly convex, "C" convex, "NC" non-convex.
+        non_iid: The heterogeneity that it allows: "0" none, "any", "delta" by Assumption 5, or "Assumption 4".
         bounded_gradients: Whether it assumes bounded gradients.
         rounds: RC, the rounds of communication.
         updates: LC, the local updates.
@@ -112,7 +112,7 @@ TABLE = (
 
 
 def table(epsilon: float, *, samples: int = 1, iterations: int = 1, p: float = 0.0) -> tuple[Complexity, ...]:
-    """Return Table 1 at a target epsilon. These are orders, so only ratios mean something.
+    """Return Table 1 at a target epsilon. The values are orders without constants, so compare only their ratios.
 
     Args:
         epsilon: The target for ||grad f||^2, in (0, 1).
@@ -121,9 +121,9 @@ def table(epsilon: float, *, samples: int = 1, iterations: int = 1, p: float = 0
         p: The probability of skipping a communication, in [0, 1).
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
-    below("epsilon", epsilon, 1, "Orders in 1/epsilon say something of small epsilon only")
-    count("samples", samples, "samples is M, of all agents together")
-    count("iterations", iterations, "iterations is Q, the local steps of a round")
+    below("epsilon", epsilon, 1, "Orders in 1/epsilon are meaningful only for small epsilon")
+    count("samples", samples, "samples is M, the number of samples of all agents")
+    count("iterations", iterations, "iterations is Q, the number of local steps per round")
     if not 0 <= p < 1:
         refuse("p", p, "must lie in [0, 1)", "p is the probability of skipping a communication")
     setting = Setting(epsilon, samples, iterations, p)

@@ -1,4 +1,4 @@
-"""The conditions of Theorem 1, and what its printed and its proved form share."""
+"""The conditions of Theorem 1, and the common parts of its printed and its proved form."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from numbers import Real
 from fedpd.base.checks import at_least, at_most, below, count, positive, refuse
 
 SMOOTHNESS = "L is the smoothness of the f_i; theory.smoothness(problem) finds it"
-ETA = "Theorem 1 asks for eta < max_eta(L)"
-ACCURACY = "epsilon_1 bounds ||grad L_i||^2 after a local solve; 0 is an exact one"
+ETA = "Theorem 1 needs eta < max_eta(L)"
+ACCURACY = "epsilon_1 is an upper bound of ||grad L_i||^2 after a local solve; 0 is an exact solve"
 
 
 def max_eta(L: float) -> float:
-    """Return the bound of Theorem 1: eta must be below (sqrt(5) - 1)/(4L).
+    """Return (sqrt(5) - 1)/(4L). Theorem 1 needs an eta below it.
 
     Args:
         L: The smoothness of the f_i.
@@ -33,8 +33,8 @@ def allowed_product(L: float, eta: float) -> float:
 
 
 def weak_convexity(nonconvexity: float | None, L: float, eta: float) -> float:
-    """Return m eta, where f_i + (m/2)||x||^2 is convex; None stands for m = L, which always holds."""
-    remedy = "nonconvexity is 0 for convex f_i, and L at most"
+    """Return m eta, where f_i + (m/2)||x||^2 is convex; None means m = L, which always holds."""
+    remedy = "nonconvexity is 0 for convex f_i, and at most L"
     if nonconvexity is None:
         return L * eta
     at_least("nonconvexity", nonconvexity, 0, remedy)
@@ -56,34 +56,34 @@ def check_heterogeneity(delta: float) -> float:
 
 
 def accuracy_ratio(epsilon: float, delta: float) -> float:
-    """Return epsilon/delta^2, without overflow on the way."""
+    """Return epsilon/delta^2, computed without overflow."""
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     return math.inf if check_heterogeneity(delta) == 0 else epsilon / delta / delta
 
 
 def start_gradients(gradients: float | None, gap: float, L: float, delta: float) -> float:
-    """Return mean_i ||grad f_i(x^0)||^2 as given, or else a bound of it.
+    """Return mean_i ||grad f_i(x^0)||^2 if it is given, else an upper bound of it.
 
     The mean is ||grad f(x^0)||^2 + mean_i ||grad (f_i - f)(x^0)||^2 <= 2 L D_0 + delta^2.
     """
     if gradients is not None:
         return at_least("gradients", gradients, 0, "gradients is mean_i ||grad f_i(x^0)||^2")
     if math.isinf(check_heterogeneity(delta)):
-        refuse("gradients", gradients, "must be given where delta is infinite", "It is mean_i ||grad f_i(x^0)||^2")
+        refuse("gradients", gradients, "is needed if delta is infinite", "Give mean_i ||grad f_i(x^0)||^2")
     return 2 * L * gap + delta**2
 
 
 def check_setting(T: int, gap: float, epsilon_1: float, agents: int | None) -> None:
-    """Refuse a number of rounds, a gap, an accuracy or a number of agents that makes no sense."""
+    """Check the number of rounds, the gap, the accuracy and the number of agents."""
     count("T", T, "T is the number of rounds")
-    at_least("gap", gap, 0, "gap bounds f(x^0) - inf f from above")
+    at_least("gap", gap, 0, "gap is an upper bound of f(x^0) - inf f")
     at_least("epsilon_1", epsilon_1, 0, ACCURACY)
     if agents is not None:
         count("agents", agents, "agents is N")
 
 
 def skipping_term(p: float, factor: float, delta: float, epsilon_1: float) -> float:
-    """Return factor (delta^2 + eps_1); 0 if nothing is skipped (for any delta) or agents are equal (for any factor)."""
+    """Return factor (delta^2 + eps_1), or 0 if p = 0 (for any delta) or agents are equal (for any factor)."""
     difference = check_heterogeneity(delta) ** 2 + epsilon_1
     return factor * difference if p and difference else 0.0
 

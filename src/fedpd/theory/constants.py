@@ -1,6 +1,6 @@
 """The constants of a problem as plain numbers: smoothness L and heterogeneity delta.
 
-`curvature` and `dissimilarity` say how they were found, and have the other constants of Assumptions 1 to 5.
+`curvature` and `dissimilarity` also say how they found them, and have the other constants of Assumptions 1 to 5.
 """
 
 import jax
@@ -16,11 +16,11 @@ from fedpd.theory.dissimilarity import gradient_dissimilarity
 
 
 def smoothness(problem: Problem, *, iterations: int = 50) -> float:
-    """Return L: exact where the problem knows it (quadratics, logistic regression), estimated elsewhere.
+    """Return L, which is exact for quadratics and logistic regression, and an estimate for other problems.
 
-    The estimate is the largest |eigenvalue| of any Hessian of f_i at the start, by power iteration on Hessian-vector
-    products: a lower bound of the true L, which is a supremum over all x; NaN where a Hessian is NaN.
-    `estimate_smoothness` looks at more points.
+    The estimate is the largest |eigenvalue| of the Hessians of the f_i at the start, found by power iteration on
+    Hessian-vector products. It is a lower bound of the true L, which is a supremum over all x. It is NaN if a Hessian
+    is NaN. `estimate_smoothness` uses more points.
 
     Args:
         problem: The problem.
@@ -34,7 +34,7 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
-    count("iterations", iterations, "Give the power iterations, e.g. 50")
+    count("iterations", iterations, "Give the number of power iterations, e.g. 50")
     functions = Functions.of(problem)
     with scope(problem.double):
         each, _ = agent_curvature(functions, arrays(problem), Vector(problem.start), iterations, TOLERANCE)
@@ -42,10 +42,10 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
 
 
 def heterogeneity(problem: Problem) -> float:
-    """Return delta of Assumption 5: exact where the problem knows it (it may be infinite), else measured at the start.
+    """Return delta of Assumption 5: the exact value if the problem has it (it may be infinite), else a measured one.
 
-    The measured value is max_i ||grad f_i(x^0) - grad f(x^0)||, a lower bound of delta, which is a supremum over all x.
-    `similarity` looks at more points, and at pairs of agents.
+    The measured value is max_i ||grad f_i(x^0) - grad f(x^0)|| at the start, a lower bound of delta, which is a
+    supremum over all x. `similarity` uses more points, and also compares pairs of agents.
 
     Args:
         problem: The problem.

@@ -1,4 +1,4 @@
-"""The smoothness L of Assumption 1: exact for the problems that are known in closed form, estimated for any other."""
+"""The smoothness L of Assumption 1: exact for quadratics and logistic regression, estimated for other problems."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,26 +18,26 @@ from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
 from fedpd.theory.points import Progress, check_finite, places
 
-TOLERANCE = 1e-6  # relative growth of the estimate below which power iteration has converged
-LEAST = 8  # iterations before that is believed: a start that hardly sees the largest eigenvalue grows slowly at first
-TOGETHER = 16  # samples whose Hessians are multiplied at once
+TOLERANCE = 1e-6  # power iteration has converged when the estimate grows by less than this, relatively
+LEAST = 8  # smallest number of iterations: a start almost orthogonal to the eigenvector grows slowly at first
+TOGETHER = 16  # number of samples whose Hessians are multiplied at once
 
 Part = Callable[..., tuple[Array, Array]]  # (functions, shard, x, iterations, tolerance) -> (values, iterations taken)
 
 
 class Smoothness(NamedTuple):
-    """The L of the f_i, of f and of the samples; estimates include the safety factor.
+    """The smoothness of the f_i, of f and of the samples; estimates include the safety factor.
 
     Attributes:
         value: L of all f_i, the largest of per_agent.
         per_agent: (N,) L_i of f_i.
-        average: L of f = mean_i f_i; None: not asked for.
-        per_sample: The largest L of any w_i |D_i| F(.; xi), by default of any F(.; xi); None: not asked for.
+        average: L of f = mean_i f_i; None: not computed.
+        per_sample: The largest L of all w_i |D_i| F(.; xi), by default of all F(.; xi); None: not computed.
         exact: Whether these are the suprema over all x.
-        points: The number of points at which Hessians were taken; 0 where exact.
-        iterations: The most iterations that any power iteration took; 0 where exact.
-        safety: The safety factor; 1 where exact.
-        how: What the numbers are, in a sentence.
+        points: The number of points at which Hessians were taken; 0 if exact.
+        iterations: The largest number of iterations of a power iteration; 0 if exact.
+        safety: The safety factor; 1 if exact.
+        how: A sentence that says how the numbers were found.
     """
 
     value: float
@@ -55,7 +55,7 @@ class Smoothness(NamedTuple):
 
 
 def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
-    """Return `exact_smoothness` where the problem is known in closed form, else `estimate_smoothness`.
+    """Return `exact_smoothness` if there is a closed form for the problem, else `estimate_smoothness`.
 
     Args:
         problem: The problem.
@@ -65,16 +65,17 @@ def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
 
 
 def exact_smoothness(problem: Problem) -> Smoothness | None:
-    """Return the suprema over all x of `problems.quadratic` and `problems.penalized_logistic`, else None.
+    """Return the suprema over all x for `problems.quadratic` and `problems.penalized_logistic`, else None.
 
-    Quadratic: the largest |eigenvalue| of H_i, of mean_i H_i, of any sample's H. Logistic: the largest eigenvalue of
-    A_i^T A_i/(4 n_i), of its mean over i, and of a a^T/4, each plus the penalty's 2 alpha beta; reached at x = 0, where
-    every sigmoid has its largest slope 1/4 and the penalty its largest curvature.
+    For quadratics it is the largest |eigenvalue| of H_i, of mean_i H_i, and of each sample's H. For logistic regression
+    it is the largest eigenvalue of A_i^T A_i/(4 n_i), of its mean over i, and of a a^T/4, each plus 2 alpha beta for
+    the penalty. The supremum is reached at x = 0, where every sigmoid has its largest slope 1/4 and the penalty its
+    largest curvature.
 
     Args:
         problem: The problem.
     """
-    if problem.answer.smoothness is None:  # a problem of the user's own, whatever its name
+    if problem.answer.smoothness is None:  # the user's own problem, which may have any name
         return None
     if problem.name == "quadratic":
         return _exact_quadratic(problem)
@@ -92,7 +93,7 @@ def _exact_quadratic(problem: Problem) -> Smoothness:
     def largest(matrices: np.ndarray) -> np.ndarray:
         return np.abs(np.linalg.eigvalsh(matrices)).max(-1)
 
-    # One sample an agent is the rule, and then f_i is its sample.
+    # Quadratics usually have one sample per agent, and then f_i is its sample.
     of_agents = largest(each)
     of_samples = of_agents if hessians.shape[1] == 1 else largest(hessians)
     how = "exact, for all x: the largest |eigenvalue| of the Hessians, which are constant"
@@ -123,7 +124,7 @@ def signed_features(problem: Problem) -> list[np.ndarray]:
 
 
 def _penalty_curvature(problem: Problem) -> float:
-    """Return 2 alpha beta, the curvature of beta sum_d alpha x_d^2/(1 + alpha x_d^2) at 0, where |it| is largest."""
+    """Return 2 alpha beta, the curvature of beta sum_d alpha x_d^2/(1 + alpha x_d^2) at 0, the largest in modulus."""
     if problem.penalty is None:
         return 0.0
     with scope(True):
@@ -147,26 +148,26 @@ def estimate_smoothness(
 ) -> Smoothness:
     """Return the largest |eigenvalue| of the Hessians at some points, times `safety`.
 
-    L is a supremum over all x, and power iteration approaches an eigenvalue from below, so the numbers before the
+    L is a supremum over all x, and power iteration approaches an eigenvalue from below. So the numbers before the
     safety factor are lower bounds of L (up to rounding).
 
     Args:
         problem: The problem.
-        points: Models, for example along a run; None: the start.
-        radius: The distance from the points within which random models are drawn.
-        samples: The number of random models that are added to the points.
-        seed: The seed of these draws.
+        points: Models, for example from a run; None: the start.
+        radius: The largest distance of random models from the points.
+        samples: The number of random models to add to the points.
+        seed: The seed of the random models.
         iterations: The largest number of power iterations.
-        tolerance: Power iteration stops where an iteration adds less than this, relatively.
+        tolerance: Power iteration stops when the estimate grows by less than this, relatively.
         safety: The factor, at least 1.
         average: Whether to estimate the L of f too, which costs as much as that of all f_i.
-        per_sample: Whether to estimate the L of every sample too: as many gradients again, but few at a time, which is
-            slower.
-        progress: Called with (done, in all) after each point and each of these parts of the work.
+        per_sample: Whether to estimate the L of every sample too. It needs as many gradients again, and is slower
+            because it computes few at a time.
+        progress: Called with (done, total) after each point and each of these parts of the work.
     """
-    count("iterations", iterations, "Give the power iterations, e.g. 50")
+    count("iterations", iterations, "Give the number of power iterations, e.g. 50")
     at_least("tolerance", tolerance, 0, "Give a relative growth, e.g. 1e-6")
-    at_least("safety", safety, 1, "1 leaves the lower bound as it is, 1.1 adds a tenth")
+    at_least("safety", safety, 1, "1 returns the lower bound itself, 1.1 adds a tenth")
     where = places(problem, points, radius, samples, seed)
     parts = [agent_curvature, *[_of_f] * average, *[_of_samples] * per_sample]
     found, most = _over_points(problem, where.models, parts, (iterations, tolerance), progress)
@@ -179,7 +180,7 @@ def estimate_smoothness(
 def _over_points(
     problem: Problem, models: list[Tree], parts: Sequence[Part], limits: tuple[int, float], progress: Progress | None
 ) -> tuple[dict[Part, np.ndarray], int]:
-    """Return the largest values that each part finds at any of the models, and the most iterations that it took."""
+    """Return the largest values of each part over all models, and the largest number of iterations."""
     functions, most = Functions.of(problem), 0
     found: dict[Part, list[np.ndarray]] = {part: [] for part in parts}
     with scope(problem.double):
@@ -197,7 +198,7 @@ def _over_points(
 
 
 def _sentence(problem: Problem, where: str, iterations: int, safety: float) -> str:
-    """Return what an estimate is, in a sentence."""
+    """Return a sentence that says how an estimate was found."""
     what = f"largest |eigenvalue| of the Hessians of the {problem.agents} f_i {where}"
     what = f"{what}, by up to {iterations} power iterations"
     if safety == 1:
@@ -210,8 +211,8 @@ def power_iteration(
 ) -> tuple[Array, Array]:
     """Return the largest |eigenvalue| of a symmetric H, given v -> H v, and the number of iterations.
 
-    v = Hv/||Hv||, and ||Hv|| is the estimate. It never exceeds the largest |eigenvalue|, never falls from one iteration
-    to the next (by Cauchy-Schwarz), and converges also where lambda and -lambda are both eigenvalues: there the
+    v = Hv/||Hv||, and ||Hv|| is the estimate. It never exceeds the largest |eigenvalue| and never falls from one
+    iteration to the next (by Cauchy-Schwarz). It converges also if lambda and -lambda are both eigenvalues, where the
     Rayleigh quotient v^T H v may be anything in between.
     """
 
@@ -233,7 +234,7 @@ def power_iteration(
 
 
 def direction(x: Vector) -> Vector:
-    """Return where power iterations start: random, always the same for models of the same shape."""
+    """Return the start of power iterations, a random vector that is the same for all models of the same shape."""
     leaves, structure = jax.tree.flatten(x)
     keys = jax.random.split(jax.random.key(0), len(leaves))
     drawn = [jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
@@ -244,9 +245,9 @@ def direction(x: Vector) -> Vector:
 def agent_curvature(
     functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any
 ) -> tuple[Array, Array]:
-    """Return (N,) largest |eigenvalues| of the Hessians of the f_i at x, and the iterations.
+    """Return (N,) largest |eigenvalues| of the Hessians of the f_i at x, and the numbers of iterations.
 
-    One agent after another, each linearised once for all its iterations.
+    It takes one agent after another, and linearises its gradient once for all iterations.
     """
     v = direction(x)
 
@@ -259,9 +260,9 @@ def agent_curvature(
 
 @partial(jax.jit, static_argnames="functions")
 def _of_f(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any) -> tuple[Array, Array]:
-    """Return the largest |eigenvalue| of the Hessian of f = mean_i f_i at x, and the iterations.
+    """Return the largest |eigenvalue| of the Hessian of f = mean_i f_i at x, and the number of iterations.
 
-    Not linearised: that would keep what every agent's gradient computes.
+    It does not linearise the gradients, because that would keep the intermediate results of all agents in memory.
     """
     layout = Layout(len(shard.agent), parallel=False, mesh=None)
 
@@ -276,9 +277,9 @@ def _of_f(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolera
 
 @partial(jax.jit, static_argnames="functions")
 def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, tolerance: Any) -> tuple[Array, Array]:
-    """Return (N,) the largest |eigenvalue| of any of an agent's samples at x, and the iterations.
+    """Return (N,) the largest |eigenvalue| over each agent's samples at x, and the numbers of iterations.
 
-    Padding repeats samples, which changes no maximum.
+    Padding repeats samples, which does not change the maximum.
     """
     v = direction(x)
 
@@ -297,10 +298,10 @@ def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, 
 
 
 def local_smoothness(functions: Functions, layout: Layout, shard: Shard, x: Vector, iterations: int = 10) -> Array:
-    """Return max_i of the largest |eigenvalue| of the Hessian of f_i at x, from below, by a few power iterations.
+    """Return a lower bound of max_i of the largest |eigenvalue| of the Hessian of f_i at x, from few power iterations.
 
-    It works under any layout, so that a run can record how the curvature changes. A padding agent repeats a Hessian,
-    which changes no maximum.
+    It works under any layout, so that a run can record the curvature. A padding agent repeats a Hessian, which does not
+    change the maximum.
     """
     v = direction(x)
 

@@ -1,4 +1,4 @@
-"""How much the agents' gradients differ: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured."""
+"""Measures how much the agents' gradients differ: delta of Assumption 5, B of Assumption 4 and G of Assumption 3."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -20,7 +20,7 @@ from fedpd.theory.points import Places, Progress, check_finite, places
 
 
 class Profile(NamedTuple):
-    """How much the gradients differ at P points; every field is (P,).
+    """The differences between the gradients at P points; every field is (P,).
 
     Attributes:
         pairwise: max_ij ||grad f_i - grad f_j||.
@@ -41,18 +41,18 @@ class Profile(NamedTuple):
 
 
 class Similarity(NamedTuple):
-    """The largest values over the points measured: lower bounds of the paper's constants, which hold for all x.
+    """The largest values over the measured points, which are lower bounds of the paper's constants (for all x).
 
     The two delta of Assumption 5 are different numbers: pairwise <= 2 centred, and centred <= (N-1)/N pairwise.
 
     Attributes:
         pairwise: delta of Assumption 5 for pairs, max_ij ||grad f_i - grad f_j||.
         centred: delta of Assumption 5 for the mean, max_i ||grad f_i - grad f||.
-        B: Of Assumption 4, sum_i ||grad f_i||^2 <= B^2 ||grad f||^2 where ||grad f||^2 > epsilon. It is at least
-            sqrt(N), and sqrt(N) only where all gradients are equal; None where no point has ||grad f||^2 > epsilon.
-        G: Of Assumption 3, ||grad f_i|| <= G.
+        B: B of Assumption 4, sum_i ||grad f_i||^2 <= B^2 ||grad f||^2 where ||grad f||^2 > epsilon. It is at least
+            sqrt(N), with equality only if all gradients are equal; None if no point has ||grad f||^2 > epsilon.
+        G: G of Assumption 3, ||grad f_i|| <= G.
         points: The number of points.
-        how: What the numbers are, in a sentence.
+        how: A sentence that says how the numbers were found.
     """
 
     pairwise: float
@@ -77,12 +77,12 @@ def similarity(
 
     Args:
         problem: The problem.
-        points: Models, for example along a run; None: the start.
-        radius: The distance from the points within which random models are drawn.
-        samples: The number of random models that are added to the points.
-        seed: The seed of these draws.
-        epsilon: B is taken over the points with ||grad f||^2 > epsilon.
-        progress: Called with (done, in all) after each point.
+        points: Models, for example from a run; None: the start.
+        radius: The largest distance of random models from the points.
+        samples: The number of random models to add to the points.
+        seed: The seed of the random models.
+        epsilon: B is the largest value over the points with ||grad f||^2 > epsilon.
+        progress: Called with (done, total) after each point.
     """
     at_least("epsilon", epsilon, 0, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     where = places(problem, points, radius, samples, seed)
@@ -90,19 +90,19 @@ def similarity(
     counts = at.stationarity > epsilon
     B = float(np.sqrt(np.max(at.squares[counts] / at.stationarity[counts]))) if counts.any() else None
     beyond = f"with ||grad f||^2 > {epsilon:g}"
-    of_B = f"no B, as there is none {beyond}" if B is None else f"B over the {counts.sum()} {beyond}"
+    of_B = f"no B, because no point is {beyond}" if B is None else f"B over the {counts.sum()} {beyond}"
     how = f"largest values of the gradients of the {problem.agents} f_i {where.words}: lower bounds; {of_B}"
     pairwise, centred, G = (float(np.max(column)) for column in (at.pairwise, at.centred, at.largest))
     return Similarity(pairwise, centred, B, G, len(where.models), how)
 
 
 def profile(problem: Problem, points: Iterable[Tree], *, progress: Progress | None = None) -> Profile:
-    """Return how much the gradients differ at each of the given models, for example along a run.
+    """Return the differences between the gradients at each of the given models, for example from a run.
 
     Args:
         problem: The problem.
         points: P models.
-        progress: Called with (done, in all) after each point.
+        progress: Called with (done, total) after each point.
     """
     return _profile(problem, places(problem, points, 1.0, 0, 0), progress)
 
@@ -134,9 +134,9 @@ def start_gradients(problem: Problem) -> np.ndarray:
 
 @partial(jax.jit, static_argnames="functions")
 def _at(functions: Functions, shard: Shard, x: Vector) -> tuple[Array, ...]:
-    """Return a row of `Profile`, from all gradients at x: N d numbers.
+    """Return a row of `Profile`, computed from all gradients at x (N d numbers).
 
-    They are compared by their differences c_i to the first one: where all are equal, the distances are exactly 0.
+    It compares the gradients by their differences c_i to the first one, so that equal gradients give exactly 0.
     """
     layout = Layout(len(shard.agent), parallel=False, mesh=None)
     total, gradients = _gradients(functions, layout, shard, x)
@@ -166,10 +166,10 @@ def _gradients(functions: Functions, layout: Layout, shard: Shard, x: Vector) ->
 def gradient_dissimilarity(functions: Functions, layout: Layout, shard: Shard, x: Vector) -> Array:
     """Return max_i ||grad f_i(x) - grad f(x)||, the centred delta at x.
 
-    It is exact up to a rounding of the largest ||grad f_i(x)||.
+    It is exact up to rounding of the largest ||grad f_i(x)||.
 
-    It works under any layout, so that a run can record it. A padding agent repeats a gradient, which changes no
-    maximum.
+    It works under any layout, so that a run can record it. A padding agent repeats a gradient, which does not change
+    the maximum.
     """
     total, gradients = _gradients(functions, layout, shard, x)
     mean = total / layout.agents

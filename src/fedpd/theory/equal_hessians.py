@@ -1,7 +1,8 @@
-"""Corrected skipping where all Hessians are equal: closed forms, with fixed and with random stretches.
+"""Corrected skipping when all Hessians are equal: closed forms, for fixed and for random stretches.
 
-The corrected rule with the exact mean dual multiplies the mean of the agents by (1 + eta h)^-k and their differences by
-1 - (1 + eta h)^-k, in every eigenvector of H, h its eigenvalue in [mu, L]. `fedpd.theory.skipping` defines a stretch.
+The corrected rule with the exact mean dual multiplies the mean of the agents' errors by (1 + eta h)^-k and their
+differences by 1 - (1 + eta h)^-k, along every eigenvector of H with eigenvalue h in [mu, L]. `fedpd.theory.skipping`
+defines a stretch.
 """
 
 import math
@@ -12,13 +13,13 @@ import numpy as np
 from fedpd.base.checks import at_least, below, count, positive
 
 ETA = "1/eta is the penalty of FedPD"
-STRETCH = "k counts the local rounds up to and with the one that communicates; 1 skips nothing"
+STRETCH = "k is the number of rounds per communication; 1 skips none"
 CURVATURE = "mu and L are the smallest and the largest eigenvalue of the Hessians"
-TAIL = 1e-18  # probability of stretches that sums over all lengths leave out
+TAIL = 1e-18  # sums over all stretches leave out the longest ones, which have this probability in all
 
 
 class Stretch(NamedTuple):
-    """A number of rounds per communication, and what it achieves.
+    """A number of rounds per communication, and its contraction factor.
 
     Attributes:
         k: The rounds per communication.
@@ -30,7 +31,7 @@ class Stretch(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """What a stretch multiplies along an eigenvector.
+    """The factors of a stretch along an eigenvector.
 
     Attributes:
         mean: The factor of the mean of the agents' errors.
@@ -54,12 +55,12 @@ def factors(h: float, eta: float, k: int) -> Factors:
 
 
 def k_folds(h: float, eta: float, k: float) -> float:
-    """Return k log(1 + eta h): the e-foldings of the mean's error in k rounds."""
+    """Return k log(1 + eta h), the e-foldings of the mean's error in k rounds."""
     return k * math.log1p(positive("eta", eta, ETA) * positive("h", h, CURVATURE))
 
 
 def effective_eta(h: float, eta: float, k: int) -> float:
-    """Return ((1 + eta h)^k - 1)/h: without skipping, this eta has the factors that k rounds of `eta` have.
+    """Return ((1 + eta h)^k - 1)/h, the eta whose factors without skipping equal those of k rounds with `eta`.
 
     Args:
         h: An eigenvalue of the Hessian.
@@ -71,7 +72,7 @@ def effective_eta(h: float, eta: float, k: int) -> float:
 
 
 def equal_contraction(mu: float, L: float, eta: float, k: int) -> float:
-    """Return max((1 + eta mu)^-k, 1 - (1 + eta L)^-k): `contraction` for N > 1 agents with the same Hessian.
+    """Return max((1 + eta mu)^-k, 1 - (1 + eta L)^-k), the `contraction` for N > 1 agents with the same Hessian.
 
     Args:
         mu: The smallest eigenvalue.
@@ -84,7 +85,7 @@ def equal_contraction(mu: float, L: float, eta: float, k: int) -> float:
 
 
 def free_mean_map(h: float, eta: float, k: int) -> np.ndarray:
-    """Return what a stretch with the estimated m does to (mean of u_i, eta m), (2, 2).
+    """Return the matrix (2, 2) by which a stretch with the estimated m multiplies (mean of u_i, eta m).
 
     The differences between agents change as with the exact m.
 
@@ -103,8 +104,8 @@ def best_equal_stretch(mu: float, L: float, eta: float) -> Stretch:
     """Return the k with the smallest `equal_contraction`.
 
     It is an integer next to the root of (1 + eta mu)^-k + (1 + eta L)^-k = 1. The root lies between log 2/log(1 + eta
-    L) and log 2/log(1 + eta mu), and equals them where mu = L. Below it the mean is the slower part, above it the
-    differences.
+    L) and log 2/log(1 + eta mu), and equals both if mu = L. Below the root the mean converges more slowly than the
+    differences, above it the differences do.
 
     Args:
         mu: The smallest eigenvalue.
@@ -122,9 +123,9 @@ def best_equal_stretch(mu: float, L: float, eta: float) -> Stretch:
 
 
 def longest_winning_stretch(mu: float, L: float, eta: float) -> int:
-    """Return the largest k whose `equal_contraction` is below that of k = 1; 1 where skipping never wins.
+    """Return the largest k whose `equal_contraction` is below that of k = 1, or 1 if skipping never wins.
 
-    Those are the k > 1 with (1 + eta L)^k < 1 + 1/(eta mu): none where eta is 1/sqrt(mu L) or more.
+    Skipping wins for k > 1 with (1 + eta L)^k < 1 + 1/(eta mu). There is no such k if eta >= 1/sqrt(mu L).
 
     Args:
         mu: The smallest eigenvalue.
@@ -137,12 +138,12 @@ def longest_winning_stretch(mu: float, L: float, eta: float) -> int:
 
 
 class Schedule(NamedTuple):
-    """The fewest communications: all stretches but one are single rounds.
+    """The schedule with the fewest communications: one long stretch, and single rounds otherwise.
 
     Attributes:
         communications: The number of communications.
-        rounds: The rounds of local work in all.
-        long: The rounds of the long stretch.
+        rounds: The total number of local rounds.
+        long: The number of rounds in the long stretch.
     """
 
     communications: int
@@ -153,8 +154,8 @@ class Schedule(NamedTuple):
 def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> Schedule:
     """Return the fewest communications, over all sequences of stretches, that multiply every error by `accuracy`.
 
-    The mean takes log(1/accuracy)/log(1 + eta mu) rounds, however they are divided; the differences are reduced most by
-    single rounds, each by eta L/(1 + eta L).
+    The mean needs log(1/accuracy)/log(1 + eta mu) rounds, for any division into stretches. Single rounds reduce the
+    differences most, each by the factor eta L/(1 + eta L).
 
     Args:
         mu: The smallest eigenvalue.
@@ -175,11 +176,11 @@ def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> S
     return Schedule(communications, total, long)
 
 
-# --- equal Hessians, a coin each round: stretches of random length ----------------------------------------------------
+# --- equal Hessians and random skipping: stretches of random length ---------------------------------------------------
 
 
 def mean_square_contraction(mu: float, L: float, eta: float, p: float) -> float:
-    """Return the root mean square of a communication's factor, of the worst mode, at skip probability p.
+    """Return the root mean square of the factor per communication, for the worst mode, at skip probability p.
 
     P(k) = (1-p) p^{k-1}, and E t^k = (1-p) t/(1 - p t) gives E q^{2k} for the mean (h = mu) and E (1 - q^k)^2 for the
     differences (h = L), with q = 1/(1 + eta h).
@@ -201,9 +202,9 @@ def mean_square_contraction(mu: float, L: float, eta: float, p: float) -> float:
 
 
 def typical_contraction(mu: float, L: float, eta: float, p: float) -> float:
-    """Return exp of the mean logarithm of a communication's factor: with probability 1 the factor of a long run.
+    """Return exp of the mean logarithm of the factor per communication, the factor of a long run with probability 1.
 
-    It is never above that of a fixed stretch of the mean length 1/(1-p), since log(1 - q^k) is concave in k.
+    It is at most the factor of a fixed stretch with the mean length 1/(1-p), since log(1 - q^k) is concave in k.
 
     Args:
         mu: The smallest eigenvalue.
@@ -220,11 +221,11 @@ def typical_contraction(mu: float, L: float, eta: float, p: float) -> float:
 
 
 def _check_curvature(mu: float, L: float) -> None:
-    """Refuse mu and L that are not 0 < mu <= L."""
+    """Check that 0 < mu <= L."""
     positive("mu", mu, CURVATURE)
     at_least("L", L, mu, CURVATURE)
 
 
 def _probability(p: float) -> float:
     """Return p; refuse a value outside [0, 1)."""
-    return below("p", at_least("p", p, 0, "p is a probability"), 1, "p = 1 would never communicate")
+    return below("p", at_least("p", p, 0, "p is a probability"), 1, "With p = 1 no round communicates")

@@ -1,13 +1,13 @@
-"""Bounds of delta for the cost functions of Appendix A, corrected where the paper errs, and for our logistic loss.
+"""Bounds of delta for the cost functions of Appendix A, with corrections, and for fedpd's logistic loss.
 
 In all but the last, grad f_i(x) = (1/n_i) A_i^T v_i(x) with the rows a of A_i (n_i, D) and slopes v in an interval
-[low, high], for every x. With r_i = ||A_i||/sqrt(n_i), the norm being the largest singular value:
+[low, high], for every x. With r_i = ||A_i||/sqrt(n_i), where the norm is the largest singular value:
 
     plain:  ||grad f_i - grad f_j|| <= max|v| (r_i + r_j), since ||v_i|| <= max|v| sqrt(n_i)
     tight:  ||grad f_i - grad f_j|| <= |c| ||m_i - m_j|| + h (s_i + s_j)
 
-with v = c + w, c the middle of the interval and h half its length, |w| <= h, m_i the mean of the rows, and s_i the
-smaller of r_i and the mean of ||a||. As ||m_i|| <= s_i <= r_i, tight is at most plain.
+with v = c + w, where c is the middle of the interval, h half its length, |w| <= h, m_i the mean of the rows, and s_i
+the smaller of r_i and the mean of ||a||. Since ||m_i|| <= s_i <= r_i, tight is at most plain.
 These bound the pairwise delta; (N-1)/N times them bounds max_i ||grad f_i - grad f||.
 """
 
@@ -21,7 +21,7 @@ from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.core import Problem
 from fedpd.theory.curvature import signed_features
 
-EQUAL = 1e-12  # relative difference up to which two Gram matrices are the same but for rounding
+EQUAL = 1e-12  # two Gram matrices with at most this relative difference count as equal, up to rounding
 
 
 class DeltaBound(NamedTuple):
@@ -37,10 +37,10 @@ class DeltaBound(NamedTuple):
 
 
 def sigmoid_delta(features: Sequence[np.ndarray]) -> DeltaBound:
-    """Bound delta of Appendix A's "logistic regression": f_i = mean of 1/(1 + exp(b - a^T x)), for any b.
+    """Return bounds of delta for Appendix A's "logistic regression", f_i = mean of 1/(1 + exp(b - a^T x)), any b.
 
-    The slope e^z/(1 + e^z)^2 lies in (0, 1/4], not only in (0, 1): plain is a quarter of the printed bound, and two
-    agents with one sample each, a and -a, reach it at a^T x = b.
+    The slope e^z/(1 + e^z)^2 lies in (0, 1/4], which is smaller than the paper's (0, 1). So plain is a quarter of the
+    printed bound. Two agents with one sample each, a and -a, reach it at a^T x = b.
 
     Args:
         features: N arrays (n_i, D), the rows a.
@@ -49,11 +49,11 @@ def sigmoid_delta(features: Sequence[np.ndarray]) -> DeltaBound:
 
 
 def tanh_delta(features: Sequence[np.ndarray]) -> DeltaBound:
-    """Bound delta of Appendix A's "hyperbolic tangent": f_i = mean of tanh(b - a^T x), for any b.
+    """Return bounds of delta for Appendix A's "hyperbolic tangent", f_i = mean of tanh(b - a^T x), any b.
 
-    Its slope -1/cosh^2 lies in [-1, 0). tanh(z) = 1 - 2/(1 + e^{2z}), not its negative as printed. So the gradient is
-    -2 times that of 1/(1 + e^{2z}), not 4 times; the doubled argument gives the other 2, and delta is indeed 4 times
-    that of the sigmoid.
+    Its slope -1/cosh^2 lies in [-1, 0). tanh(z) = 1 - 2/(1 + e^{2z}); the paper prints its negative. So the gradient is
+    -2 times that of 1/(1 + e^{2z}), not 4 times. The doubled argument gives another factor 2, so delta is 4 times that
+    of the sigmoid, as the paper says.
 
     Args:
         features: N arrays (n_i, D), the rows a.
@@ -62,7 +62,7 @@ def tanh_delta(features: Sequence[np.ndarray]) -> DeltaBound:
 
 
 def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> DeltaBound:
-    """Bound delta of f_i = mean of log(1 + exp(-b a^T x)) + penalty(x), the loss of `problems.penalized_logistic`.
+    """Return bounds of delta for f_i = mean of log(1 + exp(-b a^T x)) + penalty(x) (`problems.penalized_logistic`).
 
     The gradient of a sample is -b a times a slope in (0, 1). The penalty is the same for all agents and cancels.
 
@@ -73,14 +73,14 @@ def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray])
     features = [np.asarray(a) for a in features]
     if [a.shape[:1] for a in features] != [np.shape(b) for b in labels]:
         shapes = [np.shape(b) for b in labels]
-        refuse("labels", shapes, "must be one per row of the features, agent by agent", "Give N arrays (n_i,)")
+        refuse("labels", shapes, "must have one entry per row of each agent's features", "Give N arrays (n_i,)")
     return _delta_bound([a * np.asarray(b)[:, None] for a, b in zip(features, labels, strict=True)], 0.0, 1.0)
 
 
 def delta_bound(problem: Problem) -> DeltaBound | None:
-    """Return `logistic_delta` of a `problems.penalized_logistic`; None for other problems, and for weights that differ.
+    """Return `logistic_delta` of a `problems.penalized_logistic`, or None for other problems and different weights.
 
-    With different weights w_i |D_i| the penalty would not cancel.
+    If the weights w_i |D_i| differ, the penalty does not cancel.
 
     Args:
         problem: The problem.
@@ -92,10 +92,10 @@ def delta_bound(problem: Problem) -> DeltaBound | None:
 
 
 def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
-    """Return delta of Appendix A's "linear regression": f_i = ||A_i x + b_i||^2/2.
+    """Return delta of Appendix A's "linear regression", f_i = ||A_i x + b_i||^2/2.
 
-    It is exactly max_ij ||A_i^T b_i - A_j^T b_j||, a norm and not an absolute value as printed, where all A_i^T A_i are
-    equal (up to rounding). It is infinite elsewhere: the difference (A_i^T A_i - A_j^T A_j) x grows with x.
+    If all A_i^T A_i are equal (up to rounding), it is exactly max_ij ||A_i^T b_i - A_j^T b_j||. (The paper prints an
+    absolute value in place of the norm.) Otherwise it is infinite, because (A_i^T A_i - A_j^T A_j) x grows with x.
 
     Args:
         features: The A_i, N arrays (n_i, D).
@@ -105,7 +105,7 @@ def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np
     vectors = [np.asarray(b, np.float64) for b in targets]
     if [b.shape for b in vectors] != [a.shape[:1] for a in matrices]:
         shapes = [b.shape for b in vectors]
-        refuse("targets", shapes, "must be one per row of the features, agent by agent", "Give N arrays (n_i,)")
+        refuse("targets", shapes, "must have one entry per row of each agent's features", "Give N arrays (n_i,)")
     first = matrices[0].T @ matrices[0]
     scale = np.abs(first).max()
     if any(np.abs(a.T @ a - first).max() > EQUAL * scale for a in matrices):
@@ -115,7 +115,7 @@ def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np
 
 
 def _delta_bound(features: Sequence[np.ndarray], low: float, high: float) -> DeltaBound:
-    """Return plain and tight for slopes in [low, high], in N D memory: one row of the matrix of pairs after another."""
+    """Return plain and tight for slopes in [low, high]. It compares one agent with all at a time, in N D memory."""
     matrices = _matrices(features)
     roots = np.array([np.sqrt(gram_eigenvalue(a) / len(a)) for a in matrices])  # r_i
     if len(matrices) == 1:
@@ -137,5 +137,5 @@ def _matrices(features: Any) -> list[np.ndarray]:
     matrices = [np.asarray(a, np.float64) for a in features]
     shapes = [a.shape for a in matrices]
     if not shapes or any(len(shape) != 2 or 0 in shape or shape[1] != shapes[0][1] for shape in shapes):
-        refuse("features", shapes, "must be matrices (n_i, D), one per agent, with the same D", "One row per sample")
+        refuse("features", shapes, "must be matrices (n_i, D) with the same D", "Give one matrix per agent")
     return matrices

@@ -1,4 +1,4 @@
-"""Claim D.1: what bounded gradients give FedAvg with local GD and steps eta^{r,q}, after a corrected proof.
+"""Claim D.1: a bound for FedAvg with local GD, steps eta^{r,q} and bounded gradients, with a corrected proof.
 
 With f_i L-smooth, ||grad f_i|| <= G, eta^{r,0} < 1/L and eta^{r,q} <= 1/(2(Q-1)L) for q >= 1, a round changes f by
 
@@ -22,7 +22,7 @@ from fedpd.oracles import schedule
 def fedavg_bound(
     step: float | Callable[[Any, Any], Any], *, rounds: int, iterations: int, L: float, G: float, gap: float
 ) -> float:
-    """Bound (1/T) sum_{r<T} ||grad f(x^r)||^2 of FedAvg with `oracles.gd(step, iterations)` over T = `rounds`.
+    """Return a bound of (1/T) sum_{r<T} ||grad f(x^r)||^2 for FedAvg with `oracles.gd(step, iterations)`, T = `rounds`.
 
         ( gap + (L^2 G^2/2) sum_{r<T} sum_{1<=q<Q} eta^{r,q} (sum_{tau<q} eta^{r,tau})^2 ) / (C_1 T)
 
@@ -34,17 +34,17 @@ def fedavg_bound(
         rounds: T.
         iterations: Q, the local steps per round.
         L: The smoothness of the f_i.
-        G: Bounds ||grad f_i|| everywhere.
-        gap: f(x^0) - inf f, or more.
+        G: An upper bound of ||grad f_i|| everywhere.
+        gap: f(x^0) - inf f, or an upper bound of it.
 
     Raises:
         FedpdError: If a step is larger than Claim D.1 allows.
     """
     count("rounds", rounds, "Give T, the number of rounds")
-    count("iterations", iterations, "Give Q, the local steps of a round")
+    count("iterations", iterations, "Give Q, the number of local steps per round")
     positive("L", L, "L is the smoothness of the f_i; theory.smoothness(problem) finds it")
     positive("G", G, "G bounds ||grad f_i|| everywhere")
-    at_least("gap", gap, 0, "gap is f(x^0) - inf f, or more")
+    at_least("gap", gap, 0, "gap is f(x^0) - inf f, or an upper bound of it")
     steps = _steps(step, rounds, iterations)
     _check_steps(steps, L)
     first, later = steps[:, 0], steps[:, 1:]
@@ -63,12 +63,12 @@ def _steps(step: float | Callable[[Any, Any], Any], rounds: int, iterations: int
 
 
 def _check_steps(steps: np.ndarray, L: float) -> None:
-    """Refuse steps that Claim D.1 does not allow."""
+    """Check that Claim D.1 allows these steps."""
     first, later = steps[:, 0], steps[:, 1:]
     if not (steps > 0).all():
         refuse("step", float(steps.min()), "must be positive in every round", "Give a step or a function of (r, q)")
     if first.max() >= 1 / L:
-        refuse("step(r, 0)", float(first.max()), f"must be below 1/L = {1 / L:g}", "Shorten the first local step")
-    if later.size and later.max() > (limit := 1 / (2 * later.shape[1] * L)) * (1 + 1e-12):  # a rounding is no mistake
+        refuse("step(r, 0)", float(first.max()), f"must be below 1/L = {1 / L:g}", "Use a smaller first local step")
+    if later.size and later.max() > (limit := 1 / (2 * later.shape[1] * L)) * (1 + 1e-12):  # allow for rounding
         rule = f"must be at most 1/(2(Q-1)L) = {limit:g} for q >= 1"
-        refuse("step(r, q)", float(later.max()), rule, "Shorten the local steps after the first")
+        refuse("step(r, q)", float(later.max()), rule, "Use smaller local steps after the first")

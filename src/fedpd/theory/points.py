@@ -1,4 +1,4 @@
-"""Where a constant that is a supremum over all x is measured: the start, given models, random models around them."""
+"""The models at which fedpd measures a supremum over all x: the start, given models, and random models near them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -10,15 +10,15 @@ from tree_math import Vector
 from fedpd.base.checks import FedpdError, count, positive, refuse
 from fedpd.core import Problem, Tree
 
-Progress = Callable[[int, int], None]  # (done, in all)
+Progress = Callable[[int, int], None]  # (done, total)
 
 
 class Places(NamedTuple):
-    """Models at which something is measured.
+    """The models at which a constant is measured.
 
     Attributes:
         models: The models.
-        words: What they are, in words.
+        words: A description of the models.
     """
 
     models: list[Tree]
@@ -30,19 +30,19 @@ def region(
 ) -> list[Tree]:
     """Return random models within a distance of the start, or of the given centres.
 
-    The direction is uniform over all of the model's numbers together, and the distance is uniform in [0, radius):
-    points uniform in volume would in d dimensions nearly all lie at the distance radius d/(d+1) or more.
+    The direction is uniform over the whole model, and the distance is uniform in [0, radius). Points uniform in volume
+    would have the mean distance radius d/(d+1) in d dimensions, so that nearly all would lie close to the boundary.
 
     Args:
         problem: The problem.
         radius: The largest distance.
         samples: The number of models to draw.
-        seed: The seed of the draws.
+        seed: The seed of the random models.
         centres: Models around which to draw, chosen at random; None: the start.
     """
-    positive("radius", radius, "Give the distance from the start up to which models are drawn, e.g. 1.0")
-    count("samples", samples, "Give how many models to draw", least=0)
-    count("seed", seed, "Give the number from which the draws follow", least=0)
+    positive("radius", radius, "Give the largest distance from the start, e.g. 1.0")
+    count("samples", samples, "Give the number of models to draw", least=0)
+    count("seed", seed, "Give the seed of the random models, e.g. 0", least=0)
     around = [problem.start] if centres is None else _models(problem, centres)
     rng = np.random.default_rng(seed)
 
@@ -57,9 +57,9 @@ def region(
 
 
 def places(problem: Problem, points: Iterable[Tree] | None, radius: float, samples: int, seed: int) -> Places:
-    """Return the given models (None: the start), and `samples` random ones within `radius` of them."""
+    """Return the given models (None: the start), and `samples` random models within `radius` of them."""
     centres = [problem.start] if points is None else _models(problem, points)
-    count("samples", samples, "Give how many random models to add, or 0", least=0)
+    count("samples", samples, "Give the number of random models to add, or 0", least=0)
     drawn = region(problem, radius, samples, seed, centres=centres) if samples else []
     given = "the start" if points is None else f"{len(centres)} given"
     if not drawn:
@@ -70,9 +70,9 @@ def places(problem: Problem, points: Iterable[Tree] | None, radius: float, sampl
 
 
 def check_finite(values: Any, what: str, point: int) -> None:
-    """Refuse a point where something is NaN or infinite, since it says nothing about a supremum."""
+    """Check that the values at a point are finite, since NaN and infinity give no lower bound of a supremum."""
     if not np.isfinite(values).all():
-        raise FedpdError(f"point {point}: {what} is not finite there. Leave diverged models out, or lower the radius.")
+        raise FedpdError(f"point {point}: {what} is not finite. Leave diverged models out, or lower the radius.")
 
 
 def _points(number: int, word: str = "") -> str:
@@ -89,7 +89,7 @@ def _models(problem: Problem, points: Iterable[Tree]) -> list[Tree]:
 
 
 def _model(problem: Problem, point: Tree, i: int) -> Tree:
-    """Return `point` in the problem's precision; refuse what is not a model of the problem."""
+    """Return `point` in the problem's precision; refuse it if it is not a model of the problem."""
     tree: Tree = point.tree if isinstance(point, Vector) else point
     structure: Any = jax.tree.structure(problem.start)
     if jax.tree.structure(tree) != structure or jax.tree.map(np.shape, tree) != jax.tree.map(np.shape, problem.start):

@@ -1,6 +1,6 @@
-"""Theorem 1 as printed: C(p), what Table 2 makes of it, the constants and the right-hand side.
+"""Theorem 1 as printed: C(p), its approximations in Table 2, the constants and the right-hand side.
 
-Nothing here is a guarantee: `rates` has what is proved, and docs/theory/rates.md says what is wrong here.
+Nothing here is a guarantee. `rates` has the proved bounds, and docs/theory/rates.md lists the mistakes in this form.
 """
 
 import math
@@ -21,8 +21,8 @@ from fedpd.theory.conditions import (
 def communication_factor(p: float, L: float, eta: float) -> float:
     """Return C(p) = eta (1 - C_3^{1/(1-p)})^2 p (p^2 (3 + L eta)^2 + 4) / (1 - 2 L eta - p (1 + L eta))^2.
 
-    C_3 = (p (1 + L eta) + L eta)/(1 - L eta), and the denominator is ((1 - L eta)(1 - C_3))^2: at C_3 = 1 the quotient
-    is 0/0, a removable singularity with value 1/((1-p)(1-L eta)) for its root.
+    C_3 = (p (1 + L eta) + L eta)/(1 - L eta), and the denominator is ((1 - L eta)(1 - C_3))^2. At C_3 = 1 the quotient
+    is 0/0. This is a removable singularity; the root of the quotient is then 1/((1-p)(1-L eta)).
 
     Args:
         p: The probability of skipping a communication, in [0, 1).
@@ -44,15 +44,14 @@ def communication_factor(p: float, L: float, eta: float) -> float:
         exponent = u / (1 - p)
         ratio = math.expm1(exponent) / math.expm1(u) if exponent < 700 else math.inf
     root = ratio / (1 - product)
-    return eta * root * root * p * (p**2 * (3 + product) ** 2 + 4)  # a product goes to infinity where a power raises
+    return eta * root * root * p * (p**2 * (3 + product) ** 2 + 4)  # a product overflows to infinity; a power raises
 
 
 def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> float:
-    """Return the largest p with C(p) <= epsilon/(3 delta^2), by bisection: C grows with p from 0 at p = 0.
+    """Return the largest p with C(p) <= epsilon/(3 delta^2), by bisection; C grows with p and C(0) = 0.
 
-    delta = 0 (all agents have the same gradients) allows any p below 1; delta = infinity allows none. This is the
-    paper's rule, which drops the constant C_5 before C(p): `rates.guaranteed_skip_probability` is the rule that is
-    proved.
+    delta = 0 (all agents have the same gradients) allows any p below 1; delta = infinity allows only p = 0. This is the
+    paper's rule, which drops the constant C_5 of C(p). `rates.guaranteed_skip_probability` is the proved rule.
 
     Args:
         epsilon: The target for ||grad f||^2.
@@ -70,10 +69,10 @@ def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> floa
 
 
 def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
-    """Return p = epsilon/(36 eta delta^2), at most 1: the approximation in the first row of the paper's Table 2.
+    """Return p = epsilon/(36 eta delta^2), at most 1, the approximation in the first row of the paper's Table 2.
 
-    It follows from C(p) ~ 12 eta p and is offered for C_3 < 1 and eta = max_eta(L)/2. At small p it is low by a factor
-    near 2, since there C(p) ~ 4 eta p/(1 - L eta)^2.
+    It follows from C(p) ~ 12 eta p; the paper gives it for C_3 < 1 and eta = max_eta(L)/2. At small p it is too low by
+    a factor near 2, since there C(p) ~ 4 eta p/(1 - L eta)^2.
 
     Args:
         epsilon: The target for ||grad f||^2.
@@ -85,10 +84,10 @@ def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
 
 
 def logarithmic_skip_probability(epsilon: float, delta: float, eta: float) -> float:
-    """Return p = 1 - 2/log(epsilon/(42 eta delta^2)), at least 0: the second row of the paper's Table 2.
+    """Return p = 1 - 2/log(epsilon/(42 eta delta^2)), at least 0, the second row of the paper's Table 2.
 
-    It follows from C(p) ~ 14 eta C_3^{2/(1-p)} and is offered for C_3 >= 1 and eta = max_eta(L)/2; log C_3 is left out
-    on the way, and so is the denominator (3 L eta)^2 of C(p).
+    It follows from C(p) ~ 14 eta C_3^{2/(1-p)}; the paper gives it for C_3 >= 1 and eta = max_eta(L)/2. It leaves out
+    log C_3 and the denominator (3 L eta)^2 of C(p).
 
     Args:
         epsilon: The target for ||grad f||^2.
@@ -101,7 +100,7 @@ def logarithmic_skip_probability(epsilon: float, delta: float, eta: float) -> fl
 
 
 class Constants(NamedTuple):
-    """C_2, ..., C_8 of the appendix, each as small as it is allowed to be."""
+    """C_2, ..., C_8 of the appendix, each with its smallest allowed value."""
 
     C_2: float
     C_3: float
@@ -115,7 +114,7 @@ class Constants(NamedTuple):
 def constants(L: float, eta: float, p: float = 0.0) -> Constants:
     """Return the constants as printed.
 
-    Their units do not match (1 + 2 eta, 4L^2 beside 2): a change of unit breaks them.
+    Their units do not match (1 + 2 eta, or 4L^2 added to 2), so they do not hold after a change of units.
 
     Args:
         L: The smoothness of the f_i.
@@ -148,7 +147,7 @@ def bound(
 
     Args:
         T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or more.
+        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
         epsilon_1: The bound of ||grad L_i||^2 after a local solve.

@@ -1,9 +1,9 @@
-"""Theorem 1: what FedPD with Oracle I guarantees, as it can be proved.
+"""Theorem 1 as proved: the guarantees of FedPD with Oracle I.
 
-The average of E||grad f(mean_i x_{0,i}^r)||^2 over the rounds r = 0, ..., T-1 is bounded by three terms: the start,
-which fades as 1/T; skipped communications, which leave p delta^2; and inexact local solves, which leave eps_1. `bound`
-is proved in docs/theory/rates.md; `printed.bound` is the paper's right-hand side and no guarantee. The paper's
-D_0 = f(x^0) - inf f is `gap` here (any upper bound of it will do), and mean_i ||grad f_i(x^0)||^2 is `gradients`.
+The average of E||grad f(mean_i x_{0,i}^r)||^2 over the rounds r = 0, ..., T-1 is bounded by three terms. The term of
+the start falls as 1/T, skipped communications leave p delta^2, and inexact local solves leave eps_1.
+docs/theory/rates.md proves `bound`. `printed.bound` is the paper's right-hand side, which is not a guarantee. `gap` is
+the paper's D_0 = f(x^0) - inf f, or any upper bound of it, and `gradients` is mean_i ||grad f_i(x^0)||^2.
 `nonconvexity` is an m in [0, L] such that every f_i + (m/2)||x||^2 is convex: 0 for convex f_i; L (None) always holds.
 """
 
@@ -32,16 +32,16 @@ from fedpd.theory.printed import linear_skip_probability, logarithmic_skip_proba
 
 
 class Constants(NamedTuple):
-    """The constants that replace the printed ones.
+    """The constants of the proved theorem, in place of the printed ones.
 
-    C_6 and C_7 have no counterpart: the proof bounds grad f without them.
+    C_6 and C_7 have no counterpart, because the proof bounds grad f without them.
 
     Attributes:
         C_2: The factor of (D_0 + start * mean_i ||grad f_i(x^0)||^2)/T.
-        C_3: The factor by which the agents' disagreement (root mean square) grows in a round; a guarantee needs < 1.
+        C_3: The growth factor of the agents' disagreement (root mean square) per round; a guarantee needs C_3 < 1.
         C_4: The factor of eps_1.
         C_5: The factor of guaranteed_factor(p) (delta^2 + eps_1).
-        start: What lambda_i^0 = 0 instead of -grad f_i(x^0) costs.
+        start: The cost of starting at lambda_i^0 = 0 instead of -grad f_i(x^0).
     """
 
     C_2: float
@@ -75,9 +75,9 @@ class Disagreement(NamedTuple):
     """Bounds of sqrt(E mean_i ||v_i - mean_j v_j||^2), in units of eta (delta + sqrt(eps_1)).
 
     Attributes:
-        x: Of the x_i^r.
-        x0: Of the x_{0,i}^{r+}.
-        skipped: Of the x_{0,i}^{r+} given that the round before was skipped.
+        x: The bound for v_i = x_i^r.
+        x0: The bound for v_i = x_{0,i}^{r+}.
+        skipped: The bound for v_i = x_{0,i}^{r+}, given that the previous round was skipped.
     """
 
     x: float
@@ -93,7 +93,7 @@ def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = No
 
         (1-b)^2 X_{r+1}^2 <= p (X_r + 1)^2 + (1-p) (a X_r + 2)^2
 
-    which has a fixed point that X_r never exceeds if p + (1-p) a^2 < (1-b)^2. It is infinite elsewhere.
+    If p + (1-p) a^2 < (1-b)^2, this has a fixed point that X_r never exceeds. Otherwise the result is infinite.
 
     Args:
         p: The probability of skipping a communication, in [0, 1).
@@ -111,9 +111,9 @@ def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = No
 
 
 def max_skip_probability(L: float, eta: float, nonconvexity: float | None = None) -> float:
-    """Return ((1 - m eta)^2 - (L eta)^2)/(1 - (L eta)^2), the p from which on C_3 >= 1 and nothing is guaranteed.
+    """Return ((1 - m eta)^2 - (L eta)^2)/(1 - (L eta)^2). At this p and above, C_3 >= 1 and there is no guarantee.
 
-    It is 1 for convex f_i (m = 0), and (1 - 2 L eta)/(1 - (L eta)^2) where nothing is known of them (m = L).
+    It is 1 for convex f_i (m = 0), and (1 - 2 L eta)/(1 - (L eta)^2) if the f_i may be non-convex (m = L).
 
     Args:
         L: The smoothness of the f_i.
@@ -127,8 +127,8 @@ def max_skip_probability(L: float, eta: float, nonconvexity: float | None = None
 def guaranteed_factor(p: float, L: float, eta: float, T: int = 1, nonconvexity: float | None = None) -> float:
     """Return the factor (eta/2) p ((1-p) z^2 + ((L eta)^2 + 1/T) y^2), which replaces C(p).
 
-    (., y, z) is the `disagreement`: z^2 is what a communication after a skipped round adds to the augmented Lagrangian,
-    y^2 is the error of the gradient because the copies x_{0,i} differ.
+    (., y, z) is the `disagreement`. A communication after a skipped round adds z^2 to the augmented Lagrangian. y^2 is
+    the error of the gradient that comes from the differences between the copies x_{0,i}.
 
     Args:
         p: The probability of skipping a communication, in [0, 1).
@@ -176,14 +176,14 @@ def terms(
 
     Args:
         T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or more.
+        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
-        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, which bounds it where delta is finite.
+        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, an upper bound of it if delta is finite.
         epsilon_1: The bound of ||grad L_i||^2 after a local solve.
         p: The probability of skipping a communication, in [0, 1).
-        delta: Bounds ||grad f_i(x) - grad f(x)||, as theory.heterogeneity does.
-        agents: N; None: not known.
+        delta: An upper bound of ||grad f_i(x) - grad f(x)||, as theory.heterogeneity gives it.
+        agents: N; None: unknown.
         nonconvexity: m; None: L.
     """
     c = constants(L, eta, p)
@@ -200,17 +200,17 @@ def bound(T: int, gap: float, **settings: Any) -> float:
         (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2) + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
 
     Case I is p = 0, with any delta. Case II, p > 0, needs a finite delta and p < max_skip_probability(L, eta, m), which
-    is 1 where the f_i are convex (m = nonconvexity = 0); the bound is infinite elsewhere.
+    is 1 if the f_i are convex (m = nonconvexity = 0). Otherwise the bound is infinite.
 
     Args:
         T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or more.
-        settings: The other settings of `terms`, whose sum the bound is.
+        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
+        settings: The other arguments of `terms`. The bound is the sum of the three terms.
     """
     return sum(terms(T, gap, **settings))
 
 
-# --- what to choose for a target --------------------------------------------------------------------------------------
+# --- settings that reach a target -------------------------------------------------------------------------------------
 
 
 def rounds_for(
@@ -223,23 +223,23 @@ def rounds_for(
     p: float = 0.0,
     delta: float = math.inf,
 ) -> int:
-    """Return T = 2 C_2 (D_0 + start * gradients)/epsilon, rounded up: the start takes half of epsilon.
+    """Return T = 2 C_2 (D_0 + start * gradients)/epsilon, rounded up; the start's term is then half of epsilon.
 
-    The paper's remark has the inverse, T = 1/(2 C_2 D_0 epsilon). With `local_accuracy` and p at most
-    `guaranteed_skip_probability` for the rest, `bound` is at most epsilon.
+    The paper's remark has the inverse, T = 1/(2 C_2 D_0 epsilon). If local solves reach `local_accuracy` and p is at
+    most `guaranteed_skip_probability`, `bound` is at most epsilon.
 
     Args:
         epsilon: The target for ||grad f||^2.
-        gap: D_0 = f(x^0) - inf f, or more.
+        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
         gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2.
         p: The probability of skipping a communication, in [0, 1).
-        delta: Bounds ||grad f_i(x) - grad f(x)||.
+        delta: An upper bound of ||grad f_i(x) - grad f(x)||.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
     c = constants(L, eta, p)
-    at_least("gap", gap, 0, "gap bounds f(x^0) - inf f from above")
+    at_least("gap", gap, 0, "gap is an upper bound of f(x^0) - inf f")
     return max(1, math.ceil(2 * c.C_2 * (gap + c.start * start_gradients(gradients, gap, L, delta)) / epsilon))
 
 
@@ -252,21 +252,21 @@ def local_accuracy(
     delta: float = math.inf,
     nonconvexity: float | None = None,
 ) -> float:
-    """Return the eps_1 that local solves must reach: epsilon/(2 C_4) where every round communicates.
+    """Return the eps_1 that local solves must reach: epsilon/(2 C_4) if every round communicates.
 
-    Where some rounds are skipped, a quarter of epsilon is left:
+    If some rounds are skipped, a quarter of epsilon remains for the local solves:
 
         eps_1 = min(epsilon/(4 C_4), epsilon/(4 C_5 guaranteed_factor(p)) - delta^2)
 
-    The paper has delta^2 for the second, which is smaller at any p up to `guaranteed_skip_probability`, and 0 for
-    agents with the same gradients.
+    In place of the second term the paper has delta^2. It is smaller for every p up to `guaranteed_skip_probability`,
+    and 0 for agents with the same gradients.
 
     Args:
         epsilon: The target for ||grad f||^2.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
         p: The probability of skipping a communication, in [0, 1).
-        delta: Bounds ||grad f_i(x) - grad f(x)||.
+        delta: An upper bound of ||grad f_i(x) - grad f(x)||.
         nonconvexity: m; None: L.
     """
     positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
@@ -275,19 +275,20 @@ def local_accuracy(
         return epsilon / (2 * c.C_4)
     spent = 4 * c.C_5 * guaranteed_factor(p, L, eta, nonconvexity=nonconvexity)
     if spent * check_heterogeneity(delta) ** 2 >= epsilon:
-        refuse("p", p, "leaves more than epsilon, however exact the local solves", "Try guaranteed_skip_probability")
-    left = epsilon / spent - delta**2 if spent else math.inf  # a p of 1e-320 spends nothing
+        rule = "is too large: even with exact local solves, skipping leaves more than epsilon"
+        refuse("p", p, rule, "Try guaranteed_skip_probability")
+    left = epsilon / spent - delta**2 if spent else math.inf  # at p = 1e-320, `spent` rounds to 0
     return min(epsilon / (4 * c.C_4), left)
 
 
 def guaranteed_skip_probability(
     epsilon: float, delta: float, L: float, eta: float, nonconvexity: float | None = None
 ) -> float:
-    """Return the largest p with C_5 guaranteed_factor(p) 2 delta^2 <= epsilon/4: skipping takes a quarter of epsilon.
+    """Return the largest p with C_5 guaranteed_factor(p) 2 delta^2 <= epsilon/4, so that skipping costs epsilon/4.
 
     Args:
         epsilon: The target for ||grad f||^2.
-        delta: Bounds ||grad f_i(x) - grad f(x)||.
+        delta: An upper bound of ||grad f_i(x) - grad f(x)||.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
         nonconvexity: m; None: L.
@@ -299,22 +300,22 @@ def guaranteed_skip_probability(
 
 
 def local_iterations(epsilon_1: float, start: float, L: float, eta: float) -> int:
-    """Return the Q of gradient descent with step 1/(L + 1/eta) that takes ||grad L_i||^2 from `start` to epsilon_1.
+    """Return the Q of gradient descent with step 1/(L + 1/eta) that reduces ||grad L_i||^2 from `start` to epsilon_1.
 
-    L_i is (1/eta - L)-strongly convex and (1/eta + L)-smooth, so that a step leaves at most the part
-    1 - (1 - L eta)/(1 + L eta) = 2 L eta/(1 + L eta) of ||grad L_i||. Needs L eta < 1 only.
+    L_i is (1/eta - L)-strongly convex and (1/eta + L)-smooth, so a step multiplies ||grad L_i|| by at most
+    1 - (1 - L eta)/(1 + L eta) = 2 L eta/(1 + L eta). This needs only L eta < 1.
 
     Args:
         epsilon_1: The ||grad L_i||^2 to reach.
-        start: ||grad L_i||^2 where the local solve begins.
+        start: ||grad L_i||^2 at the start of the local solve.
         L: The smoothness of the f_i.
         eta: The step of FedPD.
     """
     positive("epsilon_1", epsilon_1, "epsilon_1 is the ||grad L_i||^2 to reach, e.g. 1e-8")
-    at_least("start", start, 0, "start is ||grad L_i||^2 where the local solve begins")
+    at_least("start", start, 0, "start is ||grad L_i||^2 at the start of the local solve")
     positive("L", L, SMOOTHNESS)
     positive("eta", eta, ETA)
-    a = below("L * eta", L * eta, 1, "L_i is strongly convex only then")
+    a = below("L * eta", L * eta, 1, "Lower eta: L_i is strongly convex only if L * eta < 1")
     if start <= epsilon_1:
         return 0
     rate = 2 * math.log(2 * a / (1 + a))
@@ -322,14 +323,14 @@ def local_iterations(epsilon_1: float, start: float, L: float, eta: float) -> in
 
 
 class Savings(NamedTuple):
-    """How many communications may be skipped, against epsilon/delta^2: the paper's figure of p against delta.
+    """The skip probabilities that the rules allow, as functions of epsilon/delta^2 (the paper's figure of p and delta).
 
     Attributes:
         ratio: epsilon/delta^2.
-        exact: The paper's rule, solved.
+        exact: The paper's rule, solved numerically.
         linear: The paper's approximation for small p.
         logarithmic: The paper's approximation for p near 1.
-        guaranteed: The rule that is proved.
+        guaranteed: The proved rule.
     """
 
     ratio: np.ndarray
@@ -343,7 +344,7 @@ class Savings(NamedTuple):
 
 
 def savings(ratios: Sequence[float] | np.ndarray, L: float, eta: float) -> Savings:
-    """Return how many communications may be skipped at these epsilon/delta^2; the paper takes eta = max_eta(L)/2.
+    """Return the skip probabilities that are allowed at these epsilon/delta^2; the paper uses eta = max_eta(L)/2.
 
     Args:
         ratios: Values of epsilon/delta^2.

@@ -1,14 +1,14 @@
-"""What skipped rounds do on convex quadratics f_i(x) = x^T H_i x/2 - c_i^T x, with local problems solved exactly.
+"""The effect of skipped rounds on convex quadratics f_i(x) = x^T H_i x/2 - c_i^T x, with exact local solves.
 
-A stretch is k local rounds and then a communication. With u_i = x_i - x* at a communication, P_i = (I + eta H_i)^-1,
+A stretch is k local rounds followed by a communication. With u_i = x_i - x* at a communication, P_i = (I + eta H_i)^-1,
 y = x_0 - x* = mean_i (I - eta H_i) u_i and g_i = grad f_i(x*), a stretch is affine in the u_i and in m, the mean dual:
 
     paper       u_i+ = P_i^k (y + eta H_i u_i) - T_i g_i                T_i = eta (P_i + ... + P_i^{k-1})
     corrected   u_i+ = P_i^k y + (I - P_i^k) u_i + T_i m                m: exact, m = -mean_i H_i u_i, or estimated
 
-`contraction` is the spectral radius of that map, the factor by which one communication reduces the error in the long
-run. Where all Hessians are equal there are closed forms, in `fedpd.theory.equal_hessians` and available from here.
-Proofs are in docs/theory/skipping.md.
+`contraction` is the spectral radius of that map: in the long run one communication multiplies the error by it. If all
+Hessians are equal there are closed forms, in `fedpd.theory.equal_hessians` and available from here. Proofs are in
+docs/theory/skipping.md.
 """
 
 import math
@@ -67,14 +67,14 @@ __all__ = [
 Drift = Literal["paper", "corrected", "corrected-exact"]
 Errors = Literal["agents", "server"]
 DRIFTS: tuple[Drift, ...] = get_args(Drift)
-VISIBLE = 1e-9  # part of an eigenvector of length 1 that the server must have to see its mode
+VISIBLE = 1e-9  # a mode affects the server if the server's part of its unit eigenvector is larger than this
 
 
 def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> np.ndarray:
     """Return the matrix of a stretch on the state (u_1, ..., u_N), (N d, N d).
 
-    drift="corrected" has eta m, the estimate, as d more rows and columns. At k = 1 the three rules are the same, and m
-    has no effect: it is left out.
+    drift="corrected" adds d rows and columns for eta m, the estimate. At k = 1 the three rules are the same and m has
+    no effect, so it is left out.
 
     Args:
         hessians: The H_i, (N, d, d).
@@ -104,15 +104,15 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "correc
 def contraction(
     hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact", of: Errors = "agents"
 ) -> float:
-    """Return the spectral radius of a stretch: in the long run each communication multiplies the error by it.
+    """Return the spectral radius of a stretch, the factor on the error per communication in the long run.
 
     Args:
         hessians: The H_i, (N, d, d).
         eta: The step of FedPD.
         k: The rounds per communication.
         drift: The rule for skipped rounds.
-        of: "agents": the error of every x_i and lambda_i. "server": the error of the mean of the x_i and of x_0 only,
-            which do not depend on every difference between agents, and on none where the Hessians are equal.
+        of: "agents": the error of every x_i and lambda_i. "server": only the error of the mean of the x_i and of x_0.
+            These do not depend on every difference between agents, and on none if the Hessians are equal.
     """
     matrix = stretch_map(hessians, eta, k, drift)
     if choice("of", of, get_args(Errors)) == "agents":
@@ -126,7 +126,7 @@ def contraction(
 
 
 def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
-    """Return the k-th root of `contraction`: the factor per round of local work.
+    """Return the k-th root of `contraction`, the factor per local round.
 
     Args:
         hessians: The H_i, (N, d, d).
@@ -138,9 +138,9 @@ def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: Drift = "cor
 
 
 def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
-    """Return the communications to a high accuracy, divided by those that k = 1 needs at the same eta.
+    """Return the number of communications to a high accuracy, divided by the number for k = 1 at the same eta.
 
-    Below 1, skipping wins. It is log contraction(1)/log contraction(k); infinite where a stretch does not contract.
+    Below 1, skipping wins. It is log contraction(1)/log contraction(k), and infinite if a stretch does not contract.
 
     Args:
         hessians: The H_i, (N, d, d).
@@ -168,7 +168,7 @@ def communications_map(
 
 
 def best_stretch(hessians: np.ndarray, eta: float, drift: Drift = "corrected-exact", longest: int = 64) -> Stretch:
-    """Return the k of 1, ..., longest with the smallest `contraction`, by trying all; the shortest of equals.
+    """Return the k in 1, ..., longest with the smallest `contraction`, or the smallest of several such k.
 
     Args:
         hessians: The H_i, (N, d, d).
@@ -194,7 +194,7 @@ class Floor(NamedTuple):
 
 
 def paper_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int) -> Floor:
-    """Return the fixed point of drift="paper", u = M u - T g; it is zero where k = 1 or all Hessians are equal.
+    """Return the fixed point of drift="paper", u = M u - T g; it is zero if k = 1 or if all Hessians are equal.
 
     Args:
         hessians: The H_i, (N, d, d), with a positive definite mean.
@@ -224,7 +224,7 @@ def small_eta_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int
     return _floor(hessians, positive("eta", eta, ETA) * (k - 1) / 2 * np.linalg.solve(hessians.mean(0), pull))
 
 
-# --- small parts ------------------------------------------------------------------------------------------------------
+# --- helper functions -------------------------------------------------------------------------------------------------
 
 
 def _powers(hessians: np.ndarray, eta: float, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -241,15 +241,15 @@ def _powers(hessians: np.ndarray, eta: float, k: int) -> tuple[np.ndarray, np.nd
 
 
 def _hessians(hessians: Any) -> np.ndarray:
-    """Return the Hessians as float64; refuse what is not symmetric and positive semidefinite."""
+    """Return the Hessians as float64; refuse matrices that are not symmetric and positive semidefinite."""
     matrices = np.asarray(hessians, float)
     if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or not matrices.size:
-        refuse("hessians", matrices.shape, "must have shape (N, d, d)", "One H_i per agent")
+        refuse("hessians", matrices.shape, "must have shape (N, d, d)", "Give one H_i per agent")
     if not np.allclose(matrices, matrices.swapaxes(1, 2)):
         refuse("hessians", matrices.shape, "must be symmetric", "Use (H + H^T)/2, which is the same function")
     values = np.linalg.eigvalsh(matrices)
     if values.min() < -1e-12 * np.abs(values).max():
-        refuse("hessians", float(values.min()), "must have no negative eigenvalue", "The f_i must be convex here")
+        refuse("hessians", float(values.min()), "must have no negative eigenvalue", "Give convex f_i")
     return matrices
 
 
@@ -257,11 +257,11 @@ def _at_solution(hessians: Any, linear: Any) -> tuple[np.ndarray, np.ndarray, np
     """Return Hessians, linear terms and the gradients g_i at x*."""
     hessians, linear = _hessians(hessians), np.asarray(linear, float)
     if linear.shape != hessians.shape[:2]:
-        refuse("linear", linear.shape, f"must have shape {hessians.shape[:2]}", "One c_i per agent")
+        refuse("linear", linear.shape, f"must have shape {hessians.shape[:2]}", "Give one c_i per agent")
     mean = hessians.mean(0)
     least = float(np.linalg.eigvalsh(mean)[0])
     if least <= 0:
-        refuse("mean of the hessians", least, "must be positive definite", "Else there is no single solution x*")
+        refuse("mean of the hessians", least, "must be positive definite", "Otherwise there is no unique solution x*")
     solution = np.linalg.solve(mean, linear.mean(0))
     return hessians, linear, hessians @ solution - linear
 

@@ -1,10 +1,10 @@
-"""Theorem 3: what FedPD with Oracle II guarantees at p = 0, as printed and as it can be proved.
+"""Theorem 3: the guarantees of FedPD with Oracle II at p = 0, as printed and as proved.
 
-Q = `iterations` local steps per round, a full gradient every I = `refresh` rounds, B = `batch` samples per step (None:
-all of the agent's, so that no gradient is noisy), and gamma the proximal step. L must be the smoothness of the samples'
-losses, E||grad F(x; xi) - grad F(y; xi)||^2 <= L^2 ||x - y||^2, on average over an agent's samples: Lemma 11, on the
-variance, needs it, and Assumption 1, on the f_i, does not give it. Proofs are in docs/theory/rates.md.
-D_0 = f(x^0) - inf f is `gap`, mean_i ||grad f_i(x^0)||^2 is `gradients`.
+There are Q = `iterations` local steps per round, a full gradient every I = `refresh` rounds, and B = `batch` samples
+per step (None: all samples of the agent, so that no gradient is noisy). gamma is the proximal step. L must be the
+smoothness of the samples' losses, E||grad F(x; xi) - grad F(y; xi)||^2 <= L^2 ||x - y||^2, on average over an agent's
+samples. Lemma 11, on the variance, needs it, and it does not follow from Assumption 1, on the f_i. Proofs are in
+docs/theory/rates.md. `gap` is D_0 = f(x^0) - inf f, and `gradients` is mean_i ||grad f_i(x^0)||^2.
 """
 
 import math
@@ -13,18 +13,18 @@ from typing import NamedTuple
 from fedpd.base.checks import at_least, below, count, positive, refuse
 from fedpd.theory.conditions import SMOOTHNESS
 
-ETA = "Theorem 3 asks for eta < variance_reduction.max_eta(L, Q, I, B)"
-GAMMA = "Theorem 3 asks for gamma > variance_reduction.min_gamma(L, eta, Q, I, B); 13 eta is always enough"
-SAFE_GAMMA = 13  # times eta, for all Q, I, B and eta that Theorem 3 allows
+ETA = "Theorem 3 needs eta < variance_reduction.max_eta(L, Q, I, B)"
+GAMMA = "Theorem 3 needs gamma > variance_reduction.min_gamma(L, eta, Q, I, B); 13 eta is always enough"
+SAFE_GAMMA = 13  # gamma = 13 eta is enough for all Q, I, B and eta that Theorem 3 allows
 
 
 class Schedule(NamedTuple):
-    """How Oracle II works.
+    """The settings of Oracle II.
 
     Attributes:
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
 
     iterations: int
@@ -33,13 +33,13 @@ class Schedule(NamedTuple):
 
 
 def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float:
-    """Return the bound of Theorem 3: eta must be below 1/(3 (Q + sqrt(Q I/B)) L).
+    """Return 1/(3 (Q + sqrt(Q I/B)) L). Theorem 3 needs an eta below it.
 
     Args:
         L: The smoothness of the samples' losses.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     positive("L", L, SMOOTHNESS)
     plan = _schedule(iterations, refresh, batch)
@@ -50,15 +50,15 @@ def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float
 
 
 class Constants(NamedTuple):
-    """The constants that replace the printed ones.
+    """The constants of the proved theorem, in place of the printed ones.
 
-    C_11 and C_13 have no counterpart: the proof bounds grad f without them.
+    C_11 and C_13 have no counterpart, because the proof bounds grad f without them.
 
     Attributes:
         C_9: The factor of (D_0 + start * mean_i ||grad f_i(x^0)||^2)/T.
-        C_10: By how much the augmented Lagrangian falls, per squared local step.
-        C_12: By how much f falls, per squared local step.
-        start: What lambda_i^0 = 0 instead of -grad f_i(x^0) costs.
+        C_10: The decrease of the augmented Lagrangian per squared local step.
+        C_12: The decrease of f per squared local step.
+        start: The cost of starting at lambda_i^0 = 0 instead of -grad f_i(x^0).
     """
 
     C_9: float
@@ -70,7 +70,7 @@ class Constants(NamedTuple):
 def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None) -> Constants:
     """Return the constants of the proved Theorem 3.
 
-    With s = sqrt((IQ - 1)/B), and n = 0 where IQ = 1 (no estimate is ever used for a second step), else 1:
+    With s = sqrt((IQ - 1)/B), and n = 0 if IQ = 1 (no estimate is used for a second step), else 1:
 
         k    = L (sqrt(Q) + n/sqrt(B)) + 2/gamma                                   bounds the duals' steps
         C_10 = 1/(2 eta) + 1/gamma - L/2 - L s - eta k^2
@@ -84,7 +84,7 @@ def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int,
         gamma: The proximal step, above min_gamma.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, gamma, plan)
@@ -101,16 +101,16 @@ def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int,
 def min_gamma(L: float, eta: float, iterations: int, refresh: int, batch: int | None) -> float:
     """Return the gamma above which C_12 > 0; it is below 13 eta for every Q, I, B. gamma = infinity is allowed.
 
-    The printed condition, gamma > 5 eta/(B sqrt(L)), does not even have the unit of gamma, and does not make C_10
-    positive. eta C_12 is a concave quadratic in t = eta/gamma that is positive at t = 0: this is eta over its positive
-    root.
+    The printed condition, gamma > 5 eta/(B sqrt(L)), does not have the unit of gamma, and does not make C_10 positive.
+    eta C_12 is a concave quadratic in t = eta/gamma that is positive at t = 0. The result is eta divided by its
+    positive root.
 
     Args:
         L: The smoothness of the samples' losses.
         eta: The step of FedPD, below max_eta.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, math.inf, plan)
@@ -141,14 +141,14 @@ def bound(
 
     Args:
         T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or more.
+        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         gradients: mean_i ||grad f_i(x^0)||^2.
         L: The smoothness of the samples' losses.
         eta: The step of FedPD, below max_eta.
         gamma: The proximal step, above min_gamma.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     c = constants(L, eta, gamma, iterations, refresh, batch)
     _check_run(T, gap)
@@ -160,7 +160,7 @@ def bound(
 
 
 class PrintedConstants(NamedTuple):
-    """C_9, ..., C_13 of the appendix; those that should be positive are not always."""
+    """C_9, ..., C_13 of the appendix. Some that should be positive can be negative."""
 
     C_9: float
     C_10: float
@@ -172,7 +172,7 @@ class PrintedConstants(NamedTuple):
 def printed_constants(
     L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> PrintedConstants:
-    """Return the constants as printed, also where they are negative: C_9 is infinite there.
+    """Return the constants as printed, even if they are negative; C_9 is then infinite.
 
     Args:
         L: The smoothness of the samples' losses.
@@ -180,12 +180,12 @@ def printed_constants(
         gamma: The proximal step.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     plan = _schedule(iterations, refresh, batch)
     _check_steps(L, eta, gamma, plan)
     Q, I, b = iterations, refresh, _inverse(plan)  # noqa: E741 (the paper's I)
-    t, a = eta / gamma, L * eta  # all terms below times eta, and written so that gamma may be infinite
+    t, a = eta / gamma, L * eta  # all terms below are multiplied by eta, so that gamma may be infinite
     c_10 = (0.5 + t - a - 6 * t**2 - 9 * Q**2 * a**2 - (1 + 18 * a) * a * I * Q * b / 2) / eta
     c_12 = c_10 - ((1 / gamma + L) ** 2 + L**2) * b / (4 * L)
     c_13 = Q * (
@@ -205,42 +205,42 @@ def printed_bound(
 
     Args:
         T: The number of rounds.
-        gap: D_0 = f(x^0) - inf f, or more.
+        gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         L: The smoothness of the samples' losses.
         eta: The step of FedPD, below max_eta.
         gamma: The proximal step.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     c_9 = printed_constants(L, eta, gamma, iterations, refresh, batch).C_9
     _check_run(T, gap)
     return c_9 * gap / T if gap else 0.0
 
 
-# --- what it costs ----------------------------------------------------------------------------------------------------
+# --- the cost ---------------------------------------------------------------------------------------------------------
 
 
 def schedule(samples: int, agents: int, iterations: int) -> Schedule:
-    """Return the paper's choice I = sqrt(M), B = I/(Q N), to the nearest integers and at least 1.
+    """Return the paper's choice I = sqrt(M), B = I/(Q N), rounded to integers of at least 1.
 
-    Then Q I/B = Q^2 N, so that eta is 1/(3 Q (1 + sqrt(N)) L): C_9, and with it T, grow as Q sqrt(N), which the paper's
-    O(M + sqrt(M)/epsilon) leaves out.
+    Then Q I/B = Q^2 N, so that eta is 1/(3 Q (1 + sqrt(N)) L). C_9 and T then grow as Q sqrt(N), a factor that the
+    paper's O(M + sqrt(M)/epsilon) leaves out.
 
     Args:
         samples: M, the samples of all agents together.
         agents: N.
         iterations: Q, the local steps per round.
     """
-    count("samples", samples, "samples is M, of all agents together")
+    count("samples", samples, "samples is M, the number of samples of all agents")
     count("agents", agents, "agents is N")
-    count("iterations", iterations, "iterations is Q, the local steps of a round")
+    count("iterations", iterations, "iterations is Q, the number of local steps per round")
     refresh = max(1, round(math.sqrt(samples)))
     return Schedule(iterations, refresh, max(1, round(refresh / (iterations * agents))))
 
 
 def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh: int, batch: int | None) -> int:
-    """Return the sample gradients of T rounds, all agents together: ceil(T/I) M + 2 T Q B N, as `simulate` counts them.
+    """Return the number of sample gradients of all agents in T rounds, ceil(T/I) M + 2 T Q B N, as in `simulate`.
 
     Args:
         T: The number of rounds.
@@ -248,48 +248,48 @@ def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh
         agents: N.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: B, the samples per step; None: all of the agent's.
+        batch: B, the samples per step; None: all samples of the agent.
     """
     count("T", T, "T is the number of rounds", least=0)
-    count("samples", samples, "samples is M, of all agents together")
+    count("samples", samples, "samples is M, the number of samples of all agents")
     count("agents", agents, "agents is N")
     _schedule(iterations, refresh, batch)
     each_step = samples if batch is None else batch * agents
     return -(-T // refresh) * samples + 2 * T * iterations * each_step
 
 
-# --- what is shared ---------------------------------------------------------------------------------------------------
+# --- helper functions -------------------------------------------------------------------------------------------------
 
 
 def _schedule(iterations: int, refresh: int, batch: int | None) -> Schedule:
     """Return the schedule of Oracle II; refuse numbers below 1."""
-    count("iterations", iterations, "iterations is Q, the local steps of a round")
+    count("iterations", iterations, "iterations is Q, the number of local steps per round")
     count("refresh", refresh, "refresh is I, the rounds between two full gradients")
     if batch is not None:
-        count("batch", batch, "batch is B, the samples of a step, or None for all of the agent's")
+        count("batch", batch, "batch is B, the samples per step, or None for all samples of the agent")
     return Schedule(iterations, refresh, batch)
 
 
 def _check_steps(L: float, eta: float, gamma: float, plan: Schedule) -> None:
-    """Refuse steps that Theorem 3 does not allow."""
+    """Check that Theorem 3 allows these steps."""
     positive("eta", eta, ETA)
     below("eta", eta, max_eta(L, *plan), ETA)
     positive("gamma", gamma, GAMMA, infinite=True)
 
 
 def _check_run(T: int, gap: float) -> None:
-    """Refuse a number of rounds or a gap that makes no sense."""
+    """Check the number of rounds and the gap."""
     count("T", T, "T is the number of rounds")
-    at_least("gap", gap, 0, "gap bounds f(x^0) - inf f from above")
+    at_least("gap", gap, 0, "gap is an upper bound of f(x^0) - inf f")
 
 
 def _inverse(plan: Schedule) -> float:
-    """Return 1/B, or 0 where a step takes all samples."""
+    """Return 1/B, or 0 if a step takes all samples."""
     return 0.0 if plan.batch is None else 1 / plan.batch
 
 
 def _noise(plan: Schedule) -> float:
-    """Return 1/B where an estimate is used for a second step, else 0: right after a full gradient it is exact."""
+    """Return 1/B if an estimate is used for a second step, else 0, because g is exact after a full gradient."""
     return _inverse(plan) if plan.iterations * plan.refresh > 1 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Who is there, by name."""
+"""The list of connected clients, by name."""
 
 import pytest
 
@@ -13,18 +13,18 @@ def test_names_are_sorted_names_with_numbers_by_value() -> None:
 
 def test_too_few_clients_are_said_and_not_waited_for_without_end() -> None:
     grid = InProcessGrid(app(FEDPD), 2, {})
-    with pytest.raises(FederationError, match=r"3 clients were waited for 0\.05 s, and there are 2: 0, 1\. Start"):
+    with pytest.raises(FederationError, match=r"waited 0\.05 s for 3 clients; 2 are connected: 0, 1\. Start"):
         run(FEDPD, 1, grid, deadline=0.05)
 
 
 def test_too_many_clients_are_said() -> None:
-    with pytest.raises(FederationError, match=r"5 clients are there \(0, 1, 2, 3, 4\), and agents = 3"):
+    with pytest.raises(FederationError, match=r"agents = 3: 5 clients are connected, 0, 1, 2, 3, 4\."):
         run(FEDPD, 1, InProcessGrid(app(FEDPD), 5, {}))
 
 
 def test_two_clients_of_one_name_are_not_two_clients() -> None:
     grid = InProcessGrid(app(FEDPD), AGENTS, {}, name="site")
-    with pytest.raises(FederationError, match="there are 1: site"):
+    with pytest.raises(FederationError, match="1 are connected: site"):
         wait_for_clients(grid, AGENTS, 0.05, 0.01)
 
 

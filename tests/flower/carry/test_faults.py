@@ -1,4 +1,4 @@
-"""Whatever happens to messages, clients and the server: the model is the undisturbed one, or it is said why not."""
+"""After any fault of messages, clients or the server, the model is the same as without it, or an error says why."""
 
 import os
 import shutil
@@ -84,7 +84,7 @@ def test_a_message_that_the_superlink_did_not_take_is_sent_again(caplog: pytest.
     there = run(FEDPD, ROUNDS, Fallible(FEDPD, take_later), resend=0.01)
     assert_same(there.model, undisturbed().model, rtol=0)
     assert there.history["missing"][-1] == 0
-    assert "was not taken: Failed to push object with ID 'an array'" in caplog.text
+    assert "did not accept a message to node 1: Failed to push object with ID 'an array'" in caplog.text
 
 
 def test_a_client_that_fails_and_recovers_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,7 +149,7 @@ def test_a_client_that_lost_its_state_rebuilds_its_dual_and_says_so(
 
 
 def test_a_state_that_is_too_old_is_a_lost_one() -> None:
-    """As from a backup: the gap between it and what the server has counted is seen."""
+    """As from a backup: the client notices that its state is older than the last reply that the server used."""
     kept: list[bytes] = []
 
     def fault(message: Message, deliver: Deliver) -> Message | None:
@@ -263,12 +263,12 @@ def test_stale_counts_the_last_message_again(caplog: pytest.LogCaptureFixture) -
     there = run(algorithm, 2, Fallible(algorithm, record), on_timeout="stale", deadline=0.01)
     assert (VICTIM, 1) not in sent
     np.testing.assert_allclose(there.model["w"], (sent[0, 1] + sent[VICTIM, 0] + sent[2, 1]) / 3, rtol=1e-14)
-    assert "'1' is not counted in communication 1" in caplog.text
+    assert "Communication 1 does not use client '1'" in caplog.text
 
 
 def test_a_run_that_fails_is_resumed_from_where_it_was(tmp_path: Path) -> None:
     broken = Fallible(FEDPD, away(np.arange(ROUNDS * AGENTS).reshape(ROUNDS, AGENTS) != 3 * AGENTS + 1, computes=True))
-    with pytest.raises(FederationError, match=r"communication 3 lacks 1 of 3 clients \('1': no answer in 0.01 s"):
+    with pytest.raises(FederationError, match=r"communication 3 lacks 1 of 3 clients \('1': no reply in 0.01 s"):
         run(FEDPD, ROUNDS, broken, out=tmp_path, deadline=0.01)
     grid = Fallible(FEDPD, lambda message, deliver: deliver(message))
     grid.contexts = {node + 10: context for node, context in grid.contexts.items()}
@@ -318,8 +318,8 @@ def entry(record: str, name: str, value: Any) -> Callable[[Message], None]:
 BAD: dict[str, tuple[Callable[[Message], None], str]] = {
     "nan": (spoil("w", np.array([0, 1, np.nan, 0])), "NaN or infinity"),
     "infinity": (spoil("w", np.array([0, 1, np.inf, 0])), "NaN or infinity"),
-    "shape": (spoil("w", np.zeros(5)), r"float64\[5\] where float64\[4\]"),
-    "type": (spoil("w", np.zeros(4, np.float32)), r"float32\[4\] where float64\[4\]"),
+    "shape": (spoil("w", np.zeros(5)), r"float64\[5\], but must be float64\[4\]"),
+    "type": (spoil("w", np.zeros(4, np.float32)), r"float32\[4\], but must be float64\[4\]"),
     "another array": (spoil("x", np.zeros(4)), "do not belong"),
     "an array less": (drop_key, "lacks the arrays"),
     "no arrays": (drop_arrays, "has no arrays"),
@@ -348,8 +348,8 @@ def test_a_bad_answer_is_refused_and_named_and_the_round_goes_on(name: str, capl
     who = np.ones((3, AGENTS), bool)
     who[1, VICTIM] = False
     assert_same(there.model, simulate(FEDPD, whole(), rounds=3, participation=who).model)
-    (line,) = [record.getMessage() for record in caplog.records if "is not counted" in record.getMessage()]
-    assert line.startswith("Client '1' is not counted in communication 1: ")
+    (line,) = [record.getMessage() for record in caplog.records if "does not use" in record.getMessage()]
+    assert line.startswith("Communication 1 does not use client '1': ")
     with pytest.raises(FederationError, match=why):
         run(FEDPD, 3, Fallible(FEDPD, fault))
 
@@ -368,7 +368,7 @@ def test_updates_are_clipped_where_that_is_asked_for() -> None:
 
 
 def test_policies_that_a_method_cannot_follow_are_refused() -> None:
-    with pytest.raises(ValueError, match="would count a message twice"):
+    with pytest.raises(ValueError, match="would use a message twice"):
         run(algorithms.scaffold(step=0.1, iterations=1), 1, on_timeout="stale")
     with pytest.raises(ValueError, match="needs all agents"):
         run(algorithms.fedpd(eta=0.5, oracle=GD, p="auto"), 1, on_timeout="partial")

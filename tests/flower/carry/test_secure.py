@@ -33,7 +33,7 @@ def assert_close(model: Tree, other: Tree) -> None:
 
 
 class Listening(InProcessGrid):
-    """Keeps all that the server is told, and lets a test meddle with a stage's message before it is delivered."""
+    """Keeps every message to the server, and lets a test change a stage's message before delivery."""
 
     def __init__(self, algorithm: Algorithm, **options: Any) -> None:
         super().__init__(app(algorithm, **({"secure": True} | options)), AGENTS, {})
@@ -86,13 +86,13 @@ def test_what_the_server_is_told_fills_the_masks_range() -> None:
 
 def test_a_range_that_would_cut_is_refused_by_name_and_says_what_is_enough() -> None:
     with pytest.raises(
-        FederationError, match=r"beyond secure-range = 0.001 and would be cut. Try \d+ or more.*resumes it\.$"
+        FederationError, match=r"exceeds secure-range = 0.001 and would be clipped. Try \d+ or more.*resume it\.$"
     ):
         run(FEDPD, ROUNDS, Listening(FEDPD), secure_range=0.001)
 
 
 def test_an_order_without_masks_is_refused() -> None:
-    with pytest.raises(FederationError, match="'0': the client refuses: its messages only leave under masks"):
+    with pytest.raises(FederationError, match="'0': the client refuses: this client sends only masked messages"):
         run(FEDPD, ROUNDS, Listening(FEDPD))
 
 
@@ -102,7 +102,7 @@ def test_clients_that_do_not_mask_are_refused() -> None:
 
 
 def test_a_node_that_comes_back_amid_the_stages_begins_them_anew() -> None:
-    """Its keys are gone with Flower's context; its own state, in its file, is not."""
+    """It loses its keys with Flower's context, but keeps its own state in its file."""
     grid, fresh = Listening(FEDPD), {"share_keys", "collect_masked_vectors"}
 
     def restart(message: Message) -> None:
@@ -123,7 +123,7 @@ def test_shares_are_asked_for_only_when_all_have_answered() -> None:
 
     asked: list[str] = []
     grid = Fallible(FEDPD, fault, secure=True)
-    with pytest.raises(FederationError, match="'2': no answer"):
+    with pytest.raises(FederationError, match="'2': no reply"):
         run(FEDPD, ROUNDS, grid, secure_range=BOUND, deadline=1.0)
     assert "collect_masked_vectors" in asked
     assert "unmask" not in asked
@@ -132,10 +132,10 @@ def test_shares_are_asked_for_only_when_all_have_answered() -> None:
 @pytest.mark.parametrize(
     ("stage", "field", "value", "why"),
     [
-        ("setup", "pk1", "not bytes", "does not have pk1, pk2"),
-        ("share_keys", "ctxts", [], "does not have dsts, ctxts"),
-        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message is not arrays"),
-        ("unmask", "shares", [1, 2, 3], "does not have nids, shares"),
+        ("setup", "pk1", "not bytes", "must have pk1, pk2"),
+        ("share_keys", "ctxts", [], "must have dsts, ctxts"),
+        ("collect_masked_vectors", "masked_params", [b"not an array"], "the masked message must be arrays"),
+        ("unmask", "shares", [1, 2, 3], "must have nids, shares"),
     ],
 )
 def test_a_client_that_breaks_a_stage_is_named(stage: str, field: str, value: Any, why: str) -> None:
@@ -181,10 +181,10 @@ def test_what_a_mod_says_against_an_order_is_heard() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all must answer"),
-        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all must answer"),
+        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all clients must reply"),
+        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all clients must reply"),
         ({"clip": 1.0}, "clip = 1.0.*sees no client's own message"),
-        ({"agents": 2}, "secure-range.*hides nobody"),
+        ({"agents": 2}, "secure-range.*does not hide"),
     ],
 )
 def test_what_sums_are_not_enough_for_is_refused(settings: dict[str, Any], message: str) -> None:

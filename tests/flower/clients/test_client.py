@@ -36,7 +36,7 @@ def test_nothing_is_cast_down() -> None:
 
     grid = InProcessGrid(client_app(lambda config: FEDPD, small, lambda context: Local(losses, samples()[0])), 1, {})
     settings = Settings(agents=1, rounds=1, evaluate_every=0, poll=0.001)
-    with pytest.raises(FederationError, match="client '0' has float64 data, and the model is float32"):
+    with pytest.raises(FederationError, match="client '0' has float64 data, but the model is float32"):
         federate(grid, FEDPD, small({}), settings)
 
 

@@ -185,7 +185,7 @@ def test_buffers_stay_in_the_oracles_memory() -> None:
 
 
 def test_a_batch_norm_in_a_federation(tmp_path: Path) -> None:
-    """Round after round, with states that go through files: the buffers too, three batches a round."""
+    """Every round saves and loads the state, including the buffers; there are three batches per round."""
 
     def module() -> nn.Module:
         torch.manual_seed(0)
@@ -210,7 +210,7 @@ def test_a_batch_norm_in_a_federation(tmp_path: Path) -> None:
 
 
 def test_lbfgs_and_a_dataset_of_python_objects() -> None:
-    """An optimiser that looks at the function several times a step; samples that are fetched one by one."""
+    """The optimiser evaluates the function several times per step, and samples are fetched one by one."""
 
     class Lines(Dataset):
         def __len__(self) -> int:
@@ -253,7 +253,7 @@ class Endless(IterableDataset):
         (lambda: torch_local(cast(Any, nn.Linear), nn.MSELoss(), loader(0)), "must be an nn.Module"),
         (lambda: torch_local(network(), nn.MSELoss(), cast(Any, [1, 2])), "must be a DataLoader"),
         (lambda: torch_local(network(), nn.MSELoss(), DataLoader(Endless())), "has no indices"),
-        (lambda: torch_local(nn.Tanh(), nn.MSELoss(), loader(0)), "nothing to train"),
+        (lambda: torch_local(nn.Tanh(), nn.MSELoss(), loader(0)), "no parameters that require a gradient"),
         (lambda: torch_local(network(torch.bfloat16), nn.MSELoss(), loader(0)), "must be float32 or float64"),
         (lambda: torch_oracles.optimizer(torch.optim.Adam, 0), "iterations"),
         (lambda: load_model(network(), {"weight": np.zeros(2)}), "must hold the parameters"),

@@ -1,4 +1,4 @@
-"""What a federation's certificates and keys let in, and what not."""
+"""Which connections a federation's certificates and keys accept, and which they refuse."""
 
 import ssl
 from contextlib import suppress

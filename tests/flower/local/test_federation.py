@@ -62,7 +62,7 @@ def _stranger(deployment: Deployment, folder: Path) -> Member:
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = [sys.executable, "-c", "print('the port is taken'); raise SystemExit(1)"]
     monkeypatch.setattr(programs, "superlink_command", lambda *arguments: program)
-    with pytest.raises(FedpdError, match=r"(?s)superlink has ended before it was ready.*the port is taken"):
+    with pytest.raises(FedpdError, match=r"(?s)superlink ended before it was ready.*the port is taken"):
         local.up(tmp_path / "federation", 2)
     assert not (tmp_path / "federation").exists()
 

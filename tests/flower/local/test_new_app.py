@@ -69,8 +69,8 @@ def test_numpy_and_jax_give_the_same_model(tmp_path: Path, monkeypatch: pytest.M
     [
         ("Toy", "lower-case"),
         ("2toy", "lower-case"),
-        ("class", "word of Python's own"),
-        ("jax", "there is a Python package jax already"),
+        ("class", "must not be a Python keyword"),
+        ("jax", "a Python package jax exists already"),
         ("a" * 33, "at most 32 characters"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Processes are ended by exactly who they are."""
+"""Processes are ended by their pid and start time, and no others."""
 
 import os
 import sys
@@ -61,13 +61,13 @@ def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
         end([member])
 
 
-def test_a_process_that_ends_too_early_is_told_with_its_log(tmp_path: Path) -> None:
+def test_the_error_for_a_process_that_ends_too_early_shows_its_log(tmp_path: Path) -> None:
     member = run(tmp_path, [sys.executable, "-c", "print('no such port'); raise SystemExit(1)"])
-    with pytest.raises(FedpdError, match=r"(?s)one has ended before it was ready.*no such port"):
+    with pytest.raises(FedpdError, match=r"(?s)one ended before it was ready.*no such port"):
         wait_until(lambda: False, member, 30, "ready")
 
 
-def test_one_that_takes_too_long_is_told_too(tmp_path: Path) -> None:
+def test_a_process_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
     member = run(tmp_path, SLEEP)
     try:
         began = time.monotonic()

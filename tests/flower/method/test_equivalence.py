@@ -1,4 +1,4 @@
-"""A federation on Flower is a simulation: the same model and the same books, for every method."""
+"""A federation on Flower equals a simulation: the same model and the same costs, for every method."""
 
 from dataclasses import replace
 from functools import partial
@@ -64,7 +64,7 @@ def test_a_skipped_communication_costs_no_message() -> None:
 
 @pytest.mark.parametrize("name", APART)
 def test_methods_without_a_model_of_the_server_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a model of its own"):
+    with pytest.raises(ValueError, match="its own model"):
         run(ROWS[name].make(), 1)
 
 
@@ -124,7 +124,7 @@ class Normalised(nn.Module):
 
 
 def test_a_client_may_be_a_problem_of_one_agent() -> None:
-    """A flax module, its batch statistics and all: what `problems.network` makes of this client's data."""
+    """The client's problem is `problems.network` of its data: a flax module with batch statistics."""
     rng = np.random.default_rng(1)
     everyone = {
         str(i): {"x": rng.normal(i, 1, (6, 2)).astype(np.float32), "y": rng.integers(0, 2, 6)} for i in range(AGENTS)
@@ -146,5 +146,5 @@ def test_a_client_may_be_a_problem_of_one_agent() -> None:
 
 def test_a_problem_of_several_agents_is_not_a_client() -> None:
     grid = InProcessGrid(client_app(lambda config: FEDPD, start, lambda context: whole()), AGENTS, {})
-    with pytest.raises(FederationError, match="is the problem of 3 agents, and a client is one"):
+    with pytest.raises(FederationError, match="must be a problem with one agent, but has 3"):
         federate(grid, FEDPD, start(), Settings(agents=AGENTS, rounds=1, poll=0.001))

@@ -29,7 +29,7 @@ PAIRS: dict[str, tuple[Algorithm, Algorithm, str]] = {
     "eta": (
         algorithms.fedpd(eta=0.08, oracle=GD),
         algorithms.fedpd(eta=0.0800000001, oracle=GD),
-        r"order: its eta is 0\.08, not 0\.0800000001, as this client has it",
+        r"order: its eta is 0\.08, not 0\.0800000001, as at this client",
     ),
     "two lambdas": (skipping(lambda r: 0.0), skipping(lambda r: 0.5), r"order: its p\.sha256 is "),
     "two optimisers": (optimising(0.1), optimising(0.2), r"order: its oracle\.optimizer\.sha256 is "),
@@ -67,7 +67,7 @@ def unidentified() -> Callable[[Any], Any]:
 def test_what_cannot_be_identified_is_refused_before_anything_runs() -> None:
     algorithm = skipping(unidentified())
     grid = InProcessGrid(app(algorithm), AGENTS, {})
-    with pytest.raises(FedpdError, match=r"cannot be deployed.*Name what fedpd cannot identify"):
+    with pytest.raises(FedpdError, match=r"cannot be deployed.*Use the same name at the server and all clients"):
         run(algorithm, 1, grid)
     assert grid.pushed == 0
     run(skipping(named("never", unidentified())), 1)
@@ -81,7 +81,7 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what the checkpoints of a folder say."""
+    """Change the metadata of the checkpoints in a folder."""
     for path in (folder / "checkpoints").iterdir():
         arrays, meta = checkpoint.read(path)
         change(meta)
@@ -99,8 +99,8 @@ def test_a_checkpoint_of_an_older_version_is_refused_and_says_which(tmp_path: Pa
         meta |= {"algorithm": FEDPD.description, "versions": {"fedpd": "0.1.0"}}
 
     rewrite(tmp_path, to_old)
-    with pytest.raises(CheckpointError, match=r"was written by fedpd 0\.1\.0"):
+    with pytest.raises(CheckpointError, match=r"fedpd 0\.1\.0 wrote its checkpoint"):
         run(FEDPD, 2, out=tmp_path)
     rewrite(tmp_path, lambda meta: meta.pop("versions"))
-    with pytest.raises(CheckpointError, match="was written by an older version of fedpd"):
+    with pytest.raises(CheckpointError, match="an older version of fedpd wrote its checkpoint"):
         run(FEDPD, 2, out=tmp_path)

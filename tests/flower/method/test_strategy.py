@@ -49,10 +49,10 @@ def test_noise_that_would_not_reach_the_servers_state_is_refused() -> None:
     algorithm = algorithms.feddyn(alpha=2.0, oracle=GD)
     inner = strategy(algorithm, evaluate_every=0)
     wrapped = ServerClipping(inner, noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=AGENTS)
-    with pytest.raises(FederationError, match="its server keeps more than the model"):
+    with pytest.raises(FederationError, match="this method's server keeps more than the model"):
         wrapped.start(InProcessGrid(app(algorithm), AGENTS, {}), inner.arrays, num_rounds=ROUNDS)
 
 
 def test_before_the_start_there_is_no_result() -> None:
-    with pytest.raises(FederationError, match="has not been started"):
+    with pytest.raises(FederationError, match="has not started"):
         strategy(FEDPD).result()

@@ -1,1 +1,1 @@
-"""Messages between the server and its clients: their form, who is there, orders sent and answers collected, masks."""
+"""Messages between the server and its clients: their form, the list of clients, sending, collecting, and masking."""

@@ -1,7 +1,7 @@
-"""Send orders and collect the answers by a deadline: send again where no answer comes, and never wait without end.
+"""Send orders and collect the replies until a deadline; send an order again if no reply comes.
 
-An order may be sent twice: to a client that came back on another node, after an error, or because no answer came.
-Clients answer a repetition without carrying it out again. The first answer that fits its order counts.
+The server may send an order twice: to a client that came back on another node, after an error, or because no reply
+came. A client replies to a repeated order without carrying it out again. The server uses the first valid reply.
 """
 
 import logging
@@ -25,18 +25,18 @@ CLIENT_APP_ERRORS = (  # likely to recur
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
     ErrorCode.MOD_FAILED_PRECONDITION,
 )
-REFRESH_SECONDS = 5.0  # between two looks at which node each client is on
-Read = Callable[[str, RecordDict], Any]  # (name, content) -> answer; another RecordDict: ask again with that
+REFRESH_SECONDS = 5.0  # between two updates of the list of clients and their nodes
+Read = Callable[[str, RecordDict], Any]  # (name, content) -> reply, or a RecordDict to send to the client instead
 
 
 class Timeouts(NamedTuple):
-    """How long to wait for answers.
+    """How long to wait for replies.
 
     Attributes:
-        deadline: Seconds for all answers.
-        resend: Seconds after which an order without an answer is sent again.
-        poll: Seconds between two looks for answers.
-        attempts: How often an order may fail by an error of the ClientApp itself.
+        deadline: Seconds until all replies must be there.
+        resend: Seconds after which an unanswered order is sent again.
+        poll: Seconds between two checks for replies.
+        attempts: The number of errors of the ClientApp itself after which the server gives up an order.
     """
 
     deadline: float
@@ -46,14 +46,14 @@ class Timeouts(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """The answers of the clients, by name.
+    """The replies of the clients, by name.
 
     Attributes:
-        answers: What `read` made of the answers that can be used.
-        refused: Why an answer cannot be used.
-        missing: What happened last to a client that did not answer by the deadline.
+        answers: The valid replies, as `read` returned them.
+        refused: The reasons why other replies cannot be used.
+        missing: The last event for each client that did not reply until the deadline.
         bytes_up: Bytes received, as Flower serialises them.
-        bytes_down: Bytes sent, likewise.
+        bytes_down: Bytes sent, as Flower serialises them.
     """
 
     answers: dict[str, Any]
@@ -64,15 +64,15 @@ class Collected(NamedTuple):
 
 
 class PendingOrder(NamedTuple):
-    """An order without an answer.
+    """An order without a reply.
 
     Attributes:
-        content: What is sent.
+        content: The content to send.
         due: When to send it (again).
-        pause: Seconds from that sending to the next.
-        errors: How often sending or carrying out failed.
-        faults: How often the ClientApp itself failed.
-        last_event: What the server last learned of it.
+        pause: Seconds between that time and the next.
+        errors: The number of errors in sending it or carrying it out.
+        faults: The number of errors of the ClientApp itself.
+        last_event: The last event that the server knows of.
     """
 
     content: RecordDict
@@ -91,15 +91,15 @@ def collect(
     timeouts: Timeouts,
     read: Read,
 ) -> Collected:
-    """Send every client its content, and read the answers.
+    """Send every client its content, and return the replies.
 
     Args:
         grid: Flower's grid.
-        directory: Which node each client is on.
-        contents: What to send, by the client's name.
+        directory: The node of each client.
+        contents: The content for each client, by the client's name.
         kind: Flower's type of the message.
         timeouts: How long to wait.
-        read: Checks an answer; a RecordDict that it returns is sent to the client instead.
+        read: Checks a reply. If it returns a RecordDict, the server sends that to the client instead.
     """
     began = time.monotonic()
     collection = _Collection(grid, directory, contents, kind, timeouts, read, began)
@@ -112,14 +112,14 @@ def collect(
         if collection.pending:
             time.sleep(timeouts.poll)
     late = {
-        name: f"no answer in {timeouts.deadline:g} s, last heard: {order.last_event}"
+        name: f"no reply in {timeouts.deadline:g} s, last event: {order.last_event}"
         for name, order in collection.pending.items()
     }
     return Collected(collection.answers, collection.refused, late, collection.bytes_up, collection.bytes_down)
 
 
 class _Collection:
-    """The orders of one call of `collect`, and the answers so far."""
+    """The orders of one call of `collect`, and the replies so far."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Collection:
         self.refreshed = now
 
     def find_moved_clients(self) -> None:
-        """Send again at once to a client that is on another node now."""
+        """Mark the orders of clients that are now on another node as due."""
         now = time.monotonic()
         if now - self.refreshed < REFRESH_SECONDS:
             return
@@ -160,10 +160,10 @@ class _Collection:
                     self.sent |= dict.fromkeys(taken, name)
                     self.pending[name] = order._replace(due=now + order.pause, pause=2 * order.pause)
                 else:
-                    self._postpone(name, "the SuperLink did not take the order")
+                    self._postpone(name, "the SuperLink did not accept the order")
 
     def receive(self) -> None:
-        """Read the answers that have arrived."""
+        """Read the replies that have arrived."""
         for reply in self.grid.pull_messages(list(self.sent)) if self.sent else ():
             name = self.sent.pop(reply.metadata.reply_to_message_id, "")
             self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
@@ -175,7 +175,7 @@ class _Collection:
             self.pending.pop(name, None)
 
     def _count_error(self, name: str, error: Error) -> None:
-        """Send again after an error of Flower; after one of the ClientApp, so many times."""
+        """Send again after an error of Flower; after errors of the ClientApp, at most `attempts` times."""
         reason = reason_of(error)
         log.warning("Client %r: %s", name, reason)
         self._postpone(name, reason)
@@ -185,7 +185,7 @@ class _Collection:
             self.refused[name] = f"failed at attempt {faults}: {reason}"
 
     def _postpone(self, name: str, reason: str) -> None:
-        """Send the order again later, with growing pauses."""
+        """Schedule the order for later, with pauses that double."""
         order = self.pending[name]
         due = time.monotonic() + min(2.0 ** (order.errors + 1), self.timeouts.resend)
         self.pending[name] = order._replace(errors=order.errors + 1, last_event=reason, due=due)
@@ -203,7 +203,7 @@ class _Collection:
 
 
 def reason_of(error: Error) -> str:
-    """Return the line of a traceback that says what went wrong; JAX ends its own with remarks about frames."""
+    """Return the line of a traceback with the error; JAX adds remarks about frames after it."""
     lines = (error.reason or f"error {error.code}").strip().splitlines()
     named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
     return named[-1] if named else lines[-1]

@@ -1,6 +1,6 @@
-"""Which client is on which node: Flower's nodes come and go under ever new numbers, and clients have names.
+"""The node of each client. Flower's nodes come and go and get new numbers, while clients keep their names.
 
-Agent i of the method is the i-th name in order ("2" before "10"), so that a run does not depend on who came first.
+Agent i of the method is the i-th name in order ("2" before "10"), so a run does not depend on which client came first.
 """
 
 import logging
@@ -20,11 +20,11 @@ log = logging.getLogger(f"flwr.{__name__}")
 
 
 class FederationError(FedpdError):
-    """A federation cannot continue: the sentence names the clients, the reason and the remedy."""
+    """A federation cannot continue. The message names the clients, the reason and the remedy."""
 
 
 def sorted_names(names: Iterable[str]) -> list[str]:
-    """Return the names in order, with numbers in them by their value."""
+    """Return the names in order; numbers in names are compared by value."""
 
     def parts(name: str) -> list[tuple[int, int | str]]:
         return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"([0-9]+)", name) if part]
@@ -33,16 +33,16 @@ def sorted_names(names: Iterable[str]) -> list[str]:
 
 
 def push(grid: Grid, message: Message) -> list[str]:
-    """Send a message; return Flower's identity of it, or nothing if the SuperLink did not take it, as when it dies."""
+    """Send a message; return Flower's identity of it, or an empty list if the SuperLink did not accept it."""
     try:
         return [identity for identity in grid.push_messages([message]) if identity]
     except ObjectPushError as error:
-        log.warning("A message to node %d was not taken: %s", message.metadata.dst_node_id, error)
+        log.warning("The SuperLink did not accept a message to node %d: %s", message.metadata.dst_node_id, error)
         return []
 
 
 class ClientDirectory:
-    """The names of nodes, learned by asking every node once.
+    """The names of nodes. It asks every node once for its name.
 
     Attributes:
         grid: Flower's grid.
@@ -56,7 +56,7 @@ class ClientDirectory:
         self._asked: dict[str, int] = {}
 
     def refresh(self) -> list[str]:
-        """Ask new nodes for their names and read earlier answers; return who is on another node than before."""
+        """Ask new nodes for their names and read earlier replies; return the clients that are now on another node."""
         for node in self.grid.get_node_ids():
             if node not in self._known:
                 asked = push(self.grid, Message(RecordDict({"config": ConfigRecord({})}), node, HELLO))
@@ -67,11 +67,11 @@ class ClientDirectory:
             node = self._asked.pop(reply.metadata.reply_to_message_id)
             name = None if reply.has_error() else _name(reply)
             if name is None:
-                log.warning("Node %d does not say its name%s.", node, f": {reply.error}" if reply.has_error() else "")
-                self._known.discard(node)  # it is asked again
+                log.warning("Node %d did not send its name%s.", node, f": {reply.error}" if reply.has_error() else "")
+                self._known.discard(node)  # ask it again
             elif self.nodes.get(name) != node:
                 if name in self.nodes:
-                    log.warning("Client %r is now on node %d, and no longer on %d.", name, node, self.nodes[name])
+                    log.warning("Client %r is now on node %d, no longer on node %d.", name, node, self.nodes[name])
                 self.nodes[name] = node
                 moved.append(name)
         return moved
@@ -86,17 +86,17 @@ def _name(reply: Message) -> str | None:
 def wait_for_clients(
     grid: Grid, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None
 ) -> ClientDirectory:
-    """Wait until all clients are there, and return which node each of them is on.
+    """Wait until all clients are connected, and return the node of each client.
 
     Args:
         grid: Flower's grid.
         agents: The number of clients.
-        deadline: The seconds to wait at most.
-        poll: The seconds between two looks.
+        deadline: The largest number of seconds to wait.
+        poll: The seconds between two checks.
         names: The clients of a run that is resumed; None: any.
 
     Raises:
-        FederationError: There are too many clients, or too few by the deadline.
+        FederationError: If there are too many clients, or too few at the deadline.
     """
     directory, until = ClientDirectory(grid), time.monotonic() + deadline
     while True:
@@ -106,15 +106,15 @@ def wait_for_clients(
             directory.nodes = {name: directory.nodes[name] for name in names}
             return directory
         if names is None and len(here) > agents:
-            raise FederationError(f"{len(here)} clients are there ({_list(here)}), and agents = {agents}. Set agents.")
+            raise FederationError(f"agents = {agents}: {len(here)} clients are connected, {_list(here)}. Set agents.")
         if names is None and len(here) == agents:
             return directory
         if time.monotonic() >= until:
             wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"
             raise FederationError(
-                f"{wanted} were waited for {deadline:g} s, and there are {len(here)}: {_list(here) or 'none'}. Start "
-                "the others (in Flower's simulation: num-supernodes), name every client differently, or set agents to "
-                "how many there are."
+                f"the server waited {deadline:g} s for {wanted}; {len(here)} are connected: {_list(here) or 'none'}. "
+                "Start the others (in Flower's simulation: num-supernodes), give every client its own name, or set "
+                "agents to the number of clients."
             )
         time.sleep(poll)
 

@@ -1,9 +1,9 @@
-"""A Flower grid without Flower's processes, for tests and debugging: it hands messages to a ClientApp in this process.
+"""A Flower grid without Flower's processes, for tests and debugging. It gives messages to a ClientApp in this process.
 
     grid = InProcessGrid(client_app(...), agents=4, config={...})
     federate(grid, algorithm, start, Settings(agents=4, rounds=10))
 
-Messages are serialised and read back, as on a network.
+It serialises messages and reads them back, as on a network.
 """
 
 import traceback
@@ -73,7 +73,7 @@ class InProcessGrid(Grid):
         return identities
 
     def deliver(self, message: Message) -> Message | None:
-        """Return the answer of a node, or None for no answer. Override it to make nodes fail."""
+        """Return the reply of a node, or None for no reply. Override it to make nodes fail."""
         context = self.contexts.get(message.metadata.dst_node_id)
         if context is None:
             return Message(Error(ErrorCode.NODE_UNAVAILABLE, "no such node"), reply_to=message)

@@ -1,8 +1,9 @@
-"""An agent's side of secure aggregation: Flower's SecAgg+ around the training, so that the server only sees sums.
+"""The client's side of secure aggregation: Flower's SecAgg+ around the training, so that the server sees only sums.
 
-Flower's own mod keeps the protocol (keys, shares, masks). This file adds three rules. The mod masks x_{0,i}^+ - x_0,
-not x_{0,i}^+, because fixed point needs a range. An entry beyond that range is refused: Flower would cut it silently,
-and a cut message no longer fits the dual that its client keeps. And an order without masks is not carried out at all.
+Flower's own mod implements the protocol (keys, shares, masks). This file adds three rules. The mod masks x_{0,i}^+ -
+x_0, not x_{0,i}^+, because fixed-point numbers need a range. The client refuses an entry outside this range: Flower
+would clip it silently, and a clipped message does not fit the dual that the client keeps. The client does not carry out
+an order without masks.
 """
 
 from collections.abc import Callable
@@ -26,14 +27,14 @@ def asks_for_masks(message: Message) -> bool:
 
 
 class _NothingToMaskError(Exception):
-    """Carries an answer that holds no message past Flower's mod, which knows no such answer."""
+    """Carries a reply without a message through Flower's mod, which cannot handle such replies."""
 
     def __init__(self, reply: Message) -> None:
         self.reply = reply
 
 
 def masking_mod(name: Callable[[Context], str]) -> Mod:
-    """Return the mod of clients whose messages only leave under masks.
+    """Return the mod of clients that send only masked messages.
 
     Args:
         name: Returns the name of a client.
@@ -41,7 +42,7 @@ def masking_mod(name: Callable[[Context], str]) -> Mod:
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not asks_for_masks(message):
-            note = "its messages only leave under masks. Set secure-range in the run's configuration."
+            note = "this client sends only masked messages. Set secure-range in the run's configuration."
             reply = reply_without_work(read_order(message.content), name(context), "refused", note)
             return Message(reply_content(reply), reply_to=message)
         try:
@@ -53,7 +54,7 @@ def masking_mod(name: Callable[[Context], str]) -> Mod:
 
 
 def _change_to_mask(call_next: ClientAppCallable, message: Message, context: Context) -> Message:
-    """Return the agent's answer with its message as Flower's mod masks it: as the change from the broadcast."""
+    """Return the agent's reply with the change from the broadcast in place of its message, for Flower's mod to mask."""
     reply = call_next(message, context)
     if reply.has_error() or (said := read_reply(reply.content)).status != "done":
         raise _NothingToMaskError(reply)
@@ -62,31 +63,31 @@ def _change_to_mask(call_next: ClientAppCallable, message: Message, context: Con
     largest = max((float(np.abs(array).max(initial=0)) for array in change), default=0.0)
     if largest > bound:
         enough = 2.0 ** np.ceil(np.log2(largest))
-        note = f"an entry of its change is beyond secure-range = {bound:g} and would be cut. Try {enough:g} or more."
+        note = f"an entry of its change exceeds secure-range = {bound:g} and would be clipped. Try {enough:g} or more."
         raise _NothingToMaskError(Message(reply_content(said._replace(status="refused", note=note)), reply_to=message))
     record = ArrayRecord({str(number): Array(array) for number, array in enumerate(change)})
     parameters = legacy.arrayrecord_to_parameters(record, keep_input=False)
-    result = FitRes(Status(Code.OK, ""), parameters, num_examples=1, metrics={})  # every agent counts alike
+    result = FitRes(Status(Code.OK, ""), parameters, num_examples=1, metrics={})  # all agents have the same weight
     content = legacy.fitres_to_recorddict(result, keep_input=False)
     content["config"], content["metrics"] = reply.content["config"], reply.content["metrics"]
     return Message(content, reply_to=message)
 
 
 def _masked_range(context: Context) -> float:
-    """Return the largest entry that the masks have room for, as the stage of setup has agreed."""
+    """Return the largest entry that the masks allow, which the setup stage has set."""
     bound = context.state.config_records[RECORD_KEY_STATE][Key.CLIPPING_RANGE]
     if not isinstance(bound, int | float):
-        raise RefusedError(f"secure aggregation: its range is {bound!r}, not a number.")
+        raise RefusedError(f"secure aggregation: its range is {bound!r}, but must be a number.")
     return float(bound)
 
 
 def _difference(sent: ArrayRecord, received: ArrayRecord) -> list[np.ndarray]:
-    """Return the arrays `sent` less those `received`, in float64: Flower quantises in the type of what it is given."""
+    """Return `sent` minus `received` in float64, because Flower quantises in the type of its input."""
     same = has_shapes(received, {name: tuple(array.shape) for name, array in sent.items()})
     pairs = [(array.numpy().astype(np.float64), received[name].numpy() if same else 0) for name, array in sent.items()]
     return [np.asarray(now - before) for now, before in pairs]
 
 
 def has_shapes(received: ArrayRecord, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Return whether a broadcast has the names and shapes of a message, as models have; both sides decide it alike."""
+    """Return whether a broadcast has the names and shapes of a message, as a model does. Both sides use this rule."""
     return shapes == {name: tuple(array.shape) for name, array in received.items()}

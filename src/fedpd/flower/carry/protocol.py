@@ -1,13 +1,14 @@
 """The server's orders and the agents' replies, as records of a Flower message.
 
-A round r has E exchanges; step s = r E + e is exchange e of round r. Communications are numbered 0, 1, 2, ...; number n
-ends at a step at which the coin (and `Exchange.when`) let agents communicate. Order n says: this was the outcome of
-communication n-1; continue from step `first` to step `last`; report. The steps in between are skipped communications:
-they cost no message. The server alone draws the coins, from the same key as a simulation.
+A round r has E exchanges; step s = r E + e is exchange e of round r. Communications are numbered 0, 1, 2, ...;
+communication n takes place at a step that is not skipped (by the skip probability and `Exchange.when`). Order n
+contains the outcome of communication n-1, and asks the client to continue from step `first` to step `last` and to
+report. The steps in between are skipped communications, which need no message. Only the server draws the random numbers
+for skipping, from the same key as a simulation.
 
-A message has one ArrayRecord ("arrays"), one ConfigRecord ("config", which may hold entries of others, such as a
-clipping norm), and a reply one MetricRecord ("metrics") as well: what Flower's mods expect. Only a client that was away
-is sent more: the earlier outcomes that it needs ("past-<n>") and the start ("start").
+As Flower's mods expect, a message has one ArrayRecord ("arrays") and one ConfigRecord ("config", which may have entries
+of other programs, such as a clipping norm), and a reply also has one MetricRecord ("metrics"). Only a client that was
+absent receives more: the earlier outcomes that it needs ("past-<n>") and the start ("start").
 """
 
 from collections.abc import Mapping
@@ -30,14 +31,14 @@ class Order(NamedTuple):
     Attributes:
         run: The identity of the run.
         algorithm: The exact spec of the method, as JSON.
-        form: "whole", or "partial": `Away.partial`, the form for agents that come and go.
+        form: "whole", or "partial": `Away.partial`, the form for partial participation.
         seed: The seed of the run.
         agent: i, the number of the agent.
         number: n, the number of the communication.
         first: The first step to do.
         last: The last step to do, after which the agent reports.
         counted: The number of this agent's last reply that the server used; -1 if there is none.
-        past: The communications whose outcomes the order carries, the newest (in "arrays") last; none at the start.
+        past: The communications whose outcomes the order contains, the newest (in "arrays") last; empty at the start.
         exchanges: The exchange of each of them.
     """
 
@@ -55,15 +56,15 @@ class Order(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What an agent answers, beside its message.
+    """An agent's reply, without its message.
 
     Attributes:
         run: The identity of the run.
         name: The client's name.
         number: The number of the order.
-        status: "done"; "lost" if the client's state is gone and it needs the past; "refused" for the reason in `note`.
+        status: "done"; "lost" if the client has lost its state and needs the past; "refused" with a reason in `note`.
         note: Why the client refuses.
-        rebuilt: 1 if the state had been lost and was made anew.
+        rebuilt: 1 if the state had been lost and was rebuilt.
         updates: The local updates of every step.
         samples: The samples of every step.
         examples: |D_i|, under the name that Flower's strategies use.
@@ -81,7 +82,7 @@ class Reply(NamedTuple):
 
 
 class CheckedReply(NamedTuple):
-    """A reply that fits its order, and its message; None where the agent had nothing to send."""
+    """A reply that fits its order, and its message; the message is None if the agent had nothing to send."""
 
     message: Tree | None
     reply: Reply
@@ -96,12 +97,12 @@ def reply_without_work(order: Order, name: str, status: Status, note: str = "") 
 
 
 def order_record(order: Order, config: Mapping[str, Any] | None = None) -> ConfigRecord:
-    """Return the order beside the entries that `config` already holds."""
+    """Return a record with the entries of `config` and the order."""
     return ConfigRecord({**(config or {}), **{PREFIX + name: value for name, value in order._asdict().items()}})
 
 
 def read_order(content: RecordDict) -> Order:
-    """Return the order of a message; a field of a wrong type is refused."""
+    """Return the order of a message; refuse a field with a wrong type."""
     return Order(**_fields(Order, content.config_records.get("config", {}), "order"))
 
 
@@ -117,13 +118,13 @@ def reply_content(reply: Reply, arrays: ArrayRecord | None = None) -> RecordDict
 
 
 def read_reply(content: RecordDict) -> Reply:
-    """Return the reply of a message; a field of a wrong type is refused."""
+    """Return the reply of a message; refuse a field with a wrong type."""
     said: dict[str, Any] = {**content.config_records.get("config", {}), **content.metric_records.get("metrics", {})}
     return Reply(**_fields(Reply, {**said, PREFIX + "examples": said.get("num-examples")}, "reply"))
 
 
 def _fields(kind: Any, record: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the fields of an order or a reply, each of its type."""
+    """Return the fields of an order or a reply, after a check of their types."""
     found = {}
     for name, wanted in kind.__annotations__.items():
         value = record.get(PREFIX + name)

@@ -1,4 +1,4 @@
-"""Pytrees as Flower's ArrayRecords and back: arrays named by their path, checked one by one; no pickle, no ravel."""
+"""Converts pytrees to Flower's ArrayRecords and back. Arrays are named by their path and checked; it uses no pickle."""
 
 from typing import Any
 
@@ -14,21 +14,21 @@ from fedpd.core import Tree
 
 
 class RefusedError(FedpdError):
-    """A message that must not be used, and why."""
+    """A message must not be used. The text says why."""
 
 
 def pack(tree: Tree) -> ArrayRecord:
-    """Return a pytree as named arrays: "w" of a model {"w": ...}, "1/w" of the second of two such models."""
+    """Return a pytree as named arrays: "w" for a model {"w": ...}, "1/w" for the second of two such models."""
     return ArrayRecord({name: Array(np.asarray(leaf, order="C")) for name, leaf in leaves_by_name(tree).items()})
 
 
 def leaves_by_name(tree: Tree) -> dict[str, Any]:
-    """Return the leaves of a pytree, in order, by the names that they are packed under."""
+    """Return the leaves of a pytree, in order, by the names that `pack` gives them."""
     return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))
 
 
 def _names(tree: Tree) -> list[str]:
-    """Return paths without the vectors that models are wrapped in; where that is ambiguous, the whole paths."""
+    """Return the paths without the wrappers (`Vector`) of models, or the whole paths if that is ambiguous."""
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     short = [tuple(key for key in path if key != FlattenedIndexKey(0)) for path in paths]
     names = [keystr(path, simple=True, separator="/") or "x" for path in short]
@@ -36,27 +36,27 @@ def _names(tree: Tree) -> list[str]:
 
 
 def unpack(record: ArrayRecord, like: Tree, what: str) -> Tree:
-    """Return the pytree that `pack` has packed.
+    """Return the pytree that `pack` turned into a record.
 
     Args:
         record: The named arrays.
         like: A pytree with the structure, shapes and types that the arrays must have.
-        what: What the arrays are, for the error message.
+        what: The name of the arrays in error messages.
 
     Raises:
-        RefusedError: Names, shapes or types differ, or an array holds NaN or infinity.
+        RefusedError: If names, shapes or types differ, or an array holds NaN or infinity.
     """
     structure, wanted = jax.tree.structure(like), leaves_by_name(like)
     if set(record) != set(wanted):
         lacking, foreign = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
-        raise RefusedError(f"{what}: lacks the arrays {lacking} and has {foreign}, which do not belong to it.")
+        raise RefusedError(f"{what}: lacks the arrays {lacking}, and has {foreign}, which do not belong to it.")
     return jax.tree.unflatten(
         structure, [_array(record[name], leaf, f"{what}, {name}") for name, leaf in wanted.items()]
     )
 
 
 def arrays_of(content: RecordDict, name: str, what: str) -> ArrayRecord:
-    """Return the ArrayRecord of this name; a message that lacks it is refused."""
+    """Return the ArrayRecord with this name; refuse a message that lacks it."""
     try:
         return content.array_records[name]
     except KeyError:
@@ -66,17 +66,17 @@ def arrays_of(content: RecordDict, name: str, what: str) -> ArrayRecord:
 def _array(array: Array, like: Any, what: str) -> np.ndarray:
     try:
         found = array.numpy()
-    except Exception as error:  # bytes of anyone's making: whatever NumPy says of them, they are refused
+    except Exception as error:  # the bytes come from elsewhere, so any error of NumPy is possible
         raise RefusedError(f"{what}: is not an array ({type(error).__name__}: {error}).") from None
     if found.shape != like.shape or found.dtype != like.dtype:
         is_, wanted = f"{found.dtype}{list(found.shape)}", f"{like.dtype}{list(like.shape)}"
-        raise RefusedError(f"{what}: is {is_} where {wanted} belongs.")
+        raise RefusedError(f"{what}: is {is_}, but must be {wanted}.")
     if jnp.issubdtype(found.dtype, np.inexact) and not np.isfinite(found).all():
         raise RefusedError(f"{what}: holds NaN or infinity.")
     return found
 
 
 def serialised_bytes(content: RecordDict) -> int:
-    """Return the bytes of a message's content as Flower sends it: equal arrays are sent once."""
-    with no_object_id_recompute():  # else Flower hashes every part once for every part that holds it
+    """Return the number of bytes of a message's content as Flower sends it; Flower sends equal arrays once."""
+    with no_object_id_recompute():  # otherwise Flower would hash every part once for every part that contains it
         return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())

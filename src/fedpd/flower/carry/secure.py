@@ -1,13 +1,13 @@
-"""The server's side of secure aggregation: the four stages of SecAgg+, by which it learns only the sum of messages.
+"""The server's side of secure aggregation: the four stages of SecAgg+, from which it learns only the sum of messages.
 
-The stages: the server passes all public keys to all agents; it passes on the encrypted shares of the agents' secrets;
-it sends the orders and gets masked answers; it asks for enough shares to remove the masks from the sum. Flower 1.41 has
-these stages for its older API only, so this file runs them, with Flower's own cryptography and Flower's own mod at the
-clients (see `masking`).
+In the first stage, the server passes all public keys to all agents. In the second, it passes on the encrypted shares of
+the agents' secrets. In the third, it sends the orders and receives masked replies. In the fourth, it asks for enough
+shares to remove the masks from the sum. Flower 1.41 has these stages for its older API only, so this file runs them,
+with Flower's own cryptography and with Flower's own mod at the clients (see `masking`).
 
-The server asks for shares only when all N have answered. If it ever saw the sum of fewer, a repetition with one client
-more would show that client's own message. So an attempt that lacks anyone starts again with new keys; clients answer
-the same order again without carrying it out twice.
+The server asks for shares only after all N clients have replied. If it saw the sum of fewer clients, a repetition with
+one more client would reveal that client's message. So if a client is missing, the server starts again with new keys.
+Clients reply to the same order again without carrying it out twice.
 """
 
 import logging
@@ -40,7 +40,7 @@ Ask = Callable[[Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # 
 
 
 class FixedPoint(NamedTuple):
-    """Numbers within +-bound in so many levels that the sum over all clients stays below the modulus."""
+    """Fixed-point numbers in [-bound, bound], with few enough levels that sums over all clients fit the modulus."""
 
     bound: float
     levels: int
@@ -56,31 +56,31 @@ class OrdersAndReplies(Protocol):
     """Writes the orders of one communication and checks the replies, as the server's `Communication` does."""
 
     def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> Contents:
-        """Return the orders by the clients' names; `lost` are the clients that have lost their state."""
+        """Return the orders, by the names of the clients; `lost` are the clients that have lost their state."""
 
     def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
-        """Return a reply; or, to a client that has lost its state, an order that it can continue from."""
+        """Return a reply; for a client that has lost its state, return a new order for it."""
 
     def message_shapes(self) -> Tree:
         """Return the shapes and types of a message."""
 
     def newest_broadcast(self) -> ArrayRecord:
-        """Return the arrays that the orders carry."""
+        """Return the arrays in the orders."""
 
 
 def collect_sum(
     grid: Grid, directory: ClientDirectory, communication: OrdersAndReplies, timeouts: Timeouts, bound: float
 ) -> tuple[Collected, Tree | None]:
-    """Return all agents' replies without their messages, and the mean of the messages.
+    """Return the replies of all agents without their messages, and the mean of the messages.
 
-    The mean is None where not all agents have answered.
+    The mean is None if not all agents have replied.
     """
     stages: list[Collected] = []
     until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
 
     def ask(contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
         left = max(until - time.monotonic(), timeouts.poll)
-        # A client refuses a stage that it has been through, so nothing is sent again but in a new attempt.
+        # A client refuses a stage that it has already done, so the server sends nothing twice within an attempt.
         once = Timeouts(left, left, timeouts.poll, attempts=1)
         stages.append(collect(grid, directory, contents, TRAIN, once, read))
         return stages[-1].answers
@@ -107,7 +107,7 @@ def _attempt(
     lost: set[str],
     declined: set[str],
 ) -> tuple[dict[str, CheckedReply], Tree | None]:
-    """Do the four stages once, from new keys; add to `lost` and `declined` the clients that lost their state or refuse.
+    """Do the four stages once, with new keys. Clients that lost their state go to `lost`, refusals to `declined`.
 
     Returns:
         The replies, and the mean message; None if a client is missing.
@@ -133,7 +133,7 @@ def _attempt(
         total = _unmask([vectors for _, vectors in found.values()], list(secrets.values()), list(nodes.values()))
     except ValueError as error:
         raise FederationError(
-            f"secure aggregation: a client's shares are wrong ({error}). Start the run again."
+            f"secure aggregation: the shares of a client are wrong ({error}). Start the run again."
         ) from None
     return {name: answer for name, (answer, _) in found.items()}, _mean(communication, total, form, everyone)
 
@@ -149,21 +149,21 @@ def _setup(everyone: int, threshold: int, form: FixedPoint) -> RecordDict:
 
 
 def _fields(**kinds: Any) -> Callable[[str, RecordDict], Any]:
-    """Return a function that reads entries of a stage's answer, each of its kind; lists must be equally long."""
+    """Return a function that reads entries of a stage's reply and checks their types; lists must have equal lengths."""
 
     def read(_: str, content: RecordDict) -> list[Any]:
         record: Any = content.config_records.get(RECORD_KEY_CONFIGS, {})
         values = [record.get(name) for name in kinds]
         fits = [_is(value, kind) for value, kind in zip(values, kinds.values(), strict=True)]
         if not all(fits) or len({len(value) for value in values if isinstance(value, list)}) > 1:
-            raise RefusedError(f"secure aggregation: the answer does not have {', '.join(kinds)} as it should.")
+            raise RefusedError(f"secure aggregation: the reply must have {', '.join(kinds)} with the right types.")
         return values
 
     return read
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a value is of the kind `bytes`, `list[int]` or `list[bytes]`."""
+    """Return whether a value has the type `bytes`, `list[int]` or `list[bytes]`."""
     if kind is bytes:
         return isinstance(value, bytes)
     return isinstance(value, list) and all(isinstance(one, kind.__args__[0]) for one in value)
@@ -178,7 +178,7 @@ SHARES = _fields(**{Key.NODE_ID_LIST: list[int], Key.SHARE_LIST: list[bytes]})
 def _orders(
     communication: OrdersAndReplies, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]
 ) -> Contents:
-    """Return the orders, each with the encrypted shares that are for its agent."""
+    """Return the orders, each with the encrypted shares for its agent."""
     contents = communication.orders(lost=lost)
     for name, content in contents.items():
         encrypted = [
@@ -211,12 +211,12 @@ def _reader(
             raise
         if isinstance(reply, RecordDict):
             lost.add(name)
-            raise RefusedError("has lost its state; the server sends it what it needs to continue.")
+            raise RefusedError("the client has lost its state; the server sends it a new order.")
         (parts,) = MASKED(name, content)
         try:
             vectors = [bytes_to_ndarray(part) for part in parts]
         except ValueError as error:
-            raise RefusedError(f"secure aggregation: the masked message is not arrays ({error}).") from None
+            raise RefusedError(f"secure aggregation: the masked message must be arrays ({error}).") from None
         if [vector.shape for vector in vectors] != wanted or any(vector.dtype != np.int64 for vector in vectors):
             raise RefusedError("secure aggregation: the masked message has other shapes or types than the method's.")
         return CheckedReply(None, reply), vectors
@@ -227,7 +227,7 @@ def _reader(
 def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]) -> list[np.ndarray]:
     """Return the sum of all vectors modulo `MODULUS`.
 
-    Masks between two agents cancel; an agent's own mask is made from the shares.
+    Masks between two agents cancel. The server computes an agent's own mask from the shares.
     """
     total = [np.sum(parts, axis=0) for parts in zip(*masked, strict=True)]
     for node in nodes:
@@ -240,10 +240,10 @@ def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]
 
 
 def _mean(communication: OrdersAndReplies, total: list[np.ndarray], form: FixedPoint, everyone: int) -> Tree:
-    """Return the mean message: the mean change, in the messages' own type, added to what the agents changed."""
+    """Return the mean message: the mean change, in the type of the messages, plus the broadcast that agents changed."""
     (weight,), *sums = total
     if weight != everyone * form.levels:
-        raise FederationError("secure aggregation: the sum is not that of all clients once. Start the run again.")
+        raise FederationError("secure aggregation: the sum does not have every client once. Start the run again.")
     step = 2 * form.bound / form.levels
     like, received = communication.message_shapes(), communication.newest_broadcast()
     wanted = leaves_by_name(like)

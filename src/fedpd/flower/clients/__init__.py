@@ -1,1 +1,1 @@
-"""The clients' side: the ClientApp, the file with a client's state, and losses in PyTorch or NumPy."""
+"""The client's side: the ClientApp, the file with a client's state, and losses in PyTorch or NumPy."""

@@ -1,4 +1,4 @@
-"""The agents' side as a Flower ClientApp."""
+"""The client's side as a Flower ClientApp."""
 
 import logging
 from collections.abc import Callable
@@ -21,25 +21,25 @@ from fedpd.flower.method.identity import check_same_method
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
 from fedpd.flower.method.shapes import check_algorithm, check_start, shapes
 
-log = logging.getLogger(f"flwr.{__name__}")  # beside Flower's own lines, wherever they go
+log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
 
 MakeLocal = Callable[[Context], Local | Problem]
 GetName = Callable[[Context], str]
-SETUPS = 64  # clients whose samples a process keeps in memory
+SETUPS = 64  # a process keeps the samples of at most this many clients in memory
 
 
 def client_name(context: Context) -> str:
     """Return a client's stable name: `name` of its node's configuration, else `partition-id`, else Flower's node id.
 
-    The node id does not outlive a SuperNode without a registered key: the client's state would be lost with it.
+    A SuperNode without a registered key gets a new node id when it restarts, and the client would lose its state.
     """
     return str(context.node_config.get("name", context.node_config.get("partition-id", context.node_id)))
 
 
 class _Setups:
-    """What a process makes once per run and client, above all compiled programs, which belong to one Algorithm.
+    """The methods and setups that a process builds once per run and client, so that it compiles them once.
 
-    Plain dictionaries: Ray carries the app to other processes.
+    They are plain dictionaries, because Ray copies the app to other processes.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class _Setups:
         return self.methods[key]
 
     def client(self, context: Context, form: str) -> ClientSetup:
-        """Return what the client of this context computes with."""
+        """Return the setup of the client of this context."""
         name = self.name(context)
         key = (name, context.node_id, *sorted(context.run_config.items()), form)
         if key not in self.clients:
@@ -81,19 +81,20 @@ def client_app(
     mods: list[Mod] | None = None,
     secure: bool = False,
 ) -> ClientApp:
-    """Return a ClientApp that takes part in a federation of any method.
+    """Return a ClientApp that takes part in a federation with any method.
 
     Args:
         algorithm: Run configuration -> Algorithm, the same function as the server's.
-        start: Run configuration -> the model x^0, likewise; here only its structure and shapes matter.
-        local: Context -> this client's own samples: a Local, or a problem of one agent, e.g. `problems.network` of its
-            data. Called once per process and client.
-        defaults: Entries that the run's configuration may leave out, as at the server.
+        start: Run configuration -> the model x^0, the same function as the server's; the client uses only its structure
+            and shapes.
+        local: Context -> this client's own samples: a Local, or a problem with one agent, e.g. `problems.network` of
+            its data. Called once per process and client.
+        defaults: Default values for entries of the run's configuration, the same as the server's.
         name: Context -> the client's stable name, under which it keeps its state.
         mods: Flower's mods around the messages of training (clipping, local differential privacy, ...).
-        secure: Whether messages only leave under masks (SecAgg+, the outermost mod), and evaluations without gradients:
-            then the server learns sums over all clients. The server must ask for it (`secure-range`); the client
-            refuses other orders.
+        secure: Whether the client sends only masked messages (SecAgg+, the outermost mod), and evaluations without
+            gradients, so that the server learns only sums over all clients. The run must set `secure-range`; the client
+            refuses orders without masks.
     """
     app, setups = ClientApp(), _Setups(algorithm, start, local, defaults, name)
 
@@ -104,7 +105,7 @@ def client_app(
     @app.train(mods=[masking_mod(name), *(mods or [])] if secure else mods)
     def train(message: Message, context: Context) -> Message:
         if asks_for_masks(message) and not secure:
-            raise FedpdError("the server wants masked messages (secure-range). Build this app with secure=True.")
+            raise FedpdError("the server asks for masked messages (secure-range). Build this app with secure=True.")
         order = read_order(message.content)
         try:
             with scope(is_double(setups.method(context)[1])):
@@ -125,17 +126,17 @@ def client_app(
 
 
 def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: str, context: Context) -> RecordDict:
-    """Carry out an order, or answer a repetition again; the state is on disk before this returns."""
+    """Return the reply to an order or to a repeated order; the state is on disk before this returns."""
     check_same_method(order.algorithm, setup.spec)
     path = store.file(store.folder(context, name), order.run)
     saved = store.load(path, setup.shapes)
     if saved is not None and saved.number > order.number:
-        raise RefusedError(f"order: number {order.number} comes after {saved.number} has been carried out; ignored.")
+        raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
     if saved is None or saved.number < order.number:
         try:
             saved = carry_out(setup, order, content, saved)
         except LostStateError:
-            log.warning("Client %r has lost its state; it asks the server for what it needs to continue.", name)
+            log.warning("Client %r has lost its state and asks the server for the data to continue.", name)
             return reply_content(reply_without_work(order, name, "lost"))
         store.save(path, saved)
         if saved.rebuilt:

@@ -1,7 +1,7 @@
-"""Losses that JAX cannot trace, with a gradient of their own: NumPy code, or another framework.
+"""Losses that JAX cannot trace and that have their own gradient: NumPy code, or another framework.
 
-They become a function like any other: oracles, algorithms, metrics and the rebuilding of a lost dual work unchanged, in
-a Flower client and in `fedpd.simulate`. JAX calls back whenever it needs a value or a gradient.
+They become ordinary loss functions: oracles, algorithms, metrics and the rebuilding of a lost dual work unchanged, in a
+Flower client and in `fedpd.simulate`. JAX calls back when it needs a value or a gradient.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ WeightedGradient = Callable[[Tree, Tree, np.ndarray], Tree]  # (model, batch, (B
 
 
 def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> Tree:
-    """Return function(*arguments) of NumPy arrays, from within JAX; the function must not call JAX itself.
+    """Return function(*arguments), a function of NumPy arrays, inside JAX code. The function must not call JAX itself.
 
-    On a CPU this does not use `jax.pure_callback`, which hands over copies that JAX's own threads make: measured on two
-    cores with six million parameters, it did not return where agents were sharded over two devices. On one device both
-    work.
+    On a CPU this does not use `jax.pure_callback`, which passes copies that JAX's own threads make. Measured on two
+    cores with six million parameters: `pure_callback` did not return when agents were sharded over two devices. On one
+    device both work.
 
     Args:
         function: Takes pytrees of NumPy arrays and returns one.
-        shapes: The shapes and types of what it returns.
+        shapes: The shapes and types of its result.
         *arguments: Its arguments.
     """
     if jax.default_backend() != "cpu":
@@ -41,7 +41,7 @@ def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> 
 
 
 def external(values: Values, gradient: WeightedGradient) -> Losses:
-    """Return the losses of a batch, as JAX code calls them, from functions of NumPy arrays.
+    """Return a loss function for JAX code from functions of NumPy arrays.
 
     Args:
         values: (model, batch) -> (B,), the losses.
@@ -66,29 +66,30 @@ def external(values: Values, gradient: WeightedGradient) -> Losses:
 
 
 def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Losses:
-    """Return the losses of a batch, as JAX code calls them, from NumPy code with a gradient of its own.
+    """Return a loss function for JAX code from NumPy code for the losses and their gradient.
 
     Args:
         losses: (model, batch) -> (B,), one loss per sample.
-        gradient: (model, batch) -> the gradient of their mean, shaped like the model.
+        gradient: (model, batch) -> the gradient of their mean, with the shapes of the model.
     """
 
     def values(model: Tree, batch: Tree) -> np.ndarray:
         found = np.asarray(losses(model, batch))
         rows = len(jax.tree.leaves(batch)[0])
         if found.shape != (rows,):
-            raise FedpdError(f"losses returns an array {found.shape}: must be ({rows},). Return one loss per sample.")
+            raise FedpdError(f"losses returns shape {found.shape}: it must be ({rows},). Return one loss per sample.")
         return found.astype(_dtype(model), copy=False)
 
     def weighted(model: Tree, batch: Tree, weights: np.ndarray) -> Tree:
-        chosen = weights != 0  # a mean over some of the samples: all weights are equal, or 0 beyond the last sample
+        chosen = weights != 0  # a mean over some samples: their weights are equal, and the others are 0
         if not chosen.any():
             return jax.tree.map(np.zeros_like, model)
         if not chosen.all():
             batch = jax.tree.map(lambda leaf: leaf[chosen], batch)
         if np.ptp(weights[chosen]) > 1e-6 * abs(weights[chosen][0]):
             raise FedpdError(
-                "a weighted mean of losses is needed, and `gradient` returns that of a plain mean. Use plain means."
+                "this problem needs a weighted mean of losses, but `gradient` returns that of a plain mean. Use equal "
+                "weights."
             )
         return _scaled(model, gradient(model, batch), float(weights.sum()))
 
@@ -96,10 +97,10 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
 
 
 def _scaled(model: Tree, gradient: Tree, factor: float) -> Tree:
-    """Return factor * gradient, after a check that it is shaped like the model."""
+    """Return factor * gradient, after a check that it has the shapes of the model."""
     shapes, wanted = (jax.tree.map(np.shape, tree) for tree in (gradient, model))
     if shapes != wanted:
-        raise FedpdError(f"gradient returns arrays {shapes}: must be those of the model, {wanted}.")
+        raise FedpdError(f"gradient returns shapes {shapes}: they must be the shapes of the model, {wanted}.")
     return jax.tree.map(lambda part, leaf: np.asarray(factor * part, leaf.dtype), gradient, model)
 
 

@@ -1,8 +1,9 @@
-"""A client's own file: its state and the last order that it carried out, written atomically, with a checksum.
+"""A client's own file with its state and its last order, written atomically and with a checksum.
 
-Flower's `context.state` is saved after the reply is sent, and does not outlive a SuperNode or a run, so a client could
-have answered and then lost its state. Here a file is on disk before the reply leaves: FOLDER/NAME/RUN.safetensors, RUN
-the identity of the run (the same after a resume). The reply is a function of the state and is made again from it.
+Flower saves `context.state` only after the client has sent its reply, and removes it with a SuperNode or a run. A
+client could then lose its state after its reply. Here the file is on disk before the client replies:
+FOLDER/NAME/RUN.safetensors, where RUN is the identity of the run (the same after a resume). The reply follows from the
+state, so the client can compute it again.
 """
 
 import logging
@@ -18,27 +19,27 @@ from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.method.agent import SavedAgent
 from fedpd.flower.method.shapes import Shapes
 
-log = logging.getLogger(f"flwr.{__name__}")  # beside Flower's own lines, wherever they go
+log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
 
-KEPT = 8  # runs whose state a client keeps: the newest
-FOLDER = "fedpd-state"  # the key of a SuperNode's configuration that says where
+KEPT = 8  # a client keeps the state of this many runs, the newest ones
+FOLDER = "fedpd-state"  # the key of a SuperNode's configuration with the folder for states
 
 
 def folder(context: Context, name: str) -> Path:
-    """Return where a client keeps its state: by its node's configuration, the environment, or in the home folder."""
+    """Return the folder of a client's state: from its node's configuration, the environment, or in the home folder."""
     place = context.node_config.get(FOLDER) or os.environ.get("FEDPD_STATE") or Path.home() / ".fedpd" / "clients"
     return Path(str(place)) / quote(name, safe=" ").replace(".", "%2E")
 
 
 def file(folder: Path, run: str) -> Path:
-    """Return the file of a run; a name that is not the identity of a run is refused."""
-    if not re.fullmatch(r"[0-9a-f-]{1,80}", run):  # it becomes a file name, and comes from elsewhere
+    """Return the file of a run; refuse a name that is not the identity of a run."""
+    if not re.fullmatch(r"[0-9a-f-]{1,80}", run):  # it comes from the server and becomes a file name
         raise RefusedError(f"order: run = {run!r} is not the identity of a run.")
     return folder / f"{run}.safetensors"
 
 
 def load(path: Path, shapes: Shapes) -> SavedAgent | None:
-    """Return what the client has saved of a run; None if there is nothing, or the file is damaged (which is logged)."""
+    """Return the client's saved state of a run; None if there is none, or if the file is damaged (which is logged)."""
     if not path.exists():
         return None
     try:
@@ -51,7 +52,7 @@ def load(path: Path, shapes: Shapes) -> SavedAgent | None:
 
 
 def save(path: Path, saved: SavedAgent) -> None:
-    """Write what a client keeps of a run, and remove the files of its oldest runs."""
+    """Write a client's state in a run, and remove the files of its oldest runs."""
     arrays = checkpoint.flatten("state", (saved.before, saved.after))
     arrays |= {"updates": saved.updates, "samples": saved.samples}
     checkpoint.write(path, arrays, {"number": saved.number, "rebuilt": saved.rebuilt})

@@ -1,12 +1,12 @@
-"""PyTorch clients: an nn.Module, a loss and a DataLoader in, a `Local` out.
+"""PyTorch clients: `torch_local` returns a `Local` from an nn.Module, a loss and a DataLoader.
 
     def local(context):
         return torch_local(module, nn.CrossEntropyLoss(), loader)
 
-The model is the module's parameters, a dict by name. Its buffers (the statistics of a batch norm) never leave the
-client: the oracles of `torch_oracles` keep them in their memory from round to round. The data are the indices of the
-samples, so fedpd draws a batch as everywhere, from seed, round and agent, and fetches it with the loader's own dataset
-and collate_fn. Any oracle works; those of `torch_oracles` do a whole local solve in PyTorch.
+The model is a dict with the module's parameters by name. The module's buffers (the statistics of a batch norm) never
+leave the client: the oracles of `torch_oracles` keep them in their memory between rounds. The data are the indices of
+the samples. fedpd draws a batch from seed, round and agent, as in a simulation, and fetches it with the loader's own
+dataset and collate_fn. Any oracle works; the oracles of `torch_oracles` do a whole local solve in PyTorch.
 """
 
 import copy
@@ -26,7 +26,7 @@ from fedpd.flower.clients.external import external
 from fedpd.flower.method.agent import Local
 
 PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
-CHUNK = 256  # samples that a full gradient takes at a time, where the loader does not say
+CHUNK = 256  # samples that a full gradient takes at a time, if the loader has no batch size
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -43,9 +43,9 @@ def torch_local(
     Args:
         module: The model; its parameters that require a gradient are trained.
         loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample.
-        loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, and an order of its own.
-        test: Samples that are not trained on.
-        correct: (outputs, targets) -> (B,), whether the module is right; by default by its largest output.
+        loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, but draws its own order.
+        test: Test samples.
+        correct: (outputs, targets) -> (B,), whether the module is right; by default, whether the largest output is.
     """
     size, more = (0 if one is None else _size(one) for one in (loader, test))
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
@@ -56,7 +56,7 @@ def torch_local(
 
 
 def model_of(module: nn.Module) -> dict[str, np.ndarray]:
-    """Return the module's parameters as fedpd's model, from which a server can start."""
+    """Return the module's parameters as a model of fedpd, from which a server can start."""
     return {name: array_of(tensor).copy() for name, tensor in parameters_of(module).items()}
 
 
@@ -64,7 +64,7 @@ def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
     """Return the module with the parameters of a model; its buffers stay.
 
     Raises:
-        FedpdError: The model is not one of this module.
+        FedpdError: If the model does not belong to this module.
     """
     parameters = parameters_of(module)
     if set(model) != set(parameters):
@@ -76,12 +76,12 @@ def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
 
 
 def largest_output(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return whether the largest output is the target's."""
+    """Return whether the largest output is that of the target class."""
     return outputs.argmax(-1) == targets
 
 
 class TorchLosses:
-    """F(x; xi) of a module: a function of (parameters, indices of samples), as JAX code calls it."""
+    """The losses F(x; xi) of a module, as a function of (parameters, indices of samples) for JAX code."""
 
     def __init__(self, module: nn.Module, loss: PerSample, dataset: Any, loader: DataLoader) -> None:
         self.module, self.loss, self.dataset = module, _per_sample(loss), dataset
@@ -120,7 +120,7 @@ class TorchLosses:
         return dict(zip(self.parameters, torch.autograd.grad(value, list(self.parameters.values())), strict=True))
 
     def weighted_gradient(self, indices: np.ndarray, weights: Tensor) -> dict[str, Tensor]:
-        """Return the gradient of the weighted sum of the losses of any number of samples, one chunk after another."""
+        """Return the gradient of the weighted sum of the losses of any number of samples, computed in chunks."""
         total = {name: torch.zeros_like(tensor) for name, tensor in self.parameters.items()}
         for first in range(0, len(indices), self.chunk):
             piece = slice(first, first + self.chunk)
@@ -129,13 +129,13 @@ class TorchLosses:
         return total
 
     def correctness(self, correct: PerSample) -> Callable[[Tree, Tree], Array]:
-        """Return a function that tells which samples the module gets right.
+        """Return a function that says which samples the module classifies correctly.
 
-        Buffers are not part of a model, so a module that has some uses the statistics of the batch.
+        Buffers are not part of a model, so a module with buffers uses the statistics of the batch.
         """
 
         def values(model: Tree, indices: np.ndarray) -> np.ndarray:
-            with torch.no_grad(), borrowed(self.module), seeded(0):
+            with torch.no_grad(), locked(self.module), seeded(0):
                 self.module.train(any(True for _ in self.module.buffers()))
                 load(self.parameters, model)
                 inputs, targets = self.fetch(indices)
@@ -144,23 +144,23 @@ class TorchLosses:
         return external(values, _no_gradient)
 
     def _values(self, model: Tree, indices: np.ndarray) -> np.ndarray:
-        with torch.no_grad(), borrowed(self.module), seeded(0):
+        with torch.no_grad(), locked(self.module), seeded(0):
             load(self.parameters, model)
             return array_of(self.losses(indices))
 
     def _gradient(self, model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
-        with borrowed(self.module), seeded(0):
+        with locked(self.module), seeded(0):
             load(self.parameters, model)
             return {name: array_of(part) for name, part in self.weighted_gradient(indices, tensor_of(weights)).items()}
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that require a gradient, by name; refuse a module without any, and other types."""
+    """Return the parameters that require a gradient, by name; refuse a module without such parameters."""
     if not isinstance(module, nn.Module):
         refuse("module", module, "must be an nn.Module", "Give the model itself, not its class")
     parameters = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
     if not parameters:
-        raise FedpdError("the module has no parameters that require a gradient: there is nothing to train.")
+        raise FedpdError("the module has no parameters that require a gradient. Set requires_grad of some to True.")
     for name, tensor in parameters.items():
         if tensor.dtype not in (torch.float32, torch.float64):
             refuse(f"type of parameter {name}", str(tensor.dtype), "must be float32 or float64", "Use module.float()")
@@ -185,11 +185,11 @@ def array_of(tensor: Tensor) -> np.ndarray:
 
 
 @contextmanager
-def borrowed(module: nn.Module) -> Iterator[None]:
-    """Take the module for oneself, and give it back with its buffers and mode as they were.
+def locked(module: nn.Module) -> Iterator[None]:
+    """Lock the module, and restore its buffers and mode at the end.
 
-    JAX calls back from a thread for each of its devices, and there is one module: without the lock they would compute
-    with each other's parameters.
+    JAX calls back from one thread per device, and there is one module. Without the lock, threads would compute with
+    each other's parameters.
     """
     with _ONE_AT_A_TIME:
         mode, buffers = module.training, {name: tensor.clone() for name, tensor in module.named_buffers()}
@@ -203,7 +203,7 @@ def borrowed(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw dropout and the like from this seed; the user's own generators stay as they are."""
+    """Use this seed for the module's random numbers (dropout); restore the user's generators at the end."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
@@ -220,7 +220,7 @@ def _size(loader: DataLoader) -> int:
         rule = "has no length, so a batch cannot be drawn from seed, round and agent"
         refuse("loader", type(dataset).__name__, rule, "Give a dataset with __len__ and __getitem__")
     if not len(dataset):
-        raise FedpdError("the loader has no samples: f_i is not defined. Leave the client out.")
+        raise FedpdError("the loader has no samples, so f_i is not defined. Leave the client out.")
     return len(dataset)
 
 
@@ -232,4 +232,4 @@ def _per_sample(loss: PerSample) -> PerSample:
 
 
 def _no_gradient(model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
-    raise FedpdError("whether a module is right has no gradient. Give a loss.")
+    raise FedpdError("the function `correct` has no gradient. Train with a loss.")

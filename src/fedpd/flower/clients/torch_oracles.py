@@ -1,8 +1,8 @@
 """Local oracles that run in PyTorch, on the module's own parameters: `sgd`, `vr` (Oracle II), any torch optimiser.
 
-The same steps as `fedpd.oracles` on the same batches, for a `torch_local`. Once per round JAX hands over
-the terms of phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2, the drawn indices and the memory, which has the
-module's buffers.
+They do the same steps as `fedpd.oracles` on the same batches, for a `torch_local`. Once per round JAX passes the terms
+of phi_i(x) = f_i(x) + <linear, x> + (curvature/2)||x||^2, the drawn indices and the memory, which contains the module's
+buffers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,12 +20,12 @@ from fedpd.base.checks import count, positive, refuse
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
 from fedpd.core.sampling import Draw, uniform
 from fedpd.flower.clients.external import call_back
-from fedpd.flower.clients.torch import TorchLosses, array_of, borrowed, load, seeded, tensor_of
+from fedpd.flower.clients.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
 
 P = ParamSpec("P")
 Tensors = dict[str, Tensor]
-DROPOUT = 2**31 - 1  # folded into an agent's key: what the module itself draws is apart from the samples
+DROPOUT = 2**31 - 1  # folded into an agent's key, so that the module's random numbers differ from those of the samples
 
 
 class Task(NamedTuple):
@@ -40,7 +40,7 @@ class Task(NamedTuple):
         batches: The indices of the samples of every step.
         lengths: The step sizes.
         g: Oracle II's estimate of grad f_i; None for other oracles.
-        renew: Whether to compute it anew.
+        renew: Whether to compute g again from all samples.
     """
 
     losses: TorchLosses
@@ -64,11 +64,11 @@ class Task(NamedTuple):
 
 
 def torch_oracle(factory: Callable[P, Oracle]) -> Callable[P, Oracle]:
-    """Name an oracle's spec "torch.sgd" and so on: PyTorch rounds differently from the oracle of that name in JAX."""
+    """Return the factory with "torch." before the name in specs, because PyTorch and JAX round differently."""
     return specified(factory, f"torch.{factory.__name__}")
 
 
-Descend = Callable[[Task], Tensors | None]  # changes the module's parameters, and returns g_i where there is one
+Descend = Callable[[Task], Tensors | None]  # changes the module's parameters, and returns g_i if the oracle has one
 
 
 @torch_oracle
@@ -78,8 +78,8 @@ def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Dra
     Args:
         step: The step size, or a function of (round, step).
         iterations: Q, the local steps per round.
-        batch: The samples of each step, drawn anew; None: all of the client's.
-        draw: How to draw them.
+        batch: Samples per step, drawn again for each step; None: all samples of the client.
+        draw: Draws the samples.
     """
     loop = Loop.of(iterations, batch, draw=draw)
 
@@ -97,14 +97,15 @@ def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Dra
 def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
     """Return Oracle II in PyTorch, as `fedpd.oracles.vr`: a recursive gradient estimate g_i.
 
-    An agent whose first round does not renew g_i begins with grad f_i(x^0), and its samples are counted then.
+    If the first round of an agent does not compute g_i, the agent starts with grad f_i(x^0), and fedpd counts the cost
+    in that round.
 
     Args:
-        gamma: The paper's gamma; infinity is allowed where the method has a quadratic term.
+        gamma: The paper's gamma; it may be infinite if the method has a quadratic term.
         iterations: Q, the local steps per round.
         refresh: I, the rounds between two full gradients.
-        batch: The samples of each step, drawn anew; None: all of the client's.
-        draw: How to draw them.
+        batch: Samples per step, drawn again for each step; None: all samples of the client.
+        draw: Draws the samples.
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
@@ -116,7 +117,7 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
             size = len(task.samples)
             g = losses.weighted_gradient(task.samples, torch.full((size,), task.scale / size, dtype=torch.float64))
         if task.curvature is None and gamma == float("inf"):
-            refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma: it is the step here")
+            refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma, the local step size")
         for indices in task.batches:
             old = losses.gradient(indices)
             with torch.no_grad():
@@ -143,14 +144,14 @@ def optimizer(
 ) -> Oracle:
     """Return any torch optimiser as an oracle, e.g. optimizer(lambda x: torch.optim.Adam(x, lr=1e-3), iterations=20).
 
-    It starts afresh every round, since phi_i is another function then.
+    The optimiser starts again in every round, because phi_i is then another function.
 
     Args:
-        make: Makes the optimiser from the parameters.
+        make: Returns the optimiser for the parameters.
         iterations: Q, the local steps per round.
-        batch: The samples of each step, drawn anew; None: all of the client's.
+        batch: Samples per step, drawn again for each step; None: all samples of the client.
         label: The optimiser's name in labels.
-        draw: How to draw the samples.
+        draw: Draws the samples.
     """
     if not callable(make):
         refuse("make", make, "must be a function of parameters", "Give e.g. lambda x: torch.optim.Adam(x, lr=1e-3)")
@@ -181,7 +182,7 @@ def optimizer(
 def _oracle(
     loop: Loop, descend: Descend, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1
 ) -> Oracle:
-    """Return an oracle whose local solve is `descend`, called back with NumPy arrays. It does not call JAX."""
+    """Return an oracle whose local solve is `descend`. JAX calls it back with NumPy arrays; it does not call JAX."""
     step_at = schedule(step)
 
     def init(f: LocalObjective, x: Vector) -> Any:
@@ -192,11 +193,11 @@ def _oracle(
         f, Q = phi.f, loop.iterations
         steps = f.steps(Q)
         renew = owed = jnp.bool_(False)
-        if refresh is not None:  # as in fedpd.oracles.vr: an agent begins with grad f_i(x^0), counted when used
+        if refresh is not None:  # as in fedpd.oracles.vr: start with grad f_i(x^0), counted when used
             renew, owed = r % refresh == 0, memory["owed"]
         cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
         work = Work(jnp.int32(steps), steps * cost + jnp.where(renew | owed, f.size, 0))
-        if not jax.tree.leaves(f.data):  # only shapes are asked for
+        if not jax.tree.leaves(f.data):  # the caller needs only shapes
             return x, memory, work
         losses = _check(f)
         drawn = None if loop.batch is None else f.rows(loop.draw(key, r, f.agent, f.size, (Q, loop.batch)))
@@ -212,16 +213,16 @@ def _oracle(
 
 
 class Arguments(NamedTuple):
-    """What JAX hands over for one local solve; as in `Task`, in JAX's types.
+    """The arguments of one local solve, as in `Task`, but with JAX's types.
 
     Attributes:
-        x: x_i, where the solve starts.
+        x: x_i, the start of the solve.
         size: |D_i|.
         data: The indices of the agent's samples.
         steps: The number of steps.
         drawn: The indices of the samples of every step, (Q, batch); None: all samples at every step.
         memory: The oracle's memory.
-        seed: Of what the module itself draws.
+        seed: The seed of the module's own random numbers.
     """
 
     x: Vector
@@ -253,9 +254,9 @@ def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vec
         _tensors(given.memory["g"]) if "g" in given.memory else None,
         bool(given.renew),
     )
-    with borrowed(losses.module), seeded(int(given.seed)):
+    with locked(losses.module), seeded(int(given.seed)):
         load(losses.parameters, given.x.tree)
-        kept = "buffers" in given.memory  # else the module's own are taken every time
+        kept = "buffers" in given.memory  # otherwise every solve uses the module's own buffers
         load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
         g = descend(task)
         memory = (_buffers(losses) if kept else {}) | ({} if g is None else {"g": _vector(g), "owed": np.False_})
@@ -271,12 +272,12 @@ def _check(f: LocalObjective) -> TorchLosses:
             "Use fedpd.oracles for other losses",
         )
     if f.penalty is not None:
-        refuse("penalty", f.penalty, "is a function of JAX's, and the oracle runs in PyTorch", "Add it to the loss")
+        refuse("penalty", f.penalty, "is a JAX function, but the oracle runs in PyTorch", "Add it to the loss")
     return f.losses
 
 
 def _buffers(losses: TorchLosses) -> dict[str, Any]:
-    """Return the module's buffers, as part of a memory. Counters have 32 bits: JAX has no others beside float32."""
+    """Return the module's buffers, as part of a memory. Counters become 32-bit, as JAX needs with float32."""
     arrays = {name: array_of(tensor).copy() for name, tensor in losses.module.named_buffers()}
     arrays = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in arrays.items()}
     return {"buffers": arrays} if arrays else {}

@@ -1,4 +1,4 @@
-"""A whole federation on this machine (`up`, `down`), its certificates and processes, and new apps to run on it."""
+"""A federation on this machine (`up`, `down`), its certificates and processes, and new apps to run on it."""
 
 from fedpd.flower.local.federation import LocalFederation, down, read, up
 

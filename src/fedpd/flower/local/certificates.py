@@ -1,7 +1,7 @@
 """Certificates and keys of a federation: an authority, the SuperLink's certificate, an EC key for every SuperNode.
 
-fedpd makes them anew for each federation, so that two federations share nothing.
-Only their owner can read private keys.
+fedpd creates new ones for each federation, so that two federations share nothing. Only their owner can read private
+keys.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-DAYS = 90  # a federation for trying things out; the docs say how to make certificates that last
+DAYS = 90  # enough for a trial federation; the docs say how to make certificates for longer
 CLOCK_SKEW = timedelta(minutes=5)
 
 
@@ -35,21 +35,21 @@ class ServerCertificates(NamedTuple):
 
 
 class NodeKeys(NamedTuple):
-    """The files of a SuperNode's keys: it signs with the private one, and the public one is registered."""
+    """The files of a SuperNode's keys. It signs with the private key; the SuperLink registers the public key."""
 
     private: Path
     public: Path
 
 
 def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -> ServerCertificates:
-    """Make an authority and a certificate signed by it, and return the files.
+    """Create an authority and a certificate signed by it, and return the files.
 
-    The authority's key is used once and never written, so nobody can sign a second certificate with it.
+    The authority's key is used once and never saved, so nobody can sign a second certificate with it.
 
     Args:
-        folder: Where to write them.
+        folder: The folder for the files.
         hosts: The names and addresses of the SuperLink.
-        days: How long the certificate is valid.
+        days: The number of days for which the certificate is valid.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority_name, name = _name("fedpd federation authority"), _name(hosts[0])
@@ -76,7 +76,7 @@ def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -
 
 
 def make_node_keys(folder: Path, name: str) -> NodeKeys:
-    """Make a key pair on a NIST curve in OpenSSH's format, which `flwr supernode register` takes; return the files."""
+    """Create a key pair on a NIST curve in OpenSSH's format, as `flwr supernode register` needs; return the files."""
     key = ec.generate_private_key(ec.SECP384R1())
     files = NodeKeys(folder / name, folder / f"{name}.pub")
     write_secret(files.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))

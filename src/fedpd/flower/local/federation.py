@@ -1,14 +1,14 @@
-"""A whole federation on this machine, for trials: a SuperLink and N SuperNodes, as on N+1 machines.
+"""A federation on this machine, for trials: a SuperLink and N SuperNodes, as on N+1 machines.
 
-It has what a real one has: TLS, SuperNodes that sign their messages with registered keys, and a folder for each one.
-Everything listens on 127.0.0.1 only. A SuperExec apart from the SuperLink starts the ServerApp, so that a run survives
-the SuperLink. The federation's folder holds:
+It works like a real one: it uses TLS, SuperNodes sign their messages with registered keys, and each SuperNode has its
+own folder. All processes listen on 127.0.0.1 only. A separate SuperExec starts the ServerApp, so that a run survives a
+crash of the SuperLink. The federation's folder contains:
 
     federation.json   the processes: names, commands, pids, start times
     certificates/     the authority, the SuperLink's certificate and key, a key pair for every SuperNode
     flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
-    node-0/ ...       a SuperNode's apps and its agent's state, which outlive the processes
-    superlink.db      runs and messages, which outlive the SuperLink
+    node-0/ ...       a SuperNode's apps and its agent's state, which remain after the processes end
+    superlink.db      runs and messages, which remain after the SuperLink ends
     logs/             the output of the processes
 """
 
@@ -37,8 +37,8 @@ from fedpd.flower.local.processes import Member, end, find, start, wait_until
 from fedpd.flower.local.programs import CONNECTION, HOST
 
 RECORD = "federation.json"
-START_SECONDS = 120.0  # for a process to be ready: measured 3 to 8 s on two idle cores
-LEASE_SECONDS = 120.0  # in which a SuperNode that was killed may come back: Flower's lease is 60 s
+START_SECONDS = 120.0  # time for a process to become ready; measured 3 to 8 s on two idle cores
+LEASE_SECONDS = 120.0  # time for a killed SuperNode to come back; Flower's lease is 60 s
 LEASE_POLL = 3.0
 
 
@@ -46,7 +46,7 @@ class LocalFederation(NamedTuple):
     """A federation on this machine, whether it is running or not.
 
     Attributes:
-        folder: Where all its files are.
+        folder: The folder with all its files.
         agents: The number of SuperNodes.
         port: The port of the SuperLink.
         members: Its processes: the SuperLink, the SuperExec and the SuperNodes.
@@ -75,14 +75,14 @@ class LocalFederation(NamedTuple):
 
 
 def up(folder: Path, agents: int) -> LocalFederation:
-    """Start a federation in a folder; if the folder holds one, start the processes of it that do not run.
+    """Start a federation in a folder; if the folder already has one, start its processes that do not run.
 
     Args:
-        folder: A new or empty folder, or that of a federation.
+        folder: A new or empty folder, or the folder of a federation.
         agents: The number of SuperNodes.
 
     Raises:
-        FedpdError: The folder holds something else, or a process did not start.
+        FedpdError: If the folder has other contents, or a process did not start.
     """
     count("--agents", agents, "Give the number of SuperNodes, e.g. 4")
     folder = folder.absolute()
@@ -98,10 +98,10 @@ def up(folder: Path, agents: int) -> LocalFederation:
 
 
 def down(folder: Path) -> list[str]:
-    """End the processes of the federation in this folder, and no others; return the names of those that ran."""
+    """End the processes of the federation in this folder, and no others; return the names of the ended ones."""
     federation = read(folder.absolute())
     if federation is None:
-        refuse("--dir", str(folder), "holds no federation", "Start one with fedpd up, or give the folder of one")
+        refuse("--dir", str(folder), "holds no federation", "Start one with fedpd up, or give its folder")
     return _end(federation.members)
 
 
@@ -121,17 +121,17 @@ def _check_folder(folder: Path, agents: int, known: LocalFederation | None) -> N
     remedy = "Give another folder with --dir"
     if known is None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            refuse("--dir", str(folder), "is there already and holds no federation", remedy)
+            refuse("--dir", str(folder), "exists already and holds no federation", remedy)
         return
     if len(known.running) == len(known.members):
         refuse("--dir", str(folder), "holds a federation that is running", "End it with fedpd down")
     if known.agents != agents:
-        rule = f"the federation in {folder} has {known.agents} agents, whose keys and states are there"
+        rule = f"the federation in {folder} has {known.agents} agents, with their keys and states"
         refuse("--agents", agents, rule, remedy)
 
 
 def _prepare(folder: Path, agents: int) -> LocalFederation:
-    """Make everything but the processes: folders, certificates, ports, commands."""
+    """Create the folders, certificates, ports and commands, without starting processes."""
     for name in (".", "logs", "certificates", "flwr", *(f"node-{i}" for i in range(agents))):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = folder / "certificates" / "superexec.secret"
@@ -139,7 +139,7 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
     for path in (
         *federation.certificates,
         secret,
-    ):  # new ones at every start: all processes that use them start together
+    ):  # new certificates at every start, because all processes that use them start together
         path.unlink(missing_ok=True)
     certificates = make_server_certificates(folder / "certificates", ["localhost", HOST])
     write_secret(secret, secrets.token_bytes(32))
@@ -165,14 +165,14 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
 
 
 def _start(federation: LocalFederation) -> LocalFederation:
-    """Start the processes that do not run; if one fails, end those that were started."""
+    """Start the processes that do not run; if one fails, end the started ones."""
     before = federation.running
     try:
         for i, member in enumerate(federation.members):
             if find(member) is None:
                 federation = _start_one(federation, i)
             if i == 0:
-                with ThreadPoolExecutor(max_workers=4) as pool:  # a `flwr` command takes seconds, mostly of imports
+                with ThreadPoolExecutor(max_workers=4) as pool:  # a `flwr` command takes seconds, mostly for imports
                     list(pool.map(partial(_register, federation), range(federation.agents)))
         for i in range(2, len(federation.members)):
             federation = _bring_online(federation, i)
@@ -185,8 +185,8 @@ def _start(federation: LocalFederation) -> LocalFederation:
 def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
     """Wait until a SuperNode is online.
 
-    The SuperLink rejects a SuperNode that was killed until the lease of its former process is over, and the new process
-    ends, so it is started again.
+    The SuperLink rejects a killed SuperNode until the lease of its old process is over. The new process then ends, so
+    this function starts it again.
     """
     until = time.monotonic() + LEASE_SECONDS
     while True:
@@ -202,7 +202,7 @@ def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
 
 
 def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
-    """Start one process, and record its pid before anything else can go wrong."""
+    """Start one process, and save its pid at once, so that a later error cannot lose it."""
     members = list(federation.members)
     members[i] = start(members[i], programs.environment(Path(members[i].home)), federation.folder)
     federation = federation._replace(members=tuple(members))
@@ -220,7 +220,7 @@ def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
 
 
 def _end(members: Sequence[Member]) -> list[str]:
-    """End SuperNodes first: one that signs off at the SuperLink can come back at once, else after its lease of 60 s."""
+    """End SuperNodes first, so that they sign off at the SuperLink and can return at once, not after the 60 s lease."""
     nodes = [member for member in members if member.name.startswith("supernode")]
     return end(nodes) + end([member for member in members if member not in nodes])
 
@@ -231,7 +231,7 @@ def _keys(folder: Path, i: int) -> NodeKeys:
 
 
 def _register(federation: LocalFederation, i: int) -> None:
-    """Make SuperNode i's keys known to the SuperLink, which keeps them in its database from start to start."""
+    """Register the keys of SuperNode i at the SuperLink, which keeps them in its database."""
     keys = _keys(federation.folder, i)
     if not keys.private.exists():
         make_node_keys(keys.private.parent, keys.private.name)

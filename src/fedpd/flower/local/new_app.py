@@ -1,4 +1,4 @@
-"""Writes a complete Flower app into a new folder, from fedpd's own templates, without the internet."""
+"""Writes a complete Flower app to a new folder, from fedpd's own templates, without network access."""
 
 import keyword
 import re
@@ -17,24 +17,24 @@ EXTRAS = {
 TITLES = {"jax": "JAX", "torch": "PyTorch", "numpy": "NumPy"}
 LONGEST_NAME = 32  # Flower's own limit
 SUFFIX = ".tmpl"
-PACKAGED = (".py",)  # files of the app's package; the others are beside it
+PACKAGED = (".py",)  # these files go into the app's package, the others beside it
 
 
 def new_app(folder: Path, framework: str) -> list[Path]:
-    """Write an app, named after its folder, and return the files.
+    """Write an app with the name of its folder, and return the files.
 
     Args:
         folder: A new or empty folder.
         framework: "jax", "torch" or "numpy".
 
     Raises:
-        FedpdError: The folder is in use, its name cannot be an app's, or there is no such framework.
+        FedpdError: If the folder is not empty, its name cannot be the name of an app, or there is no such framework.
     """
     choice("--framework", framework, EXTRAS)
     folder = folder.absolute()
     name = _check_name(folder.name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        refuse("DIR", str(folder), "is there already and is not empty", "Give a new folder")
+        refuse("DIR", str(folder), "exists already and is not empty", "Give a new folder")
     package = name.replace("-", "_")
     words = {"name": name, "package": package, "extras": EXTRAS[framework], "framework": TITLES[framework]}
     written = []
@@ -53,15 +53,16 @@ def new_app(folder: Path, framework: str) -> list[Path]:
 
 
 def _check_name(name: str) -> str:
-    """Return the folder's name, if it can be the name of an app and of a Python package."""
+    """Return the folder's name if it can be the name of an app and of a Python package."""
     remedy = "Name the folder e.g. my-app"
     package = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
-        refuse("DIR", name, "is to be the app's name: lower-case letters, digits, - and _, from a letter on", remedy)
+        rule = "the app's name must have lower-case letters, digits, - and _ only, and start with a letter"
+        refuse("DIR", name, rule, remedy)
     if keyword.iskeyword(package):
-        refuse("DIR", name, "is to be the app's name, and is a word of Python's own", remedy)
+        refuse("DIR", name, "the app's name must not be a Python keyword", remedy)
     if len(name) > LONGEST_NAME:
-        refuse("DIR", name, f"is to be the app's name, of at most {LONGEST_NAME} characters", remedy)
+        refuse("DIR", name, f"the app's name must have at most {LONGEST_NAME} characters", remedy)
     if find_spec(package) is not None:
-        refuse("DIR", name, f"is to be the app's name, and there is a Python package {package} already", remedy)
+        refuse("DIR", name, f"is the app's name, but a Python package {package} exists already", remedy)
     return name

@@ -1,6 +1,6 @@
-"""Processes that outlive the command that starts them, and are ended by their pid and start time.
+"""Background processes, which continue after the command that started them, and end by their pid and start time.
 
-A pid alone is not enough: after a crash or a restart of the machine it may belong to somebody else.
+A pid alone is not enough: after a crash or a restart of the machine it may belong to another process.
 """
 
 import subprocess
@@ -14,12 +14,12 @@ import psutil
 
 from fedpd.base.checks import FedpdError
 
-TAIL = 15  # lines of a log that an error shows
-GRACE = 10.0  # seconds a process has to end by itself before it is killed
+TAIL = 15  # lines of a log in an error message
+GRACE = 10.0  # seconds that a process has to end by itself before it is killed
 POLL = 0.1
-CLOCK_STEP = 2.0  # seconds by which a start time may seem to move when the system's clock is set
+CLOCK_STEP = 2.0  # seconds by which a start time may change when the system's clock is set
 
-_STARTED: list[subprocess.Popen[bytes]] = []  # by this process, which has to ask for their exit codes
+_STARTED: list[subprocess.Popen[bytes]] = []  # the child processes, whose exit codes this process must read
 
 
 class Member(NamedTuple):
@@ -43,7 +43,7 @@ class Member(NamedTuple):
 
 
 def start(member: Member, environment: Mapping[str, str], folder: Path) -> Member:
-    """Start a process in a folder and a session of its own, so that Ctrl-C here does not end it."""
+    """Start a process in this folder and in its own session, so that Ctrl-C here does not end it."""
     with Path(member.log).open("wb") as file:
         process = subprocess.Popen(
             member.command,
@@ -57,7 +57,7 @@ def start(member: Member, environment: Mapping[str, str], folder: Path) -> Membe
     _STARTED.append(process)
     try:
         started = psutil.Process(process.pid).create_time()
-    except psutil.NoSuchProcess:  # it is over already, and `wait_until` will say so
+    except psutil.NoSuchProcess:  # it has ended already, and `wait_until` will report it
         started = 0.0
     return member._replace(pid=process.pid, started=started)
 
@@ -78,12 +78,12 @@ def wait_until(ready: Callable[[], bool], member: Member, seconds: float, what: 
     """Wait until `ready()`.
 
     Raises:
-        FedpdError: The process ended before, or it took too long; the sentence shows the end of its log.
+        FedpdError: If the process ended before, or took too long; the message shows the end of its log.
     """
     deadline = time.monotonic() + seconds
     while not ready():
         if find(member) is None:
-            raise FedpdError(f"{member.name} has ended before it was {what}. Its log ends:\n{tail(member)}")
+            raise FedpdError(f"{member.name} ended before it was {what}. Its log ends:\n{tail(member)}")
         if time.monotonic() > deadline:
             raise FedpdError(f"{member.name} was not {what} within {seconds:g} s. Its log ends:\n{tail(member)}")
         time.sleep(POLL)
@@ -96,17 +96,17 @@ def tail(member: Member) -> str:
 
 
 def end(members: Iterable[Member], grace: float = GRACE) -> list[str]:
-    """End these processes and all that they started; return the names of those that were still running."""
+    """End these processes and their children; return the names of the processes that were still running."""
     running = [(member, process) for member in members if (process := find(member)) is not None]
     heads = [process for _, process in running]
     children = [child for process in heads for child in _children(process)]
-    remaining = _until_gone(psutil.Process.terminate, heads, grace)
-    remaining += _until_gone(psutil.Process.terminate, children, grace)  # mostly gone by now: they follow their heads
-    _until_gone(psutil.Process.kill, remaining, grace)
+    remaining = _signal_and_wait(psutil.Process.terminate, heads, grace)
+    remaining += _signal_and_wait(psutil.Process.terminate, children, grace)  # most have ended with their parents
+    _signal_and_wait(psutil.Process.kill, remaining, grace)
     return [member.name for member, _ in running]
 
 
-def _until_gone(
+def _signal_and_wait(
     signal: Callable[[psutil.Process], None], processes: list[psutil.Process], grace: float
 ) -> list[psutil.Process]:
     """Send a signal, wait, and return the processes that still run."""
@@ -122,8 +122,9 @@ def _until_gone(
 def _runs(process: psutil.Process) -> bool:
     """Return whether a process runs.
 
-    The system may list a process that has ended until its parent asks for its exit code, so ask if this is it.
-    A process whose first thread has ended is listed as ended too, but its parent learns it only after the last thread.
+    The system may list an ended process until its parent reads its exit code, so this function reads it if this process
+    is the parent. The system also lists a process as ended when only its first thread has ended; its parent gets the
+    exit code after the last thread.
     """
     if any(held.poll() is None and held.pid == process.pid for held in _STARTED):
         return True

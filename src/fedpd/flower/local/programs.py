@@ -18,7 +18,7 @@ from fedpd.flower.local.processes import Member
 HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
 COMMAND_SECONDS = 120.0
-ONLINE = "SuperNode ID:"  # a SuperNode's log says so once the SuperLink has let it in
+ONLINE = "SuperNode ID:"  # a SuperNode logs this when the SuperLink has accepted it
 REJECTED = "Failed to activate SuperNode"
 
 
@@ -30,7 +30,7 @@ def bin_folder() -> Path:
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's processes: own settings, no telemetry, only programs of this installation.
 
-    Every message is answered by a new process, so programs that JAX has compiled are kept for the next.
+    Flower starts a new process for every message, so JAX keeps its compiled programs on disk for the next one.
     """
     cache = {"JAX_COMPILATION_CACHE_DIR": str(home / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
     return (
@@ -73,7 +73,7 @@ def superexec_command(port: int, certificates: ServerCertificates, secret: Path)
 def supernode_command(
     link: int, port: int, certificates: ServerCertificates, keys: NodeKeys, config: Mapping[str, str | int]
 ) -> list[str]:
-    """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps talk to it at `port`."""
+    """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps connect to it at `port`."""
     return [
         str(bin_folder() / "flower-supernode"),
         *("--superlink", f"{HOST}:{link}"),
@@ -101,10 +101,10 @@ def write_settings(home: Path, port: int, certificates: ServerCertificates) -> N
 
 
 def flwr(home: Path, *arguments: str) -> Any:
-    """Return the answer of a `flwr` command.
+    """Return the output of a `flwr` command.
 
     Raises:
-        FedpdError: The command failed.
+        FedpdError: If the command failed.
     """
     command = [str(bin_folder() / "flwr"), *arguments, "--format", "json"]
     done = subprocess.run(
@@ -118,7 +118,7 @@ def flwr(home: Path, *arguments: str) -> Any:
 
 
 def is_healthy(port: int, authority: Path) -> bool:
-    """Return whether the SuperLink answers, with a certificate of this federation's."""
+    """Return whether the SuperLink answers with a certificate of this federation."""
     try:
         context = ssl.create_default_context(cafile=authority)
         with urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context) as answer:
@@ -133,7 +133,7 @@ def is_online(node: Member) -> bool:
 
 
 def was_rejected(node: Member) -> bool:
-    """Return whether the SuperLink rejected a SuperNode: its key is unknown, or its former process still counts."""
+    """Return whether the SuperLink rejected a SuperNode: its key is unknown, or the lease of its old process holds."""
     return _log_contains(node, REJECTED)
 
 

@@ -1,8 +1,8 @@
-"""An agent on its own machine, as pure functions: from an order and its saved state to a new state and a message.
+"""An agent on its own machine, as pure functions from an order and a saved state to a new state and a message.
 
-The functions of the method are those of a simulation; only the loop differs: here an agent does the steps up to the
-next communication by itself. It keeps its state both before and after the last order's local steps: if the server did
-not use its reply (it came too late), the agent was away, and the state of an agent that is away does not change.
+The functions of the method are the same as in a simulation. Only the loop differs: here an agent does all steps up to
+the next communication by itself. It keeps its state both before and after the local steps of the last order. If the
+server did not use its reply (it came too late), the agent counts as absent, and an absent agent keeps its old state.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ class Local(NamedTuple):
     """A client's own part of the problem: f_i = w_i sum F, F(x; xi) = losses + penalty, over its samples.
 
     Attributes:
-        losses: (model, batch) -> (B,), the losses of a batch whose leaves are (B, ...).
+        losses: (model, batch) -> (B,), the losses of a batch with leaves (B, ...).
         data: The client's samples, a pytree with leaves (n, ...).
         penalty: (model) -> scalar, the part of F that does not depend on a sample.
-        weight: w_i; 1/n unless given, which makes f_i a mean.
-        correct: (model, batch) -> (B,), 1 where the model is right: for accuracies, on `data` and on `test`.
-        test: Samples that are not trained on, like `data`.
+        weight: w_i; None: 1/n, which makes f_i a mean.
+        correct: (model, batch) -> (B,), 1 where the model is right, for accuracies on `data` and on `test`.
+        test: Test samples, in the form of `data`.
     """
 
     losses: Losses
@@ -48,7 +48,7 @@ class Local(NamedTuple):
 
 
 class ClientSetup(NamedTuple):
-    """What a client computes with, the same in all rounds.
+    """The constants of a client, which are the same in all rounds.
 
     Attributes:
         algorithm: The method.
@@ -66,13 +66,13 @@ class ClientSetup(NamedTuple):
 
 
 class SavedAgent(NamedTuple):
-    """What a client keeps once it has carried out an order.
+    """The state that a client saves after it has carried out an order.
 
     Attributes:
         number: The number of the order.
         before: The agent's state before the local steps.
         after: The agent's state after them.
-        rebuilt: 1 if the state had been lost and was made anew.
+        rebuilt: 1 if the state had been lost and was rebuilt.
         updates: The local updates of every step.
         samples: The samples of every step.
     """
@@ -86,22 +86,22 @@ class SavedAgent(NamedTuple):
 
 
 class LostStateError(FedpdError):
-    """An order cannot be carried out because the state that it continues from is gone."""
+    """The client cannot carry out an order, because it has lost the state that the order continues from."""
 
 
 def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> ClientSetup:
-    """Check a client's data, and return what the client computes with."""
+    """Return the constants of a client, after a check of its data."""
     problem = local if isinstance(local, Problem) else _problem(local, start, name)
     if problem.agents != 1:
-        rule = f"is the problem of {problem.agents} agents, and a client is one"
+        rule = f"must be a problem with one agent, but has {problem.agents}"
         refuse("local", problem.name, rule, "Build it from this client's own samples")
     if problem.double and not is_double(start):
         raise FedpdError(
-            f"client {name!r} has float64 data, and the model is float32: nothing is cast down silently. "
+            f"client {name!r} has float64 data, but the model is float32, and fedpd does not reduce the precision. "
             "Start from a float64 model, or give the data as float32."
         )
     functions, shard = Functions.of(problem), _first(arrays(problem))
-    # An oracle may keep what only this client's own objective has, such as a PyTorch module's buffers.
+    # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), shard, Vector(shapes.model))
     return ClientSetup(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
 
@@ -112,7 +112,7 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
     if local.correct is None:
         return problem
-    test = local.data if local.test is None else local.test  # some samples must give the test's shapes
+    test = local.data if local.test is None else local.test  # without test samples, the training data give the shapes
     rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
     size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
     return replace(problem, evaluation=Evaluation(local.correct, rows, np.array([size], np.int32)))
@@ -130,7 +130,7 @@ def call_with_objective(function: Callable[..., Any], functions: Functions, shar
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _local_step(exchange: Exchange, e: int, functions: Functions, shard: Shard, agent: Any, r: Any, key: Key) -> Any:
-    """Return (agent, Work) of exchange e of round r, up to what is sent."""
+    """Return (agent, Work) of exchange e of round r, before the agent sends its message."""
     f = local_objective(functions, shard)
     return exchange.local(f, agent, r, agent_key(key, r, shard.agent, e))
 
@@ -142,17 +142,17 @@ def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None) -> SavedAgent:
-    """Do the local steps of an order that is not a repetition.
+    """Return the client's state after the local steps of a new order.
 
     Args:
-        setup: What the client computes with.
+        setup: The constants of the client.
         order: The order.
-        content: The message that it came in, with the broadcasts.
-        saved: What the client had saved; None if there is nothing.
+        content: The message with the order and the broadcasts.
+        saved: The client's saved state; None if there is none.
 
     Raises:
-        LostStateError: The client's state is gone, and the message does not have what it takes to make it anew.
-        FedpdError: The local steps diverged.
+        LostStateError: If the client has lost its state, and the message does not contain what is needed to rebuild it.
+        FedpdError: If the local steps diverged.
     """
     setup = setup._replace(shard=setup.shard._replace(agent=jnp.int32(order.agent)))
     agent, rebuilt = _agent_at_first_step(setup, order, content, saved)
@@ -167,18 +167,18 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     numbers = [np.array(jax.device_get(column), np.int64) for column in (updates, samples)]
     before, agent = jax.device_get((before, agent))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
-        raise FedpdError("the client's local steps diverged, to NaN or infinity. Try a smaller local step.")
+        raise FedpdError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
     return SavedAgent(order.number, before, agent, rebuilt, *numbers)
 
 
 def _agent_at_first_step(
     setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None
 ) -> tuple[Any, int]:
-    """Return the agent's state at the order's first step, and 1 if it had to be made anew."""
+    """Return the agent's state at the order's first step, and 1 if it had to be rebuilt, else 0."""
     lost = order.counted >= 0 and (saved is None or saved.number < order.counted)
     if lost or saved is None:
         if order.number > 0 and "start" not in content.array_records:
-            raise LostStateError("the client's state is gone.")
+            raise LostStateError("the client has lost its state.")
         agent = _initial_agent(setup, arrays_of(content, "start" if order.number else "arrays", "order"))
     else:
         agent = saved.after if saved.number == order.counted else saved.before
@@ -205,7 +205,7 @@ def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
 
 
 def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:
-    """Return what the agent sends at the order's last step; None where it has nothing to send."""
+    """Return the agent's message at the order's last step; None if it has nothing to send."""
     exchange = setup.algorithm.exchanges[order.last % len(setup.algorithm.exchanges)]
     if exchange.speaks is not None and not call_compiled(exchange.speaks, agent):
         return None

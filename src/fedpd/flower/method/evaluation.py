@@ -1,8 +1,8 @@
 """Evaluations by all clients: f, ||grad f||^2 and accuracies at the server's model.
 
-An evaluation is a message of its own, beside the method: a model down, and f_i and grad f_i up. Its bytes are counted
-as serialised, not among the method's nominal ones; and it tells the server grad f_i, which the method itself may not.
-Clients whose messages only leave under masks do not send grad f_i, and ||grad f||^2 stays unknown.
+An evaluation is a separate message, which is not part of the method: the server sends a model, and clients return f_i
+and grad f_i. Its bytes count as serialised bytes, not as the method's nominal bytes. The server learns grad f_i, which
+the method itself may not send. With secure aggregation, clients do not send grad f_i, and ||grad f||^2 stays unknown.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
 from fedpd.flower.method.agent import ClientSetup
 
 COUNTS = tuple(f"judged-{name}" for name in Judged._fields)
-COLUMNS = (*MEASURED, *RECORDABLE["accuracy"])  # what a federation can measure, by the same merges as a simulation
+COLUMNS = (*MEASURED, *RECORDABLE["accuracy"])  # a federation computes these as a simulation does
 
 
 class ClientEvaluation(NamedTuple):
-    """A client's answer to an evaluation request.
+    """A client's reply to an evaluation request.
 
     Attributes:
         value: f_i.
-        gradient: grad f_i; None from clients whose messages only leave under masks.
-        judged: What it gets right; None from clients that cannot tell when the model is right.
+        gradient: grad f_i; None from clients with secure aggregation.
+        judged: The numbers of correct predictions; None from clients that have no `correct`.
     """
 
     value: float
@@ -45,7 +45,7 @@ def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
 
 
 def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -> RecordDict:
-    """Return a client's answer to a request: f_i and, unless `secure`, grad f_i, and how often the model is right."""
+    """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i."""
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
     value, gradient, judged = jax.device_get(_measure(setup.functions, secure, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
@@ -64,35 +64,35 @@ def _measure(functions: Functions, secure: bool, shard: Shard, x: Vector) -> tup
 
 
 def _total(measure: Measure, view: AgentView, x: Vector) -> Any:
-    """Return what one agent adds to the sum of a measure."""
+    """Return one agent's term in the sum of a measure."""
     assert measure.agent is not None
     return measure.agent(view, x)[0]
 
 
 def read_evaluation(content: RecordDict, model: Tree | None) -> ClientEvaluation:
-    """Return a client's answer to a request.
+    """Return a client's reply to a request.
 
     Args:
-        content: The answer.
-        model: What the gradient must be like; None: there is no gradient.
+        content: The content of the reply.
+        model: A model with the shapes of the gradient; None: there is no gradient.
 
     Raises:
-        RefusedError: The answer lacks numbers, or they are not finite.
+        RefusedError: If the reply lacks numbers, or they are not finite.
     """
     metrics: Any = content.metric_records.get("metrics", {})
     values = [metrics.get(name) for name in ("loss", *COUNTS) if name == "loss" or name in metrics]
     if (model is not None and "arrays" not in content.array_records) or len(values) not in (1, 1 + len(COUNTS)):
-        raise RefusedError("evaluation: is not a loss, a gradient and their counts.")
+        raise RefusedError("evaluation: must have a loss, a gradient and their counts.")
     numbers = [float(value) for value in values if isinstance(value, int | float) and np.isfinite(value)]
     if len(numbers) != len(values):
-        raise RefusedError(f"evaluation: {values} are not all finite numbers.")
+        raise RefusedError(f"evaluation: {values} must all be finite numbers.")
     gradient = None if model is None else unpack(content.array_records["arrays"], model, "gradient")
     judged = Judged(*np.array(numbers[1:])) if len(numbers) > 1 else None
     return ClientEvaluation(numbers[0], gradient, judged)
 
 
 def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
-    """Return the history's columns from all clients' answers, in the order of the agents."""
+    """Return the history's columns from the replies of all clients, in the order of the agents."""
     number = len(answers)
     totals: dict[Measure, tuple[Tree, Tree]] = {}
     if answers[0].gradient is None:

@@ -1,4 +1,4 @@
-"""A method on the clients of a Flower grid: `federate` runs it to its end, from the server."""
+"""Runs a method on the clients of a Flower grid: `federate` is the server's program."""
 
 import logging
 import math
@@ -42,10 +42,10 @@ class Federated(NamedTuple):
     Attributes:
         algorithm: The label of the method.
         seed: The seed of the run.
-        model: x_0 after the last communication: the user's own pytree, with NumPy leaves.
-        history: One row per communication, in a simulation's columns; `wire_bytes_up` and the like beside them.
+        model: x_0 after the last communication, the user's own pytree with NumPy leaves.
+        history: One row per communication, with a simulation's columns, and also `wire_bytes_up` and similar ones.
         names: The names of agent 0, 1, ...
-        run: The identity under which clients keep their state.
+        run: The identity of the run, under which clients keep their state.
     """
 
     algorithm: str
@@ -61,21 +61,21 @@ def federate(
 ) -> Federated:
     """Run a method on the clients of a Flower grid, or resume the run in the folder `settings.out`.
 
-    Rounds after the last communication are not done: nobody would hear of them.
+    Clients do not compute the rounds after the last communication, because the server would not receive their results.
 
     Args:
         grid: Flower's grid, or an `InProcessGrid`.
         algorithm: The method, the same as the clients'.
         start: The model x^0, any pytree.
         settings: The settings of the run.
-        report: Called after every communication with the rounds done, the rounds in all and the stationarity (NaN if
-            it is not evaluated); by default fedpd writes a line into Flower's log.
+        report: Called after every communication with the rounds done, the total number of rounds and the stationarity
+            (NaN if it is not evaluated); by default fedpd writes a line to Flower's log.
 
     Returns:
         The model, the history and the clients' names.
 
     Raises:
-        FederationError: Clients are missing or refuse, and `settings.on_timeout` does not let the run continue.
+        FederationError: If clients are missing or refuse, and `settings.on_timeout` does not let the run continue.
     """
     start = check_start(start)
     algorithm = choose_form(check_algorithm(algorithm), settings)
@@ -106,7 +106,7 @@ def _communicate(grid: Grid, run: FederatedRun, last: int) -> FederatedRun:
 
 
 def _evaluate_and_close(grid: Grid, run: FederatedRun) -> FederatedRun:
-    """Ask all clients for an evaluation where one is due, and write the row of the history and the checkpoint."""
+    """Ask all clients for an evaluation if one is due, and write the row of the history and the checkpoint."""
     if not is_evaluation_due(run):
         return close(run, {})
 
@@ -122,7 +122,7 @@ def _log(done: int, rounds: int, stationarity: float) -> None:
 
 
 def write_result(run: FederatedRun) -> Federated:
-    """Return the result of a run; write it into the folder `settings.out` too."""
+    """Return the result of a run, and write it to the folder `settings.out`."""
     setup, settings, history = run.setup, run.settings, run.ledger.history
     model, name = server_model(setup, run.state), setup.algorithm.description
     if settings.out is not None:

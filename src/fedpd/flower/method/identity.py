@@ -1,4 +1,4 @@
-"""Which method a run is of: its exact spec, which the server sends with every order and keeps in its checkpoint."""
+"""The identity of a run's method: its exact spec, which the server sends with every order and saves in checkpoints."""
 
 import json
 from pathlib import Path
@@ -17,31 +17,31 @@ def plain_spec(algorithm: Algorithm) -> dict[str, Any]:
     """Return the exact spec of a method in the types of JSON.
 
     Raises:
-        FedpdError: The method was made with something that another process cannot identify.
+        FedpdError: If the method has a setting that another process cannot identify.
     """
     try:
         return spec_of(algorithm).plain()
     except UnidentifiedError as error:
         raise FedpdError(
-            f"{algorithm.description} cannot be deployed, because the server and its clients could not tell whether "
-            f"they run the same method: {error} Name what fedpd cannot identify, the same on all sides."
+            f"{algorithm.description} cannot be deployed, because the server and its clients could not check that they "
+            f"run the same method: {error} Use the same name at the server and all clients."
         ) from None
 
 
 def spec_text(algorithm: Algorithm) -> str:
-    """Return the exact spec of a method as the text that an order carries."""
+    """Return the exact spec of a method as the text in an order."""
     return json.dumps(plain_spec(algorithm), sort_keys=True)
 
 
 def check_same_method(ordered: str, own: str) -> None:
-    """Refuse an order for another method than the client's own.
+    """Check that an order is for the client's own method.
 
     Args:
-        ordered: The spec that the order carries.
+        ordered: The spec in the order.
         own: The client's own `spec_text`.
 
     Raises:
-        RefusedError: The specs differ; the sentence names the settings that do.
+        RefusedError: If the specs differ; the message names the settings that differ.
     """
     if ordered == own:
         return
@@ -53,11 +53,11 @@ def check_same_method(ordered: str, own: str) -> None:
         ) from None
     differing = "; its ".join(differences(found, json.loads(own)))
     if differing:
-        raise RefusedError(f"order: its {differing}, as this client has it. Start both sides with the same method.")
+        raise RefusedError(f"order: its {differing}, as at this client. Start both sides with the same method.")
 
 
 def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[str, Any]:
-    """Return what makes two runs the same run, so that one may resume from the other's checkpoint."""
+    """Return the values that identify a run. A run may resume from a checkpoint with the same values."""
     return {
         "algorithm": plain_spec(algorithm),
         "form": settings.form,
@@ -68,13 +68,13 @@ def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[s
 
 
 def check_checkpoint_version(folder: Path) -> None:
-    """Refuse a server's checkpoint of before there were specs: it does not say exactly which method it is of."""
+    """Refuse a server's checkpoint from before specs, because it does not record the exact method."""
     found = checkpoint.peek(folder)
     if found is None or not isinstance(found[1].get("algorithm"), str):
         return
     version = found[1].get("versions", {}).get("fedpd")
     writer = "an older version of fedpd" if version is None else f"fedpd {version}"
     raise checkpoint.CheckpointError(
-        f"{folder}: its checkpoint was written by {writer}, which did not keep the exact settings of the method. "
+        f"{folder}: {writer} wrote its checkpoint, and did not record the exact settings of the method. "
         "Finish the run with that version, or choose another folder."
     )

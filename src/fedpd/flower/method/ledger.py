@@ -1,4 +1,4 @@
-"""The history of a federation: a simulation's columns, and beside them counts that only a real federation has."""
+"""The history of a federation: a simulation's columns, and counts that only a real federation has."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,12 +18,13 @@ Counts = Mapping[str, int]
 
 
 class Ledger(NamedTuple):
-    """What has been counted so far.
+    """The history and the counts of a run so far.
 
     Attributes:
-        history: One row per round that ended in a communication, row 0 the start; metrics are NaN where not evaluated.
+        history: One row per round that ended with a communication, and row 0 for the start; metrics are NaN in rows
+            without an evaluation.
         totals: The sums that the next row continues.
-        counts: The numbers of `COUNTS` so far.
+        counts: The current values of `COUNTS`.
         pending: `WORK` of the K rounds that are not in the history yet: (K, N), (K, N), (K, E), (K, E).
     """
 
@@ -61,8 +62,8 @@ def add_work(
         ledger: The ledger before.
         last: The step of the communication.
         work: By agent, the updates and samples of each of its steps up to `last`.
-        senders: How many agents sent a message.
-        receivers: How many agents hear the outcome.
+        senders: The number of agents that sent a message.
+        receivers: The number of agents that receive the broadcast.
     """
     exchanges = ledger.pending["senders"].shape[1]
     done = ledger.totals.get("round", 0)
@@ -72,7 +73,7 @@ def add_work(
         rows[name] = np.zeros((length, column.shape[1]), np.int64)
         rows[name][: len(column)] = column
     for agent, (updates, samples) in work.items():
-        # An agent that was away begins later than the others: its steps are the last ones.
+        # An agent that was absent starts later than the others, so its steps are the last ones.
         at = np.arange(last + 1 - len(updates), last + 1) // exchanges - done
         np.add.at(rows["updates"][:, agent], at, updates)
         np.add.at(rows["samples"][:, agent], at, samples)
@@ -82,7 +83,7 @@ def add_work(
 
 
 def close_rounds(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> Ledger:
-    """Return the ledger with its pending rounds in the history; the last, which communicated, gets a row."""
+    """Return the ledger with its pending rounds added to the history, as one row for the last of them."""
     length = len(ledger.pending["updates"])
     numbers = {**metrics, "consensus": 0.0, **ledger.counts}
     rounds: dict[str, np.ndarray] = {"communicated": ledger.pending["receivers"][:, -1] > 0, **ledger.pending}
@@ -93,7 +94,7 @@ def close_rounds(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> 
 
 
 def ledger_arrays(ledger: Ledger) -> checkpoint.Arrays:
-    """Return the arrays of a ledger, as a checkpoint keeps them."""
+    """Return the arrays of a ledger, for a checkpoint."""
     parts = {"history": ledger.history, "pending": ledger.pending}
     return {f"{kind}.{name}": column for kind, part in parts.items() for name, column in part.items()}
 

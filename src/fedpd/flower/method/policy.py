@@ -1,4 +1,4 @@
-"""What the server does if clients did not answer, and if an answer moves the mean too far."""
+"""The server's policy for clients that did not reply, and for updates that are too large."""
 
 import logging
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ log = logging.getLogger(f"flwr.{__name__}")
 def choose_messages(
     setup: ServerSetup, state: ServerState, expected: list[int], found: Collected, on_timeout: OnTimeout
 ) -> dict[int, Tree]:
-    """Return the messages that make up the mean, by agent: those that were sent, and by the policy those of the others.
+    """Return the messages to average, by agent: the new ones, and the old ones that the policy uses for other agents.
 
     Args:
-        setup: What does not change during the run.
+        setup: The constants of the run.
         state: The state of the server.
         expected: The agents that can take part.
-        found: The clients' answers.
+        found: The clients' replies.
         on_timeout: The policy.
 
     Raises:
-        FederationError: The policy does not let the run continue.
+        FederationError: If the policy does not let the run continue.
     """
     absent = log_absent(state, found)
     answered = {setup.names.index(name): answer.message for name, answer in found.answers.items()}
@@ -40,32 +40,32 @@ def choose_messages(
         raise incomplete_error(setup, state, absent, '; or choose on-timeout = "stale" or "partial"')
     reasons = _reasons(absent)
     if not found.answers:
-        raise FederationError(f"communication {state.number}: nobody answered ({reasons}). Mend them and start again.")
+        raise FederationError(f"communication {state.number}: no client replied ({reasons}). Repair them, start again.")
     if on_timeout == "stale":
         for agent in range(len(setup.names)):
             if agent not in answered and agent not in state.last:
                 name = setup.names[agent]
-                raise FederationError(f"client {name!r} has sent nothing yet that could stand in for it ({reasons}).")
+                raise FederationError(f"client {name!r} has sent no message yet that could be used again ({reasons}).")
             if agent not in answered:
                 messages[agent] = state.last[agent]
     return messages
 
 
 def log_absent(state: ServerState, found: Collected) -> dict[str, str]:
-    """Return who did not answer as asked, and why; write it into the log too."""
+    """Return the clients without a usable reply, and the reasons; write them to the log."""
     absent = found.missing | found.refused
     for name, why in absent.items():
-        log.warning("Client %r is not counted in communication %d: %s", name, state.number, why)
+        log.warning("Communication %d does not use client %r: %s", state.number, name, why)
     return absent
 
 
 def incomplete_error(
     setup: ServerSetup, state: ServerState, absent: Mapping[str, str], otherwise: str = ""
 ) -> FederationError:
-    """Return the error of a communication that needs all clients and lacks some."""
+    """Return the error for a communication that needs all clients and lacks some."""
     return FederationError(
-        f"communication {state.number} lacks {len(absent)} of {len(setup.names)} clients ({_reasons(absent)}). Mend "
-        f"them and start the run again, which resumes it{otherwise}."
+        f"communication {state.number} lacks {len(absent)} of {len(setup.names)} clients ({_reasons(absent)}). Repair "
+        f"them and start the run again to resume it{otherwise}."
     )
 
 
@@ -74,10 +74,10 @@ def _reasons(absent: Mapping[str, str]) -> str:
 
 
 def clip(message: Tree, reference: Tree | None, bound: float) -> tuple[Tree, bool]:
-    """Return a message at most `bound` away from a reference, and whether it had to be clipped.
+    """Return the message, clipped to the distance `bound` from a reference, and whether clipping changed it.
 
-    The reference is the newest broadcast where messages are models of the same shape, as in FedPD: then ||x_{0,i}^+ -
-    x_0|| is bounded. Messages that are changes have another structure, and their own norm is bounded.
+    If messages are models with the shape of the broadcast, as in FedPD, the reference is the newest broadcast, and
+    ||x_{0,i}^+ - x_0|| is bounded. Messages that are changes have another structure, and their own norm is bounded.
     """
     kinds: list[Any] = [jax.tree.structure(tree) for tree in (reference, message)]
     is_change = kinds[0] != kinds[1]

@@ -1,7 +1,7 @@
-"""A run of a federation, seen from the server: pure functions from one communication to the next.
+"""A run of a federation at the server: pure functions from one communication to the next.
 
 `next_step` -> `new_communication` (send its orders, collect the replies) -> `apply_replies` -> if `is_evaluation_due`:
-`evaluation_requests` (send, collect) -> `read_metrics` -> `close`; and again. Who sends and collects is elsewhere.
+`evaluation_requests` (send, collect) -> `read_metrics` -> `close`; and again. Other modules send and collect.
 """
 
 import hashlib
@@ -47,11 +47,11 @@ class FederatedRun(NamedTuple):
 
     Attributes:
         settings: The settings of the run.
-        setup: What else does not change.
-        directory: Which node each client is on.
-        identity: What makes two runs the same run.
+        setup: The other constants of the run.
+        directory: The node of each client.
+        identity: The values that identify the run.
         state: The state of the server.
-        ledger: What has been counted.
+        ledger: The history and the counts so far.
     """
 
     settings: Settings
@@ -63,7 +63,7 @@ class FederatedRun(NamedTuple):
 
 
 def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> FederatedRun:
-    """Start a run once all clients are there, or resume the run in the folder `settings.out`."""
+    """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
     made = shapes(algorithm, start)
     check_secure(algorithm, made, settings)
     identity, folder = identity_of(algorithm, start, settings), _folder(settings)
@@ -80,7 +80,7 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
     else:
         state, ledger = restore_server(setup, *found)
-        log.info("It resumes after %d communications.", state.number)
+        log.info("The run resumes after %d communications.", state.number)
     return FederatedRun(settings, setup, directory, identity, state, ledger)
 
 
@@ -89,7 +89,7 @@ def _folder(settings: Settings) -> Path | None:
 
 
 def new_run(identity: Mapping[str, Any]) -> str:
-    """Return the identity of a new run: a hash of what is run, and a random part for this time."""
+    """Return the name of a new run: a hash of its identity, and a random part."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return f"{digest[:16]}-{uuid.uuid4().hex}"
 
@@ -105,7 +105,7 @@ def new_communication(run: FederatedRun, last: int) -> Communication:
 
 
 def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
-    """Return the run after a communication: the mean of the messages by the policy, and the method's server step."""
+    """Return the run after a communication: it averages the messages by the policy and does the server step."""
     run = _count_messages(run, found)
     policy = run.settings.on_timeout
     messages = choose_messages(run.setup, run.state, communication.agents(), found, policy)
@@ -118,7 +118,7 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
 
 
 def apply_sum(run: FederatedRun, communication: Communication, found: Collected, mean: Tree | None) -> FederatedRun:
-    """Do as `apply_replies`, where only the mean of the messages is known; None where clients are missing."""
+    """Return the run as `apply_replies` does, if only the mean of the messages is known; None: clients are missing."""
     run = _count_messages(run, found)
     if mean is None:
         raise incomplete_error(run.setup, run.state, log_absent(run.state, found))
@@ -133,20 +133,20 @@ def _count_messages(run: FederatedRun, found: Collected) -> FederatedRun:
 def _server_step(
     run: FederatedRun, communication: Communication, found: Collected, mean: Tree, number: int, senders: int
 ) -> FederatedRun:
-    """Do the method's server step on the mean of `number` messages, and count the work of all that answered."""
+    """Return the run after the server step on the mean of `number` messages, with the clients' work counted."""
     setup, last = run.setup, communication.last
     replies = {setup.names.index(name): answer.reply for name, answer in found.answers.items()}
     state = server_step(setup, run.state, last, mean, number / len(setup.names), replies)
     for agent, reply in replies.items():
         if reply.rebuilt:
-            log.warning("Client %r had lost its state, and has made it anew.", setup.names[agent])
+            log.warning("Client %r had lost its state and rebuilt it.", setup.names[agent])
     ledger = add_counts(run.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
     work = {agent: (reply.updates, reply.samples) for agent, reply in replies.items()}
     return run._replace(state=state, ledger=add_work(ledger, last, work, senders, len(replies)))
 
 
 def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, dict[int, Tree]]:
-    """Return the messages, none further from the newest broadcast than the settings allow, and count the clipped."""
+    """Return the messages, clipped to the norm that the settings allow, and count the clipped ones."""
     bound, state = run.settings.clip, run.state
     if not bound:
         return run, messages
@@ -161,31 +161,31 @@ def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, d
 
 
 def is_evaluation_due(run: FederatedRun) -> bool:
-    """Return whether to evaluate the model now: at the start, every so many communications, and at the end."""
+    """Return whether to evaluate the model now: at the start, every `evaluate_every` communications, and at the end."""
     every, state = run.settings.evaluate_every, run.state
     if not every or not ends_round(run) or (state.number % every and next_step(run) is not None):
         return False
     away = [agent for agent, counted in enumerate(state.counted) if counted != state.number - 1]
     for agent in away:  # waiting for it again would not bring it back
-        log.warning("The model is not evaluated this time, because client %r is away.", run.setup.names[agent])
+        log.warning("The model is not evaluated this time, because client %r is absent.", run.setup.names[agent])
     return not away
 
 
 def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
-    """Return what to send to all clients, by name, to evaluate the model as it is now."""
+    """Return the messages to all clients, by name, that ask them to evaluate the current model."""
     model = pack(server_model(run.setup, run.state))
     return {name: evaluation_request(model, run.setup.form) for name in run.setup.names}
 
 
 def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
-    """Return a client's answer to an evaluation request, checked."""
+    """Return a client's reply to an evaluation request, after checks."""
     return read_evaluation(content, None if run.settings.secure_range else run.setup.start)
 
 
 def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
-    """Return the metrics from the clients' evaluations; none where not all of them answered. Count the messages."""
+    """Return the metrics from the clients' evaluations, or none if a reply is missing; count the messages."""
     for name, why in (found.missing | found.refused).items():
-        log.warning("The model is not evaluated this time, because client %r did not answer: %s", name, why)
+        log.warning("The model is not evaluated this time, because client %r did not reply: %s", name, why)
     complete = len(found.answers) == len(run.setup.names)
     metrics = combine([found.answers[name] for name in run.setup.names]) if complete else {}
     return _count_messages(run, found), metrics
@@ -197,7 +197,7 @@ def ends_round(run: FederatedRun) -> bool:
 
 
 def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
-    """Return the run with a new row of the history, after its checkpoint is written."""
+    """Return the run with a new row of the history, and write its checkpoint."""
     ledger = run.ledger
     if not ledger.history:
         ledger = add_first_row(ledger, metrics)

@@ -1,4 +1,4 @@
-"""The server's checkpoint after every communication: its state, the ledger and the clients' names, in one file."""
+"""The server's checkpoint after every communication: one file with its state, the ledger and the clients' names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ def restore_server(
         n: Outcome(e, checkpoint.unflatten(f"outcome-{n}", setup.shapes.broadcasts[e], arrays))
         for n, e in broadcasts.items()
     }
-    message = setup.shapes.messages[0]  # only methods of one exchange count messages again
+    message = setup.shapes.messages[0]  # only methods with one exchange can use messages again
     last = {agent: checkpoint.unflatten(f"last-{agent}", message, arrays) for agent in meta["last"]}
     state = ServerState(
         checkpoint.unflatten("server", server, arrays), meta["number"], meta["step"], meta["counted"], outcomes, last

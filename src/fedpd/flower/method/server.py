@@ -1,4 +1,4 @@
-"""The server as pure functions: when the next communication is, what to order, and how replies change its state."""
+"""The server as pure functions: when to communicate next, which orders to send, and how replies change its state."""
 
 from collections.abc import Container, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ from fedpd.flower.method.shapes import Shapes, zeros
 
 
 class ServerSetup(NamedTuple):
-    """What does not change during a run.
+    """The constants of a run.
 
     Attributes:
         algorithm: The method, in its form.
@@ -43,7 +43,7 @@ class ServerSetup(NamedTuple):
 
     @property
     def exchanges(self) -> int:
-        """The number of exchanges of a round."""
+        """The number of exchanges per round."""
         return len(self.algorithm.exchanges)
 
 
@@ -55,15 +55,15 @@ class Outcome(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """What the server carries from communication to communication.
+    """The state of the server between two communications.
 
     Attributes:
         server: The method's own state of the server.
-        number: The communications done, which is the number of the next order.
+        number: The number of communications done, which is the number of the next order.
         step: The first step that is not done.
-        counted: For each agent the number of its last reply that was used; -1 if there is none.
+        counted: For each agent, the number of its last reply that the server used; -1 if there is none.
         outcomes: By number, the outcomes that an agent may still need.
-        last: Each agent's last message, where the policy may count it again.
+        last: Each agent's last message, if the policy may use it again.
     """
 
     server: Any
@@ -84,7 +84,7 @@ _coin = partial(jax.jit, static_argnums=0)(toss_coin)
 
 
 def next_communication(setup: ServerSetup, state: ServerState, rounds: int) -> int | None:
-    """Return the step at which agents next communicate; None if they do not before the run ends."""
+    """Return the step of the next communication; None if there is none before the run ends."""
     key: Key = jax.random.key(setup.seed, impl="threefry2x32")
     for step in range(state.step, rounds * setup.exchanges):
         r, e = divmod(step, setup.exchanges)
@@ -96,7 +96,7 @@ def next_communication(setup: ServerSetup, state: ServerState, rounds: int) -> i
 
 
 def first_step(setup: ServerSetup, state: ServerState, agent: int) -> int:
-    """Return where an agent continues: with the others, or at the next round if it missed the last communication."""
+    """Return the step at which an agent continues: with the others, or at the next round if it missed the last one."""
     if state.number == 0 or state.counted[agent] == state.number - 1:
         return state.step
     return -(-state.step // setup.exchanges) * setup.exchanges
@@ -106,8 +106,8 @@ class Communication(NamedTuple):
     """Writes the orders of one communication and checks the replies.
 
     Attributes:
-        setup: What does not change during the run.
-        state: The server before the communication.
+        setup: The constants of the run.
+        state: The state of the server before the communication.
         last: The step of the communication.
         records: The arrays that orders share, each packed once; a new dictionary for each communication.
     """
@@ -118,22 +118,22 @@ class Communication(NamedTuple):
     records: dict[int | str, ArrayRecord]
 
     def agents(self) -> list[int]:
-        """Return the agents that can take part: not those that missed an earlier exchange of the same round."""
+        """Return the agents that can take part, without those that missed an earlier exchange of the same round."""
         everyone = range(len(self.setup.names))
         return [agent for agent in everyone if first_step(self.setup, self.state, agent) <= self.last]
 
     def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> dict[str, RecordDict]:
-        """Return the orders to all that can take part, by name.
+        """Return the orders to all clients that can take part, by name.
 
         Args:
-            config: Entries of others, such as a clipping norm, that the orders carry too.
-            lost: The names of clients that have said that they have lost their state.
+            config: Further entries for the orders, such as a clipping norm.
+            lost: The names of clients that have lost their state.
         """
         names = {self.setup.names[agent]: agent for agent in self.agents()}
         return {name: self.order(agent, lost=name in lost, config=config) for name, agent in names.items()}
 
     def order(self, agent: int, *, lost: bool = False, config: Mapping[str, Any] | None = None) -> RecordDict:
-        """Return the order to an agent; to one that has `lost` its state, with all that it needs to continue."""
+        """Return the order to an agent; if it has `lost` its state, the order has everything that it needs."""
         setup, state = self.setup, self.state
         since = state.counted[agent]
         newest = set(newest_outcomes(state))
@@ -157,17 +157,17 @@ class Communication(NamedTuple):
         return self.records[which]
 
     def read(self, name: str, content: RecordDict) -> CheckedReply | RecordDict:
-        """Return a reply and its message; or, to a client that has lost its state, an order to continue from."""
+        """Return a reply and its message; for a client that has lost its state, return a new order for it."""
         reply = self.check_reply(name, content)
         return reply if isinstance(reply, RecordDict) else CheckedReply(self._message(content), reply)
 
     def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
-        """Return a reply without its message; or, to a client that has lost its state, an order to continue from."""
+        """Return a reply without its message; for a client that has lost its state, return a new order for it."""
         reply = read_reply(content)
         agent = self.setup.names.index(name)
         if (reply.run, reply.name, reply.number) != (self.setup.run, name, self.state.number):
             raise RefusedError(
-                f"reply: is of {reply.name!r}, number {reply.number}, run {reply.run}; expected number "
+                f"reply: has name {reply.name!r}, number {reply.number} and run {reply.run}; expected number "
                 f"{self.state.number} of run {self.setup.run}."
             )
         first = first_step(self.setup, self.state, agent)
@@ -183,7 +183,7 @@ class Communication(NamedTuple):
         arrays = content.array_records.get("arrays")
         if arrays is None:
             if self.setup.algorithm.exchanges[self.last % self.setup.exchanges].speaks is None:
-                raise RefusedError("reply: has no arrays, and agents always send here.")
+                raise RefusedError("reply: has no arrays, but agents of this method always send.")
             return None
         return unpack(arrays, self.message_shapes(), "message")
 
@@ -192,7 +192,7 @@ class Communication(NamedTuple):
         return self.setup.shapes.messages[self.last % self.setup.exchanges]
 
     def newest_broadcast(self) -> ArrayRecord:
-        """Return the arrays that the orders carry: the newest broadcast, or the start."""
+        """Return the arrays in the orders: the newest broadcast, or the start."""
         return self._record(self.state.number - 1 if self.state.number else "start")
 
 
@@ -209,7 +209,7 @@ def newest_outcomes(state: ServerState) -> list[int]:
 
 
 def mean_of(messages: Mapping[int, Tree], like: Tree) -> Tree:
-    """Return the mean of the messages, added up in the order of the agents."""
+    """Return the mean of the messages, summed in the order of the agents."""
     total = zeros(like)
     for agent in sorted(messages):
         total = jax.tree.map(np.add, total, messages[agent])
@@ -223,11 +223,11 @@ def server_step(
     """Return the state after a communication.
 
     Args:
-        setup: What does not change during the run.
+        setup: The constants of the run.
         state: The state before.
         last: The step of the communication.
         mean: The mean of the messages.
-        share: The senders' share of all agents.
+        share: The fraction of all agents that sent.
         used: The agents whose replies were used.
     """
     e = last % setup.exchanges
@@ -241,7 +241,7 @@ def server_step(
 
 
 def server_model(setup: ServerSetup, state: ServerState) -> Tree:
-    """Return the server's model: every agent's copy after the newest broadcast of a round's last exchange."""
+    """Return the server's model, which is every agent's copy after the newest broadcast of a round's last exchange."""
     broadcasts = [o.broadcast for _, o in sorted(state.outcomes.items()) if o.exchange == setup.exchanges - 1]
     if not broadcasts:
         return setup.start

@@ -1,4 +1,4 @@
-"""The entries of a run's configuration that fedpd reads; the others are the user's own, for `algorithm` and `start`."""
+"""The entries of a run's configuration that fedpd reads. The user may add others, for `algorithm` and `start`."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,24 +20,24 @@ OnTimeout = Literal["fail", "stale", "partial"]
 
 
 class Settings(NamedTuple):
-    """Entries of a run's configuration, by the same names with "-" for "_".
+    """The entries of a run's configuration, under the same names with "-" in place of "_".
 
     Attributes:
-        agents: N, the number of clients of the federation: f = (1/N) sum_i f_i, so it is part of the problem.
+        agents: N, the number of clients of the federation. It is part of the problem, because f = (1/N) sum_i f_i.
         rounds: T, the number of rounds.
-        seed: The seed of all randomness, as in a simulation.
+        seed: The seed of all random numbers, as in a simulation.
         deadline: Seconds that a communication may take, from the order to the last reply.
-        on_timeout: What happens then if clients did not answer or their answers were refused: "fail" ends the run (it
-            can be resumed); "stale" counts their last message once more; "partial" continues without them.
+        on_timeout: What the server does at the deadline if clients did not reply or their replies were refused. "fail"
+            ends the run (it can be resumed), "stale" uses their last message again, "partial" continues without them.
         evaluate_every: Communications between two evaluations by all clients; 0: never.
-        clip: The largest norm by which a client may move the mean (times N); 0: any.
-        secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+), where
-            the server learns the sum of all messages and no client's own; 0: without secure aggregation. Needs
+        clip: The largest norm of a client's update; larger updates are clipped. 0: no clipping.
+        secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+). The
+            server then learns the sum of all messages and no single message. 0: no secure aggregation. It needs
             `client_app(secure=True)`.
-        resend: Seconds after which an order without an answer is sent again, then twice as many, and so on.
-        poll: Seconds between two looks for replies.
-        out: A folder of the server for checkpoints, history.parquet and model.safetensors. Without it nothing is kept,
-            and the run cannot be resumed.
+        resend: Seconds after which the server sends an unanswered order again; the pause then doubles every time.
+        poll: Seconds between two checks for replies.
+        out: A folder of the server for checkpoints, history.parquet and model.safetensors. Without it the server saves
+            nothing, and the run cannot be resumed.
         label: The run's name in the history.
     """
 
@@ -56,7 +56,7 @@ class Settings(NamedTuple):
 
     @property
     def form(self) -> Form:
-        """The form of the method: for agents that are all there, or for agents that come and go."""
+        """The form of the method: for full participation, or for partial participation."""
         return "partial" if self.on_timeout == "partial" else "whole"
 
 
@@ -64,30 +64,30 @@ def read_settings(config: Config) -> Settings:
     """Return the settings of a run's configuration.
 
     Raises:
-        FedpdError: An entry is missing or breaks a rule.
+        FedpdError: If an entry is missing or breaks a rule.
     """
-    for name, meaning in (("agents", "how many clients there are"), ("rounds", "T, how many rounds to run")):
+    for name, meaning in (("agents", "the number of clients"), ("rounds", "T, the number of rounds")):
         if name not in config:
-            refuse(name, None, "is not in the run's configuration", f"Say there {meaning}, e.g. {name} = 4")
+            refuse(name, None, "is not in the run's configuration", f"Set {meaning}, e.g. {name} = 4")
     given = {name: config[key] for name in Settings._fields if (key := name.replace("_", "-")) in config}
     settings = Settings(**given)
-    count("agents", settings.agents, "Give N, how many clients there are")
+    count("agents", settings.agents, "Give N, the number of clients")
     count("rounds", settings.rounds, "Give T, the number of rounds")
     count("evaluate-every", settings.evaluate_every, "Give communications, or 0 for never", least=0)
     check_seeds("seed", [settings.seed])
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
-    at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for any")
-    at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masks")
+    at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
+    at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
     choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
 
 
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
-    """Return the form of the method that `on_timeout` needs; refuse where there is none."""
+    """Return the form of the method that `on_timeout` needs; refuse the setting if there is none."""
     name = algorithm.description
     if settings.on_timeout == "stale" and not algorithm.away.repeats:
-        rule = f"would count a message twice, and those of {name} are changes, or summed up by the server"
+        rule = f"would use a message twice, but messages of {name} are changes, or its server adds them up"
         refuse("on-timeout", "stale", rule, 'Use "partial" or "fail"')
     if settings.on_timeout != "partial":
         return algorithm
@@ -97,18 +97,19 @@ def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
 
 
 def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
-    """Refuse methods and settings that need more than the sum of all messages, if secure aggregation is asked for."""
+    """Check that secure aggregation, if it is on, is possible with this method and these settings."""
     if not settings.secure_range:
         return
     what, name = "secure-range", algorithm.description
     if settings.agents < 3:
-        refuse(what, settings.secure_range, f"the sum of {settings.agents} clients hides nobody", "Have at least 3")
+        rule = f"a sum over {settings.agents} clients does not hide a client's message"
+        refuse(what, settings.secure_range, rule, "Use at least 3 clients")
     if settings.on_timeout != "fail":
-        rule = "the sums of different clients would show those in which they differ, so all must answer"
+        rule = "sums over different clients would reveal single messages, so all clients must reply"
         refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" with secure-range')
     if settings.clip:
         refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
     if any(exchange.speaks is not None for exchange in algorithm.exchanges):
-        refuse(what, settings.secure_range, f"agents of {name} do not always send", "Use a method in which they do")
+        refuse(what, settings.secure_range, f"agents of {name} do not always send", "Use another method")
     if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):
         refuse(what, settings.secure_range, f"messages of {name} are not all real numbers", "Use another method")

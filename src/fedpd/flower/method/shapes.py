@@ -1,4 +1,4 @@
-"""The shapes of states and messages, from the model alone: the server checks messages against them."""
+"""The shapes of states and messages, which follow from the model alone. The server checks messages against them."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class Shapes(NamedTuple):
 def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
     """Return the shapes of a method on a model.
 
-    fedpd traces a round of an agent without data: shapes do not depend on the samples.
+    It traces a round of an agent without data, because shapes do not depend on the samples.
     """
     dtype = jax.tree.leaves(start)[0].dtype
 
@@ -55,12 +55,12 @@ def zeros(like: Tree) -> Tree:
 
 
 def check_algorithm(algorithm: Any) -> Algorithm:
-    """Return the method, if it can run on a server and agents that only talk to the server."""
+    """Return the method if it can run on a server and agents that communicate only with the server."""
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must return an Algorithm", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
     if algorithm.timing.drifts:
-        rule = "leaves every agent with a model of its own, so there is none to hand back"
-        refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another")
+        rule = "gives every agent its own model, so there is no global model to return"
+        refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another method")
     return algorithm
 
 
@@ -72,7 +72,7 @@ def check_start(start: Any) -> Tree:
     leaves = jax.tree.leaves(start)
     if not leaves or not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in leaves):
         found = ", ".join(sorted({str(leaf.dtype) for leaf in leaves})) or "no arrays"
-        raise FedpdError(f"start holds {found}: models are floating-point. Give float32 or float64.")
+        raise FedpdError(f"start holds {found}: models must be floating-point. Give float32 or float64.")
     if not all(np.isfinite(leaf).all() for leaf in leaves):
         raise FedpdError("start holds NaN or infinity. Start from finite numbers.")
     return start

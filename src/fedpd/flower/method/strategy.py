@@ -1,8 +1,8 @@
-"""A federation as a Flower Strategy, for a ServerApp of one's own and for Flower's wrappers around strategies.
+"""A federation as a Flower Strategy, for your own ServerApp and for Flower's wrappers around strategies.
 
-Flower's loop asks for messages and hands in replies; each of its rounds is one communication, and rounds beyond the
-last one do nothing. It does not send again, and a client that has lost its state cannot ask back within a round (the
-client joins at the next one, by the policy), so prefer `server_app` where no wrapper is needed.
+Prefer `server_app` if you need no wrapper. Flower's loop asks the strategy for messages and gives it the replies. Each
+of its rounds is one communication, and rounds after the last communication do nothing. The loop does not send an order
+again. A client that has lost its state cannot ask for help within a round; it joins the next one, if the policy allows.
 """
 
 import logging
@@ -58,18 +58,18 @@ class Strategy(flower.Strategy):
 
     def __init__(self, algorithm: Algorithm, start: Tree, settings: Settings) -> None:
         if settings.secure_range:
-            rule = "needs four messages per communication, and Flower's loop carries one"
+            rule = "needs four messages per communication, but Flower's loop sends one"
             refuse("secure-range", settings.secure_range, rule, "Use server_app")
         self.algorithm = choose_form(check_algorithm(algorithm), settings)
         self.model, self.settings = check_start(start), settings
         self._run: FederatedRun | None = None
         self._communication: Communication | None = None
         self._asked: dict[str, RecordDict] = {}
-        self._lost: set[str] = set()  # clients that asked for what they need to continue
+        self._lost: set[str] = set()  # clients that have lost their state
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The start, as Flower's loop takes it."""
+        """The start, in the form that Flower's loop needs."""
         return pack(Vector(self.model))
 
     def result(self) -> Federated:
@@ -82,13 +82,13 @@ class Strategy(flower.Strategy):
 
     def _started(self) -> FederatedRun:
         if self._run is None:
-            raise FederationError("the strategy has not been started: it has no result yet. Call start first.")
+            raise FederationError("the strategy has no result yet, because it has not started. Call start first.")
         return self._run
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the orders of the next communication, with the entries that wrappers have put into `config`."""
+        """Return the orders of the next communication, with the entries that wrappers have added to `config`."""
         with self._scope():
             if self._run is None:
                 opened = open_run(grid, self.algorithm, self.model, self.settings)
@@ -129,7 +129,7 @@ class Strategy(flower.Strategy):
             return _messages(run, self._asked, EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return the metrics from the clients' evaluations, which become a row of the history."""
+        """Return the metrics from the clients' evaluations, and add a row to the history."""
         if not self._asked:
             return None
         run = self._started()
@@ -140,7 +140,7 @@ class Strategy(flower.Strategy):
             return MetricRecord({name: float(value) for name, value in metrics.items()})
 
     def summary(self) -> None:
-        """Write the method and the settings into Flower's log."""
+        """Write the method and the settings to Flower's log."""
         log.info("%s, %s", self.algorithm.description, self.settings)
 
 
@@ -149,7 +149,7 @@ def _messages(run: FederatedRun, contents: Mapping[str, RecordDict], kind: str) 
 
 
 def replace_broadcast(run: FederatedRun, arrays: ArrayRecord) -> FederatedRun:
-    """Return the run with the broadcast that Flower hands back, which a wrapper may have changed (noise)."""
+    """Return the run with the broadcast that Flower returns, which a wrapper may have changed (noise)."""
     state = run.state
     outcome = state.outcomes.get(state.number - 1)
     if outcome is None:
@@ -160,8 +160,8 @@ def replace_broadcast(run: FederatedRun, arrays: ArrayRecord) -> FederatedRun:
     kinds: list[Any] = [jax.tree.structure(tree) for tree in (state.server, given)]
     if kinds[0] != kinds[1]:
         raise FederationError(
-            f"{run.setup.algorithm.description}: its server keeps more than the model, which a change from outside "
-            "does not reach. Use a method whose server is its model (fedpd, fedavg, fedprox)."
+            f"{run.setup.algorithm.description}: a wrapper changes the model, but this method's server keeps more than "
+            "the model. Use a method whose server keeps only the model (fedpd, fedavg, fedprox)."
         )
     outcomes = state.outcomes | {state.number - 1: outcome._replace(broadcast=given)}
     return run._replace(state=state._replace(server=given, outcomes=outcomes))
@@ -170,7 +170,7 @@ def replace_broadcast(run: FederatedRun, arrays: ArrayRecord) -> FederatedRun:
 def read_replies(
     run: FederatedRun, asked: Mapping[str, RecordDict], replies: Iterable[Message], read: Read
 ) -> tuple[Collected, set[str]]:
-    """Return the replies that Flower's loop brought, by name, and the clients that have lost their state."""
+    """Return the replies from Flower's loop, by name, and the clients that have lost their state."""
     names = {run.directory.nodes[name]: name for name in asked}
     answers, refused, lost, bytes_up = {}, {}, set(), 0
     for reply in replies:
@@ -189,6 +189,6 @@ def read_replies(
             refused[name] = "has lost its state"
         else:
             answers[name] = answer
-    missing = {name: "no answer" for name in asked if name not in {**answers, **refused}}
+    missing = {name: "no reply" for name in asked if name not in {**answers, **refused}}
     bytes_down = sum(serialised_bytes(content) for content in asked.values())
     return Collected(answers, refused, missing, bytes_up, bytes_down), lost
