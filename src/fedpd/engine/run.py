@@ -1,17 +1,19 @@
 """What comes out of a run: one method on one problem, with one seed or several."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 from fedpd.core import Algorithm, Spec, Tree
 from fedpd.engine.books import variant
 from fedpd.engine.divergence import Divergence
-from fedpd.engine.driver import Driver
+from fedpd.engine.driver import Driver, on_host
 from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.metrics import mean_copy
+from fedpd.engine.plan import Plan
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,6 +31,8 @@ class Run:
         elapsed: (rows,) seconds at each row of the history; not in it, as they are never the same twice.
         diverged: When the run diverged and what to try; None: it did not.
         spec: What the method was made with; a name where it was made by hand.
+        server: The server's final state.
+        settings: What else `simulate` was asked for, which a continued run has to repeat.
     """
 
     algorithm: str
@@ -41,6 +45,8 @@ class Run:
     elapsed: np.ndarray
     diverged: Divergence | None = None
     spec: Spec | str = ""
+    server: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         last = {name: column[-1] for name, column in self.history.items()}
@@ -84,9 +90,22 @@ def ensemble(runs: tuple[Run, ...]) -> Ensemble:
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
 
 
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """Return what `simulate` was asked for besides method, problem and seeds, as far as it changes the rounds."""
+    who = plan.participation
+    kept = None if who is None else [who.kind, None if who.kind == "schedule" else np.asarray(who.numbers).tolist()]
+    return {
+        "metrics_every": plan.every,
+        "participation": kept,
+        "stragglers": None if plan.stragglers is None else float(plan.stragglers),
+        "record": [column.name for column in plan.recorded],
+    }
+
+
 def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
     """Return the runs of all variants, which ends the driver's."""
-    state, plan = driver.release(), driver.plan
+    server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
+    state = driver.release()
 
     def result(i: int, algorithm: Algorithm) -> Run:
         agents, books = variant(state, i, plan.many), driver.books[i]
@@ -101,6 +120,8 @@ def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
             elapsed=driver.elapsed(i),
             diverged=books.diverged,
             spec=algorithm.spec,
+            server=variant(server, i, plan.many),
+            settings=settings_of(plan),
         )
 
     return tuple(result(i, algorithm) for i, algorithm in enumerate(algorithms))
