@@ -35,7 +35,7 @@ def start_at(problem: Problem, model: Tree) -> Problem:
     """
     wanted, structure = jax.tree_util.tree_flatten_with_path(problem.start)
     leaves, found = jax.tree.flatten(model)
-    if found != structure:
+    if not _same_structure(model, problem.start):
         rule = f"must have the structure of problem.start, {structure}"
         refuse("start", found, rule, "Give a model of this problem, such as run.model, or a finished run")
     arrays = [np.asarray(leaf) for leaf in leaves]
@@ -98,12 +98,11 @@ def _check_problem(driver: Driver, runs: Sequence[Run]) -> None:
     """Refuse a run of another problem: the loss of its model would differ."""
     problem = driver.plan.problem
     for run in runs[:1]:
-        same = jax.tree.structure(run.model) == jax.tree.structure(problem.start)
-        recorded = float(run.history["loss"][-1])
-        if not same or not np.isclose(theory.objective(problem, run.model), recorded, rtol=SAME, atol=SAME**4):
+        recorded, fits = float(run.history["loss"][-1]), _same_structure(run.model, problem.start)
+        if not fits or not np.isclose(theory.objective(problem, run.model), recorded, rtol=SAME, atol=SAME**4):
             raise FedpdError(
-                f"start = the run of {run.algorithm}: its model has the loss {recorded:.6g} in its history, and another "
-                "one on this problem. Give the problem that it was run on, or begin another run with start=run.model."
+                f"start = the run of {run.algorithm}: its model has the loss {recorded:.6g} in its history, and another"
+                " one on this problem. Give the problem that it was run on, or begin another run with start=run.model."
             )
 
 
@@ -112,6 +111,11 @@ def _joined(states: Sequence[Any], many: bool) -> Any:
     if not many:
         return jax.tree.map(np.array, states[0])
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+
+
+def _same_structure(one: Tree, other: Tree) -> bool:
+    structures: list[Any] = [jax.tree.structure(one), jax.tree.structure(other)]
+    return structures[0] == structures[1]
 
 
 def _shapes(tree: Any) -> Any:

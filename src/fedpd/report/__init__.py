@@ -5,7 +5,7 @@ report.write_report(folders) writes the page of run folders, as `fedpd report` d
 """
 
 from fedpd.report.command import write_report
-from fedpd.report.figures import comparison_figure, paper_figure, save_figure
+from fedpd.report.figures import comparison_figure, figure, paper_figure, save_figure
 from fedpd.report.pages import Page, page
 from fedpd.report.tables import comparison_table, target_table
 
@@ -13,6 +13,7 @@ __all__ = [
     "Page",
     "comparison_figure",
     "comparison_table",
+    "figure",
     "page",
     "paper_figure",
     "save_figure",

@@ -3,17 +3,16 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
 from fedpd.engine.history import first_row
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, cost_values
 from fedpd.experiments.calls import toml_text
-from fedpd.report.figures import clear_frame, line_style
-from fedpd.report.quantities import COSTS, MAIN, cost_text, cost_values
 from fedpd.report.step_sizes import step_text
 from fedpd.search.advise import Advice, Setting
 from fedpd.search.tune import Tuned
+from fedpd.search.views import amount_text
+from fedpd.search.views import sensitivity_figure as sensitivity_figure
 
 
 def constants_table(advice: Advice) -> Table:
@@ -49,10 +48,10 @@ def _rows() -> list[tuple[str, Callable[[Setting], str]]]:
         ("local steps Q", _steps),
         ("skip probability p", lambda setting: _word(setting.table.get("p", 0.0))),
         ("communications saved", lambda setting: f"{1 - setting.communications / max(setting.rounds, 1):.1%}"),
-        ("rounds", lambda setting: _amount(setting, setting.rounds)),
-        ("communications", lambda setting: _amount(setting, setting.communications)),
-        ("sample gradients", lambda setting: _amount(setting, setting.samples)),
-        ("bytes, up and down", lambda setting: _amount(setting, setting.transfer)),
+        ("rounds", lambda setting: amount_text(setting, setting.rounds)),
+        ("communications", lambda setting: amount_text(setting, setting.communications)),
+        ("sample gradients", lambda setting: amount_text(setting, setting.samples)),
+        ("bytes, up and down", lambda setting: amount_text(setting, setting.transfer)),
         ("because", lambda setting: setting.how),
     ]
 
@@ -61,11 +60,6 @@ def _steps(setting: Setting) -> str:
     oracle = setting.table["oracle"]
     most = f"{oracle['iterations']}"
     return f"{most}, or until ||grad L_i||^2 <= {oracle['tolerance']:.1e}" if "tolerance" in oracle else most
-
-
-def _amount(setting: Setting, number: float) -> str:
-    text = f"{number:,.0f}" if number < 1e7 else f"{number:.2g}"
-    return text if setting.reached else f"more than {text}"
 
 
 def _word(p: object) -> str:
@@ -123,29 +117,3 @@ def _by_rule(one: Tuned) -> str:
     if not np.isclose(one.scales[own], 1.0):
         return "-"
     return "never" if np.isnan(one.communications[own]) else f"{one.communications[own]:.4g}"
-
-
-def sensitivity_figure(tuned: Sequence[Tuned], target: float, rounds: int) -> Figure:
-    """Draw the communications to the target against the factor on each method's own step size."""
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    axes = figure.subplots()
-    for number, one in enumerate(tuned):
-        style = line_style(number)
-        reached = not np.isnan(one.communications[one.best])
-        label = one.label if reached else f"{one.label} (never)"
-        x, y = one.scales, one.communications
-        axes.plot(x, y, **style, marker="o", markersize=3.5, label=label)
-        if reached:
-            best = (one.scales[one.best], one.communications[one.best])
-            axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=style["color"])
-    axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
-    axes.set_ylabel(f"communications to ‖∇f‖² ≤ {target:g}")
-    axes.set_title(f"gaps: not reached within {rounds} rounds", fontsize=9, loc="right", color="0.4")
-    clear_frame(axes)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    return figure

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.engine.columns import column_of
-from fedpd.report.quantities import COSTS, MAIN, cost_text, last_costs, value_text
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, value_text
+from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import reach
-from fedpd.report.recorded import Entry, Results, entries_of
 
 ACCURACY = "test_accuracy"
 
