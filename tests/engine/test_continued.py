@@ -19,8 +19,7 @@ def same(one: Run, other: Run) -> bool:
     return columns and np.array_equal(one.model, other.model) and np.array_equal(one.updates, other.updates)
 
 
-@pytest.mark.parametrize("seed", [5, [0, 3]])
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize(("seed", "participation"), [(5, 0.5), ([0, 3], 1.0)])
 def test_a_continued_run_is_one_long_run_to_the_bit(seed: Any, participation: float) -> None:
     options: dict[str, Any] = {"seed": seed, "metrics_every": 4, "participation": participation}
     short: Any = simulate(FEDPD, PROBLEM, rounds=13, **options)

@@ -9,9 +9,9 @@ arrays; who reads it must give a pytree `like` it.
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,7 +29,8 @@ IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs nothing
 KEYS = (bool, int, float, str, type(None))
 
 
-class UnknownThing(NamedTuple):
+@dataclass(frozen=True)
+class UnknownThing:
     """Stands for a setting of a spec that a file cannot hold, such as a function: only its name is known."""
 
     name: str
