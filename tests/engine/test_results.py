@@ -98,7 +98,7 @@ def test_figures_are_drawn_without_a_backend(run: Run, seeds: Ensemble, swept: f
     assert [axes.get_xlabel() for axes in both.axes] == ["rounds", "bytes sent and received, all agents"]
     assert both.get_suptitle() == "mine"
     assert both.get_size_inches()[0] == 3.4
-    assert "least to most of 2 seeds" in both.legends[0].get_texts()[-1].get_text()
+    assert "range of 2 seeds" in both.legends[0].get_texts()[-1].get_text()
     assert [line.get_label() for line in swept.plot().axes[0].lines] == ["eta=0.25", "eta=1"]
     assert matplotlib.get_backend() == before
     with pytest.raises(FedpdError, match=r"against = 'time': there is no such choice"):
@@ -150,10 +150,16 @@ def test_frames_have_a_row_per_measured_round(run: Run, seeds: Ensemble, swept: 
     assert len(frame) == 2 * 2 * 5
 
 
-def test_without_pandas_a_frame_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_a_sentence_with_the_line_that_installs_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(FedpdError, match=r"needs pandas, which is not installed\. Install it: pip install pandas\.$"):
         run.frame()
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.delitem(sys.modules, "plotly.offline", raising=False)
+    with pytest.raises(FedpdError, match=r"needs plotly, which is not installed\. Install it: pip install plotly\.$"):
+        report.page(run)
 
 
 def test_results_come_back_to_the_bit(

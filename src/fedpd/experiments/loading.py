@@ -77,7 +77,7 @@ def _labelled(result: Any) -> Iterator[tuple[str, Run]]:
 
 def _run(label: str, recorded: Measured, models: Mapping[tuple[str, int], SavedModel]) -> Run:
     """Return the run of a method of a run folder; one that is not finished has no model."""
-    saved = models.get((label, recorded.seed), SavedModel(None, label, "", np.zeros(0, np.int64), np.nan))
+    saved = models.get((label, recorded.seed), SavedModel(None, label, "", np.zeros(0, np.int64)))
     return Run(
         algorithm=saved.algorithm,
         seed=recorded.seed,
@@ -85,7 +85,7 @@ def _run(label: str, recorded: Measured, models: Mapping[tuple[str, int], SavedM
         history=recorded.history,
         agents=None,
         updates=saved.updates,
-        seconds=saved.seconds,
+        seconds=float(recorded.elapsed[-1]),
         elapsed=recorded.elapsed,
         diverged=recorded.diverged,
         spec=saved.spec,

@@ -76,7 +76,10 @@ def check_same_method(folder: Path, number: int, label: str) -> None:
 
 
 def write_model(folder: Path, number: int, label: str, run: Run) -> None:
-    """Write the model of one seed of a method, with what else a `Run` needs that the history does not hold."""
+    """Write the model of one seed of a method, with what else a `Run` needs that the history does not hold.
+
+    Nothing in the file depends on the clock: after a resume it is the same to the byte.
+    """
     model, arrays = pack(run.model, "model", run.model)
     spec, more = pack(run.spec, "spec")
     meta = {
@@ -84,7 +87,6 @@ def write_model(folder: Path, number: int, label: str, run: Run) -> None:
         "algorithm": run.algorithm,
         "seed": run.seed,
         "rounds": int(run.history["round"][-1]),
-        "seconds": run.seconds,
         "model": model,
         "spec": spec,
     }
@@ -100,14 +102,12 @@ class SavedModel(NamedTuple):
         algorithm: The method's description.
         spec: What the method was made with.
         updates: (N,) local steps of each agent.
-        seconds: Wall time.
     """
 
     model: Tree
     algorithm: str
     spec: Spec | str
     updates: np.ndarray
-    seconds: float
 
 
 def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int], SavedModel]:
@@ -133,7 +133,7 @@ def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int],
                 "Give a model of the same structure, e.g. like=problem.start."
             )
         updates = arrays.get("updates", np.zeros(0, np.int64))
-        saved = SavedModel(model, meta["algorithm"], spec, updates, meta.get("seconds", np.nan))
+        saved = SavedModel(model, meta["algorithm"], spec, updates)
         found[meta["label"], meta["seed"]] = saved
     return found
 

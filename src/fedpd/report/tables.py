@@ -21,8 +21,8 @@ def comparison_table(results: Results) -> Table:
     """Return a table with one row per method: its final stationarity, its test accuracy if known, and its costs.
 
     Args:
-        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment. Several seeds are
-            shown by their means, the stationarity also with the standard deviation.
+        results: What `report.figure` takes. Several seeds are shown by their means, the stationarity also with the
+            standard deviation.
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
@@ -53,7 +53,7 @@ def target_table(results: Results, target: float) -> Table:
     """Return a table of what each method spent until its stationarity was at most `target`.
 
     Args:
-        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
+        results: What `report.figure` takes.
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
     entries, shown = entries_of(results), ("communications", "samples", "bytes")

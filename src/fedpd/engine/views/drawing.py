@@ -91,7 +91,7 @@ def _legend(figure: Figure, axes: Axes, entries: Sequence[Entry], column: Column
     seeds = max((len(entry.usable) for entry in entries if _seeds_differ(entry, column)), default=0)
     if seeds:
         handles.append(Patch(color="0.5", alpha=0.25, linewidth=0))
-        labels.append(f"band: least to most of {seeds} seeds")
+        labels.append(f"range of {seeds} seeds")
     if not labels:
         return 0
     longest = max(map(len, labels))
@@ -141,7 +141,7 @@ def panel(
         low, high = axes.get_xlim()
         axes.xaxis.set_minor_formatter(FuncFormatter(_twos_and_fives) if high / low <= most else NullFormatter())
     elif np.issubdtype(cost.dtype, np.integer):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     if column.log:
         set_log_scale(axes, "y")
     if column.unit == "share":

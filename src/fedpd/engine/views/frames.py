@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpd.base.checks import FedpdError
+from fedpd.base.optional import import_optional
 from fedpd.engine.views.entries import Measured
 
 Frame = Any  # a pandas.DataFrame
@@ -28,8 +28,4 @@ def table_frame(rows: Sequence[Mapping[str, Any]]) -> Frame:
 
 
 def _pandas() -> Any:
-    try:
-        import pandas
-    except ImportError:
-        raise FedpdError("a frame needs pandas, which is not installed. Install it: pip install pandas.") from None
-    return pandas
+    return import_optional("pandas", "a frame")
