@@ -1,6 +1,8 @@
 """What a user does with results: look at them, draw them, save and load them."""
 
 import sys
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,6 +188,15 @@ def test_a_loaded_run_is_continued_to_the_bit(seeds: Ensemble, tmp_path: Path) -
     whole = simulate(NOISY, LINE, rounds=9, seed=[0, 7])
     for one, other in zip(more.runs, whole.runs, strict=True):
         assert equal([one.model, one.history, one.agents], [other.model, other.history, other.agents])
+
+
+def test_a_model_of_any_kind_is_loaded_like_another_and_reported_without(run: Run, tmp_path: Path) -> None:
+    model = OrderedDict(w=run.model)
+    folder = replace(run, model=model).save(tmp_path / "run")
+    with pytest.raises(FedpdError, match=r"Give a model of the same structure, e\.g\. like=problem\.start"):
+        fedpd.load_model(folder)
+    assert equal(fedpd.load_model(folder, like=model), model)
+    assert len(report.figure(folder).axes[0].lines) == 1
 
 
 def test_nothing_of_anyone_is_overwritten(run: Run, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Save a result to a folder of its own, and load it: one file without pickle, whole or not there, with a checksum."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,33 @@ def is_saved(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-def load_result(folder: Path, like: Any = None) -> Any:
+def load_result(folder: Path, like: Any = None, leave_out: Sequence[str] = ()) -> Any:
     """Return the result that a folder holds.
 
     Args:
         folder: The folder.
         like: A model of the same structure, where the model is a pytree that a file cannot describe.
+        leave_out: Fields of fedpd's own classes that are not wanted, and become None.
     """
     arrays, meta = checkpoint.read(folder / FILE)
     if "result" not in meta:
         raise FedpdError(f"{folder / FILE}: this is no saved result. Give a folder that save() wrote.")
     try:
-        return unpack(meta["result"], arrays, like)
+        return unpack(_without(meta["result"], leave_out), arrays, like)
     except FedpdError as error:
         raise FedpdError(f"{folder}: {error}") from None
+
+
+def _without(plain: Any, names: Sequence[str]) -> Any:
+    """Return a packed result with these fields of fedpd's own classes set to None."""
+    if isinstance(plain, list):
+        return [_without(one, names) for one in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if str(plain.get("class", "")).startswith("fedpd."):
+        fields = {key: None if key in names else _without(one, names) for key, one in plain["fields"].items()}
+        return {**plain, "fields": fields}
+    return {key: _without(one, names) for key, one in plain.items()}
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:

@@ -17,6 +17,8 @@ from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, run_folder
 from fedpd.experiments.runner import Result
 
+STATE = ("model", "agents", "server")  # what a report does not show: its classes need not be known
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -80,7 +82,7 @@ def read(folder: Path) -> Record:
     A run folder can be read during the run: finished methods, and the others up to their last checkpoint.
     """
     if is_saved(folder):
-        return _in_memory(folder.resolve().name, _entries(load_result(folder)))
+        return _in_memory(folder.resolve().name, _entries(load_result(folder, leave_out=STATE)))
     text = run_folder.read_experiment(folder)
     try:
         _, settings, methods = outline = experiment.read_outline(text)
