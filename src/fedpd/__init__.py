@@ -16,6 +16,7 @@ from fedpd.core import Algorithm, Exchange, Oracle, Problem
 from fedpd.engine.columns import Column, Measure
 from fedpd.engine.run import Ensemble, Run
 from fedpd.engine.simulate import simulate
+from fedpd.experiments.loading import load, load_model
 from fedpd.search.advise import Advice, advise
 from fedpd.search.sweep import Sweep, sweep
 from fedpd.search.tune import Tuned, tune
@@ -40,6 +41,8 @@ __all__ = [
     "advise",
     "algorithms",
     "data",
+    "load",
+    "load_model",
     "loggers",
     "named",
     "oracles",

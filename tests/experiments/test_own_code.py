@@ -12,7 +12,7 @@ from fedpd import FedpdError
 from fedpd.experiments import experiment, own_code, run_folder, runner
 from fedpd.report import write_report
 from fedpd.report.facts import rebuild
-from fedpd.report.recorded import read
+from fedpd.experiments.recorded import read
 
 MODULE = """
 from pathlib import Path

@@ -5,7 +5,8 @@ import numpy as np
 from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import History
-from fedpd.report.recorded import Entry, Record, Recorded
+from fedpd.engine.views.entries import Entry
+from fedpd.experiments.recorded import Record, Recorded
 
 QUADRATIC = {"name": "random_quadratic", "agents": 4, "dimension": 3}
 

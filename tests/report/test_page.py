@@ -11,10 +11,11 @@ import pytest
 
 import fedpd
 from fedpd import FedpdError, algorithms, oracles, problems, report, simulate
+from fedpd.engine.views.entries import Entry
+from fedpd.experiments.recorded import Recorded, read_all
 from fedpd.report.curves import page_data, thinned
 from fedpd.report.facts import facts
 from fedpd.report.pages import page_of
-from fedpd.report.recorded import Entry, Recorded, read_all
 from tests.report.recordings import diverging, entry, history, record
 
 NASTY = "</script><script>window.hurt = 1</script><b>&amp;"

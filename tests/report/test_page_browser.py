@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedpd.report.numbers import short_number
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.numbers import short_number
+from fedpd.engine.views.quantities import COSTS, goal
 from fedpd.report.pages import page_of
-from fedpd.report.quantities import COSTS, goal
 from fedpd.report.reach import Reached, finding, reach, targets
-from fedpd.report.recorded import Entry
 from tests.report.recordings import diverging, entry, record
 
 driver = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpd.report.quantities import shared_quantities
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import shared_quantities
 from fedpd.report.reach import finding, reach, targets, usual_target
-from fedpd.report.recorded import Entry
 from tests.report.recordings import diverging, entry
 
 

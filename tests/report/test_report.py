@@ -10,11 +10,11 @@ from rich.table import Table
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.engine.history import first_row
 from fedpd.engine.run import Ensemble, Run
+from fedpd.engine.views.numbers import short_number
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, page, paper_figure, save_figure, target_table
 from fedpd.report.advice import tuning_table
 from fedpd.report.methods import example_methods, measure_sizes
-from fedpd.report.numbers import short_number
 from fedpd.search.tune import tune
 
 PROBLEM = problems.random_quadratic(4, 3)
@@ -59,7 +59,7 @@ def test_large_numbers_are_readable() -> None:
 def test_figures_are_drawn_with_seeds_and_without_what_is_not_finite(results: list[Result], tmp_path: Path) -> None:
     figure = comparison_figure(results, "a title")
     left, right = figure.axes
-    assert [line.get_label() for line in left.lines] == ["FedPD [exact]", "FedAvg"]
+    assert [line.get_label() for line in left.lines] == ["FedPD [exact]", "FedAvg (diverged)"]
     assert all(np.isfinite(line.get_ydata()).all() for line in (*left.lines, *right.lines))
     assert len(left.collections) == 1  # the band over the seeds
     assert left.get_yscale() == right.get_yscale() == right.get_xscale() == "log"
@@ -78,7 +78,7 @@ def test_tables_and_figures_take_what_a_page_takes(results: list[Result]) -> Non
     ]
     assert text(target_table(runs, 1e-6)) == text(target_table(results, 1e-6))
     for drawn in (comparison_figure(runs), paper_figure(runs, "samples")):
-        assert [line.get_label() for line in drawn.axes[0].lines] == ["FedPD [exact]", "FedAvg"]
+        assert [line.get_label() for line in drawn.axes[0].lines] == ["FedPD [exact]", "FedAvg (diverged)"]
     assert page(results).finding == page(runs).finding
     for function in (comparison_figure, comparison_table, page):
         with pytest.raises(FedpdError, match="must hold at least one run"):
@@ -95,7 +95,8 @@ def test_quantities_and_costs_that_there_are_not(results: list[Result]) -> None:
 def test_axes_are_those_of_the_column(results: list[Result]) -> None:
     figure = comparison_figure(results[:1], quantity="consensus")
     assert figure.axes[0].get_ylabel() == "consensus gap"
-    assert figure.axes[0].get_yscale() == "log"
+    assert figure.axes[0].get_yscale() == "linear"  # it is zero everywhere
+    assert paper_figure(results, "seconds").axes[0].get_yscale() == "log"
     assert paper_figure(results, "seconds", "loss").axes[0].get_xscale() == "linear"
 
 

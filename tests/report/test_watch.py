@@ -12,9 +12,9 @@ from rich.console import Console
 from fedpd import FedpdError
 from fedpd.base.progress import Event
 from fedpd.experiments import experiment, run_folder, runner
+from fedpd.experiments.recorded import read, read_all
 from fedpd.report.braille import plot
 from fedpd.report.curves import page_data
-from fedpd.report.recorded import read, read_all
 from fedpd.report.watch import view, watch
 from tests.report.recordings import diverging, entry, record
 

@@ -31,7 +31,7 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
 
 
-def _number(name: str, value: Any, remedy: str) -> float:
+def as_number(name: str, value: Any, remedy: str) -> float:
     """Return `value` as a float if it is a real number and not NaN; refuse it otherwise."""
     if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0:
         value = value.item()
@@ -46,7 +46,7 @@ def positive(name: str, value: Any, remedy: str, *, infinite: bool = False) -> A
     """Return `value` if it is a number > 0 (finite unless `infinite`) or traced; refuse it otherwise."""
     if is_traced(value):
         return value
-    number = _number(name, value, remedy)
+    number = as_number(name, value, remedy)
     if number <= 0 or (math.isinf(number) and not infinite):
         refuse(name, value, "must be positive" if infinite else "must be positive and finite", remedy)
     return value
@@ -56,7 +56,7 @@ def at_least(name: str, value: Any, bound: float, remedy: str) -> Any:
     """Return `value` if it is a finite number >= `bound` or traced; refuse it otherwise."""
     if is_traced(value):
         return value
-    number = _number(name, value, remedy)
+    number = as_number(name, value, remedy)
     if number < bound or math.isinf(number):
         refuse(name, value, f"must be finite and at least {bound:g}", remedy)
     return value
@@ -64,14 +64,14 @@ def at_least(name: str, value: Any, bound: float, remedy: str) -> Any:
 
 def below(name: str, value: Any, bound: float, remedy: str) -> Any:
     """Return `value` if it is a number < `bound` or traced; refuse it otherwise."""
-    if not is_traced(value) and not _number(name, value, remedy) < bound:
+    if not is_traced(value) and not as_number(name, value, remedy) < bound:
         refuse(name, value, f"must be below {bound:g}", remedy)
     return value
 
 
 def at_most(name: str, value: Any, bound: float, remedy: str) -> Any:
     """Return `value` if it is a number <= `bound` or traced; refuse it otherwise."""
-    if not is_traced(value) and not _number(name, value, remedy) <= bound:
+    if not is_traced(value) and not as_number(name, value, remedy) <= bound:
         refuse(name, value, f"must be at most {bound:g}", remedy)
     return value
 
@@ -109,7 +109,7 @@ def skip_probability(p: Any) -> Callable[[Any], Any] | None:
     remedy = "p is the probability of SKIPPING a communication: 0 skips none, 0.75 skips three of four"
     if isinstance(p, str):
         refuse("p", p, 'must be a number in [0, 1), a schedule or "auto"', remedy)
-    number = _number("p", p, remedy)
+    number = as_number("p", p, remedy)
     if not 0 <= number < 1:
         refuse("p", p, "must lie in [0, 1)", remedy)
     return None if number == 0 else lambda r: p

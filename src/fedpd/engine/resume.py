@@ -130,7 +130,11 @@ def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
     for i, books in enumerate(driver.books):
         diverged = None if meta["diverged"][i] is None else Divergence(*meta["diverged"][i])
         numbers = arrays[f"history.{i}.round"]
-        # A run that was to end here measured its last round; one that goes on keeps only its own rows.
-        keep = (numbers % every == 0) | (numbers == rounds) | (diverged is not None)
+        keep = rows_to_keep(numbers, every, rounds, diverged)
         history = {name: arrays[f"history.{i}.{name}"][keep] for name in books.history}
         driver.books[i] = Books(history, meta["totals"][i], arrays["updates"][i], diverged)
+
+
+def rows_to_keep(numbers: np.ndarray, every: int, rounds: int, diverged: Divergence | None) -> np.ndarray:
+    """Return which rows a continued run keeps: one that was to end earlier has measured its last round besides."""
+    return (numbers % every == 0) | (numbers == rounds) | (diverged is not None)

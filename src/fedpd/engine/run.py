@@ -1,17 +1,29 @@
-"""What comes out of a run: one method on one problem, with one seed or several."""
+"""The result of a simulation: one method on one problem, with one seed or several."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
+from fedpd.base.saved import save_result
 from fedpd.core import Algorithm, Spec, Tree
 from fedpd.engine.books import variant
+from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
-from fedpd.engine.driver import Driver
+from fedpd.engine.driver import Driver, on_host
 from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.metrics import mean_copy
+from fedpd.engine.plan import Plan
+from fedpd.engine.views.entries import Entry, entry_of
+from fedpd.engine.views.frames import Frame, history_frame
+from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
+from fedpd.engine.views.quantities import MAIN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,6 +41,8 @@ class Run:
         elapsed: (rows,) seconds at each row of the history; not in it, as they are never the same twice.
         diverged: When the run diverged and what to try; None: it did not.
         spec: What the method was made with; a name where it was made by hand.
+        server: The server's final state.
+        settings: What else `simulate` was asked for, which a continued run has to repeat.
     """
 
     algorithm: str
@@ -41,17 +55,45 @@ class Run:
     elapsed: np.ndarray
     diverged: Divergence | None = None
     spec: Spec | str = ""
+    server: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        last = {name: column[-1] for name, column in self.history.items()}
-        lines = [
-            f"Run of {self.algorithm}, seed {self.seed}",
-            f"  {last['round']} rounds, {last['communications']} communications, {last['samples']:,} samples, "
-            f"{last['bytes_up'] + last['bytes_down']:,} bytes, {self.seconds:.1f} s",
-            f"  loss {last['loss']:.6g}, stationarity {last['stationarity']:.3g}"
-            + (f", test accuracy {last['test_accuracy']:.1%}" if "test_accuracy" in last else ""),
-        ]
+        lines = [f"Run of {self.algorithm}, seed {self.seed}", f"  {spent_text([self])}", f"  {ends_text(self)}"]
         return "\n".join(lines + ([] if self.diverged is None else [f"  diverged at round {self.diverged.round}"]))
+
+    def _repr_html_(self) -> str:
+        return run_html(f"Run of {self.algorithm}, seed {self.seed}", *self.entries())
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the run by its label, as figures and reports take it."""
+        return (entry_of(self.algorithm, [self]),)
+
+    def plot(
+        self,
+        quantity: str = MAIN,
+        against: str | Sequence[str] = "communications",
+        *,
+        title: str = "",
+        width: float = 6.4,
+    ) -> "Figure":
+        """Return a matplotlib figure of a quantity against what it cost; the arguments are `fedpd.report.figure`'s."""
+        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
+
+        return draw(self.entries(), quantity, against, title=title, width=width)
+
+    def frame(self) -> Frame:
+        """Return the history as a pandas DataFrame with one row per measured round, and the seconds at each."""
+        return history_frame([({}, self)])
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the run to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
+
+        Args:
+            folder: A folder that is empty or does not exist yet.
+            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+        """
+        return save_result(self, folder, model=self.model, overwrite=overwrite)
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,13 +111,48 @@ class Ensemble:
     spread: History
 
     def __repr__(self) -> str:
-        mean, spread = self.mean["stationarity"][-1], self.spread["stationarity"][-1]
-        diverged = sum(run.diverged is not None for run in self.runs)
+        (entry,), diverged = self.entries(), sum(run.diverged is not None for run in self.runs)
         lines = [
-            f"Ensemble of {self.runs[0].algorithm}, seeds {', '.join(str(run.seed) for run in self.runs)}",
-            f"  stationarity {mean:.3g} ± {spread:.1g} after {self.mean['round'][-1]:.0f} rounds",
+            f"Ensemble of {entry.label}, seeds {', '.join(str(run.seed) for run in self.runs)}",
+            f"  {spent_text(entry.usable)}, means over the seeds",
+            f"  stationarity {end_text(entry, column_of(MAIN))}",
         ]
-        return "\n".join(lines + ([f"  {diverged} diverged"] if diverged else []))
+        return "\n".join(lines + ([f"  {diverged} of {len(self.runs)} diverged"] if diverged else []))
+
+    def _repr_html_(self) -> str:
+        (entry,), caption = self.entries(), f"Ensemble of {self.runs[0].algorithm}, {len(self.runs)} seeds"
+        notes = [f"{end_text(entry, column_of(MAIN))}: stationarity ‖∇f‖², mean ± standard deviation over the seeds"]
+        return entries_html(caption, [entry_of(str(run.seed), [run]) for run in self.runs], "seed", notes)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the runs by their label, as figures and reports take them."""
+        return (entry_of(self.runs[0].algorithm, self.runs),)
+
+    def plot(
+        self,
+        quantity: str = MAIN,
+        against: str | Sequence[str] = "communications",
+        *,
+        title: str = "",
+        width: float = 6.4,
+    ) -> "Figure":
+        """Return a matplotlib figure with a band over the seeds; the arguments are `fedpd.report.figure`'s."""
+        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
+
+        return draw(self.entries(), quantity, against, title=title, width=width)
+
+    def frame(self) -> Frame:
+        """Return the histories as a pandas DataFrame with one row per seed and measured round."""
+        return history_frame([({"seed": run.seed}, run) for run in self.runs])
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the runs to a folder of their own, and return the folder; `fedpd.load` reads it, exact to the bit.
+
+        Args:
+            folder: A folder that is empty or does not exist yet.
+            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+        """
+        return save_result(self, folder, model=self.runs[0].model, overwrite=overwrite)
 
 
 def ensemble(runs: tuple[Run, ...]) -> Ensemble:
@@ -84,9 +161,22 @@ def ensemble(runs: tuple[Run, ...]) -> Ensemble:
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
 
 
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """Return what `simulate` was asked for besides method, problem and seeds, as far as it changes the rounds."""
+    who = plan.participation
+    kept = None if who is None else [who.kind, None if who.kind == "schedule" else np.asarray(who.numbers).tolist()]
+    return {
+        "metrics_every": plan.every,
+        "participation": kept,
+        "stragglers": None if plan.stragglers is None else float(plan.stragglers),
+        "record": [column.name for column in plan.recorded],
+    }
+
+
 def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
     """Return the runs of all variants, which ends the driver's."""
-    state, plan = driver.release(), driver.plan
+    server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
+    state = driver.release()
 
     def result(i: int, algorithm: Algorithm) -> Run:
         agents, books = variant(state, i, plan.many), driver.books[i]
@@ -101,6 +191,8 @@ def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
             elapsed=driver.elapsed(i),
             diverged=books.diverged,
             spec=algorithm.spec,
+            server=variant(server, i, plan.many),
+            settings=settings_of(plan),
         )
 
     return tuple(result(i, algorithm) for i, algorithm in enumerate(algorithms))

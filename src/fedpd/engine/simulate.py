@@ -16,13 +16,15 @@ from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
-from fedpd.engine.columns import Column, recorded_columns
+from fedpd.engine.columns import MEASURED, Column, recorded_columns
+from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
 from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.engine.plan import Plan
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
+from fedpd.engine.targets import Until, are_reached, make_targets
 from fedpd.loggers import Log, log_rows, opened
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -42,6 +44,8 @@ class RunOptions(TypedDict, total=False):
     progress: bool | ProgressFunction | None
     log: Log | None
     callback: Callback | None
+    until: Until | None
+    start: Start | None
     execution: Execution
     devices: int | None
 
@@ -57,6 +61,8 @@ DEFAULTS: RunOptions = {
     "progress": None,
     "log": None,
     "callback": None,
+    "until": None,
+    "start": None,
     "execution": "auto",
     "devices": None,
 }
@@ -107,6 +113,12 @@ def simulate(
         callback (Callable): A function of (round, model, row) that is called with every measured row; with several
             seeds, with the row of each seed and the first one's model. If it returns True, the run ends and returns
             what it has so far.
+        until (Mapping): Ends the run at the first measured row in which all these columns have reached their values,
+            e.g. {"stationarity": 1e-10}; a column says by itself whether less or more is better. With several seeds,
+            every seed that did not diverge must have had such a row.
+        start (Tree | Run | Ensemble): The first model, instead of `problem.start`. Or a finished run, which is
+            continued up to `rounds` rounds in all, and gives bit for bit what one long run gives: repeat the call that
+            made it, with more rounds.
         execution (str): How agents are executed: "sequential", "parallel", "auto" by backend and work, or "debug", one
             after another without compilation, where an error names the agent, the stage and the round.
         devices (int): Over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
@@ -162,6 +174,8 @@ def make_plan(
     """Check everything that a run is asked for, and return its plan."""
     check_run(rounds, options["metrics_every"], seeds)
     count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50")
+    if options["start"] is not None and not runs_of(options["start"]):
+        problem = start_at(problem, options["start"])
     who = participation_rule(options["participation"], problem.agents, rounds)
     if who is not None and algorithm.away.partial is not None:
         algorithm = algorithm.away.partial
@@ -171,6 +185,8 @@ def make_plan(
     _check_mixing(algorithm, problem.agents, who is not None)
     _check_batch(algorithm, problem)
     _warn_beyond_theory(algorithm, problem)
+    recorded = _recorded(problem, options["record"])
+    make_targets(options["until"], (*MEASURED, *recorded))
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
         _check_host_run(algorithm, store, many)
@@ -184,7 +200,7 @@ def make_plan(
         many,
         who,
         straggler_rule(options["stragglers"]),
-        _recorded(problem, options["record"]),
+        recorded,
         None if store is None else Path(store),
         debug,
     )
@@ -195,14 +211,21 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
     log, callback = options["log"], options["callback"]
     folder = None if options["checkpoints"] is None else Path(options["checkpoints"])
     identified = {} if folder is None else identity(driver.plan)
+    targets, runs = make_targets(options["until"], driver.program.columns), runs_of(options["start"])
+    if runs:
+        continue_runs(driver, runs)
     if folder is not None:
         restore(driver, folder, identified)
+    if are_reached(targets, driver.books):
+        return
     with ExitStack() as stack:
         bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
         stack.enter_context(opened(log))
         listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
+        listeners.append((lambda event: are_reached(targets, driver.books)) if targets else None)
         write = None if folder is None else lambda: save(driver, folder, identified)
-        driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=callback is not None)
+        rows = callback is not None or bool(targets)
+        driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=rows)
 
 
 def _call_back(callback: Callback) -> Listener:

@@ -15,13 +15,18 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from pyarrow import ArrowException
 
 from fedpd.base import checkpoint
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError
+from fedpd.base.spec import Spec
+from fedpd.base.trees import pack, unpack
 from fedpd.base.versions import versions
+from fedpd.core import Tree
 from fedpd.engine.history import History, read_parquet, write_parquet
 from fedpd.engine.run import Run
 
@@ -72,10 +77,66 @@ def check_same_method(folder: Path, number: int, label: str) -> None:
 
 
 def write_model(folder: Path, number: int, label: str, run: Run) -> None:
-    """Write the model of one seed of a method."""
-    meta = {"label": label, "algorithm": run.algorithm, "seed": run.seed, "rounds": int(run.history["round"][-1])}
+    """Write the model of one seed of a method, with what else a `Run` needs that the history does not hold.
+
+    Nothing in the file depends on the clock: after a resume it is the same to the byte.
+    """
+    model, arrays = pack(run.model, "model", run.model)
+    spec, more = pack(run.spec, "spec")
+    meta = {
+        "label": label,
+        "algorithm": run.algorithm,
+        "seed": run.seed,
+        "rounds": int(run.history["round"][-1]),
+        "model": model,
+        "spec": spec,
+    }
     path = folder / MODELS / f"{method_name(number, label)}-seed-{run.seed}.safetensors"
-    checkpoint.write(path, checkpoint.flatten("model", run.model), meta)
+    checkpoint.write(path, arrays | more | {"updates": run.updates}, meta)
+
+
+class SavedModel(NamedTuple):
+    """A model of a run folder, and what else a `Run` needs that the history does not hold.
+
+    Attributes:
+        model: The model.
+        algorithm: The method's description.
+        spec: What the method was made with.
+        updates: (N,) local steps of each agent.
+    """
+
+    model: Tree
+    algorithm: str
+    spec: Spec | str
+    updates: np.ndarray
+
+
+def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int], SavedModel]:
+    """Return the models of a run folder by label and seed.
+
+    Args:
+        folder: The run folder.
+        like: A model of the same structure, for models that a file cannot describe and those of earlier versions.
+
+    Raises:
+        FedpdError: A file is torn, or `like` is needed.
+    """
+    found = {}
+    for path in sorted((folder / MODELS).glob("*.safetensors")):
+        arrays, meta = checkpoint.read(path)
+        if "model" in meta:
+            model, spec = unpack(meta["model"], arrays, like), unpack(meta["spec"], arrays)
+        elif like is not None:
+            model, spec = checkpoint.unflatten("model", like, arrays), ""
+        else:
+            raise FedpdError(
+                f"{path}: an earlier version of fedpd wrote it, without the structure of the model. "
+                "Give a model of the same structure, e.g. like=problem.start."
+            )
+        updates = arrays.get("updates", np.zeros(0, np.int64))
+        saved = SavedModel(model, meta["algorithm"], spec, updates)
+        found[meta["label"], meta["seed"]] = saved
+    return found
 
 
 def write_histories(folder: Path, histories: Mapping[tuple[str, int], History]) -> None:

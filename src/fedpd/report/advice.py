@@ -3,18 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, ScalarFormatter
 from rich.table import Table
 
 from fedpd.engine.columns import column_of
 from fedpd.engine.history import first_row
+from fedpd.engine.views.quantities import COSTS, cost_text, cost_values
 from fedpd.experiments.calls import toml_text
-from fedpd.report.figures import clear_frame, line_style
-from fedpd.report.quantities import COSTS, MAIN, cost_text, cost_values
 from fedpd.report.step_sizes import step_text
 from fedpd.search.advise import Advice, Setting
 from fedpd.search.tune import Tuned
+from fedpd.search.views import amount_text, goal_text
+from fedpd.search.views import sensitivity_figure as sensitivity_figure
 
 
 def constants_table(advice: Advice) -> Table:
@@ -50,10 +49,10 @@ def _rows() -> list[tuple[str, Callable[[Setting], str]]]:
         ("local steps Q", _steps),
         ("skip probability p", lambda setting: _word(setting.table.get("p", 0.0))),
         ("communications saved", lambda setting: f"{1 - setting.communications / max(setting.rounds, 1):.1%}"),
-        ("rounds", lambda setting: _amount(setting, setting.rounds)),
-        ("communications", lambda setting: _amount(setting, setting.communications)),
-        ("sample gradients", lambda setting: _amount(setting, setting.samples)),
-        ("bytes, up and down", lambda setting: _amount(setting, setting.transfer)),
+        ("rounds", lambda setting: amount_text(setting, setting.rounds)),
+        ("communications", lambda setting: amount_text(setting, setting.communications)),
+        ("sample gradients", lambda setting: amount_text(setting, setting.samples)),
+        ("bytes, up and down", lambda setting: amount_text(setting, setting.transfer)),
         ("because", lambda setting: setting.how),
     ]
 
@@ -62,11 +61,6 @@ def _steps(setting: Setting) -> str:
     oracle = setting.table["oracle"]
     most = f"{oracle['iterations']}"
     return f"{most}, or until ||grad L_i||^2 <= {oracle['tolerance']:.1e}" if "tolerance" in oracle else most
-
-
-def _amount(setting: Setting, number: float) -> str:
-    text = f"{number:,.0f}" if number < 1e7 else f"{number:.2g}"
-    return text if setting.reached else f"more than {text}"
 
 
 def _word(p: object) -> str:
@@ -97,7 +91,7 @@ def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[di
 def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
     """Return a table of the best step size of each method, beside the one of its own rule."""
     table = Table(
-        title=f"Best step sizes, by communications to {_goal(tuned, '||grad f||^2 <=', target)}",
+        title=f"Best step sizes, by communications to {goal_text(tuned, '||grad f||^2 <=', target)}",
         caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end",
         title_justify="left",
         caption_justify="left",
@@ -119,44 +113,8 @@ def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
     return table
 
 
-def _goal(tuned: Sequence[Tuned], stationarity: str, target: float) -> str:
-    """Return what had to be reached, such as "test accuracy >= 0.9"."""
-    column = column_of(tuned[0].criterion)
-    if column.name == MAIN:
-        return f"{stationarity} {target:g}"
-    return f"{column.symbol or column.name} {'>=' if column.better == 'more' else '<='} {target:g}"
-
-
 def _by_rule(one: Tuned) -> str:
     own = int(np.argmin(np.abs(np.log(one.scales))))
     if not np.isclose(one.scales[own], 1.0):
         return "-"
     return "never" if np.isnan(one.communications[own]) else f"{one.communications[own]:.4g}"
-
-
-def sensitivity_figure(tuned: Sequence[Tuned], target: float, rounds: int) -> Figure:
-    """Draw the communications to the target against the factor on each method's own step size."""
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    axes = figure.subplots()
-    for number, one in enumerate(tuned):
-        style = line_style(number)
-        label = one.label if one.reached else f"{one.label} (never)"
-        x, y = one.scales, one.communications
-        axes.plot(x, y, **style, marker="o", markersize=3.5, label=label)
-        if one.reached:
-            best = (one.scales[one.best], one.communications[one.best])
-            axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=style["color"])
-    axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
-    axes.set_xscale("log", base=2)
-    if any(one.reached for one in tuned):
-        axes.set_yscale("log")
-    else:  # nothing to draw, and a logarithmic axis needs positive numbers
-        axes.text(0.5, 0.5, "No method reached the target.", ha="center", va="center", transform=axes.transAxes)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(ScalarFormatter())
-    axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
-    axes.set_ylabel(f"communications to {_goal(tuned, '‖∇f‖² ≤', target)}")
-    axes.set_title(f"gaps: not reached within {rounds} rounds", fontsize=9, loc="right", color="0.4")
-    clear_frame(axes)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    return figure

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedpd.base.checks import choice, positive, refuse
+from fedpd.engine.views.quantities import MAIN
+from fedpd.experiments.recorded import read_all
 from fedpd.report.export import save_costs, save_histories
 from fedpd.report.figures import FORMATS, save_paper_figures
 from fedpd.report.pages import page_of
-from fedpd.report.quantities import MAIN
 from fedpd.report.reach import targets, usual_target
-from fedpd.report.recorded import read_all
 
 
 class Written(NamedTuple):

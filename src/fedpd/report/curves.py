@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedpd.engine.columns import Column
-from fedpd.report.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
 from fedpd.report.reach import finding, reach, targets, usual_target
-from fedpd.report.recorded import Entry
 
 POINTS = 400  # of a curve; more cannot be told apart on a screen. Costs are found from all rows
 ENTRIES = 10  # beyond this many curves, each gets fewer points

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpd.base.atomic import replace_file
-from fedpd.report.quantities import COSTS, SECONDS
+from fedpd.engine.views.quantities import COSTS, SECONDS
+from fedpd.experiments.recorded import Record
 from fedpd.report.reach import reach
-from fedpd.report.recorded import Record
 
 
 def save_histories(records: Sequence[Record], path: Path) -> Path:

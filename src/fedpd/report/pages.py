@@ -16,13 +16,15 @@ import numpy as np
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, positive
+from fedpd.base.optional import import_optional
 from fedpd.base.versions import versions
 from fedpd.core import Problem
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.numbers import short_number
+from fedpd.engine.views.quantities import MAIN
+from fedpd.experiments.recorded import Record, Results, records_of
 from fedpd.report.curves import page_data
 from fedpd.report.facts import Facts, facts, rebuild
-from fedpd.report.numbers import short_number
-from fedpd.report.quantities import MAIN
-from fedpd.report.recorded import Entry, Record, Results, record_of
 from fedpd.report.sections import divergences, ends_table, experiment_section, notices, problem_section, title
 
 
@@ -54,11 +56,13 @@ class Page:
 
 
 def page(runs: Results, problem: Problem | None = None, *, target: float | None = None, name: str = "") -> Page:
-    """Return the report of runs in memory.
+    """Return the report of runs as a page of HTML.
 
     Args:
-        runs: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
-        problem: The problem that they ran on, to show its constants and how much its agents differ.
+        runs: A run, an ensemble, a sweep, a dict of them by label, a folder, or a list of folders. A folder is one
+            that `save` or `fedpd run` wrote.
+        problem: The problem that they ran on, to show its constants and how much its agents differ; a run folder
+            knows its own.
         target: The stationarity at which the slider stands at first; None is 1e-10 if a method reached it, and the
             lowest that one reached otherwise.
         name: The title of the page; "" names the methods and the problem.
@@ -71,20 +75,25 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
         >>> page.finding.startswith("FedPD reached ‖∇f‖² ≤ ")
         True
     """
-    record = record_of(runs)._replace(versions=versions())
-    return _assemble([record], [problem or "The problem was not given to report.page."], target, name)
+    return page_of(records_of(runs), problem, target=target, name=name)
 
 
-def page_of(records: Sequence[Record], *, target: float | None = None) -> Page:
-    """Return the report of run folders that `recorded.read_all` read; their problems are built again and measured."""
-    tables = [dict(record.problem or {}) for record in records]
-    distinct = [table for i, table in enumerate(tables) if table not in tables[:i]]
-    return _assemble(records, [rebuild(table) for table in distinct], target, "")
+def page_of(
+    records: Sequence[Record], problem: Problem | None = None, *, target: float | None = None, name: str = ""
+) -> Page:
+    """Return the report of records; the problems of run folders are built again and measured."""
+    tables = [dict(record.problem) for record in records if record.problem is not None]
+    found: list[Problem | str] = [rebuild(table) for i, table in enumerate(tables) if table not in tables[:i]]
+    if problem is not None:
+        found = [problem]
+    elif len(tables) < len(records):
+        found.append("The problem was not given to report.page.")
+    own = [record if record.problem is not None else record._replace(versions=versions()) for record in records]
+    return _assemble(own, found, target, name)
 
 
 def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], target: float | None, name: str) -> Page:
-    from plotly.offline import get_plotlyjs  # only a page needs it
-
+    get_plotlyjs = import_optional("plotly.offline", "a page of HTML").get_plotlyjs
     if target is not None:
         positive("target", target, "Give a stationarity, e.g. 1e-10")
     entries = [entry for record in records for entry in record.entries]

@@ -7,9 +7,9 @@ import numpy as np
 
 from fedpd.engine.columns import column_of
 from fedpd.engine.history import first_row
-from fedpd.report.numbers import short_number
-from fedpd.report.quantities import COSTS, MAIN, cost_values, goal, target_text
-from fedpd.report.recorded import Entry
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.numbers import short_number
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_values, goal, target_text
 
 USUAL = 1e-10  # the stationarity of interest, where a run gets there
 

@@ -7,9 +7,19 @@ import numpy as np
 
 from fedpd.core import Problem
 from fedpd.engine.columns import Column
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import (
+    COSTS,
+    MAIN,
+    SECONDS,
+    cost_text,
+    drawn_quantities,
+    heading,
+    last_costs,
+    value_text,
+)
+from fedpd.experiments.recorded import Record
 from fedpd.report.facts import Facts
-from fedpd.report.quantities import COSTS, MAIN, SECONDS, cost_text, drawn_quantities, heading, last_costs, value_text
-from fedpd.report.recorded import Entry, Record
 
 
 def title(records: Sequence[Record], problems: Sequence[Problem | str]) -> str:

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.engine.columns import column_of
-from fedpd.report.quantities import COSTS, MAIN, cost_text, last_costs, value_text
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, value_text
+from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import reach
-from fedpd.report.recorded import Entry, Results, entries_of
 
 ACCURACY = "test_accuracy"
 
@@ -20,8 +21,8 @@ def comparison_table(results: Results) -> Table:
     """Return a table with one row per method: its final stationarity, its test accuracy if known, and its costs.
 
     Args:
-        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment. Several seeds are
-            shown by their means, the stationarity also with the standard deviation.
+        results: What `report.figure` takes. Several seeds are shown by their means, the stationarity also with the
+            standard deviation.
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
@@ -52,7 +53,7 @@ def target_table(results: Results, target: float) -> Table:
     """Return a table of what each method spent until its stationarity was at most `target`.
 
     Args:
-        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
+        results: What `report.figure` takes.
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
     entries, shown = entries_of(results), ("communications", "samples", "bytes")

@@ -10,8 +10,8 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame
 from fedpd.problems.quadratic import random_quadratic
-from fedpd.report.figures import COLOURS, Dash, clear_frame
 from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import Drift, communications_map
 

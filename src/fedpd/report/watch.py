@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.engine.columns import column_of
-from fedpd.engine.run import Run
+from fedpd.engine.views.entries import Entry, Measured
+from fedpd.engine.views.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, value_text
+from fedpd.experiments.recorded import Record, read
 from fedpd.report.braille import COLOURS, Curve, plot
 from fedpd.report.curves import thinned
-from fedpd.report.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, value_text
-from fedpd.report.recorded import Entry, Record, Recorded, read
 
 HEIGHT = 14  # lines of the plot
 POINTS = 400  # of a curve
@@ -100,6 +100,6 @@ def _row(entry: Entry, judged: bool, colour: str) -> list[Text | ProgressBar | s
     return [Text(entry.label, colour), progress, *values, *spent, seconds]
 
 
-def _longest(entry: Entry) -> Recorded | Run:
+def _longest(entry: Entry) -> Measured:
     """Return the first of the seeds that have the most rows."""
     return max(entry.runs, key=lambda run: len(run.history["round"]))

@@ -17,10 +17,10 @@ from fedpd.base.atomic import replace_file
 from fedpd.core import Problem
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
+from fedpd.engine.views.numbers import short_number
 from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import comparison_figure
-from fedpd.report.numbers import short_number
 from fedpd.report.step_sizes import step_text
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome

@@ -15,8 +15,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedpd.engine.run import Run
+from fedpd.engine.views.drawing import COLOURS, clear_frame
 from fedpd.experiments.runner import Result
-from fedpd.report.figures import COLOURS, clear_frame
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from fedpd.report.figures import clear_frame, line_style
+from fedpd.engine.views.drawing import clear_frame, line_style
 
 Points = Sequence[tuple[float, float]]
 

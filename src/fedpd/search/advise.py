@@ -8,7 +8,8 @@ communications that an eta below 1/L would waste.
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,13 +17,19 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.base.progress import StepFunction
+from fedpd.base.saved import save_result
 from fedpd.core import Problem
 from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, simulate
+from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm
 from fedpd.search.sweep import first_below
+from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
 SHARE = 0.9  # of the largest eta that Theorem 1 allows
@@ -75,6 +82,35 @@ class Advice(NamedTuple):
     paper_p: float
     guaranteed: Setting
     recommended: Setting
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """Return both settings by name."""
+        return {"guaranteed": self.guaranteed, "recommended": self.recommended}
+
+    def __repr__(self) -> str:
+        return advice_text(self.epsilon, self.settings)
+
+    def _repr_html_(self) -> str:
+        return advice_html(self.epsilon, self.settings)
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure of what each setting spends until it reaches epsilon."""
+        return advice_figure(self.epsilon, self.settings)
+
+    def frame(self) -> Frame:
+        """Return a pandas DataFrame with one row per setting."""
+        rows = [(name, setting._asdict()) for name, setting in self.settings.items()]
+        return table_frame([{"setting": name, **{k: v for k, v in row.items() if k != "table"}} for name, row in rows])
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the advice to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
+
+        Args:
+            folder: A folder that is empty or does not exist yet.
+            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+        """
+        return save_result(self, folder, overwrite=overwrite)
 
 
 def advise(

@@ -6,7 +6,7 @@ the agents' data are read once for all of them, and nothing is compiled again fo
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from fedpd.base.checks import FedpdError, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
+from fedpd.base.saved import save_result
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
@@ -21,7 +22,14 @@ from fedpd.engine.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
+from fedpd.engine.views.entries import Entry, entry_of
+from fedpd.engine.views.frames import Frame, history_frame
+from fedpd.engine.views.quantities import MAIN
 from fedpd.search.grid import FromSpecs, Grid, Group, Point, Source, lay_out
+from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Sweep(NamedTuple):
@@ -49,6 +57,44 @@ class Sweep(NamedTuple):
             (points, seeds) values of the column; NaN where the target was never reached.
         """
         return np.array([[first_below(run, target, column, criterion) for run in runs] for runs in self.runs])
+
+    def __repr__(self) -> str:
+        return sweep_text(self.entries(), list(self.points[0]), self.seeds)
+
+    def _repr_html_(self) -> str:
+        return sweep_html(self.entries(), list(self.points[0]), self.seeds)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the runs of each point by its label, as figures and reports take them."""
+        return tuple(entry_of(point_label(point), runs) for point, runs in zip(self.points, self.runs, strict=True))
+
+    def plot(
+        self,
+        quantity: str = MAIN,
+        against: str | Sequence[str] = "communications",
+        *,
+        title: str = "",
+        width: float = 6.4,
+    ) -> "Figure":
+        """Return a matplotlib figure with one curve per point; the arguments are `fedpd.report.figure`'s."""
+        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
+
+        return draw(self.entries(), quantity, against, title=title, width=width)
+
+    def frame(self) -> Frame:
+        """Return a pandas DataFrame with one row per point, seed and measured round."""
+        plain = [{name: plain_setting(value) for name, value in point.items()} for point in self.points]
+        pairs = zip(plain, self.runs, strict=True)
+        return history_frame([({**point, "seed": run.seed}, run) for point, runs in pairs for run in runs])
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the sweep to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
+
+        Args:
+            folder: A folder that is empty or does not exist yet.
+            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+        """
+        return save_result(self, folder, model=self.runs[0][0].model, overwrite=overwrite)
 
 
 def sweep(

@@ -4,9 +4,9 @@ Every method has one knob: a factor on the step sizes of its own rule (its card)
 of a method are one `sweep` over that factor. The best try has the fewest communications to a target.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,14 +14,21 @@ from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.checks import at_least, choice, count, nearest, positive, refuse
 from fedpd.base.progress import StepFunction
+from fedpd.base.saved import save_result
 from fedpd.core import Algorithm, Mixing, Problem
 from fedpd.engine.columns import KNOWN, RECORDABLE, Column
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating
+from fedpd.engine.views.entries import Entry, entry_of
+from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import table_of
 from fedpd.experiments.remake import with_settings
 from fedpd.search.grid import RUN, Build, FromSpecs, Grid, Source
 from fedpd.search.sweep import sweep
+from fedpd.search.views import sensitivity_figure, tuned_html, tuned_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-4, 17))  # 1/4 to 256, by a factor of sqrt(2)
 METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAFFOLD")
@@ -54,15 +61,45 @@ class Tuned(NamedTuple):
     best: int
     table: dict[str, Any]
     runs: tuple[Run, ...]
-    method: str = ""
-    settings: Mapping[str, Any] = MappingProxyType({})
-    criterion: str = "stationarity"
-    values: np.ndarray = np.zeros(0)
+    method: str
+    settings: dict[str, Any]
+    criterion: str
+    values: np.ndarray
 
     @property
     def reached(self) -> bool:
         """Whether any factor reached the target."""
         return not bool(np.isnan(self.communications[self.best]))
+
+    def __repr__(self) -> str:
+        return tuned_text(self)
+
+    def _repr_html_(self) -> str:
+        return tuned_html(self)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the runs at the best factor by their label, as figures and reports take them."""
+        return (entry_of(self.label, self.runs),)
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure of the communications to the target against the factor on the step size."""
+        return sensitivity_figure([self])
+
+    def frame(self) -> Frame:
+        """Return a pandas DataFrame with one row per factor that was tried."""
+        columns = zip(self.scales, self.communications, self.stationarity, strict=True)
+        names = ("scale", "communications", "stationarity")
+        rows = [dict(zip(names, values, strict=True)) | {"best": i == self.best} for i, values in enumerate(columns)]
+        return table_frame([{"method": self.label, **row} for row in rows])
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the tries to a folder of their own, and return the folder; `fedpd.load` reads it, exact to the bit.
+
+        Args:
+            folder: A folder that is empty or does not exist yet.
+            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+        """
+        return save_result(self, folder, model=self.runs[0].model, overwrite=overwrite)
 
 
 class Task(NamedTuple):

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedpd.engine.columns import KNOWN, Column, column_of
-from fedpd.engine.run import Run
-from fedpd.report.numbers import short_number
-from fedpd.report.recorded import Entry, Recorded
+from fedpd.engine.views.entries import Entry, Measured
+from fedpd.engine.views.numbers import short_number
 
 BYTES = Column("bytes", "bytes sent and received, all agents together", "bytes", "cost", np.int64, "bytes", log=True)
 SECONDS = Column("seconds", "seconds of wall time, compilation included", "seconds", "cost", unit="s")
@@ -15,7 +14,7 @@ COSTS = {column.name: column for column in (column_of("communications"), column_
 MAIN = "stationarity"  # the quantity that a report begins with
 
 
-def cost_values(run: Recorded | Run) -> dict[str, np.ndarray]:
+def cost_values(run: Measured) -> dict[str, np.ndarray]:
     """Return the costs of a run, one value per row of its history, by the names of `COSTS`."""
     history = run.history
     derived = {BYTES.name: history["bytes_up"] + history["bytes_down"], SECONDS.name: run.elapsed}
@@ -80,7 +79,7 @@ def goal(quantity: str, target: float) -> str:
     return f"{column.symbol or column.name} {sign} {target_text(quantity, target, 12)}"
 
 
-def last_costs(runs: Iterable[Recorded | Run]) -> dict[str, float]:
+def last_costs(runs: Iterable[Measured]) -> dict[str, float]:
     """Return what runs had spent at their ends, as means over the seeds."""
     each = [cost_values(run) for run in runs]
     return {name: float(np.mean([costs[name][-1] for costs in each])) for name in COSTS}

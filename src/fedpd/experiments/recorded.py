@@ -4,17 +4,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.saved import is_saved, load_result
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import History
 from fedpd.engine.resume import SavedRun, peek
-from fedpd.engine.run import Ensemble, Run
+from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, run_folder
 from fedpd.experiments.runner import Result
+
+STATE = ("model", "agents", "server")  # what a report does not show: its classes need not be known
 
 
 @dataclass(frozen=True)
@@ -32,35 +35,6 @@ class Recorded:
     history: History
     elapsed: np.ndarray
     diverged: Divergence | None = None
-
-
-class Entry(NamedTuple):
-    """The runs of a method, one per seed, with the rows that are there so far.
-
-    Attributes:
-        label: The name of the method in tables and figures.
-        runs: Its runs.
-        rounds: The number of rounds that were asked for.
-    """
-
-    label: str
-    runs: tuple[Recorded | Run, ...]
-    rounds: int
-
-    @property
-    def done(self) -> int:
-        """Return the number of rounds that all seeds have done, apart from those that diverged."""
-        return min(int(run.history["round"][-1]) for run in self.runs if run.diverged is None or self.diverged)
-
-    @property
-    def diverged(self) -> bool:
-        """Return whether all seeds diverged."""
-        return all(run.diverged is not None for run in self.runs)
-
-    @property
-    def finished(self) -> bool:
-        """Return whether there are no more rounds to come."""
-        return self.diverged or self.done >= self.rounds
 
 
 class Record(NamedTuple):
@@ -92,11 +66,23 @@ class Record(NamedTuple):
         return not self.waiting and all(entry.finished for entry in self.entries)
 
 
-Results = Mapping[str, Run | Ensemble] | Sequence[Result | Entry]
+class HasEntries(Protocol):
+    """A result that has runs by label: a `Run`, an `Ensemble`, a `Sweep` or a `Tuned`."""
+
+    def entries(self) -> Sequence[Entry]: ...
+
+
+# What figures, tables and pages take.
+Results = HasEntries | Mapping[str, HasEntries] | Sequence[Result | Entry] | str | Path | Sequence[str | Path]
 
 
 def read(folder: Path) -> Record:
-    """Read a run folder, also during the run: finished methods, and the others up to their last checkpoint."""
+    """Read a folder that `save` or `fedpd run` wrote.
+
+    A run folder can be read during the run: finished methods, and the others up to their last checkpoint.
+    """
+    if is_saved(folder):
+        return _in_memory(folder.resolve().name, _entries(load_result(folder, leave_out=STATE)))
     text = run_folder.read_experiment(folder)
     try:
         _, settings, methods = outline = experiment.read_outline(text)
@@ -148,30 +134,62 @@ def read_all(folders: Sequence[Path]) -> list[Record]:
 
 
 def entries_of(results: Results) -> list[Entry]:
-    """Return the entries of results in memory.
+    """Return the runs by label of anything that figures, tables and pages take.
 
     Args:
-        results: A mapping of labels to a `Run` or an `Ensemble`, or the results of an experiment.
+        results: A run, an ensemble, a sweep, a dict of them by label, a folder, or a list of folders. A folder is one
+            that `save` or `fedpd run` wrote.
 
     Raises:
-        FedpdError: There are no runs.
+        FedpdError: There are no runs, or it is none of these.
     """
+    return [entry for record in records_of(results) for entry in record.entries]
+
+
+def records_of(results: Results) -> list[Record]:
+    """Return one record per run folder, or the record of all runs in memory."""
+    if isinstance(results, str | Path):
+        results = [results]
+    if isinstance(results, Sequence) and results and all(isinstance(one, str | Path) for one in results):
+        return read_all([Path(one) for one in results if isinstance(one, str | Path)])
+    return [_in_memory("this session", _entries(results))]
+
+
+def _entries(results: Any) -> list[Entry]:
+    example = "Give e.g. a run, {'FedPD': run}, or the folder of a run"
+    if hasattr(results, "entries"):
+        return list(results.entries())
+    if not isinstance(results, Mapping | list | tuple):
+        refuse("runs", results, f"{type(results).__name__} has no runs", example)
     if not results:
-        refuse("runs", results, "must hold at least one run", "Give e.g. {'FedPD': fedpd.simulate(...)}")
+        refuse("runs", results, "must hold at least one run", example)
     if isinstance(results, Mapping):
-        return [_entry(label, one.runs if isinstance(one, Ensemble) else (one,)) for label, one in results.items()]
-    return [one if isinstance(one, Entry) else _entry(one.label, one.runs) for one in results]
+        return [entry for label, one in results.items() for entry in _labelled(str(label), one, example)]
+    return [entry for one in results for entry in _listed(one, example)]
 
 
-def _entry(label: str, runs: tuple[Run, ...]) -> Entry:
-    return Entry(label, runs, max(int(run.history["round"][-1]) for run in runs))
+def _listed(one: Any, example: str) -> Sequence[Entry]:
+    """Return the entries of one result of a list."""
+    if hasattr(one, "entries"):
+        return one.entries()
+    if isinstance(one, Entry):
+        return [one]
+    if not isinstance(one, Result):
+        refuse("runs", one, f"{type(one).__name__} has no runs", example)
+    return [entry_of(one.label, one.runs)]
 
 
-def record_of(results: Results) -> Record:
-    """Return the record of results in memory."""
-    entries = entries_of(results)
-    seeds = sorted({run.seed for entry in entries for run in entry.runs})
-    return Record("this session", tuple(entries), tuple(seeds), max(entry.rounds for entry in entries))
+def _labelled(label: str, one: Any, example: str) -> list[Entry]:
+    """Return the entries of one result under this label; several of them keep their own beside it."""
+    if not hasattr(one, "entries"):
+        refuse(f"runs[{label!r}]", one, f"{type(one).__name__} has no runs", example)
+    found = one.entries()
+    return [entry._replace(label=label if len(found) == 1 else f"{label}, {entry.label}") for entry in found]
+
+
+def _in_memory(name: str, entries: Sequence[Entry]) -> Record:
+    seeds = sorted({int(run.seed) for entry in entries for run in entry.runs})
+    return Record(name, tuple(entries), tuple(seeds), max(entry.rounds for entry in entries))
 
 
 def distinguish(records: Sequence[Record]) -> list[Record]:

@@ -1,0 +1,82 @@
+"""Save a result to a folder of its own, and load it: one file without pickle, whole or not there, with a checksum."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpd.base import checkpoint
+from fedpd.base.checks import FedpdError
+from fedpd.base.trees import pack, unpack
+from fedpd.base.versions import versions
+
+FILE = "result.safetensors"
+
+
+def save_result(result: Any, folder: str | Path, *, model: Any = None, overwrite: bool = False) -> Path:
+    """Write a result to a folder, from which `fedpd.load` reads it.
+
+    Args:
+        result: A result of fedpd, e.g. a `Run`.
+        folder: A folder that is empty or does not exist yet.
+        model: The model of the result, which may be a pytree of any kind.
+        overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        FedpdError: The folder holds something else, or the result cannot be described in a file.
+    """
+    folder = Path(folder)
+    _check_free(folder, overwrite)
+    plain, arrays = pack(result, "result", model)
+    meta = {"kind": type(result).__name__, "result": plain, "versions": versions()}
+    checkpoint.write(folder / FILE, arrays, meta)
+    return folder
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder holds a saved result."""
+    return (folder / FILE).is_file()
+
+
+def load_result(folder: Path, like: Any = None, leave_out: Sequence[str] = ()) -> Any:
+    """Return the result that a folder holds.
+
+    Args:
+        folder: The folder.
+        like: A model of the same structure, where the model is a pytree that a file cannot describe.
+        leave_out: Fields of fedpd's own classes that are not wanted, and become None.
+    """
+    arrays, meta = checkpoint.read(folder / FILE)
+    if "result" not in meta:
+        raise FedpdError(f"{folder / FILE}: this is no saved result. Give a folder that save() wrote.")
+    try:
+        return unpack(_without(meta["result"], leave_out), arrays, like)
+    except FedpdError as error:
+        raise FedpdError(f"{folder}: {error}") from None
+
+
+def _without(plain: Any, names: Sequence[str]) -> Any:
+    """Return a packed result with these fields of fedpd's own classes set to None."""
+    if isinstance(plain, list):
+        return [_without(one, names) for one in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if str(plain.get("class", "")).startswith("fedpd."):
+        fields = {key: None if key in names else _without(one, names) for key, one in plain["fields"].items()}
+        return {**plain, "fields": fields}
+    return {key: _without(one, names) for key, one in plain.items()}
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder in which there is anything that must not be replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise FedpdError(f"{folder}: there is a file of that name. Choose another folder.")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not is_saved(folder):
+        raise FedpdError(f"{folder}: the folder is not empty, and holds no saved result. Choose another folder.")
+    if not overwrite:
+        raise FedpdError(f"{folder}: the folder holds a saved result. Choose another one, or give overwrite=True.")
+    checkpoint.read(folder / FILE)  # refuses a file that fedpd did not write

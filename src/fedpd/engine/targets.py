@@ -1,0 +1,60 @@
+"""Targets that end a run: the values that columns of the history have to reach."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd.base.checks import as_number, nearest, refuse
+from fedpd.engine.books import Books
+from fedpd.engine.columns import Column
+from fedpd.engine.history import History
+
+Until = Mapping[str, float]
+
+
+class Target(NamedTuple):
+    """A column and the value that it has to reach."""
+
+    column: Column
+    value: float
+
+
+def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target, ...]:
+    """Return the targets that `until` names; () if there are none.
+
+    Args:
+        until: Maps names of columns to values; None: no target.
+        columns: The columns that the run measures.
+
+    Raises:
+        FedpdError: A name is not measured or has no direction, or a value is no number.
+    """
+    example = 'Give e.g. until={"stationarity": 1e-10}'
+    if until is None:
+        return ()
+    if not isinstance(until, Mapping) or not until:
+        refuse("until", until, "must map names of columns to values", example)
+    known = {column.name: column for column in columns if column.better is not None}
+    for name, value in until.items():
+        if name in {column.name for column in columns} - set(known):
+            rule = "this column does not say whether less or more is better"
+            refuse("until", name, rule, 'Make it with Column(..., better="less") or better="more"')
+        if name not in known:
+            refuse("until", name, "the run does not measure this column", nearest(name, known))
+        as_number(f"until[{name!r}]", value, example)
+    return tuple(Target(known[name], float(value)) for name, value in until.items())
+
+
+def are_reached(targets: Sequence[Target], books: Sequence[Books]) -> bool:
+    """Return whether every seed that did not diverge has a row in which all targets are reached."""
+    running = [one.history for one in books if one.diverged is None]
+    return bool(targets) and all(_has_row(targets, history) for history in running)
+
+
+def _has_row(targets: Sequence[Target], history: History) -> bool:
+    def reached(target: Target) -> Any:
+        values = history[target.column.name]
+        return values >= target.value if target.column.better == "more" else values <= target.value
+
+    return bool(np.all([reached(target) for target in targets], axis=0).any())

@@ -1,0 +1,180 @@
+"""Draw curves of runs: a quantity against what it cost, one curve per method, a band where there are several seeds."""
+
+import io
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any, Literal, TypedDict
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+
+from fedpd.base.checks import choice, positive
+from fedpd.engine.columns import Column, column_of
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_quantities
+
+Dash = str | tuple[int, tuple[int, ...]]
+
+
+class LineStyle(TypedDict):
+    """The colour and dash of a curve, as matplotlib's `plot` takes them."""
+
+    color: str
+    linestyle: Dash
+
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")  # Okabe and Ito
+# A cycle whose length is coprime to the colours': 40 styles, and curves that coincide can both be seen.
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+WIDTH = 6.4  # inches
+PAPER: dict[Any, Any] = {  # text stays text
+    "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
+}  # fmt: skip
+AXES = {"round": column_of("round"), **COSTS}  # what a quantity can be drawn against
+
+
+class NotebookFigure(Figure):
+    """A matplotlib figure that a notebook shows by itself, whichever backend is in use, and even without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=110)
+        return file.getvalue()
+
+
+def draw(
+    entries: Sequence[Entry],
+    quantity: str = MAIN,
+    against: str | Sequence[str] = "communications",
+    *,
+    title: str = "",
+    width: float = WIDTH,
+) -> NotebookFigure:
+    """Return a figure of a quantity against one cost, or one panel per cost.
+
+    Args:
+        entries: The runs by label.
+        quantity: A column of the histories, such as "stationarity" or "test_accuracy".
+        against: "communications", "round", "samples", "bytes" or "seconds", or several of them.
+        title: The title; "" is the label where there is only one.
+        width: The width in inches. Text has 8 points below 5 inches, as in a column of a paper, and 10 above.
+    """
+    column = column_of(choice("quantity", quantity, [one.name for one in shared_quantities(entries)]))
+    names = [against] if isinstance(against, str) else list(against)
+    costs = [AXES[choice("against", name, AXES)] for name in names]
+    positive("width", width, "Give the width of the figure in inches, e.g. 3.4 for a column of a paper")
+    single = len(entries) == 1
+    with matplotlib.rc_context(PAPER if width < 5 else {"pdf.fonttype": 42, "svg.fonttype": "none"}):
+        figure = NotebookFigure(layout="constrained")
+        panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
+        line, most = (1.1, 30.0) if width / len(costs) < 5 else (1.6, 60.0)
+        for axes, cost in zip(panels, costs, strict=True):
+            panel(axes, entries, cost, column, width=line, most=most)
+        panels[0].set_ylabel(axis_label(column))
+        lines = _legend(figure, panels[0], entries, column, width, named=not single)
+        figure.set_size_inches(width, max(0.62 * width / len(costs), 2.1 if width < 5 else 2.8) + 0.19 * lines)
+        heading = title or (entries[0].label + _diverged(entries[0]) if single else "")
+        if heading:
+            figure.suptitle(fill(heading, int(12 * width)), fontsize="medium")
+    return figure
+
+
+def _legend(figure: Figure, axes: Axes, entries: Sequence[Entry], column: Column, width: float, *, named: bool) -> int:
+    """Put the legend below, in as many columns as fit, and return its number of lines."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not named:
+        handles, labels = [], []
+    seeds = max((len(entry.usable) for entry in entries if _seeds_differ(entry, column)), default=0)
+    if seeds:
+        handles.append(Patch(color="0.5", alpha=0.25, linewidth=0))
+        labels.append(f"range of {seeds} seeds")
+    if not labels:
+        return 0
+    longest = max(map(len, labels))
+    ncols = max(1, min(len(labels), int(width / (0.45 + 0.07 * longest))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False, handlelength=2.6)
+    return -(-len(labels) // ncols)
+
+
+def _seeds_differ(entry: Entry, column: Column) -> bool:
+    """Return whether there is a band to see: the seeds of a method without randomness agree."""
+    first, *others = (run.history[column.name] for run in entry.usable)
+    return any(not np.array_equal(first, other, equal_nan=True) for other in others)
+
+
+def line_style(number: int) -> LineStyle:
+    """Return the colour and dash of the curve of this number; 40 of them differ."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def clear_frame(axes: Axes) -> None:
+    """Draw a faint grid and no frame at the top and the right."""
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def set_log_scale(axes: Axes, which: Literal["x", "y"], **options: Any) -> bool:
+    """Make an axis logarithmic if a positive number is drawn on it, and return whether there is one.
+
+    A logarithmic axis without a positive number cannot be drawn: a run may diverge before its first measured round.
+    """
+    drawn = [np.asarray(line.get_xdata() if which == "x" else line.get_ydata(), float) for line in axes.lines]
+    found = any((np.isfinite(values) & (values > 0)).any() for values in drawn)
+    if found:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log", **options)
+    return found
+
+
+def panel(
+    axes: Axes, entries: Sequence[Entry], cost: Column, column: Column, width: float = 1.6, most: float = np.inf
+) -> None:
+    """Draw all curves. Labels stand between powers of ten if the ends of the axis differ by at most `most`."""
+    for number, entry in enumerate(entries):
+        _curve(axes, entry, cost, column, line_style(number), width)
+    axes.set_xlabel(cost.words.removesuffix(" together"))
+    if cost.log and set_log_scale(axes, "x"):
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        low, high = axes.get_xlim()
+        axes.xaxis.set_minor_formatter(FuncFormatter(_twos_and_fives) if high / low <= most else NullFormatter())
+    elif np.issubdtype(cost.dtype, np.integer):
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    if column.log:
+        set_log_scale(axes, "y")
+    if column.unit == "share":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if not any(np.size(line.get_xdata()) for line in axes.lines):
+        axes.text(0.5, 0.5, "no value that can be drawn", transform=axes.transAxes, ha="center", color="0.4")
+        axes.set(xticks=[], yticks=[])
+    clear_frame(axes)
+
+
+def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineStyle, width: float) -> None:
+    runs = entry.usable
+    rows = min(len(run.history["round"]) for run in runs)
+    x = np.mean([{**cost_values(run), "round": run.history["round"]}[cost.name][:rows] for run in runs], axis=0)
+    y = np.array([run.history[column.name][:rows] for run in runs], float)
+    drawn = np.isfinite(y).all(axis=0) & np.isfinite(x)
+    drawn &= (y > 0).all(axis=0) if column.log else True
+    drawn &= x > 0 if cost.log else True
+    x, y = x[drawn], y[:, drawn]
+    middle = np.exp(np.log(y).mean(axis=0)) if column.log else y.mean(axis=0)
+    marker = "o" if len(x) == 1 else ""  # a line needs two points
+    axes.plot(x, middle, **style, marker=marker, markersize=4, linewidth=width, label=entry.label + _diverged(entry))
+    if len(y) > 1:
+        axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _diverged(entry: Entry) -> str:
+    """Return what the legend adds to a label, such as " (diverged)" or " (1 of 3 diverged)"."""
+    number = sum(run.diverged is not None for run in entry.runs)
+    which = "" if number == len(entry.runs) else f"{number} of {len(entry.runs)} "
+    return f" ({which}diverged)" if number else ""
+
+
+def _twos_and_fives(value: float, _: int | None) -> str:
+    """Return the labels between powers of ten, 200k and 500k, so that an axis of less than a decade can be read."""
+    return EngFormatter(sep="")(value) if f"{value:e}"[0] in "25" else ""

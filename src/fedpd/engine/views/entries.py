@@ -1,0 +1,68 @@
+"""Runs by label, as figures, tables and reports take them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fedpd.engine.divergence import Divergence
+from fedpd.engine.history import History
+
+
+class Measured(Protocol):
+    """The part of a `Run` that figures and tables need.
+
+    Attributes:
+        seed: The seed.
+        history: The measured rows.
+        elapsed: The seconds at each row; NaN where they are not known.
+        diverged: When it diverged, if it did.
+    """
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def history(self) -> History: ...
+    @property
+    def elapsed(self) -> np.ndarray: ...
+    @property
+    def diverged(self) -> Divergence | None: ...
+
+
+class Entry(NamedTuple):
+    """The runs of a method, one per seed, with the rows that are there so far.
+
+    Attributes:
+        label: The name of the method in tables and figures.
+        runs: Its runs.
+        rounds: The number of rounds that were asked for.
+    """
+
+    label: str
+    runs: tuple[Measured, ...]
+    rounds: int
+
+    @property
+    def done(self) -> int:
+        """Return the number of rounds that all seeds have done, apart from those that diverged."""
+        return min(int(run.history["round"][-1]) for run in self.runs if run.diverged is None or self.diverged)
+
+    @property
+    def diverged(self) -> bool:
+        """Return whether all seeds diverged."""
+        return all(run.diverged is not None for run in self.runs)
+
+    @property
+    def finished(self) -> bool:
+        """Return whether there are no more rounds to come."""
+        return self.diverged or self.done >= self.rounds
+
+    @property
+    def usable(self) -> tuple[Measured, ...]:
+        """Return the runs that did not diverge; all of them if every one did."""
+        return tuple(run for run in self.runs if run.diverged is None) or self.runs
+
+
+def entry_of(label: str, runs: Sequence[Measured]) -> Entry:
+    """Return the entry of finished runs."""
+    return Entry(label, tuple(runs), max(int(run.history["round"][-1]) for run in runs))

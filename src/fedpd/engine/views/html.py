@@ -1,0 +1,128 @@
+"""Show results in a notebook: small tables with a curve beside each row. All text is escaped, and nothing is run."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from fedpd.engine.columns import Column, column_of
+from fedpd.engine.views.entries import Entry, Measured
+from fedpd.engine.views.quantities import (
+    COSTS,
+    MAIN,
+    SECONDS,
+    cost_text,
+    drawn_quantities,
+    heading,
+    last_costs,
+    value_text,
+)
+
+MOST_ROWS = 30  # of a table in a notebook
+POINTS = 60  # of a small curve
+WIDE, HIGH = 120, 24  # pixels of a small curve
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+
+def html_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Iterable[str] = ()) -> str:
+    """Return a table of texts with a caption above and notes below; a long one is cut.
+
+    Args:
+        caption: What the table shows.
+        head: The headings of the columns; the first column is aligned to the left.
+        rows: The cells. Those that are `Html` stay as they are, all others are escaped.
+        notes: Sentences below the table.
+    """
+    left, right = 'style="text-align: left"', 'style="text-align: right"'
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return "".join(f"<{tag} {right if i else left}>{_cell(cell)}</{tag}>" for i, cell in enumerate(cells))
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>" for cells in rows[:MOST_ROWS])
+    below = [*notes, *([f"and {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else [])]
+    return (
+        f'<div><div style="font-weight: bold">{escape(caption)}</div><table><thead><tr>{row("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table>{''.join(f'<div>{escape(note)}</div>' for note in below)}</div>"
+    )
+
+
+def _cell(text: str) -> str:
+    return text if isinstance(text, Html) else escape(text)
+
+
+def sparkline(values: np.ndarray, log: bool) -> Html:
+    """Return a small curve as SVG; an empty text if there are fewer than two points to draw."""
+    rows = np.unique(np.linspace(0, max(len(values) - 1, 0), POINTS).round().astype(int))
+    y = np.asarray(values, float)[rows[: len(values)]]
+    with np.errstate(all="ignore"):
+        y = np.where(np.isfinite(y) & (y > 0), np.log(y), np.nan) if log else y
+    known = np.isfinite(y)
+    if known.sum() < 2:
+        return Html("")
+    low, high = y[known].min(), y[known].max()
+    x = np.linspace(1, WIDE - 1, len(y))
+    level = HIGH - 2 - (HIGH - 4) * (y - low) / ((high - low) or 1.0)
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x[known], level[known], strict=True))
+    return Html(
+        f'<svg width="{WIDE}" height="{HIGH}" role="img" aria-label="curve over the measured rounds">'
+        f'<polyline points="{points}" fill="none" stroke="#0072B2" stroke-width="1.5"/></svg>'
+    )
+
+
+def run_html(caption: str, entry: Entry) -> str:
+    """Return the table of one run: its quantities at the start and at the end."""
+    (run,) = entry.runs
+    rows = [
+        [heading(column), value_text(column, values[0]), value_text(column, values[-1]), sparkline(values, column.log)]
+        for column in drawn_quantities([entry])
+        for values in [run.history[column.name]]
+    ]
+    return html_table(caption, ("", "start", "end", "by round"), rows, [spent_text([run]), *divergence_texts([run])])
+
+
+def entries_html(caption: str, entries: Sequence[Entry], names: str = "", notes: Iterable[str] = ()) -> str:
+    """Return a table with one row per entry: its quantities at the end, as means over the seeds, and its costs."""
+    columns = drawn_quantities(entries)
+    head = [names, "rounds", "communications", *(heading(column) for column in columns), "by round"]
+    rows = [
+        [entry.label, f"{entry.done:,}", cost_text(COSTS["communications"], costs["communications"])]
+        + [end_text(entry, column) for column in columns]
+        + [sparkline(entry.usable[0].history[MAIN], log=True)]
+        for entry in entries
+        for costs in [last_costs(entry.usable)]
+    ]
+    diverged = divergence_texts(run for entry in entries for run in entry.runs)
+    return html_table(caption, head, rows, [*notes, *diverged[:3]])
+
+
+def end_text(entry: Entry, column: Column) -> str:
+    """Return a quantity at the end, as the mean over the seeds that did not diverge, such as "1.2e-10 ± 3e-11"."""
+    if entry.diverged:
+        rounds = min(run.diverged.round for run in entry.runs if run.diverged is not None)
+        return f"diverged at {rounds}" if column.name == MAIN else ""
+    values = np.array([run.history[column.name][-1] for run in entry.usable])
+    spread = f" ± {values.std():.0e}" if values.std() > 0 and column.unit != "share" else ""
+    return value_text(column, float(values.mean())) + spread
+
+
+def spent_text(runs: Sequence[Measured]) -> str:
+    """Return what runs have spent, such as "600 rounds, 600 communications, 19.2 M samples, 9.6 MB, 4.5 s"."""
+    costs, rounds = last_costs(runs), max(int(run.history["round"][-1]) for run in runs)
+    names = {"communications": " communications", "samples": " samples", "bytes": "", SECONDS.name: ""}
+    shown = [(name, unit) for name, unit in names.items() if np.isfinite(costs[name])]
+    return ", ".join([f"{rounds:,} rounds", *(cost_text(COSTS[name], costs[name]) + unit for name, unit in shown)])
+
+
+def divergence_texts(runs: Iterable[Measured]) -> list[str]:
+    """Return what to say about runs that diverged, one sentence per message."""
+    return list(dict.fromkeys(run.diverged.message for run in runs if run.diverged is not None))
+
+
+def ends_text(run: Measured) -> str:
+    """Return the last values of a run, such as "loss 0.3412, stationarity 1.25e-10, test accuracy 97.3%"."""
+    names = [name for name in ("loss", MAIN, "test_accuracy") if name in run.history]
+    values = [(column_of(name), float(run.history[name][-1])) for name in names]
+    return ", ".join(f"{column.name.replace('_', ' ')} {value_text(column, value)}" for column, value in values)

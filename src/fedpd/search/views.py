@@ -1,0 +1,216 @@
+"""Show sweeps, tuned methods and advice: as text, as a table in a notebook, and as a figure."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fedpd.base.spec import label_of
+from fedpd.engine.columns import column_of
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.html import end_text, entries_html, html_table
+from fedpd.engine.views.quantities import MAIN, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Tries(Protocol):
+    """The part of a `Tuned` that is shown here."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def scales(self) -> np.ndarray: ...
+    @property
+    def communications(self) -> np.ndarray: ...
+    @property
+    def stationarity(self) -> np.ndarray: ...
+    @property
+    def best(self) -> int: ...
+    @property
+    def criterion(self) -> str: ...
+
+
+class Described(Protocol):
+    """The part of a `Setting` that is shown here."""
+
+    @property
+    def table(self) -> dict[str, Any]: ...
+    @property
+    def reached(self) -> bool: ...
+    @property
+    def rounds(self) -> float: ...
+    @property
+    def communications(self) -> float: ...
+    @property
+    def samples(self) -> float: ...
+    @property
+    def transfer(self) -> float: ...
+    @property
+    def how(self) -> str: ...
+
+
+AMOUNTS = {"rounds": "rounds", "communications": "communications", "samples": "sample gradients", "transfer": "bytes"}
+
+
+def plain_setting(value: Any) -> Any:
+    """Return a setting as a number or a text, for labels and frames."""
+    if value is None or isinstance(value, bool | int | float | str | np.generic):
+        return value
+    spec = getattr(value, "spec", None)
+    return label_of(spec) if spec is not None else str(value)
+
+
+def point_label(point: Mapping[str, Any]) -> str:
+    """Return a point of a grid as text, such as "eta=0.1, p=0.5"."""
+    plain = {name: plain_setting(value) for name, value in point.items()}
+    return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in plain.items())
+
+
+def sweep_text(entries: Sequence[Entry], names: Sequence[str], seeds: Sequence[int]) -> str:
+    """Return a sweep in three lines: its size, its best point, and how many points diverged."""
+    diverged, best = sum(entry.diverged for entry in entries), _best(entries)
+    lines = [
+        f"Sweep over {', '.join(names)}: {len(entries)} points, seeds {', '.join(str(seed) for seed in seeds)}",
+        f"  {max(entry.rounds for entry in entries):,} rounds",
+    ]
+    if best is not None:
+        lines.append(f"  lowest stationarity {end_text(best, column_of(MAIN))} at {best.label}")
+    return "\n".join(lines + ([f"  {diverged} of {len(entries)} points diverged"] if diverged else []))
+
+
+def sweep_html(entries: Sequence[Entry], names: Sequence[str], seeds: Sequence[int]) -> str:
+    """Return a sweep as a table with one row per point."""
+    caption, best = f"Sweep over {', '.join(names)}, {len(seeds)} seed{'s' * (len(seeds) > 1)}", _best(entries)
+    notes = [] if best is None else [f"Lowest stationarity: {best.label}"]
+    return entries_html(caption, entries, ", ".join(names), notes)
+
+
+def _best(entries: Sequence[Entry]) -> Entry | None:
+    """Return the entry with the lowest mean stationarity at the end, of those without a diverged seed."""
+    whole = [entry for entry in entries if all(run.diverged is None for run in entry.runs)]
+    return min(whole, key=lambda entry: np.mean([run.history[MAIN][-1] for run in entry.runs]), default=None)
+
+
+def tuned_text(tuned: Tries) -> str:
+    """Return a tuned method in two lines: its best factor, and what it reached."""
+    tried = f"{len(tuned.scales)} factors from {tuned.scales.min():.3g} to {tuned.scales.max():.3g} on its own rule"
+    return f"Tuned {tuned.label}: {tried}\n  best factor {tuned.scales[tuned.best]:.3g}: {_outcome(tuned, tuned.best)}"
+
+
+def tuned_html(tuned: Tries) -> str:
+    """Return a tuned method as a table with one row per factor."""
+    tries = zip(tuned.scales, tuned.communications, tuned.stationarity, strict=True)
+    rows = [
+        [
+            f"{scale:.3g}" + (" (best)" if i == tuned.best else ""),
+            "not reached" if np.isnan(spent) else f"{spent:.4g}",
+            value_text(column_of(MAIN), last),
+        ]
+        for i, (scale, spent, last) in enumerate(tries)
+    ]
+    head = ("factor on the method's rule", "communications to the target", "stationarity ‖∇f‖² at the end")
+    return html_table(f"Tuned {tuned.label}", head, rows)
+
+
+def _outcome(tuned: Tries, i: int) -> str:
+    last = value_text(column_of(MAIN), tuned.stationarity[i])
+    if np.isnan(tuned.communications[i]):
+        return f"the target was not reached, stationarity {last} at the end"
+    return f"{tuned.communications[i]:.4g} communications to the target, stationarity {last} at the end"
+
+
+def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, rounds: int | None = None) -> "Figure":
+    """Draw the communications to the target against the factor on each method's own step size.
+
+    Args:
+        tuned: The tries of each method.
+        target: The value that was to be reached, for the label of the axis.
+        rounds: The rounds of each try, for the note about gaps.
+    """
+    from matplotlib.ticker import FuncFormatter, LogFormatter, ScalarFormatter
+
+    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_log_scale
+
+    figure = NotebookFigure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for number, one in enumerate(tuned):
+        style = line_style(number)
+        reached = not np.isnan(one.communications[one.best])
+        label = one.label if reached else f"{one.label} (never)"
+        axes.plot(one.scales, one.communications, **style, marker="o", markersize=3.5, label=label)
+        if reached:
+            best = (one.scales[one.best], one.communications[one.best])
+            axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=style["color"])
+    set_log_scale(axes, "x", base=2)
+    if all(np.isnan(one.communications).all() for one in tuned):
+        axes.text(0.5, 0.5, "No method reached the target.", ha="center", va="center", transform=axes.transAxes)
+    if set_log_scale(axes, "y"):
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
+    axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
+    goal = "the target" if target is None else goal_text(tuned, "‖∇f‖² ≤", target)
+    axes.set_ylabel(f"communications to {goal}")
+    within = "" if rounds is None else f" within {rounds} rounds"
+    axes.set_title(f"gaps: not reached{within}", fontsize=9, loc="right", color="0.4")
+    clear_frame(axes)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def goal_text(tuned: Sequence[Tries], stationarity: str, target: float) -> str:
+    """Return what had to be reached, such as "test accuracy >= 0.9"; `stationarity` is its usual symbol with <=."""
+    column = column_of(tuned[0].criterion)
+    if column.name == MAIN:
+        return f"{stationarity} {target:g}"
+    return f"{column.symbol or column.name} {'>=' if column.better == 'more' else '<='} {target:g}"
+
+
+def amount_text(setting: Described, number: float) -> str:
+    """Return a cost of a setting, such as "1,200" or "more than 1,200" if the target was not reached."""
+    text = f"{number:,.0f}" if number < 1e7 else f"{number:.2g}"
+    return text if setting.reached else f"more than {text}"
+
+
+def advice_text(epsilon: float, settings: Mapping[str, Described]) -> str:
+    """Return advice in one line per setting."""
+    lines = [f"Advice for ||grad f||^2 <= {epsilon:g}"]
+    for name, setting in settings.items():
+        eta, p = setting.table["eta"], setting.table.get("p", 0.0)
+        spent = f"{amount_text(setting, setting.communications)} communications"
+        lines.append(f"  {name}: FedPD with eta = {eta:.4g}, p = {p if isinstance(p, str) else f'{p:.3g}'}: {spent}")
+    return "\n".join(lines)
+
+
+def advice_html(epsilon: float, settings: Mapping[str, Described]) -> str:
+    """Return advice as a table with one column per setting, and the reasons below."""
+    values = settings.values()
+    rows = [["eta", *(f"{one.table['eta']:.4g}" for one in values)]]
+    rows.append(["local step", *(f"{one.table['oracle']['step']:.4g}" for one in values)])
+    rows.append(["local steps Q", *(str(one.table["oracle"]["iterations"]) for one in values)])
+    rows.append(["skip probability p", *(str(one.table.get("p", 0.0)) for one in values)])
+    rows += [[words, *(amount_text(one, getattr(one, name)) for one in values)] for name, words in AMOUNTS.items()]
+    notes = [f"{name}: {setting.how}" for name, setting in settings.items()]
+    return html_table(f"Advice: FedPD to ‖∇f‖² ≤ {epsilon:g}", ("", *settings), rows, notes)
+
+
+def advice_figure(epsilon: float, settings: Mapping[str, Described]) -> "Figure":
+    """Draw what each setting spends until it reaches epsilon, on one logarithmic axis."""
+    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_log_scale
+
+    figure = NotebookFigure(figsize=(6.4, 2.8), layout="constrained")
+    axes, places = figure.subplots(), np.arange(len(AMOUNTS))[::-1]
+    for number, (name, setting) in enumerate(settings.items()):
+        amounts = [getattr(setting, one) for one in AMOUNTS]
+        label = name if setting.reached else f"{name}: more than"
+        axes.plot(amounts, places, "o" if number else "s", color=line_style(number)["color"], label=label)
+    axes.set_yticks(places, list(AMOUNTS.values()))
+    axes.set_ylim(-0.6, len(AMOUNTS) - 0.4)
+    set_log_scale(axes, "x")
+    axes.set_xlabel(f"spent until ‖∇f‖² ≤ {epsilon:g}")
+    clear_frame(axes)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure

@@ -1,0 +1,92 @@
+"""Results and models from folders: which one is meant, and what a run folder gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedpd
+from fedpd import Ensemble, FedpdError, Run, report
+from fedpd.base import checkpoint
+from fedpd.experiments import run_folder, runner
+
+TEXT = """
+[problem]
+name = "random_quadratic"
+agents = 4
+dimension = 3
+
+[run]
+rounds = 6
+seeds = [{seeds}]
+
+[[algorithm]]
+label = "FedPD"
+name = "fedpd"
+eta = 0.5
+oracle = {{ name = "gd", step = 0.3, iterations = 2 }}
+
+[[algorithm]]
+label = "FedAvg"
+name = "fedavg"
+oracle = {{ name = "gd", step = 0.3, iterations = 2 }}
+"""
+
+
+def finished(folder: Path, seeds: str) -> list[runner.Result]:
+    run_folder.create(folder, TEXT.format(seeds=seeds))
+    return runner.run(runner.open_folder(folder), folder, lambda event: None)
+
+
+def test_a_run_folder_is_a_dict_of_its_methods(tmp_path: Path) -> None:
+    results = finished(tmp_path / "run", "3")
+    loaded = fedpd.load(tmp_path / "run")
+    assert list(loaded) == ["FedPD", "FedAvg"]
+    for result in results:
+        run, original = loaded[result.label], result.runs[0]
+        assert isinstance(run, Run)
+        assert (run.seed, run.algorithm, run.spec) == (3, original.algorithm, original.spec)
+        assert np.array_equal(run.model, original.model)
+        assert np.array_equal(run.updates, original.updates)
+        assert all(np.array_equal(run.history[name], original.history[name]) for name in original.history)
+        assert run.agents is None
+    labels = [line.get_label() for line in report.figure(tmp_path / "run").axes[0].lines]
+    assert labels == ["FedPD", "FedAvg"]
+    problem = fedpd.problems.random_quadratic(agents=4, dimension=3)
+    method = fedpd.algorithms.fedpd(eta=0.5, oracle=fedpd.oracles.gd(step=0.3, iterations=2))
+    with pytest.raises(FedpdError, match=r"read from a run folder.*fedpd resume"):
+        fedpd.simulate(method, problem, rounds=9, start=loaded["FedPD"])
+
+
+def test_a_model_is_chosen_by_method_and_seed(tmp_path: Path) -> None:
+    results = finished(tmp_path, "0, 1")
+    assert isinstance(fedpd.load(tmp_path)["FedPD"], Ensemble)
+    model = fedpd.load_model(tmp_path, method="FedAvg", seed=1)
+    assert np.array_equal(model, results[1].runs[1].model)
+    with pytest.raises(FedpdError, match=r"4 models are there\. Say which one: method is one of 'FedPD', 'FedAvg'"):
+        fedpd.load_model(tmp_path)
+    with pytest.raises(FedpdError, match=r"none of its 4 models is of seed=2.*seed one of 0, 1"):
+        fedpd.load_model(tmp_path, seed=2)
+
+
+def test_a_model_of_an_earlier_version_needs_one_like_it(tmp_path: Path) -> None:
+    (result, _) = finished(tmp_path, "0")
+    for path in (tmp_path / "models").iterdir():
+        arrays, meta = checkpoint.read(path)
+        old = {name: meta[name] for name in ("label", "algorithm", "seed", "rounds")}
+        checkpoint.write(path, {"model": arrays["model"]}, old)
+    with pytest.raises(FedpdError, match=r"an earlier version of fedpd wrote it.*like=problem\.start"):
+        fedpd.load(tmp_path)
+    model = fedpd.load_model(tmp_path, method="FedPD", like=np.zeros(3))
+    assert np.array_equal(model, result.runs[0].model)
+
+
+def test_a_folder_without_a_result(tmp_path: Path) -> None:
+    with pytest.raises(FedpdError, match="there is no such folder"):
+        fedpd.load(tmp_path / "nothing")
+    with pytest.raises(FedpdError, match="fedpd did not make this folder"):
+        fedpd.load_model(tmp_path)
+    run_folder.create(tmp_path / "new", TEXT.format(seeds="0"))
+    assert fedpd.load(tmp_path / "new") == {}
+    with pytest.raises(FedpdError, match="it holds no model yet"):
+        fedpd.load_model(tmp_path / "new")
