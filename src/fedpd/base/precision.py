@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError
+from fedpd.base.compilation_cache import use_compilation_cache
 from fedpd.base.devices import use_cores
 
 
@@ -23,6 +24,7 @@ def is_double(*trees: Any) -> bool:
 def scope(double: bool) -> AbstractContextManager[Any]:
     """Return the context in which arrays of this precision are computed with."""
     use_cores()
+    use_compilation_cache()
     return jax.enable_x64(double)
 
 

@@ -72,15 +72,16 @@ class Structure:
 def split(made: Any, part: Callable[[Any], Any] = lambda whole: whole) -> tuple[Structure, Numbers] | None:
     """Return the structure and the numbers of what a factory made.
 
-    Numbers are the finite floats other than 0 among the arguments of `@specified` factories: 0 and infinity often switch
-    something off. Integers count steps or samples and shape the program, unless the factory asks for a float.
+    Numbers are the finite floats other than 0 among the arguments of `@specified` factories: 0 and infinity often
+    switch something off. Integers count steps or samples and shape the program, unless the factory asks for a float.
 
     Args:
         made: A method, an oracle, a schedule or a regulariser.
         part: Finds `made` in what the factory returned, if it is only a part of it.
 
     Returns:
-        The structure of the whole, and the numbers by their place. None if it was made by hand, was changed after it was made, or holds a function that cannot be identified.
+        The structure of the whole, and the numbers by their place. None if it was made by hand, was changed after it
+        was made, or holds a function that cannot be identified.
     """
     call = _call_of(made, part)
     if call is None:

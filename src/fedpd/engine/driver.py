@@ -1,5 +1,6 @@
 """The driver of a run: plays chunks of rounds and keeps the books, for one variant or several at once."""
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
+from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
@@ -28,10 +30,14 @@ from fedpd.engine.plan import (
     HostPlace,
     Plan,
     begin,
+    compiled_begin,
     open_numbers,
+    prepare,
     put_on_devices,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, Template, chunk
+
+log = logging.getLogger(__name__)
 
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
 CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
@@ -79,6 +85,33 @@ def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, num
     """Return what `_advance` is called with, to play so many rounds."""
     kind = Kind(template, LONGEST_CHUNK, plan.many, plan.settings is not None)
     return kind, inputs, state, np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
+
+
+def compile_ahead(plan: Plan) -> None:
+    """Compile the program of a plan, and run nothing; its driver then finds it compiled.
+
+    It may run in a thread while another plan runs. Nothing happens if the agents are not in memory, if there are
+    several seeds, or if the program cannot be compiled: the run itself will say so.
+    """
+    if plan.store is not None or plan.debug or plan.many:
+        return
+    try:
+        _, template, inputs = prepare(plan, open_numbers(plan))
+        start = Vector(plan.problem.start)
+        first = compiled_begin.lower(template, False, inputs.shard, start, inputs.settings).compile()
+        shape = _sharded_shape if plan.layout.mesh is not None else _shape
+        state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
+        _advance().lower(*_arguments(plan, template, inputs, state, 0)).compile()
+    except Exception:
+        log.debug("%s is not compiled ahead.", plan.algorithm.description, exc_info=True)
+
+
+def _sharded_shape(like: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+
+
+def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # of an array that may be moved, as all are on one device
+    return jax.ShapeDtypeStruct(like.shape, like.dtype)
 
 
 class Driver:
@@ -159,6 +192,10 @@ class Driver:
             own = jax.tree.map(lambda leaf: leaf[:number], variant(rows, i, plan.many))
             self.books[i] = enter_rounds(books, own, self.done, plan.every, plan.rounds, self.costs, said)
         self.state, self.done = state, int(on_host(state.round))
+
+    def event(self) -> Event:
+        """Return how far the run is."""
+        return self._event(self.done, list)
 
     def _event(self, done: float, rows: Callable[[], list[Row]]) -> Event:
         stationarity = float(np.mean([books.history["stationarity"][-1] for books in self.books]))

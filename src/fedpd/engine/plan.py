@@ -121,30 +121,33 @@ def open_numbers(plan: Plan) -> OpenMethod | None:
     return None if partial_form is None else OpenMethod(PartialForm(partial_form[0]), partial_form[1])
 
 
-def begin(plan: Plan, opened: OpenMethod | None) -> Begun:
-    """Set all agents to the start, and measure it.
+def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, Inputs]:
+    """Return the program of a plan, as it is and with its numbers open, and the arrays that do not change.
 
     Args:
         plan: What is to be run.
         opened: The method as a function of its numbers, and the numbers; None: they are constants of the program.
     """
     problem, layout, who = plan.problem, plan.layout, plan.participation
-    kind = None if who is None else who.kind
-    columns = (*MEASURED, *plan.recorded)
-    program = Program(plan.algorithm, Functions.of(problem), layout, kind, columns)
+    kind, numbers = (None, None) if who is None else who
+    program = Program(plan.algorithm, Functions.of(problem), layout, kind, (*MEASURED, *plan.recorded))
     method, settings = (plan.algorithm, None) if opened is None else opened
-    template = Template(method, *program[1:])
-    on_host, start = arrays(problem), Vector(problem.start)
-    shard = put_on_devices(layout, with_padding_agents(on_host, layout), AGENTS)
+    shard = put_on_devices(layout, with_padding_agents(arrays(problem), layout), AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
-    numbers = None if who is None else who.numbers
     inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], numbers, stragglers, settings)
+    return program, Template(method, *program[1:]), inputs
+
+
+def begin(plan: Plan, opened: OpenMethod | None) -> Begun:
+    """Set all agents to the start, and measure it; `opened` is as for `prepare`."""
+    program, template, inputs = prepare(plan, opened)
+    shard, start = inputs.shard, Vector(plan.problem.start)
     if plan.store is not None or plan.debug:
-        place, agents = _begin_on_host(plan, program, on_host, shard, start)
+        place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
         state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
         return Begun(place, program, template, inputs, state, place.measure(program, shard, agents, False))
-    state, metrics = _begin(template, plan.settings is not None, shard, start, settings)
+    state, metrics = compiled_begin(template, plan.settings is not None, shard, start, inputs.settings)
     if plan.many and plan.settings is None:
         repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
         state = State(repeat(state.agents), repeat(state.server), state.round)
@@ -152,7 +155,9 @@ def begin(plan: Plan, opened: OpenMethod | None) -> Begun:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _begin(template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
+def compiled_begin(
+    template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings
+) -> tuple[State, Metrics]:
     def begin(shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
         program = template.program(settings)
         agents = init_agents(program, shard, start)

@@ -129,10 +129,7 @@ def simulate(
     seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]
     chosen = with_defaults(options)
     plan = make_plan(algorithm, problem, rounds, seeds, several, chosen)
-    with scope(problem.double):
-        driver = Driver(plan)
-        drive(driver, chosen)
-        runs = results(driver, [plan.algorithm] * len(seeds))
+    runs = run_plan(plan, chosen)
     return ensemble(runs) if several else runs[0]
 
 
@@ -190,6 +187,14 @@ def make_plan(
     )
 
 
+def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:
+    """Run a plan to its end, and return the runs of its seeds."""
+    with scope(plan.problem.double):
+        driver = Driver(plan)
+        drive(driver, options, listen)
+        return results(driver, [plan.algorithm] * len(plan.seeds))
+
+
 def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -> None:
     """Run a plan to its end, with the bar, the loggers, the callback and the checkpoints that were asked for."""
     log, callback = options["log"], options["callback"]
@@ -200,6 +205,7 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
     with ExitStack() as stack:
         bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
         stack.enter_context(opened(log))
+        bar(driver.event()._replace(compiling=True))
         listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
         write = None if folder is None else lambda: save(driver, folder, identified)
         driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=callback is not None)

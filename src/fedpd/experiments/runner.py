@@ -1,14 +1,23 @@
 """Run an experiment into a run folder, method by method; an interrupted run is resumed."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import jax
 
 from fedpd.base.checks import FedpdError
+from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
-from fedpd.engine.run import Ensemble, Run
-from fedpd.engine.simulate import simulate
+from fedpd.engine.driver import compile_ahead
+from fedpd.engine.plan import Plan
+from fedpd.engine.run import Run
+from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults
 from fedpd.experiments import experiment, run_folder
-from fedpd.experiments.experiment import Experiment, Method
+from fedpd.experiments.experiment import Experiment, Method, RunSettings
+
+SMALL_DATA = 2**27  # bytes: larger data is not held twice, so its programs are compiled when they run
 
 
 class Result(NamedTuple):
@@ -28,33 +37,66 @@ def open_folder(folder: Path) -> Experiment:
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
-    """Run every method that is not finished yet, saving as it goes; the listener is told of each by its label."""
-    results: list[Result] = []
+    """Run every method that is not finished yet, saving as it goes.
+
+    While a method runs, the programs of those after it are compiled.
+
+    Args:
+        plan: The experiment.
+        folder: Its run folder.
+        listen: Is told of each method by its label.
+    """
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
-    for number, method in enumerate(plan.methods, 1):
-        results.append(_run_method(plan, number, method, folder, listen))
-        histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
-        run_folder.write_histories(folder, histories)
+    options = [_options(plan.settings, number, method, folder) for number, method in enumerate(plan.methods, 1)]
+    plans = [_plan(plan, method, chosen) for method, chosen in zip(plan.methods, options, strict=True)]
+    results: list[Result] = []
+    with ThreadPoolExecutor(1, "compile") as pool:
+        compiled = [pool.submit(_compile, own) for own in plans]
+        try:
+            for i, method in enumerate(plan.methods):
+                listen(Event(method.label, 0, plan.settings.rounds, compiling=True))
+                compiled[i].result()
+                runs = run_plan(plans[i], options[i], partial(_relabelled, listen, method.label))
+                results.append(Result(method.label, runs))
+                _write(folder, i + 1, results)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     return results
 
 
-def _run_method(plan: Experiment, number: int, method: Method, folder: Path, listen: Listener) -> Result:
-    settings = plan.settings
-    outcome = simulate(
-        method.algorithm,
-        plan.problem,
-        rounds=settings.rounds,
-        seed=settings.seeds if len(settings.seeds) > 1 else settings.seeds[0],
-        participation=settings.participation,
-        stragglers=settings.stragglers,
-        metrics_every=settings.metrics_every,
-        record=settings.record,
-        checkpoints=run_folder.checkpoints_of(folder, number, method.label),
-        checkpoint_every=settings.checkpoint_every,
-        progress=lambda *how_far: listen(Event(method.label, *how_far)),
+def _options(settings: RunSettings, number: int, method: Method, folder: Path) -> RunOptions:
+    """Return the options of `simulate` for a method."""
+    return with_defaults(
+        {
+            "participation": settings.participation,
+            "stragglers": settings.stragglers,
+            "metrics_every": settings.metrics_every,
+            "record": settings.record,
+            "checkpoints": run_folder.checkpoints_of(folder, number, method.label),
+            "checkpoint_every": settings.checkpoint_every,
+        }
     )
-    runs = outcome.runs if isinstance(outcome, Ensemble) else (outcome,)
-    for run in runs:
-        run_folder.write_model(folder, number, method.label, run)
-    return Result(method.label, runs)
+
+
+def _plan(plan: Experiment, method: Method, options: RunOptions) -> Plan:
+    seeds = list(plan.settings.seeds)
+    return make_plan(method.algorithm, plan.problem, plan.settings.rounds, seeds, len(seeds) > 1, options)
+
+
+def _compile(plan: Plan) -> None:
+    if sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
+        with scope(plan.problem.double):  # the precision is a thread's own
+            compile_ahead(plan)
+
+
+def _relabelled(listen: Listener, label: str, event: Event) -> Any:
+    return listen(event._replace(what=label))
+
+
+def _write(folder: Path, number: int, results: list[Result]) -> None:
+    """Write the models of the method that is just finished, and the histories of all that are."""
+    for run in results[-1].runs:
+        run_folder.write_model(folder, number, results[-1].label, run)
+    histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
+    run_folder.write_histories(folder, histories)
