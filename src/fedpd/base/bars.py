@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INTERVAL = 0.2  # seconds between two updates of a notebook
-ALL = "all together"
 
 
 class Pace(NamedTuple):
@@ -79,7 +78,7 @@ def terminal_bars(
         wait: Seconds before anything is drawn.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     display = Progress(
         TextColumn("{task.description:.28}", markup=False),
@@ -89,29 +88,24 @@ def terminal_bars(
         console=console or Console(stderr=True),
     )
     began, pace, done = time.monotonic(), paces(), dict.fromkeys(labels, 0.0)
-    tasks: dict[str, TaskID] = {}
-
-    def add(what: str, total: int) -> None:
-        tasks[what] = display.add_task(what, total=total, told=Told("", ""))
-
-    for label in labels:
-        add(label, total)
-    if len(labels) > 1:
-        add(ALL, total * len(labels))
-    overall: dict[str, Pace] = {}
+    tasks = {label: display.add_task(label, total=total, told=Told("", "")) for label in labels}
+    everything, first = total * len(labels), list[Pace]()
+    whole = display.add_task("all methods", total=everything, told=Told("", "")) if len(labels) > 1 else None
 
     def listen(event: Event) -> None:
         if not display.live.is_started and time.monotonic() - began >= wait:
             display.start()
         if event.what not in tasks:
-            add(event.what, event.total)
+            tasks[event.what] = display.add_task(event.what, total=event.total, told=Told("", ""))
         display.update(tasks[event.what], completed=event.done, total=event.total, told=in_words(event, pace(event)))
-        if ALL in tasks and event.what in done:
+        if whole is not None and event.what in done:
             done[event.what] = event.done
-            finished, everything = sum(done.values()), total * len(labels)
-            overall.setdefault(ALL, Pace(began, finished))  # what an earlier session did does not count
-            told = Told(f"{finished:,.0f}/{everything:,}", overall[ALL].left(finished, everything))
-            display.update(tasks[ALL], completed=finished, told=told)
+            finished = sum(done.values())
+            if not first:  # what an earlier session did does not count
+                first.append(Pace(began, finished))
+            left = first[0].left(finished, everything)
+            told = Told(f"{finished:,.0f}/{everything:,}", f"rounds, {left}" if left else "rounds")
+            display.update(whole, completed=finished, told=told)
 
     if wait == 0:
         display.start()

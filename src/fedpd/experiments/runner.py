@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
@@ -52,7 +53,7 @@ def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     plans = [_plan(plan, method, chosen) for method, chosen in zip(plan.methods, options, strict=True)]
     results: list[Result] = []
     with ThreadPoolExecutor(1, "compile") as pool:
-        compiled = [pool.submit(_compile, own) for own in plans]
+        compiled = [pool.submit(_compile, own, chosen) for own, chosen in zip(plans, options, strict=True)]
         try:
             for i, method in enumerate(plan.methods):
                 listen(Event(method.label, 0, plan.settings.rounds, compiling=True))
@@ -84,8 +85,11 @@ def _plan(plan: Experiment, method: Method, options: RunOptions) -> Plan:
     return make_plan(method.algorithm, plan.problem, plan.settings.rounds, seeds, len(seeds) > 1, options)
 
 
-def _compile(plan: Plan) -> None:
-    if sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
+def _compile(plan: Plan, options: RunOptions) -> None:
+    """Compile the program of a method that is not finished yet."""
+    saved = checkpoint.peek(Path(options["checkpoints"] or ""))
+    finished = saved is not None and saved[1]["round"] >= plan.rounds
+    if not finished and sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
         with scope(plan.problem.double):  # the precision is a thread's own
             compile_ahead(plan)
 
