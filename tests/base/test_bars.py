@@ -68,8 +68,8 @@ def test_a_notebook_updates_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "IPython.display", displays)
     algorithm = algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5))
     simulate(algorithm, problems.opposing_quadratics(), rounds=20, progress=True)
-    assert shown[0] == "new line: fedpd  0/20  compiling"
-    assert shown[-1].startswith("fedpd  20/20")
+    assert shown[0] == "new line: fedpd  0/20 rounds  compiling"
+    assert shown[-1].startswith("fedpd  20/20 rounds")
     assert sum(line.startswith("new line") for line in shown) == 1
     before = len(shown)
     simulate(algorithm, problems.opposing_quadratics(), rounds=20)  # over in less than two seconds

@@ -22,7 +22,7 @@ def compilations() -> Iterator[list[str]]:
     """Yield a list of the programs that are compiled meanwhile."""
     found: list[str] = []
 
-    def listen(event: str, seconds: float, **about: Any) -> None:
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
         if event == COMPILED:
             found.append(str(about.get("fun_name")))
 

@@ -45,13 +45,22 @@ class Told(NamedTuple):
     note: str
 
 
-def in_words(event: Event, pace: Pace) -> Told:
-    """Return how far something is, and what else there is to say of it."""
+def in_words(event: Event, pace: Pace, alone: bool = True) -> Told:
+    """Return how far something is, and what else there is to say of it.
+
+    Args:
+        event: How far it is.
+        pace: When it began.
+        alone: Whether nothing else is shown, so that the time that is left belongs here.
+    """
+    is_run = event.compiling or not math.isnan(event.stationarity)
+    how_far = f"{event.done:,.0f}/{event.total:,}" + (" rounds" if alone and is_run else "")
     if event.compiling and event.done < event.total:
-        return Told(f"{event.done:,.0f}/{event.total:,}", "compiling")
+        return Told(how_far, "compiling")
+    left = pace.left(event.done, event.total) if alone else ""
     stationarity = "" if math.isnan(event.stationarity) else f"‖∇f‖² {event.stationarity:.2e}"
-    note = " ".join(part for part in (pace.rate(event.done), stationarity) if part)
-    return Told(f"{event.done:,.0f}/{event.total:,}", note)
+    rate = pace.rate(event.done) if is_run else ""
+    return Told(how_far, " ".join(part for part in (rate, left, stationarity) if part))
 
 
 def paces() -> Callable[[Event], Pace]:
@@ -97,7 +106,8 @@ def terminal_bars(
             display.start()
         if event.what not in tasks:
             tasks[event.what] = display.add_task(event.what, total=event.total, told=Told("", ""))
-        display.update(tasks[event.what], completed=event.done, total=event.total, told=in_words(event, pace(event)))
+        told = in_words(event, pace(event), alone=whole is None)
+        display.update(tasks[event.what], completed=event.done, total=event.total, told=told)
         if whole is not None and event.what in done:
             done[event.what] = event.done
             finished = sum(done.values())
@@ -136,8 +146,7 @@ def notebook_line(wait: float = 0.0) -> Iterator[Listener]:
             return
         shown[event.what] = now
         told = in_words(event, own)
-        parts = (event.what, told.how_far, told.note, own.left(event.done, event.total))
-        text = "  ".join(part for part in parts if part)
+        text = "  ".join(part for part in (event.what, *told) if part)
         bar = f'<progress value="{event.done}" max="{event.total}"></progress> '
         content = {"text/plain": text, "text/html": f"<code>{bar}{escape(text)}</code>"}
         if event.what in handles:

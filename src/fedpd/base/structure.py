@@ -65,7 +65,7 @@ class Structure:
                 chosen[name] = numbers[place + name]
             else:
                 chosen[name] = part._call(numbers, f"{place}{name}.") if isinstance(part, Structure) else part.value
-        bound = inspect.BoundArguments(inspect.signature(factory), chosen)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(inspect.signature(factory), chosen)
         return factory(*bound.args, **bound.kwargs)
 
 
@@ -151,5 +151,6 @@ def _fixed(value: Any) -> Fixed:
     if not isinstance(getattr(value, "spec", None), Spec):
         return Fixed(fingerprint(value), value)
     # Equal names do not make things equal that were made by hand: their functions do.
-    parts = [part for part in value if part is not value.spec] if isinstance(value, tuple) else inspect.unwrap(value)
+    spec = value.spec
+    parts = [part for part in value if part is not spec] if isinstance(value, tuple) else inspect.unwrap(value)
     return Fixed(fingerprint(parts), value)

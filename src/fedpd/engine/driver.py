@@ -114,31 +114,32 @@ def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # of an array that may b
     return jax.ShapeDtypeStruct(like.shape, like.dtype)
 
 
+def begin_traced(plan: Plan) -> Begun:
+    """Set all agents to the start, with the method's numbers open if it can be traced like that."""
+    opened = open_numbers(plan)
+    try:
+        begun = begin(plan, opened)
+        if begun.place is None:  # JAX keeps the trace for the first chunk
+            _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
+    except Exception:  # whatever a method raises that branches on its numbers, or checks their type
+        if opened is None or plan.build is not None:
+            raise
+        begun = begin(plan, None)
+    return begun
+
+
 class Driver:
     """A run under way: its state, its books and its clock."""
 
     def __init__(self, plan: Plan) -> None:
         self.began, self.plan = time.perf_counter(), plan
-        self.place, self.program, self.template, self.inputs, self.state, metrics = self._begin()
+        self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
         self.costs = self._message_costs()
         found = jax.device_get(metrics)
         measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
         self.books: list[Books] = [open_books(plan.problem.agents, measured) for _ in plan.seeds]
         self.done, self.seconds = 0, 0.0
         self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
-
-    def _begin(self) -> Begun:
-        """Set all agents to the start, with the method's numbers open if it can be traced like that."""
-        plan, opened = self.plan, open_numbers(self.plan)
-        try:
-            begun = begin(plan, opened)
-            if begun.place is None:  # JAX keeps the trace for the first chunk
-                _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
-        except Exception:  # whatever a method raises that branches on its numbers, or checks their type
-            if opened is None or plan.build is not None:
-                raise
-            begun = begin(plan, None)
-        return begun
 
     def run(
         self, listen: Listener, save: Callable[[], None] | None = None, save_every: int = 1, row_by_row: bool = False

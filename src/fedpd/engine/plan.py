@@ -1,6 +1,7 @@
 """What is to be run, and the state that it begins with."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,7 +100,8 @@ class Begun(NamedTuple):
     metrics: Metrics
 
 
-class PartialForm(NamedTuple):
+@dataclass(frozen=True)
+class PartialForm:
     """Makes a method in its form for agents that come and go, from the numbers of the whole method."""
 
     whole: Structure
