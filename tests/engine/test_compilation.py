@@ -11,7 +11,10 @@ from jax import monitoring
 
 import fedpd
 from fedpd import algorithms, data, oracles, problems, simulate
+from fedpd.base.precision import scope
 from fedpd.core import Algorithm, specified
+from fedpd.engine.driver import compile_ahead
+from fedpd.engine.simulate import make_plan, with_defaults
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=10, dimension=3))
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -37,7 +40,7 @@ def method(step: float, **more: Any) -> Algorithm:
     return algorithms.fedpd(eta=step, oracle=oracles.gd(step=step, iterations=8), **more)
 
 
-@pytest.mark.parametrize("options", [{}, {"participation": 0.5}, {"stragglers": 0.5}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"participation": 0.5, "stragglers": 0.5}], ids=str)
 def test_other_steps_rounds_and_seeds_compile_nothing(options: dict[str, Any]) -> None:
     simulate(method(0.1, p=0.5), PROBLEM, rounds=3, **options)
     with compilations() as found:
@@ -60,10 +63,22 @@ def test_another_problem_of_the_same_shape_compiles_nothing() -> None:
 
 def test_a_number_that_is_an_argument_gives_what_a_constant_gives() -> None:
     constant = method(0.3)._replace(model=lambda agent: agent.x0)  # changed by hand: it compiles for itself
-    for options in ({}, {"seed": [1, 2]}, {"devices": 2}):
+    for options in ({"seed": [1, 2]}, {"devices": 2}):
         traced, fixed = (simulate(one, PROBLEM, rounds=20, **options) for one in (method(0.3), constant))
         for one, other in zip(getattr(traced, "runs", [traced]), getattr(fixed, "runs", [fixed]), strict=True):
             np.testing.assert_allclose(one.model, other.model, rtol=1e-12)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -> None:
+    algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3 + devices))
+    options = with_defaults({"devices": devices})
+    with scope(PROBLEM.double), compilations() as ahead:
+        compile_ahead(make_plan(algorithm, PROBLEM, 5, [0], False, options))
+    assert {"jit(compiled_begin)", "jit(_rounds)"} <= set(ahead)
+    with compilations() as found:
+        simulate(algorithm, PROBLEM, rounds=5, devices=devices)
+    assert found == []
 
 
 def test_a_method_that_branches_on_its_numbers_still_runs() -> None:
