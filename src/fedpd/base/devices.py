@@ -1,4 +1,4 @@
-"""The cores of a CPU as JAX devices, over which the agents of a simulation are sharded."""
+"""Make every core of a CPU a JAX device, so that agents can be sharded over the cores."""
 
 import logging
 import os

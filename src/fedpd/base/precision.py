@@ -1,7 +1,7 @@
-"""The data's precision is the computation's.
+"""Compute in the precision of the data.
 
-JAX computes in float32 unless told otherwise for the whole process. Here it is told for the duration of a computation:
-float64 arrays in, float64 throughout; float32 in, float32 throughout; the user's own JAX code is left alone.
+JAX computes in float32 unless it is told otherwise for the whole process. fedpd tells it for the duration of one
+computation: float64 data is computed in float64, float32 data in float32. The user's own JAX code is left alone.
 """
 
 from contextlib import AbstractContextManager

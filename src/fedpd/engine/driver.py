@@ -1,4 +1,4 @@
-"""The driver of a run: plays chunks of rounds and keeps the books, for one variant or several at once."""
+"""The driver plays a run in chunks of rounds and keeps its books, for one variant or several at once."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""What is to be run, and the state that it begins with."""
+"""A plan says what is to be run; `begin` makes the state that the run starts from."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rounds of any Algorithm on any Problem: the coin, the exchanges, and chunks of rounds compiled once."""
+"""Play rounds of any Algorithm on any Problem, in chunks that are compiled once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
