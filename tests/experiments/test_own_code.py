@@ -10,9 +10,9 @@ import pytest
 
 from fedpd import FedpdError
 from fedpd.experiments import experiment, own_code, run_folder, runner
+from fedpd.experiments.recorded import read
 from fedpd.report import write_report
 from fedpd.report.facts import rebuild
-from fedpd.experiments.recorded import read
 
 MODULE = """
 from pathlib import Path

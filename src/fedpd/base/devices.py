@@ -1,4 +1,4 @@
-"""Makes the cores of a CPU JAX devices, so that a simulation can shard its agents over them."""
+"""Make every core of a CPU a JAX device, so that agents can be sharded over the cores."""
 
 import logging
 import os

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError
+from fedpd.base.compilation_cache import use_compilation_cache
 from fedpd.base.devices import use_cores
 
 
@@ -24,6 +25,7 @@ def is_double(*trees: Any) -> bool:
 def scope(double: bool) -> AbstractContextManager[Any]:
     """Return the context in which JAX computes in this precision."""
     use_cores()
+    use_compilation_cache()
     return jax.enable_x64(double)
 
 

@@ -1,15 +1,10 @@
-"""Progress: the event that bars, loggers and callbacks receive, and the bars themselves."""
+"""Progress: one event for bars, loggers and callbacks, and what listens to it."""
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 PATIENCE = 2.0  # seconds after which a bar appears if the user did not ask for one
 
@@ -26,6 +21,7 @@ class Event(NamedTuple):
         stationarity: The newest stationarity of a run; NaN if there is none.
         rows: Returns the rows of the history that are new since the last event, by seed.
         model: Returns the current model.
+        compiling: Whether its program is being compiled, so that nothing happens for a while.
     """
 
     what: str
@@ -34,6 +30,7 @@ class Event(NamedTuple):
     stationarity: float = math.nan
     rows: Callable[[], list[Row]] = list
     model: Callable[[], Any] | None = None
+    compiling: bool = False
 
 
 Listener = Callable[[Event], Any]  # True: stop the run, and return what it has so far
@@ -52,55 +49,36 @@ def all_listeners(listeners: Sequence[Listener | None]) -> Listener:
     return listen
 
 
-class RateColumn(ProgressColumn):
-    """A column with the rounds per second."""
+@contextmanager
+def _user_function(progress: ProgressFunction) -> Iterator[Listener]:
+    """Yield a listener that calls the user's own function."""
 
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s")
+    def listen(event: Event) -> None:
+        if not event.compiling:
+            progress(event.done, event.total, event.stationarity)
 
-
-def bars(console: Console | None = None, unit: str = "rounds") -> Progress:
-    """Return a display with one bar per method. It shows rounds and their rate, or another unit without a rate."""
-    return Progress(
-        TextColumn("{task.description:.28}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn(f"{{task.completed:>5.0f}}/{{task.total:.0f}} {unit}"),
-        *([RateColumn()] if unit == "rounds" else []),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-    )
-
-
-def show_event(display: Progress, tasks: dict[str, TaskID], event: Event) -> None:
-    """Draw an event as the bar with its name; the first event with a name adds the bar."""
-    if event.what not in tasks:
-        tasks[event.what] = display.add_task(event.what, total=event.total, note="")
-    task = tasks[event.what]
-    display.start_task(task)
-    note = "" if math.isnan(event.stationarity) else f"‖∇f‖² {event.stationarity:.2e}"
-    display.update(task, completed=event.done, total=event.total, note=note)
+    yield listen
 
 
 @contextmanager
-def shown(progress: bool | ProgressFunction | None) -> Iterator[Listener]:
-    """Yield the listener that shows a run: the user's own function, a bar, or nothing."""
+def _nothing() -> Iterator[Listener]:
+    yield lambda event: None
+
+
+def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Listener]:
+    """Return what shows a run: the user's own function, a bar, or nothing.
+
+    Args:
+        progress: A function of (done, total, stationarity); True for a bar; None for a bar where somebody watches, if
+            it takes longer than PATIENCE; False for nothing.
+    """
     if callable(progress):
-        yield lambda event: progress(event.done, event.total, event.stationarity) and None
-        return
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        yield lambda event: None
-        return
-    display, tasks = bars(Console(stderr=True)), dict[str, TaskID]()
-    began, wait = time.monotonic(), 0.0 if progress else PATIENCE
+        return _user_function(progress)
+    from fedpd.base import bars  # which draw with rich or IPython
 
-    def listen(event: Event) -> None:
-        if not display.live.is_started and time.monotonic() - began >= wait:
-            display.start()
-        show_event(display, tasks, event)
-
-    try:
-        yield listen
-    finally:
-        display.stop()
+    wait = 0.0 if progress else PATIENCE
+    if progress is not False and bars.notebook():
+        return bars.notebook_line(wait)
+    if progress or (progress is None and sys.stderr.isatty()):
+        return bars.terminal_bars(wait=wait)
+    return _nothing()

@@ -8,8 +8,8 @@ figure are made from it.
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -57,6 +57,20 @@ class Thing:
         return {kind: self.word(), "sha256": self.digest}
 
 
+class Made(NamedTuple):
+    """A call of a factory, so that it can be repeated with other numbers.
+
+    Attributes:
+        factory: The factory; what it returns has a spec.
+        arguments: The arguments, defaults included.
+        result: What it returned, before it was given the spec.
+    """
+
+    factory: Callable[..., Any]
+    arguments: inspect.BoundArguments
+    result: Any
+
+
 @dataclass(frozen=True)
 class Spec:
     """The name of a factory and the arguments of the call, in a canonical, hashable and exact form.
@@ -66,6 +80,7 @@ class Spec:
         settings: All arguments by name, in the factory's order. Values are plain numbers and texts, other specs, tuples
             of them, or a `Thing`.
         usual: The names of the arguments that have their default value; labels and tables leave them out.
+        made: How the factory was called and what it returned; None: the spec was written by hand.
 
     Examples:
         >>> Spec.of("gd", step=0.1, iterations=8).label()
@@ -75,6 +90,7 @@ class Spec:
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
     usual: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    made: "Made | None" = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(name: str, usual: Mapping[str, Any] | None = None, /, **settings: Any) -> "Spec":
@@ -130,7 +146,8 @@ def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
         made: Any = factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return with_spec(made, Spec.of(name or factory.__name__, defaults, **bound.arguments))
+        spec = Spec.of(name or factory.__name__, defaults, **bound.arguments)
+        return with_spec(made, replace(spec, made=Made(make, bound, made)))
 
     return make
 

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -16,14 +15,14 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.progress import TaskID
 from rich.text import Text
 
 from fedpd import __version__, theory
 from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
+from fedpd.base.bars import terminal_bars
 from fedpd.base.checks import FedpdError, choice, count, positive
-from fedpd.base.progress import Event, StepFunction, bars, show_event
+from fedpd.base.progress import Event, StepFunction
 from fedpd.cli import deploy
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.calls import toml_text
@@ -275,9 +274,8 @@ def show_methods(
 @contextmanager
 def _steps() -> Iterator[StepFunction]:
     """Show a bar for each thing that is done, which appears when it begins."""
-    with bars(console, "") as display:
-        tasks: dict[str, TaskID] = {}
-        yield lambda what, done, total: show_event(display, tasks, Event(what, done, total))
+    with terminal_bars(console) as listen:
+        yield lambda what, done, total: listen(Event(what, done, total))
 
 
 def _write(path: Path, text: str) -> None:
@@ -334,13 +332,9 @@ def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: 
 
 
 def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
-    with bars(console) as display:
-        tasks = {
-            method.label: display.add_task(method.label, total=plan.settings.rounds, start=False, note="")
-            for method in plan.methods
-        }
-
-        return runner.run(plan, folder, partial(show_event, display, tasks))
+    labels = [method.label for method in plan.methods]
+    with terminal_bars(console, labels, plan.settings.rounds) as listen:
+        return runner.run(plan, folder, listen)
 
 
 def _note(

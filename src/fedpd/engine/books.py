@@ -1,4 +1,4 @@
-"""The books of a run: what is entered of each variant as its rounds are played."""
+"""Books keep the history and the counts of each variant of a run."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What a communicated round moves, read off the messages' own shapes."""
+"""Count the bytes that a communicated round moves, from the shapes of its messages."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Agents one after another, without compilation: an error names the agent, the stage and the round.
+"""Run agents one after another without compilation, so that an error names the agent, the stage and the round.
 
 `simulate(..., execution="debug")` is for finding out where a method, a loss or a model of one's own fails: print, a
 debugger and NaN checks work inside of them. It gives the numbers of a compiled run, up to rounding, slowly.

@@ -1,4 +1,4 @@
-"""More agents than memory holds: their state in memory-mapped files, a block of them in memory at a time.
+"""Keep the agents' state in memory-mapped files if memory is too small, with one block of agents in memory at a time.
 
 The rounds are those of `rounds.one_round`: in every step of an exchange, each block is read, and written back.
 """

@@ -1,4 +1,4 @@
-"""Divergence as an answer: when a run left the finite world, and what to try instead."""
+"""Detect that a run diverged, and say what to try instead."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,15 +1,17 @@
-"""The driver of a run: plays chunks of rounds and keeps the books, for one variant or several at once."""
+"""The driver plays a run in chunks of rounds and keeps its books, for one variant or several at once."""
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
+from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
@@ -20,30 +22,114 @@ from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.debug import play_costs
 from fedpd.engine.divergence import explain
 from fedpd.engine.metrics import mean_copy, not_measured
-from fedpd.engine.plan import EACH_INPUTS, EACH_STATE, HostPlace, Plan, begin, put_on_devices
-from fedpd.engine.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, chunk
+from fedpd.engine.plan import (
+    EACH_INPUTS,
+    EACH_STATE,
+    IN_SWEEP,
+    Begun,
+    HostPlace,
+    Plan,
+    begin,
+    compiled_begin,
+    open_numbers,
+    prepare,
+    put_on_devices,
+)
+from fedpd.engine.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, Template, chunk
+from fedpd.engine.targets import target_values
+
+log = logging.getLogger(__name__)
 
 LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
 CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
 
 
-def _rounds(
-    program: Program, length: int, every: int, many: bool, inputs: Inputs, state: State, count: Array, last: Array
-) -> tuple[State, Rows]:
-    def rounds(inputs: Inputs, state: State, count: Array, last: Array) -> tuple[State, Rows]:
-        return chunk(program.of(inputs.settings), length, every, not many, inputs, state, count, last)
+class Kind(NamedTuple):
+    """What selects a compiled chunk of rounds, besides the shapes of its arrays; it is hashable.
 
-    run = sharded(rounds, program.layout, (INPUTS, STATE, SHARED, SHARED), (STATE, ROWS))
-    if many:
-        run = jax.vmap(run, in_axes=(EACH_INPUTS, EACH_STATE, None, None), out_axes=(EACH_STATE, 0))
-    return run(inputs, state, count, last)
+    Attributes:
+        template: The method on the problem's functions, its numbers open.
+        length: The longest chunk.
+        many: Whether there are several variants at once.
+        sweep: Whether each variant has numbers of its own.
+    """
+
+    template: Template
+    length: int
+    many: bool
+    sweep: bool
 
 
-_compile = partial(jax.jit, _rounds, static_argnums=(0, 1, 2, 3), donate_argnums=5)
-_advance = _compile()
+def _rounds(kind: Kind, inputs: Inputs, state: State, *numbers: Array) -> tuple[State, Rows]:
+    """Play a chunk of rounds; `numbers` are the last four arguments of `chunk`."""
+
+    def rounds(inputs: Inputs, *rest: Any) -> tuple[State, Rows]:
+        return chunk(kind.template.program(inputs.settings), kind.length, not kind.many, inputs, *rest)
+
+    run = sharded(rounds, kind.template.layout, (INPUTS, STATE, *[SHARED] * len(numbers)), (STATE, ROWS))
+    if kind.many:
+        each = IN_SWEEP if kind.sweep else EACH_INPUTS
+        run = jax.vmap(run, in_axes=(each, EACH_STATE, *[None] * len(numbers)), out_axes=(EACH_STATE, 0))
+    return run(inputs, state, *numbers)
+
+
+_compiled = partial(jax.jit, _rounds, static_argnums=0, donate_argnums=2)
+_on_accelerators = _compiled()
 # On a CPU, cores have agents of their own: splitting small loops over the same cores once more only makes them wait.
 # Measured on 2 cores: batch 1, Q = 600, N = 100, D = 100 1.4 times as fast on two devices; N = 10 3 times on one.
-_advance_on_cores = _compile(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})
+_on_cores = _compiled(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})
+
+
+def _advance() -> Any:
+    return _on_cores if jax.default_backend() == "cpu" else _on_accelerators
+
+
+def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, number: int) -> tuple[Any, ...]:
+    """Return what `_advance` is called with, to play so many rounds."""
+    kind = Kind(template, LONGEST_CHUNK, plan.many, plan.settings is not None)
+    numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
+    return kind, inputs, state, *numbers, target_values(plan.targets, template.columns, plan.problem.double)
+
+
+def compile_ahead(plan: Plan) -> None:
+    """Compile the program of a plan, and run nothing; its driver then finds it compiled.
+
+    It may run in a thread while another plan runs. Nothing happens if the agents are not in memory, if there are
+    several seeds, or if the program cannot be compiled: the run itself will say so.
+    """
+    if plan.store is not None or plan.debug or plan.many:
+        return
+    try:
+        _, template, inputs = prepare(plan, open_numbers(plan))
+        start = Vector(plan.problem.start)
+        first = compiled_begin.lower(template, False, inputs.shard, start, inputs.settings).compile()
+        shape = _sharded_shape if plan.layout.mesh is not None else _shape
+        state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
+        _advance().lower(*_arguments(plan, template, inputs, state, 0)).compile()
+    except Exception:
+        log.debug("%s is not compiled ahead.", plan.algorithm.description, exc_info=True)
+
+
+def _sharded_shape(like: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+
+
+def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # of an array that may be moved, as all are on one device
+    return jax.ShapeDtypeStruct(like.shape, like.dtype)
+
+
+def begin_traced(plan: Plan) -> Begun:
+    """Set all agents to the start, with the method's numbers open if it can be traced like that."""
+    opened = open_numbers(plan)
+    try:
+        begun = begin(plan, opened)
+        if begun.place is None:  # JAX keeps the trace for the first chunk
+            _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
+    except Exception:  # whatever a method raises that branches on its numbers, or checks their type
+        if opened is None or plan.build is not None:
+            raise
+        begun = begin(plan, None)
+    return begun
 
 
 class Driver:
@@ -51,7 +137,7 @@ class Driver:
 
     def __init__(self, plan: Plan) -> None:
         self.began, self.plan = time.perf_counter(), plan
-        self.place, self.program, self.inputs, self.state, metrics = begin(plan)
+        self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
         self.costs = self._message_costs()
         found = jax.device_get(metrics)
         measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
@@ -100,19 +186,22 @@ class Driver:
     def _play(self, number: int, listen: Listener) -> None:
         plan = self.plan
         if self.place is None:
-            length, numbers = min(LONGEST_CHUNK, plan.rounds), (np.int32(number), np.int32(plan.rounds))
-            advance = _advance_on_cores if jax.default_backend() == "cpu" else _advance
-            state, rows = advance(self.program, length, plan.every, plan.many, self.inputs, self.state, *numbers)
+            state, rows = _advance()(*_arguments(plan, self.template, self.inputs, self.state, number))
         else:
             place = self.place
             if isinstance(place, disk.OnDisk):  # a round may take minutes
                 place = place._replace(on_progress=lambda part: listen(self._event(self.done + part, list)))
             state, rows = _play_on_host(place, plan, self.program, self.inputs, self.state)
         rows, said = jax.tree.map(on_host, rows), partial(explain, plan.algorithm, plan.problem)
+        number = int(on_host(state.round)) - self.done  # a chunk may end early
         for i, books in enumerate(self.books):
             own = jax.tree.map(lambda leaf: leaf[:number], variant(rows, i, plan.many))
             self.books[i] = enter_rounds(books, own, self.done, plan.every, plan.rounds, self.costs, said)
         self.state, self.done = state, int(on_host(state.round))
+
+    def event(self) -> Event:
+        """Return how far the run is."""
+        return self._event(self.done, list)
 
     def _event(self, done: float, rows: Callable[[], list[Row]]) -> Event:
         stationarity = float(np.mean([books.history["stationarity"][-1] for books in self.books]))

@@ -1,4 +1,4 @@
-"""How the loop over agents is executed, chosen by backend and work."""
+"""Choose how the loop over agents is executed, by the backend and by the work per step."""
 
 from typing import Literal, get_args
 

@@ -1,4 +1,4 @@
-"""What is measured of a run, at the mean of the agents' copies of the model: the columns that ask for it."""
+"""Measure the columns of a history at the mean of the agents' copies of the model."""
 
 from functools import partial
 from typing import Any

@@ -1,6 +1,7 @@
-"""What is to be run, and the state that it begins with."""
+"""A plan says what is to be run; `begin` makes the state that the run starts from."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,22 +12,25 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Problem, State, Tree
+from fedpd.base.structure import Structure, split
+from fedpd.core import Algorithm, Problem, State, Tree
 from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_padding_agents
 from fedpd.engine import disk
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.debug import AgentByAgent, init_each
 from fedpd.engine.metrics import Metrics, measure
 from fedpd.engine.participation import Participation
-from fedpd.engine.rounds import STATE, Inputs, Program, init_agents
+from fedpd.engine.rounds import STATE, Inputs, Program, Template, init_agents
+from fedpd.engine.targets import Target
 
-VariantSettings = Mapping[str, Array] | None
+Settings = Mapping[str, Any] | None
 HostPlace = disk.OnDisk | AgentByAgent
 
 # Which axis is that of the variants: axes in the place of arrays.
 _axis: Any = 0
 _none: Any = None
-EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis, _none, _none, _axis)
+EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis)
+IN_SWEEP = EACH_INPUTS._replace(settings=_axis)
 
 
 class Plan(NamedTuple):
@@ -47,6 +51,7 @@ class Plan(NamedTuple):
         debug: Whether agents take their turns in Python.
         build: Makes the algorithm of a variant from its settings, in a sweep.
         settings: The settings of the variants by name, each (variants,).
+        targets: The values that end the run when all of them are reached.
     """
 
     algorithm: Algorithm
@@ -63,6 +68,19 @@ class Plan(NamedTuple):
     debug: bool = False
     build: Callable[..., Algorithm] | None = None
     settings: Mapping[str, np.ndarray] | None = None
+    targets: tuple[Target, ...] = ()
+
+
+class OpenMethod(NamedTuple):
+    """A method whose numbers are arguments of the compiled program.
+
+    Attributes:
+        build: Makes the method from its numbers; hashable, and equal for equal methods.
+        settings: The numbers by name; in a sweep, each (variants,).
+    """
+
+    build: Callable[..., Algorithm]
+    settings: Mapping[str, Any]
 
 
 class Begun(NamedTuple):
@@ -70,7 +88,8 @@ class Begun(NamedTuple):
 
     Attributes:
         place: Where the agents are, if not in memory.
-        program: What is compiled.
+        program: The method on the problem's functions.
+        template: What is compiled: the same, with the method's numbers open where that is possible.
         inputs: The arrays that do not change.
         state: The state at the start.
         metrics: What is measured there.
@@ -78,45 +97,80 @@ class Begun(NamedTuple):
 
     place: HostPlace | None
     program: Program
+    template: Template
     inputs: Inputs
     state: State
     metrics: Metrics
 
 
-def begin(plan: Plan) -> Begun:
-    """Set all agents to the start, and measure it."""
+@dataclass(frozen=True)
+class PartialForm:
+    """Makes a method in its form for agents that come and go, from the numbers of the whole method."""
+
+    whole: Structure
+
+    def __call__(self, **numbers: Any) -> Algorithm:
+        return self.whole(**numbers).away.partial
+
+
+def open_numbers(plan: Plan) -> OpenMethod | None:
+    """Return the method as a function of its numbers, and the numbers; None where they have to be constants."""
+    if plan.build is not None and plan.settings is not None:
+        return OpenMethod(plan.build, plan.settings)
+    if plan.store is not None or plan.debug:
+        return None
+    whole = split(plan.algorithm)
+    if whole is not None:
+        return OpenMethod(*whole)
+    partial_form = split(plan.algorithm, lambda made: made.away.partial)
+    return None if partial_form is None else OpenMethod(PartialForm(partial_form[0]), partial_form[1])
+
+
+def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, Inputs]:
+    """Return the program of a plan, as it is and with its numbers open, and the arrays that do not change.
+
+    Args:
+        plan: What is to be run.
+        opened: The method as a function of its numbers, and the numbers; None: they are constants of the program.
+    """
     problem, layout, who = plan.problem, plan.layout, plan.participation
-    kind = None if who is None else who.kind
-    columns = (*MEASURED, *plan.recorded)
-    program = Program(plan.algorithm, Functions.of(problem), layout, kind, columns, plan.build)
-    on_host, start = arrays(problem), Vector(problem.start)
-    shard = put_on_devices(layout, with_padding_agents(on_host, layout), AGENTS)
+    kind, numbers = (None, None) if who is None else who
+    program = Program(plan.algorithm, Functions.of(problem), layout, kind, (*MEASURED, *plan.recorded))
+    method, settings = (plan.algorithm, None) if opened is None else opened
+    shard = put_on_devices(layout, with_padding_agents(arrays(problem), layout), AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
-    settings: Any = plan.settings
-    numbers = None if who is None else who.numbers
     inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], numbers, stragglers, settings)
+    return program, Template(method, *program[1:]), inputs
+
+
+def begin(plan: Plan, opened: OpenMethod | None) -> Begun:
+    """Set all agents to the start, and measure it; `opened` is as for `prepare`."""
+    program, template, inputs = prepare(plan, opened)
+    shard, start = inputs.shard, Vector(plan.problem.start)
     if plan.store is not None or plan.debug:
-        place, agents = _begin_on_host(plan, program, on_host, shard, start)
+        place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
         state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
-        return Begun(place, program, inputs, state, place.measure(program, shard, agents, False))
-    state, metrics = _begin(program, shard, start, settings)
-    if plan.many and settings is None:
+        return Begun(place, program, template, inputs, state, place.measure(program, shard, agents, False))
+    state, metrics = compiled_begin(template, plan.settings is not None, shard, start, inputs.settings)
+    if plan.many and plan.settings is None:
         repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
         state = State(repeat(state.agents), repeat(state.server), state.round)
-    return Begun(None, program, inputs, state, metrics)
+    return Begun(None, program, template, inputs, state, metrics)
 
 
-@partial(jax.jit, static_argnums=0)
-def _begin(program: Program, shard: Shard, start: Vector, settings: VariantSettings) -> tuple[State, Metrics]:
-    def begin(shard: Shard, start: Vector, settings: VariantSettings) -> tuple[State, Metrics]:
-        chosen = program.of(settings)
-        agents = init_agents(chosen, shard, start)
-        metrics = measure(*chosen[:3], shard, agents, False, chosen.columns)
-        return State(agents, chosen.algorithm.server(start), jnp.int32(0)), metrics
+@partial(jax.jit, static_argnums=(0, 1))
+def compiled_begin(
+    template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings
+) -> tuple[State, Metrics]:
+    def begin(shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
+        program = template.program(settings)
+        agents = init_agents(program, shard, start)
+        metrics = measure(*program[:3], shard, agents, False, program.columns)
+        return State(agents, program.algorithm.server(start), jnp.int32(0)), metrics
 
-    run = sharded(begin, program.layout, (AGENTS, SHARED, SHARED), (STATE, SHARED))
-    if settings is not None:
+    run = sharded(begin, template.layout, (AGENTS, SHARED, SHARED), (STATE, SHARED))
+    if sweep:
         run = jax.vmap(run, in_axes=(None, None, 0), out_axes=(EACH_STATE, None))
     return run(shard, start, settings)
 

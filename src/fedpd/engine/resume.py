@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what identifies it, what is saved, and how it goes on from there, exact to the bit."""
+"""Save a run and resume it, bit for bit; its identity says which checkpoints belong to it."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Rounds of any Algorithm on any Problem: the coin, the exchanges, and chunks of rounds compiled once."""
+"""Play rounds of any Algorithm on any Problem, in chunks that are compiled once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -34,7 +34,7 @@ COIN = 0  # the first fold into a run's key, for what all agents share
 
 
 class Program(NamedTuple):
-    """What a compiled run depends on; hashable, so that the same run compiles once.
+    """A method on the functions of a problem, and how they are executed.
 
     Attributes:
         algorithm: The method.
@@ -42,7 +42,6 @@ class Program(NamedTuple):
         layout: How the loop over agents is executed.
         participation: The kind of the rule for who takes part; None: everyone does.
         columns: What is measured.
-        build: Makes the algorithm of each variant from its settings, in a sweep.
     """
 
     algorithm: Algorithm
@@ -50,11 +49,30 @@ class Program(NamedTuple):
     layout: Layout
     participation: str | None = None
     columns: tuple[Column, ...] = ()
-    build: Callable[..., Algorithm] | None = None
 
-    def of(self, settings: Mapping[str, Array] | None) -> "Program":
-        """Return the program of the variant with these settings."""
-        return self if self.build is None or settings is None else self._replace(algorithm=self.build(**settings))
+
+class Template(NamedTuple):
+    """A program whose numbers are open: it is hashable and selects compiled code, which takes the numbers as arguments.
+
+    Attributes:
+        method: The method, if nothing is open; otherwise a function that makes it from its numbers.
+        functions: As of `Program`, like all that follow.
+        layout: How the loop over agents is executed.
+        participation: The kind of the rule for who takes part.
+        columns: What is measured.
+    """
+
+    method: Algorithm | Callable[..., Algorithm]
+    functions: Functions
+    layout: Layout
+    participation: str | None
+    columns: tuple[Column, ...]
+
+    def program(self, settings: Mapping[str, Any] | None) -> Program:
+        """Return the program with these numbers, which may be traced; None: nothing is open."""
+        if isinstance(self.method, Algorithm):
+            return Program(self.method, *self[1:])
+        return Program(self.method(**({} if settings is None else settings)), *self[1:])
 
 
 class Inputs(NamedTuple):
@@ -64,7 +82,7 @@ class Inputs(NamedTuple):
     key: Key
     participation: Array | None = None  # the numbers of the rule
     stragglers: Array | None = None
-    settings: Mapping[str, Array] | None = None  # of a variant, in a sweep
+    settings: Mapping[str, Any] | None = None  # the numbers of the method; None: they are constants
 
 
 class Round(NamedTuple):
@@ -281,28 +299,29 @@ def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree
 def chunk(
     program: Program,
     length: int,
-    every: int,
     stop_early: bool,
     inputs: Inputs,
     state: State,
     count: Array,
+    every: Array,
     last: Array,
+    targets: Array,
 ) -> tuple[State, Rows]:
     """Play `count` <= `length` rounds; return the state after them, and what each of them did.
 
-    They are measured every `every` rounds and at round `last`. The number of rounds is data and not part of the
-    program: the same program runs a whole chunk, the rest of one, and what is left after a resume. So chunk sizes,
-    checkpoints and interruptions cannot change a bit, nor recompile. With `stop_early` it ends where a measured value
-    is not finite.
+    They are measured every `every` rounds and at round `last`. These numbers are data and not part of the program: the
+    same program runs a whole chunk, the rest of one, and what is left after a resume. So chunk sizes, checkpoints and
+    interruptions cannot change a bit, nor recompile. With `stop_early` it ends where a measured value is not finite, or
+    where the measured columns have reached their `targets` (NaN: a column without one).
     """
     empty = _empty_rows(program, length, len(inputs.shard.agent))
 
     def onward(carry: tuple[Array, Array, State, Rows]) -> Array:
-        done, healthy, _, _ = carry
-        return (done < count) & healthy
+        done, goes_on, _, _ = carry
+        return (done < count) & goes_on
 
     def play(carry: tuple[Array, Array, State, Rows]) -> tuple[Array, Array, State, Rows]:
-        done, healthy, state, rows = carry
+        done, goes_on, state, rows = carry
         state, happened = one_round(program, inputs, state)
         measured = (state.round % every == 0) | (state.round == last)
 
@@ -313,12 +332,20 @@ def chunk(
         metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
             usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
-            healthy = ~measured | jnp.isfinite(sum(usual))
+            goes_on = ~measured | (jnp.isfinite(sum(usual)) & ~_are_reached(program.columns, metrics_now, targets))
         rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
-        return done + 1, healthy, state, rows
+        return done + 1, goes_on, state, rows
 
     _, _, state, rows = lax.while_loop(onward, play, (jnp.int32(0), jnp.bool_(True), state, empty))
     return state, rows
+
+
+def _are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
+    """Return whether there are targets and all of them are reached."""
+    values = jnp.stack([metrics[column.name].astype(float) for column in columns])
+    upward = jnp.array([column.better == "more" for column in columns])
+    given = ~jnp.isnan(targets)
+    return given.any() & (~given | jnp.where(upward, values >= targets, values <= targets)).all()
 
 
 def _empty_rows(program: Program, length: int, agents: int) -> Rows:

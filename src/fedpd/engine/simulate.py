@@ -141,10 +141,7 @@ def simulate(
     seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]
     chosen = with_defaults(options)
     plan = make_plan(algorithm, problem, rounds, seeds, several, chosen)
-    with scope(problem.double):
-        driver = Driver(plan)
-        drive(driver, chosen)
-        runs = results(driver, [plan.algorithm] * len(seeds))
+    runs = run_plan(plan, chosen)
     return ensemble(runs) if several else runs[0]
 
 
@@ -186,7 +183,6 @@ def make_plan(
     _check_batch(algorithm, problem)
     _warn_beyond_theory(algorithm, problem)
     recorded = _recorded(problem, options["record"])
-    make_targets(options["until"], (*MEASURED, *recorded))
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
         _check_host_run(algorithm, store, many)
@@ -203,7 +199,16 @@ def make_plan(
         recorded,
         None if store is None else Path(store),
         debug,
+        targets=make_targets(options["until"], (*MEASURED, *recorded)),
     )
+
+
+def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:
+    """Run a plan to its end, and return the runs of its seeds."""
+    with scope(plan.problem.double):
+        driver = Driver(plan)
+        drive(driver, options, listen)
+        return results(driver, [plan.algorithm] * len(plan.seeds))
 
 
 def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -> None:
@@ -211,7 +216,7 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
     log, callback = options["log"], options["callback"]
     folder = None if options["checkpoints"] is None else Path(options["checkpoints"])
     identified = {} if folder is None else identity(driver.plan)
-    targets, runs = make_targets(options["until"], driver.program.columns), runs_of(options["start"])
+    targets, runs = driver.plan.targets, runs_of(options["start"])
     if runs:
         continue_runs(driver, runs)
     if folder is not None:
@@ -221,10 +226,11 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
     with ExitStack() as stack:
         bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
         stack.enter_context(opened(log))
+        bar(driver.event()._replace(compiling=True))
         listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
         listeners.append((lambda event: are_reached(targets, driver.books)) if targets else None)
         write = None if folder is None else lambda: save(driver, folder, identified)
-        rows = callback is not None or bool(targets)
+        rows = callback is not None or (driver.plan.many and bool(targets))  # a single run's chunk ends at its targets
         driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=rows)
 
 

@@ -46,6 +46,24 @@ def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target
     return tuple(Target(known[name], float(value)) for name, value in until.items())
 
 
+def target_values(targets: Sequence[Target], columns: Sequence[Column], double: bool) -> np.ndarray:
+    """Return the target of each column as the compiled rounds take them, (columns,): NaN where there is none.
+
+    In float32 a target is rounded so that it stays as hard to reach: then comparisons on the device and on the host
+    agree.
+    """
+    values = {target.column.name: _rounded(target, double) for target in targets}
+    return np.array([values.get(column.name, np.nan) for column in columns], np.float64 if double else np.float32)
+
+
+def _rounded(target: Target, double: bool) -> np.float64 | np.float32:
+    if double:
+        return np.float64(target.value)
+    upward, single = target.column.better == "more", np.float32(target.value)
+    easier = single < target.value if upward else single > target.value
+    return np.nextafter(single, np.float32(np.inf if upward else -np.inf)) if easier else single
+
+
 def are_reached(targets: Sequence[Target], books: Sequence[Books]) -> bool:
     """Return whether every seed that did not diverge has a row in which all targets are reached."""
     running = [one.history for one in books if one.diverged is None]

@@ -34,6 +34,7 @@ from fedpd.engine.columns import RECORDABLE, Column
 from fedpd.engine.execution import Execution
 from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.engine.simulate import Callback, Participating
+from fedpd.engine.targets import Until
 from fedpd.experiments import own_code, run_folder
 from fedpd.experiments.calls import (
     DATA,
@@ -67,6 +68,7 @@ class RunSettings(NamedTuple):
     metrics_every: int = 1
     participation: Participating = 1.0
     stragglers: float = 0.0
+    until: Until | None = None
     record: tuple[str | Column, ...] | None = None
     execution: Execution = "auto"
     devices: int | None = None

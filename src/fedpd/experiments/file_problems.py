@@ -92,7 +92,9 @@ def _signed(data: Any, agents: int | None, seed: int, standardise: bool) -> tupl
         return (datasets.standardise(data[0])[0] if standardise else data[0]), data[1]
     loaded = _prepared(data, agents, 0.0, None, seed, standardise)
     if len(loaded.classes) != 2:
-        refuse("classes", loaded.classes.tolist(), "must be two for logistic regression", 'Use name = "network"')
+        refuse(
+            "classes", loaded.classes.tolist(), "must be two for logistic regression", 'Use name = "softmax_regression"'
+        )
     features = [samples["x"].reshape(len(samples["x"]), -1) for samples in loaded.train]
     return features, [np.where(samples["y"] == loaded.classes[1], 1, -1) for samples in loaded.train]
 
@@ -128,6 +130,19 @@ def _network(
     elif isinstance(model, type) and issubclass(model, nn.Module):
         refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
     return problems.network(model, data, seed=seed, l2=l2)
+
+
+def _softmax_regression(
+    data: Any,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    standardise: bool = False,
+) -> Problem:
+    """Return softmax regression on federated data; the keys mean the same as for a network."""
+    return problems.softmax_regression(_prepared(data, agents, test_share, title, seed, standardise), l2=l2)
 
 
 def _classification(
@@ -184,6 +199,7 @@ def _arrays(start: Any) -> Any:
 PROBLEMS: Functions = {
     "penalized_logistic": _logistic,
     "network": _network,
+    "softmax_regression": _softmax_regression,
     "classification": _classification,
     "from_losses": _from_losses,
     "quadratic": _quadratic,

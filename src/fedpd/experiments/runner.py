@@ -1,14 +1,24 @@
 """Run an experiment into a run folder, method by method; resume an interrupted one."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+
+from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError
+from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
-from fedpd.engine.run import Ensemble, Run
-from fedpd.engine.simulate import simulate
+from fedpd.engine.driver import compile_ahead
+from fedpd.engine.plan import Plan
+from fedpd.engine.run import Run
+from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults
 from fedpd.experiments import experiment, own_code, run_folder
-from fedpd.experiments.experiment import Experiment, Method, OnCode
+from fedpd.experiments.experiment import Experiment, Method, OnCode, RunSettings
+
+SMALL_DATA = 2**27  # bytes: larger data is not held twice, so its programs are compiled when they run
 
 
 class Result(NamedTuple):
@@ -28,39 +38,77 @@ def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
-    """Run every method that is not finished yet, and save checkpoints; the listener gets events with its label."""
-    results: list[Result] = []
+    """Run every method that is not finished yet, saving as it goes.
+
+    While a method runs, the programs of those after it are compiled.
+
+    Args:
+        plan: The experiment.
+        folder: Its run folder.
+        listen: Is told of each method by its label.
+    """
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
-    for number, method in enumerate(plan.methods, 1):
-        with own_code.blamed(plan.code):
-            results.append(_run_method(plan, number, method, folder, listen))
-        histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
-        run_folder.write_histories(folder, histories)
+    options = [_options(plan.settings, number, method, folder) for number, method in enumerate(plan.methods, 1)]
+    with own_code.blamed(plan.code):
+        plans = [_plan(plan, method, chosen) for method, chosen in zip(plan.methods, options, strict=True)]
+    results: list[Result] = []
+    with ThreadPoolExecutor(1, "compile") as pool:
+        compiled = [pool.submit(_compile, own, chosen) for own, chosen in zip(plans, options, strict=True)]
+        try:
+            for i, method in enumerate(plan.methods):
+                listen(Event(method.label, 0, plan.settings.rounds, compiling=True))
+                with own_code.blamed(plan.code):
+                    compiled[i].result()
+                    runs = run_plan(plans[i], options[i], partial(_relabelled, listen, method.label))
+                results.append(Result(method.label, runs))
+                _write(folder, i + 1, results)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
     return results
 
 
-def _run_method(plan: Experiment, number: int, method: Method, folder: Path, listen: Listener) -> Result:
-    settings = plan.settings
-    outcome = simulate(
-        method.algorithm,
-        plan.problem,
-        rounds=settings.rounds,
-        seed=settings.seeds if len(settings.seeds) > 1 else settings.seeds[0],
-        participation=settings.participation,
-        stragglers=settings.stragglers,
-        metrics_every=settings.metrics_every,
-        record=settings.record,
-        store=settings.store,
-        log=settings.log,
-        callback=settings.callback,
-        execution=settings.execution,
-        devices=settings.devices,
-        checkpoints=run_folder.checkpoints_of(folder, number, method.label),
-        checkpoint_every=settings.checkpoint_every,
-        progress=lambda *how_far: listen(Event(method.label, *how_far)),
+def _options(settings: RunSettings, number: int, method: Method, folder: Path) -> RunOptions:
+    """Return the options of `simulate` for a method."""
+    return with_defaults(
+        {
+            "participation": settings.participation,
+            "stragglers": settings.stragglers,
+            "metrics_every": settings.metrics_every,
+            "until": settings.until,
+            "record": settings.record,
+            "store": settings.store,
+            "log": settings.log,
+            "callback": settings.callback,
+            "execution": settings.execution,
+            "devices": settings.devices,
+            "checkpoints": run_folder.checkpoints_of(folder, number, method.label),
+            "checkpoint_every": settings.checkpoint_every,
+        }
     )
-    runs = outcome.runs if isinstance(outcome, Ensemble) else (outcome,)
-    for run in runs:
-        run_folder.write_model(folder, number, method.label, run)
-    return Result(method.label, runs)
+
+
+def _plan(plan: Experiment, method: Method, options: RunOptions) -> Plan:
+    seeds = list(plan.settings.seeds)
+    return make_plan(method.algorithm, plan.problem, plan.settings.rounds, seeds, len(seeds) > 1, options)
+
+
+def _compile(plan: Plan, options: RunOptions) -> None:
+    """Compile the program of a method that is not finished yet."""
+    saved = checkpoint.peek(Path(options["checkpoints"] or ""))
+    finished = saved is not None and saved[1]["round"] >= plan.rounds
+    if not finished and sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
+        with scope(plan.problem.double):  # the precision is a thread's own
+            compile_ahead(plan)
+
+
+def _relabelled(listen: Listener, label: str, event: Event) -> Any:
+    return listen(event._replace(what=label))
+
+
+def _write(folder: Path, number: int, results: list[Result]) -> None:
+    """Write the models of the method that is just finished, and the histories of all that are."""
+    for run in results[-1].runs:
+        run_folder.write_model(folder, number, results[-1].label, run)
+    histories = {(result.label, run.seed): run.history for result in results for run in result.runs}
+    run_folder.write_histories(folder, histories)

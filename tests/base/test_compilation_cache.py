@@ -1,0 +1,102 @@
+"""The cache of compiled programs: where it is, that it changes no bit, and that a damaged entry does no harm."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedpd.base import compilation_cache
+
+SCRIPT = """
+import sys
+import jax
+from jax import monitoring
+import fedpd
+assert jax.config.values["jax_compilation_cache_dir"] is None, "importing fedpd changes nothing"
+hits = []
+monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+from fedpd import algorithms, data, oracles, problems, simulate
+problem = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=10, dimension=3))
+algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.3, iterations=2))
+run = simulate(algorithm, problem, rounds=20, checkpoints=sys.argv[1] or None, checkpoint_every=10)
+print(jax.config.values["jax_compilation_cache_dir"], len(hits) > 0, run.model.tobytes().hex())
+"""
+
+
+class Config:
+    """JAX's configuration, as far as fedpd looks at it."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.values: dict[str, Any] = {
+            "jax_compilation_cache_dir": folder,
+            "jax_persistent_cache_min_compile_time_secs": 1.0,
+        }
+
+    def update(self, name: str, value: Any) -> None:
+        self.values[name] = value
+
+
+def chosen_folder(monkeypatch: pytest.MonkeyPatch, before: str | None = None) -> Any:
+    """Return the folder that JAX is told, given the one that the user has told it before."""
+    config = Config(before)
+    monkeypatch.setattr(compilation_cache, "jax", SimpleNamespace(config=config))
+    compilation_cache.use_compilation_cache.__wrapped__()
+    return config.values["jax_compilation_cache_dir"]
+
+
+def test_it_is_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FEDPD_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Path(chosen_folder(monkeypatch)).parent == tmp_path / "fedpd" / "xla"
+
+
+def test_the_user_may_turn_it_off_move_it_or_have_one_already(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDPD_CACHE", "off")
+    assert chosen_folder(monkeypatch) is None
+    monkeypatch.setenv("FEDPD_CACHE", str(tmp_path))
+    assert Path(chosen_folder(monkeypatch)).parent == tmp_path / "xla"
+    assert chosen_folder(monkeypatch, "/the/users/own") == "/the/users/own"
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDPD_CACHE", str(tmp_path / "file"))
+    assert chosen_folder(monkeypatch) is None
+
+
+def test_it_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDPD_CACHE", str(tmp_path))
+    monkeypatch.setattr(compilation_cache, "LARGEST", 250)
+    folder = Path(chosen_folder(monkeypatch))
+    for age, name in enumerate(("new", "middle", "old")):
+        (folder / name).write_bytes(bytes(100))
+        os.utime(folder / name, (1e9 - age, 1e9 - age))
+    (folder / "empty").write_bytes(b"")
+    chosen_folder(monkeypatch)
+    assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
+
+
+def test_a_second_process_finds_the_programs_with_the_same_bits_and_survives_damage(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "FEDPD_"))}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+    def run(checkpoints: str = "") -> tuple[str, bool, str]:
+        command = [sys.executable, "-c", SCRIPT, checkpoints]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        folder, hit, bits = done.stdout.split()
+        return folder, hit == "True", bits
+
+    folder, hit, bits = run(str(tmp_path / "run"))
+    assert not hit
+    entries = list(Path(folder).iterdir())
+    assert entries
+    max((tmp_path / "run").glob("round-*")).unlink()
+    assert run(str(tmp_path / "run")) == (folder, True, bits)  # resumed at round 10, by the program from the cache
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
+    assert run() == (folder, False, bits)

@@ -1,0 +1,108 @@
+"""Compilation: numbers are arguments of a program, and programs are shared only where nothing else differs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import monitoring
+
+import fedpd
+from fedpd import algorithms, data, oracles, problems, simulate
+from fedpd.base.precision import scope
+from fedpd.core import Algorithm, specified
+from fedpd.engine.driver import compile_ahead
+from fedpd.engine.simulate import make_plan, with_defaults
+
+PROBLEM = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=10, dimension=3))
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Yield a list of the programs that are compiled meanwhile."""
+    found: list[str] = []
+
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
+        if event == COMPILED:
+            found.append(str(about.get("fun_name")))
+
+    monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield found
+    finally:
+        monitoring.unregister_event_duration_listener(listen)
+
+
+def method(step: float, **more: Any) -> Algorithm:
+    return algorithms.fedpd(eta=step, oracle=oracles.gd(step=step, iterations=8), **more)
+
+
+@pytest.mark.parametrize("options", [{}, {"participation": 0.5, "stragglers": 0.5}], ids=str)
+def test_other_steps_rounds_and_seeds_compile_nothing(options: dict[str, Any]) -> None:
+    simulate(method(0.1, p=0.5), PROBLEM, rounds=3, **options)
+    with compilations() as found:
+        for step, rounds, seed in ((0.2, 3, 0), (0.3, 5, 0), (0.4, 300, 0), (0.5, 5, 7)):
+            simulate(method(step, p=step), PROBLEM, rounds=rounds, seed=seed, metrics_every=rounds, **options)
+    assert found == []
+
+
+def test_another_problem_of_the_same_shape_compiles_nothing() -> None:
+    def losses(x: jax.Array, rows: jax.Array) -> jax.Array:
+        return (rows @ x - 1) ** 2
+
+    first, second = (problems.from_losses(losses, np.full((2, 3, 4), fill), np.zeros(4)) for fill in (0.1, 0.2))
+    one = simulate(method(0.1), first, rounds=4)
+    with compilations() as found:
+        two = simulate(method(0.1), second, rounds=4)
+    assert found == []
+    assert one.history["loss"][-1] != two.history["loss"][-1]
+
+
+def test_a_number_that_is_an_argument_gives_what_a_constant_gives() -> None:
+    constant = method(0.3)._replace(model=lambda agent: agent.x0)  # changed by hand: it compiles for itself
+    for options in ({"seed": [1, 2]}, {"devices": 2}):
+        traced, fixed = (simulate(one, PROBLEM, rounds=20, **options) for one in (method(0.3), constant))
+        for one, other in zip(getattr(traced, "runs", [traced]), getattr(fixed, "runs", [fixed]), strict=True):
+            np.testing.assert_allclose(one.model, other.model, rtol=1e-12)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -> None:
+    algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3 + devices))
+    options = with_defaults({"devices": devices})
+    with scope(PROBLEM.double), compilations() as ahead:
+        compile_ahead(make_plan(algorithm, PROBLEM, 5, [0], False, options))
+    assert {"jit(compiled_begin)", "jit(_rounds)"} <= set(ahead)
+    with compilations() as found:
+        simulate(algorithm, PROBLEM, rounds=5, devices=devices)
+    assert found == []
+
+
+def test_a_method_that_branches_on_its_numbers_still_runs() -> None:
+    @specified
+    def careful(step: float) -> Algorithm:
+        return algorithms.fedavg(oracle=oracles.gd(step=step if step < 0.2 else 0.2, iterations=2))
+
+    run, same = simulate(careful(step=5.0), PROBLEM, rounds=3), simulate(careful(step=0.2), PROBLEM, rounds=3)
+    assert np.array_equal(run.model, same.model)
+
+
+def test_functions_that_differ_never_share_a_program() -> None:
+    finals = set()
+    for factor in (0.1, 0.2):
+        step = fedpd.named("same name", lambda r, q, factor=factor: factor)
+        algorithm = algorithms.fedavg(oracle=oracles.gd(step=step, iterations=2))
+        finals.add(float(simulate(algorithm, PROBLEM, rounds=3).history["loss"][-1]))
+    assert len(finals) == 2
+
+
+def test_bits_do_not_depend_on_who_compiled_first() -> None:
+    alone = simulate(method(0.25), PROBLEM, rounds=10)
+    jax.clear_caches()
+    simulate(method(0.7), PROBLEM, rounds=2)
+    after = simulate(method(0.25), PROBLEM, rounds=10)
+    assert np.array_equal(alone.model, after.model)
+    assert np.array_equal(alone.history["stationarity"], after.history["stationarity"])
