@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from fedpd.base.checks import FedpdError
+from fedpd.base.extras import extra
 from fedpd.data.federated import Federated
 from fedpd.data.leaf import leaf
 from fedpd.data.parquet import parquet
@@ -50,6 +49,9 @@ def load(
 
 def _columns(path: Path) -> list[str]:
     """Return the names of a Parquet file's columns."""
+    with extra("parquet", "Reading Parquet"):
+        import pyarrow.parquet as pq
+
     try:
         return pq.read_schema(path).names
     except Exception as error:

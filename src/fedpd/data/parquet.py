@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.extras import extra
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.labels import Classes
@@ -43,6 +41,8 @@ def parquet(
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the name of the file or folder.
     """
+    with extra("parquet", "data.parquet"):
+        import pyarrow as _  # noqa: F401
     path = Path(path)
     columns = [client, *as_tuple(features), label, *([] if split is None else [split])]
     table = _table(path, columns)
@@ -69,6 +69,8 @@ def parquet(
 
 def _table(path: Path, columns: list[str]) -> Any:
     """Return the columns of all files as one table; no other columns are read."""
+    import pyarrow as pa
+
     if not path.exists():
         raise FedpdError(f"{path}: there is no such file or folder. Give a Parquet file, or the folder it is in.")
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
@@ -85,6 +87,9 @@ def _table(path: Path, columns: list[str]) -> Any:
 
 def _columns(file: Path, columns: list[str]) -> Any:
     """Return the columns of one file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(file) as opened:
             check_columns(opened.schema_arrow.names, columns, str(file))
@@ -95,6 +100,9 @@ def _columns(file: Path, columns: list[str]) -> Any:
 
 def _split(table: Any, split: str, path: Path) -> dict[str, Any]:
     """Return the rows of "train" and of "test"."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     kind = table[split].type
     column = table[split].cast(kind.value_type) if isinstance(kind, pa.DictionaryType) else table[split]
     others = set(pc.unique(column).to_pylist()) - {"train", "test"}

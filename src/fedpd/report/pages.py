@@ -16,6 +16,7 @@ import numpy as np
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, positive
+from fedpd.base.extras import extra
 from fedpd.base.versions import versions
 from fedpd.core import Problem
 from fedpd.report.curves import page_data
@@ -83,7 +84,8 @@ def page_of(records: Sequence[Record], *, target: float | None = None) -> Page:
 
 
 def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], target: float | None, name: str) -> Page:
-    from plotly.offline import get_plotlyjs  # only a page needs it
+    with extra("report", "The report page"):
+        from plotly.offline import get_plotlyjs
 
     if target is not None:
         positive("target", target, "Give a stationarity, e.g. 1e-10")
