@@ -15,8 +15,6 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pyarrow import ArrowException
-
 from fedpd.base import checkpoint
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError
@@ -87,7 +85,7 @@ def read_histories(folder: Path) -> dict[tuple[str, int], History]:
     path = folder / HISTORY
     try:
         return read_parquet(path) if path.exists() else {}
-    except (ArrowException, OSError, LookupError) as error:
+    except (OSError, LookupError) as error:
         raise FedpdError(f"{path} cannot be read ({error}). Write it again: fedpd resume {folder}.") from None
 
 
