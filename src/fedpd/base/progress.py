@@ -1,15 +1,18 @@
 """Progress: one event for bars, loggers and callbacks; and the bars themselves."""
 
+from __future__ import annotations
+
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
-from rich.text import Text
+if TYPE_CHECKING:  # a simulation that shows no bar does not import rich
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn, Task, TaskID
+    from rich.text import Text
 
 PATIENCE = 2.0  # seconds before a bar appears unasked
 
@@ -52,21 +55,30 @@ def all_listeners(listeners: Sequence[Listener | None]) -> Listener:
     return listen
 
 
-class RateColumn(ProgressColumn):
-    """Rounds per second."""
+def rate_column() -> ProgressColumn:
+    """Return a column with the rounds per second."""
+    from rich.progress import ProgressColumn
+    from rich.text import Text
 
-    def render(self, task: Task) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s")
+    class RateColumn(ProgressColumn):
+        """Rounds per second."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s")
+
+    return RateColumn()
 
 
 def bars(console: Console | None = None, unit: str = "rounds") -> Progress:
     """Return a display with one bar per method, in rounds (or, with another unit, without their rate)."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description:.28}", markup=False),
         BarColumn(bar_width=24),
         TextColumn(f"{{task.completed:>5.0f}}/{{task.total:.0f}} {unit}"),
-        *([RateColumn()] if unit == "rounds" else []),
+        *([rate_column()] if unit == "rounds" else []),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[note]}"),
         console=console,
@@ -92,7 +104,10 @@ def shown(progress: bool | ProgressFunction | None) -> Iterator[Listener]:
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield lambda event: None
         return
-    display, tasks = bars(Console(stderr=True)), dict[str, TaskID]()
+    from rich.console import Console
+
+    display = bars(Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
     began, wait = time.monotonic(), 0.0 if progress else PATIENCE
 
     def listen(event: Event) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 import tomlkit
@@ -18,10 +17,10 @@ import tomlkit
 from fedpd import algorithms, data, oracles, problems, regularizers, schedules
 from fedpd import data as datasets
 from fedpd.base.checks import FedpdError, at_least, choice, count, nearest, refuse
+from fedpd.base.lazy import LazyMapping
 from fedpd.base.spec import Spec, Thing, Traced
 from fedpd.core import Algorithm, Problem
 from fedpd.data import Federated
-from fedpd.problems import networks
 
 Table = Mapping[str, Any]
 NONE = "none"  # TOML has no word for None; where that is the default, a file leaves the key out
@@ -33,12 +32,7 @@ DATA: Functions = {
     "strong_program": data.program_strongly_noniid,
 }
 LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
-NETWORKS: Functions = {
-    "MLP": networks.MLP,
-    "SmallCNN": networks.SmallCNN,
-    "LeafCNN": networks.LeafCNN,
-    "GRU": networks.GRU,
-}
+NETWORKS: Functions = LazyMapping("fedpd.problems.networks", ("MLP", "SmallCNN", "LeafCNN", "GRU"))  # they need flax
 ORACLES: Functions = {"gd": oracles.gd, "sgd": oracles.sgd, "vr": oracles.vr, "optax": oracles.optax}
 STEPS: Functions = {
     "inverse_sqrt": schedules.inverse_sqrt,
@@ -101,7 +95,7 @@ def _network(
         data = datasets.merge(data, datasets.paper_groups(data.agents, agents))
     if test_share:
         data = datasets.split(data, test_share, seed=seed)
-    if not isinstance(model, nn.Module):
+    if not callable(model):
         choice("model", model, NETWORKS)
         model = NETWORKS[model](classes=len(data.classes))
     return problems.network(model, data, seed=seed)
