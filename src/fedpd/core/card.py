@@ -74,12 +74,14 @@ class Variant(NamedTuple):
         rule: Makes it for a problem.
         guarantee: What is proved of it.
         only_models: Whether agents send nothing but models, as in the computation-then-aggregation protocol (CTA).
+        summary: What sets it apart from the card's first variant, in a few words.
     """
 
     label: str
     rule: Rule
     guarantee: Guarantee
     only_models: bool = True
+    summary: str = ""
 
 
 class Card(NamedTuple):
@@ -87,6 +89,7 @@ class Card(NamedTuple):
 
     Attributes:
         title: The method's name.
+        summary: What it does, in a few words.
         family: Where it stands among the others.
         reference: Its paper.
         variants: How it is run by default.
@@ -97,6 +100,7 @@ class Card(NamedTuple):
     """
 
     title: str
+    summary: str
     family: Family
     reference: Reference
     variants: tuple[Variant, ...]
