@@ -65,7 +65,7 @@ def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> N
     rows = [len(history["round"]) for history in histories.values()]
     labels = [label for (label, _), count in zip(histories, rows, strict=True) for _ in range(count)]
     seeds = np.repeat(np.array([seed for _, seed in histories], np.int64), rows)
-    columns = {"label": Array(labels, type=DataType.utf8()), "seed": Array.from_numpy(seeds)}
+    columns: dict[str, Any] = {"label": Array(labels, type=DataType.utf8()), "seed": Array.from_numpy(seeds)}
     for name in dict.fromkeys(name for history in histories.values() for name in history):
         columns[name] = Array.from_numpy(np.concatenate([history[name] for history in histories.values()]))
     with replace_file(path) as file:
