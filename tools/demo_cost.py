@@ -18,6 +18,7 @@ def main() -> None:
         clone = Path(folder) / "fedpd"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         environment = os.environ | {"XDG_CACHE_HOME": str(Path(folder) / "cache")}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled files are a part of the disk
         for name, target in (
             ("installation", ".venv/installed-core"),
             ("first demo", "demo"),
