@@ -2,7 +2,7 @@
 
 Pages say where with a line of their own:
 
-    <!-- methods -->       the table of `fedpd methods`
+    <!-- methods -->       the table of `fedpd methods --wide`
     <!-- method list -->   every function with its page and its paper
     <!-- paper -->         on a method's page: its reference
     <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page

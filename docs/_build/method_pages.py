@@ -35,7 +35,7 @@ def list_methods() -> str:
 
 
 def compare_methods() -> str:
-    """Return the table of `fedpd methods`, with links to the methods' pages."""
+    """Return the table of `fedpd methods --wide`, with links to the methods' pages."""
     pages = {variant.label: name for name, card in algorithms.cards().items() for variant in card.variants}
     lines = [HEADINGS, ["---"] * len(HEADINGS)]
     lines += [[f"[{label}]({pages[label]}.md)", *map(_escape, row)] for label, *row in rows()]

@@ -86,6 +86,7 @@ def _rule(L: float, agents: int, scale: Any) -> Algorithm:  # a tenth of FedAvg'
 
 CARD = Card(
     title="FedAvgM",
+    summary="FedAvg with momentum at the server",
     family="averaging",
     reference=Reference(
         authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",

@@ -8,49 +8,77 @@
 True
 """
 
-from fedpd import algorithms, data, loggers, oracles, problems, regularizers, schedules, theory
+from typing import TYPE_CHECKING
+
 from fedpd._moved import install as _install_moved_paths
-from fedpd.base.checks import FedpdError, TheoryWarning
-from fedpd.base.spec import named
-from fedpd.core import Algorithm, Exchange, Oracle, Problem
-from fedpd.engine.columns import Column, Measure
-from fedpd.engine.run import Ensemble, Run
-from fedpd.engine.simulate import simulate
-from fedpd.experiments.loading import load, load_model
-from fedpd.search.advise import Advice, advise
-from fedpd.search.sweep import Sweep, sweep
-from fedpd.search.tune import Tuned, tune
+from fedpd.base.lazy import lazy_names as _lazy_names
 
 __version__ = "0.2.0.dev0"
 _install_moved_paths()
 
-__all__ = [
-    "Advice",
-    "Algorithm",
-    "Column",
-    "Ensemble",
-    "Exchange",
-    "FedpdError",
-    "Measure",
-    "Oracle",
-    "Problem",
-    "Run",
-    "Sweep",
-    "TheoryWarning",
-    "Tuned",
-    "advise",
-    "algorithms",
-    "data",
-    "load",
-    "load_model",
-    "loggers",
-    "named",
-    "oracles",
-    "problems",
-    "regularizers",
-    "schedules",
-    "simulate",
-    "sweep",
-    "theory",
-    "tune",
-]
+# The module of each public name. It is imported when the name is first used, so that `import fedpd` costs nothing.
+_HOMES = {
+    "Advice": "fedpd.search.advise",
+    "Algorithm": "fedpd.core",
+    "Column": "fedpd.engine.columns",
+    "Ensemble": "fedpd.engine.run",
+    "Exchange": "fedpd.core",
+    "FedpdError": "fedpd.base.errors",
+    "Measure": "fedpd.engine.columns",
+    "Oracle": "fedpd.core",
+    "Problem": "fedpd.core",
+    "Run": "fedpd.engine.run",
+    "Sweep": "fedpd.search.sweep",
+    "TheoryWarning": "fedpd.base.errors",
+    "Tuned": "fedpd.search.tune",
+    "advise": "fedpd.search.advise",
+    "algorithms": "fedpd.algorithms",
+    "data": "fedpd.data",
+    "load": "fedpd.experiments.loading",
+    "load_model": "fedpd.experiments.loading",
+    "loggers": "fedpd.loggers",
+    "named": "fedpd.base.spec",
+    "oracles": "fedpd.oracles",
+    "problems": "fedpd.problems",
+    "regularizers": "fedpd.regularizers",
+    "schedules": "fedpd.schedules",
+    "simulate": "fedpd.engine.simulate",
+    "sweep": "fedpd.search.sweep",
+    "theory": "fedpd.theory",
+    "tune": "fedpd.search.tune",
+}
+# Packages that are attributes of fedpd too, without being its main names.
+_PACKAGES = {name: f"fedpd.{name}" for name in ("base", "checks", "core", "engine", "report", "search")}
+
+if TYPE_CHECKING:  # written by make format: what follows is found at run time
+    from fedpd import algorithms as algorithms
+    from fedpd import data as data
+    from fedpd import loggers as loggers
+    from fedpd import oracles as oracles
+    from fedpd import problems as problems
+    from fedpd import regularizers as regularizers
+    from fedpd import schedules as schedules
+    from fedpd import theory as theory
+    from fedpd.base.errors import FedpdError as FedpdError
+    from fedpd.base.errors import TheoryWarning as TheoryWarning
+    from fedpd.base.spec import named as named
+    from fedpd.core import Algorithm as Algorithm
+    from fedpd.core import Exchange as Exchange
+    from fedpd.core import Oracle as Oracle
+    from fedpd.core import Problem as Problem
+    from fedpd.engine.columns import Column as Column
+    from fedpd.engine.columns import Measure as Measure
+    from fedpd.engine.run import Ensemble as Ensemble
+    from fedpd.engine.run import Run as Run
+    from fedpd.engine.simulate import simulate as simulate
+    from fedpd.experiments.loading import load as load
+    from fedpd.experiments.loading import load_model as load_model
+    from fedpd.search.advise import Advice as Advice
+    from fedpd.search.advise import advise as advise
+    from fedpd.search.sweep import Sweep as Sweep
+    from fedpd.search.sweep import sweep as sweep
+    from fedpd.search.tune import Tuned as Tuned
+    from fedpd.search.tune import tune as tune
+
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES | _PACKAGES)
+__all__ = sorted(_HOMES)

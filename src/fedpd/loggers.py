@@ -12,12 +12,11 @@ checkpoint a second time, with the same values.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedpd.base.checks import FedpdError
+from fedpd.base.extras import extra
 from fedpd.base.progress import Event, Listener, Row
 
 Log = Callable[[list[Row]], object]
@@ -51,7 +50,10 @@ class TensorBoard:
     """The logger that `tensorboard` returns."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.open = _needed("tensorboard.summary", "tensorboard").Writer
+        with extra("log", "loggers.tensorboard"):
+            from tensorboard.summary import Writer
+
+        self.open = Writer
         self.folder, self.writers = Path(folder), dict[int, Any]()
 
     def __call__(self, rows: list[Row]) -> None:
@@ -84,7 +86,10 @@ class MLflow:
     """The logger that `mlflow` returns."""
 
     def __init__(self, experiment: str, name: str | None, tracking_uri: str | None) -> None:
-        self.module = _needed("mlflow", "mlflow")
+        with extra("log", "loggers.mlflow"):
+            import mlflow
+
+        self.module = mlflow
         self.client = self.module.MlflowClient(tracking_uri)
         self.experiment, self.name, self.runs = experiment, name, dict[int, str]()
 
@@ -126,10 +131,3 @@ def mlflow(experiment: str = "fedpd", name: str | None = None, tracking_uri: str
         tracking_uri: Where MLflow stores the runs; None: the place that MLflow is configured for.
     """
     return MLflow(experiment, name, tracking_uri)
-
-
-def _needed(module: str, package: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise FedpdError(f"{module} cannot be imported: {error}. Install it: pip install {package}.") from None

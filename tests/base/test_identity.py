@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpd import oracles, problems, regularizers
+from fedpd import networks, oracles, regularizers
 from fedpd.base.identity import UnidentifiedError, fingerprint
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
@@ -151,7 +151,7 @@ SAME: dict[str, Callable[[], Any]] = {
     "a function in jit": lambda: jax.jit(scale_with(2.0)),
     "an optimiser": lambda: optax.chain(optax.clip(1.0), optax.adam(optax.exponential_decay(0.1, 10, 0.9))),
     "a network": lambda: nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2)]),
-    "a network of ours": lambda: problems.networks.MLP(classes=3),
+    "a network of ours": lambda: networks.MLP(classes=3),
     "a class": lambda: class_with(0.1),
     "a set": lambda: {"b", "a", "c"},
     "a mapping": lambda: {"a": [1.0], "b": Scale(np.float32(1))},

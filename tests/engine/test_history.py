@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fedpd import algorithms, oracles, problems, simulate
@@ -147,6 +149,51 @@ def test_parquet_gives_back_every_history_by_label_and_seed(tmp_path: Path) -> N
     for key, history in histories.items():
         assert_equal(found[key], history)
     assert list(path.parent.iterdir()) == [path]
+
+
+def special_floats() -> np.ndarray:
+    """Return numbers that a careless format changes: not a number with a payload, infinities, -0, the smallest."""
+    values = np.array([np.nan, np.nan, np.inf, -np.inf, -0.0, 5e-324, 1 / 3])
+    values.view(np.int64)[1] += 291
+    return values
+
+
+def test_parquet_keeps_every_bit_and_pyarrow_reads_the_same(tmp_path: Path) -> None:
+    history = {name: np.zeros(7, column.dtype) for name, column in COLUMNS.items()} | {
+        "round": np.array([0, 1, 2, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]),
+        "communicated": np.array([True, False, True, True, False, False, True]),
+        "loss": special_floats(),
+    }
+    path = tmp_path / "history.parquet"
+    write_parquet(path, {("a\nb", 3): history})
+    found, table = read_parquet(path)["a\nb", 3], pq.read_table(path)
+    assert table["label"].to_pylist() == ["a\nb"] * 7
+    for name, column in history.items():
+        for other in (found[name], table[name].to_numpy()):
+            assert other.dtype == column.dtype
+            assert other.tobytes() == column.tobytes()
+
+
+def test_parquet_of_pyarrow_is_read_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "history.parquet"  # as fedpd 0.1 wrote it
+    values = np.tile(special_floats(), 1000)
+    rows = {"label": ["FedPD"] * 7000, "seed": [0] * 7000, "loss": values, "round": np.arange(7000)}
+    pq.write_table(pa.table(rows), path, row_group_size=1024)
+    found = read_parquet(path)["FedPD", 0]
+    assert found["loss"].tobytes() == values.tobytes()
+    assert found["round"].tolist() == list(range(7000))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "footer", "other"])
+def test_a_damaged_file_is_an_oserror(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "history.parquet"
+    write_parquet(path, {("FedPD", 0): six_rounds()})
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[-8:-4], "little")  # of the footer, which describes the columns
+    footer = whole[: -8 - size] + b"\xff" * size + whole[-8:]
+    path.write_bytes({"empty": b"", "cut": whole[:-50], "footer": footer, "other": b"text" * 9}[damage])
+    with pytest.raises(OSError, match="it is "):
+        read_parquet(path)
 
 
 def test_mean_and_spread_over_the_rows_that_all_have() -> None:

@@ -92,6 +92,7 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
 
 CARD = Card(
     title="A-FedPD",
+    summary="FedPD that updates absent agents' duals too",
     family="primal-dual",
     reference=Reference(
         authors="Yan Sun, Li Shen, Dacheng Tao",

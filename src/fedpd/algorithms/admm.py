@@ -54,6 +54,7 @@ def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorit
 
 CARD = Card(
     title="ADMM",
+    summary="the classical method that FedPD builds on",
     family="primal-dual",
     reference=Reference(
         authors="Stephen Boyd, Neal Parikh, Eric Chu, Borja Peleato, Jonathan Eckstein",

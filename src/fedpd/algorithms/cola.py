@@ -78,6 +78,7 @@ def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float 
 
 CARD = Card(
     title="COLA",
+    summary="ADMM without small messages",
     family="lazy communication",
     reference=Reference(
         authors="Weiyu Li, Yaohua Liu, Zhi Tian, Qing Ling",

@@ -104,6 +104,7 @@ def _rule(L: float, agents: int, scale: Any) -> Algorithm:
 
 CARD = Card(
     title="Cooperative SGD",
+    summary="local steps, then any mixing of the models",
     family="averaging",
     reference=Reference(
         authors="Jianyu Wang, Gauri Joshi",

@@ -39,6 +39,7 @@ def f_svrg(*, step: float, iterations: int, batch: int | None = 1) -> Algorithm:
 
 CARD = Card(
     title="F-SVRG",
+    summary="variance-reduced steps along the mean gradient",
     family="corrected gradients",
     reference=Reference(
         authors="Jakub Konečný, H. Brendan McMahan, Daniel Ramage, Peter Richtárik",

@@ -50,6 +50,7 @@ def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> 
 
 CARD = Card(
     title="FedADMM",
+    summary="ADMM by differences, for partial participation",
     family="primal-dual",
     reference=Reference(
         authors="Yonghai Gong, Yichuan Li, Nikolaos M. Freris",

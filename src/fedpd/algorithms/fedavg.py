@@ -36,6 +36,7 @@ def _rule(L: float, agents: int, scale: Any) -> Algorithm:
 
 CARD = Card(
     title="FedAvg",
+    summary="local steps, then averaging",
     family="averaging",
     reference=Reference(
         authors="H. Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas",

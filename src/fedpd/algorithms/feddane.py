@@ -35,6 +35,7 @@ def feddane(*, mu: float, oracle: Oracle) -> Algorithm:
 
 CARD = Card(
     title="FedDANE",
+    summary="a Newton-type problem with the mean gradient",
     family="corrected gradients",
     reference=Reference(
         authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",

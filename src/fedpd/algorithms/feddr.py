@@ -77,6 +77,7 @@ def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | No
 
 CARD = Card(
     title="FedDR",
+    summary="randomised Douglas-Rachford splitting",
     family="primal-dual",
     reference=Reference(
         authors="Quoc Tran-Dinh, Nhan H. Pham, Dzung T. Phan, Lam M. Nguyen",

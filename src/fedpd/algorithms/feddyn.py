@@ -85,6 +85,7 @@ def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
 
 CARD = Card(
     title="FedDyn",
+    summary="a dynamic regulariser at each agent",
     family="primal-dual",
     reference=Reference(
         authors=(

@@ -34,6 +34,7 @@ def fedlin(*, step: float, iterations: int, batch: int | None = None) -> Algorit
 
 CARD = Card(
     title="FedLin",
+    summary="local steps corrected by the mean gradient",
     family="corrected gradients",
     reference=Reference(
         authors="Aritra Mitra, Rayana Jaafar, George J. Pappas, Hamed Hassani",

@@ -242,6 +242,7 @@ def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
 
 CARD = Card(
     title="FedPD",
+    summary="primal-dual local solves, one dual per agent",
     family="primal-dual",
     reference=Reference(
         authors="Xinwei Zhang, Mingyi Hong, Sairaj Dhople, Wotao Yin, Yang Liu",
@@ -264,9 +265,21 @@ CARD = Card(
             "FedPD-GD p=0.5",
             _rule(p=0.5),
             Guarantee("NC, delta-non-iid, p chosen from e/delta^2", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
+            summary="skips half of the communications at random",
         ),
-        Variant("FedPD-GD p=auto", _rule(p="auto"), Guarantee("NC, not proved"), only_models=False),
-        Variant("FedPD-VR", _rule(reduced=True), Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e")),
+        Variant(
+            "FedPD-GD p=auto",
+            _rule(p="auto"),
+            Guarantee("NC, not proved"),
+            only_models=False,
+            summary="decides during the run when to communicate",
+        ),
+        Variant(
+            "FedPD-VR",
+            _rule(reduced=True),
+            Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e"),
+            summary="variance-reduced local steps",
+        ),
     ),
     parameters={
         "p": 'the probability of skipping a communication: a number in [0, 1), a function of r, or `"auto"`',

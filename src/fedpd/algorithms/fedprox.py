@@ -21,6 +21,7 @@ def fedprox(*, rho: float, oracle: Oracle) -> Algorithm:
 
 CARD = Card(
     title="FedProx",
+    summary="FedAvg with a proximal term in the local loss",
     family="averaging",
     reference=Reference(
         authors="Tian Li, Anit Kumar Sahu, Manzil Zaheer, Maziar Sanjabi, Ameet Talwalkar, Virginia Smith",

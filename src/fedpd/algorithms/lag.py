@@ -99,6 +99,7 @@ def lag(
 
 CARD = Card(
     title="LAG",
+    summary="gradient descent without small messages",
     family="lazy communication",
     reference=Reference(
         authors="Tianyi Chen, Georgios B. Giannakis, Tao Sun, Wotao Yin",
@@ -123,6 +124,7 @@ CARD = Card(
             lambda L, agents, scale: lag(step=scale / L, trigger="server", smoothness=L),
             Guarantee("NC (SC: linear)", "1/e", "1/e", "M/e"),
             only_models=False,
+            summary="the server decides which agents send",
         ),
     ),
     parameters={

@@ -21,6 +21,7 @@ def local_gd(*, step: float, iterations: int) -> Algorithm:
 
 CARD = Card(
     title="Local GD",
+    summary="FedAvg with full gradients",
     family="averaging",
     reference=Reference(
         authors="Ahmed Khaled, Konstantin Mishchenko, Peter Richtárik",

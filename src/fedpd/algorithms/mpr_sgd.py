@@ -52,6 +52,7 @@ def mpr_sgd(*, step: float, momentum: float, iterations: int, batch: int | None 
 
 CARD = Card(
     title="MPR-SGD",
+    summary="FedAvg with momentum, averaged too",
     family="averaging",
     reference=Reference(
         authors="Hao Yu, Rong Jin, Sen Yang",

@@ -70,6 +70,7 @@ def pr_spider(*, step: float, iterations: int, refresh: int, batch: int | None =
 
 CARD = Card(
     title="PR-SPIDER",
+    summary="recursive gradients, averaged with the models",
     family="corrected gradients",
     reference=Reference(
         authors=(

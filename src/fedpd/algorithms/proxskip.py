@@ -77,6 +77,7 @@ def proxskip(
 
 CARD = Card(
     title="ProxSkip",
+    summary="corrected local steps, rare communication",
     family="corrected gradients",
     reference=Reference(
         authors="Konstantin Mishchenko, Grigory Malinovsky, Sebastian Stich, Peter Richtárik",

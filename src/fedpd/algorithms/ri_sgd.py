@@ -22,6 +22,7 @@ def ri_sgd(*, step: float, iterations: int, batch: int | None = 1) -> Algorithm:
 
 CARD = Card(
     title="RI-SGD",
+    summary="FedAvg on agents that share blocks of data",
     family="averaging",
     reference=Reference(
         authors="Farzin Haddadpour, Mohammad Mahdi Kamani, Mehrdad Mahdavi, Viveck Cadambe",

@@ -81,6 +81,7 @@ def scaffold(
 
 CARD = Card(
     title="SCAFFOLD",
+    summary="local steps corrected by control variates",
     family="corrected gradients",
     reference=Reference(
         authors=(

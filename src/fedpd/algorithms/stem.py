@@ -63,6 +63,7 @@ def stem(*, step: float, a: float, iterations: int, batch: int | None = 1) -> Al
 
 CARD = Card(
     title="STEM",
+    summary="momentum and recursive gradients",
     family="corrected gradients",
     reference=Reference(
         authors=(

@@ -68,6 +68,7 @@ def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Algori
 
 CARD = Card(
     title="VRL-SGD",
+    summary="SCAFFOLD's correction with one model each way",
     family="corrected gradients",
     reference=Reference(
         authors="Xianfeng Liang, Shuheng Shen, Jingchang Liu, Zhen Pan, Enhong Chen, Yifei Cheng",

@@ -12,13 +12,8 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-
-class TheoryWarning(UserWarning):
-    """Warns that no theorem covers this run. It may still converge, or it may diverge."""
-
-
-class FedpdError(ValueError):
-    """A mistake in an argument or a file. The message has the value, the rule and the remedy."""
+from fedpd.base.errors import FedpdError
+from fedpd.base.errors import TheoryWarning as TheoryWarning
 
 
 def refuse(name: str, value: Any, rule: str, remedy: str) -> NoReturn:

@@ -1,5 +1,7 @@
 """Progress: one event for bars, loggers and callbacks, and what listens to it."""
 
+from __future__ import annotations
+
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence

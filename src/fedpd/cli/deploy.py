@@ -1,7 +1,4 @@
-"""The commands that have to do with Flower: a federation on this machine, and an app to run on it.
-
-What needs Flower is imported when a command runs: `fedpd` works without it.
-"""
+"""The commands for Flower: a federation on this machine, and an app to run on it."""
 
 import shlex
 import shutil
@@ -9,41 +6,48 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from fedpd.base.checks import FedpdError
+from fedpd.base.extras import extra
 
-console = Console()
-
-Dir = Annotated[Path, typer.Option("--dir", help="The federation's folder: keys, settings, states, logs.")]
+Dir = Annotated[Path, typer.Option("--dir", help="The federation's folder: keys, settings, states and logs.")]
 FEDERATION = Path("runs/federation")
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
     for name, command in (("new-app", new_app), ("up", up), ("down", down)):
         app.command(name=name)(command)
 
 
 def new_app(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder; its name is the app's.")],
-    framework: Annotated[str, typer.Option(help="What the model is written in: jax, torch or numpy.")] = "jax",
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder. Its name becomes the app's name.")],
+    framework: Annotated[str, typer.Option(help="The framework of the model: jax, torch or numpy.")] = "jax",
 ) -> None:
-    """Write a complete Flower app: FedPD on toy data, to run in Flower's simulation and on a real federation."""
-    _need("flwr", "flower")
+    """Write a Flower app that trains with FedPD.
+
+    The app is complete, with toy data. It runs in Flower's simulation and on a real federation.
+    """
+    with extra("flower", "fedpd new-app"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import show_lines
     from fedpd.flower.local.new_app import new_app as write
 
     for path in write(folder, framework):
-        console.print(Text(str(path)), soft_wrap=True)
-    console.print(Text(f"How to run it: {folder / 'README.md'}"), soft_wrap=True)
+        show_lines(str(path))
+    show_lines(f"How to run it: {folder / 'README.md'}")
 
 
 def up(
-    agents: Annotated[int, typer.Option(help="How many SuperNodes.")] = 4,
+    agents: Annotated[int, typer.Option(help="The number of SuperNodes.")] = 4,
     folder: Dir = FEDERATION,
 ) -> None:
-    """Start a Flower federation on this machine: a SuperLink and SuperNodes, with TLS and node authentication."""
-    _need("flwr", "flower")
+    """Start a Flower federation on this machine.
+
+    It has one SuperLink and one SuperNode per agent, with TLS and node authentication.
+    """
+    with extra("flower", "fedpd up"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import console, show_lines
     from fedpd.flower import local
     from fedpd.flower.local import programs
 
@@ -59,21 +63,19 @@ def up(
         f"End it:  {ending}",
         f"Logs: {federation.folder / 'logs'}",
     )
-    console.print(Text("\n".join(lines)), soft_wrap=True)
+    show_lines("\n".join(lines))
 
 
 def down(folder: Dir = FEDERATION) -> None:
-    """End the federation that `fedpd up` has started, and nothing else. Keys and agents' states stay in its folder."""
-    _need("psutil", "flower")
+    """End the federation that `fedpd up` started.
+
+    It ends nothing else. The keys and the agents' states stay in the federation's folder.
+    """
+    with extra("flower", "fedpd down"):
+        import psutil as _  # noqa: F401
+    from fedpd.cli.terminal import console, show_lines
     from fedpd.flower import local
 
     with console.status("ending"):
         ended = local.down(folder)
-    console.print(Text(f"Ended: {', '.join(ended)}." if ended else "Nothing was running."), soft_wrap=True)
-
-
-def _need(module: str, extra: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec(module) is None:
-        raise FedpdError(f"{module} is needed here and is not installed. pip install 'fedpd[{extra}]'.")
+    show_lines(f"Ended: {', '.join(ended)}." if ended else "Nothing was running.")

@@ -76,12 +76,14 @@ class Variant(NamedTuple):
         rule: Returns the method for a problem.
         guarantee: Its proved cost and the assumptions.
         only_models: Whether agents send only models, as in the computation-then-aggregation protocol (CTA).
+        summary: How it differs from the card's first variant, in a few words.
     """
 
     label: str
     rule: Rule
     guarantee: Guarantee
     only_models: bool = True
+    summary: str = ""
 
 
 class Card(NamedTuple):
@@ -89,6 +91,7 @@ class Card(NamedTuple):
 
     Attributes:
         title: The method's name.
+        summary: What the method does, in a few words.
         family: The group of similar methods that it belongs to.
         reference: Its paper.
         variants: The method with its default settings.
@@ -99,6 +102,7 @@ class Card(NamedTuple):
     """
 
     title: str
+    summary: str
     family: Family
     reference: Reference
     variants: tuple[Variant, ...]

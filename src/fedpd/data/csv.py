@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from numpy.typing import DTypeLike
-from pyarrow import csv as arrow_csv
 
 from fedpd.base.checks import refuse
 from fedpd.data.federated import Federated
@@ -48,7 +46,7 @@ def csv(
     chosen = [features] if isinstance(features, str) else features  # x is (n, k) for one column too
     return load_table(
         Path(path),
-        csv_format(client, split, delimiter),
+        table_format(client, split, delimiter),
         Columns(client, chosen, label, split),
         shape=None,
         classes=classes,
@@ -58,18 +56,21 @@ def csv(
     )
 
 
-def csv_format(client: str | None, split: str | None, delimiter: str = ",") -> Format:
+def table_format(client: str | None, split: str | None, delimiter: str = ",") -> Format:
     """Return how CSV files are read; the columns of clients and splits are texts."""
     if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()):
         refuse("delimiter", delimiter, "must be one ASCII character", 'Give e.g. ";"')
-    parse = arrow_csv.ParseOptions(delimiter=delimiter)
-    texts = {column: pa.string() for column in (client, split) if column is not None}
 
     def names(file: Path) -> list[str]:
-        return arrow_csv.open_csv(file, parse_options=parse).schema.names
+        from pyarrow import csv
+
+        return csv.open_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter)).schema.names
 
     def read(file: Path, columns: list[str]) -> Any:
-        convert = arrow_csv.ConvertOptions(include_columns=columns, column_types=texts, strings_can_be_null=True)
-        return arrow_csv.read_csv(file, parse_options=parse, convert_options=convert)
+        from pyarrow import csv, string
+
+        texts = {column: string() for column in (client, split) if column is not None}
+        convert = csv.ConvertOptions(include_columns=columns, column_types=texts, strings_can_be_null=True)
+        return csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter), convert_options=convert)
 
     return Format("CSV", ".csv", names, read)

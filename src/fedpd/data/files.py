@@ -1,13 +1,13 @@
 """Data files by their name alone: LEAF's json, Parquet or CSV."""
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
+from fedpd import data
 from fedpd.base.checks import FedpdError
-from fedpd.data.csv import csv, csv_format
 from fedpd.data.federated import Federated
-from fedpd.data.leaf import leaf
-from fedpd.data.parquet import PARQUET, parquet
-from fedpd.data.tables import Features, column_names
+from fedpd.data.tables import Features, Format, column_names
 
 USUAL = ("image", "x", "features", "pixels", "text")  # what a column of features is usually called
 
@@ -33,15 +33,23 @@ def load(
     if not path.exists():
         raise FedpdError(f"{path} does not exist. Give a LEAF json file or folder, a Parquet file or a CSV file.")
     suffixes = {path.suffix} if path.is_file() else {file.suffix for file in path.iterdir()}
-    if not suffixes & {".parquet", ".csv"}:
-        return leaf(path)
-    read, form = (parquet, PARQUET) if ".parquet" in suffixes else (csv, csv_format(client, split))
+    found = [(read, form) for read, form in _tables(client, split) if form.suffix in suffixes]
+    if not found:
+        return data.leaf(path)
+    read, form = found[0]
     columns = column_names(path, form)
     if client is None:
         raise FedpdError(f"{path}: --client is missing, the column with the client's name. It has: {columns}.")
     if split is None and "split" in columns:
         split = "split"
     return read(path, client=client, features=_features(features, columns), label=label, split=split)
+
+
+def _tables(client: str | None, split: str | None) -> list[tuple[Callable[..., Federated], Format]]:
+    """Return the loaders of tables, and the formats that they read."""
+    modules = {name: import_module(f"fedpd.data.{name}") for name in data.LOADERS}
+    tables = {name: module for name, module in modules.items() if hasattr(module, "table_format")}
+    return [(getattr(data, name), module.table_format(client, split)) for name, module in tables.items()]
 
 
 def _features(named: str | None, columns: list[str]) -> Features:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, nearest, refuse
+from fedpd.base.extras import extra
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
-from fedpd.data.extra import import_extra
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.labels import Classes
 
@@ -51,7 +51,9 @@ def hub(
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.
     """
-    datasets = import_extra("datasets")
+    with extra("data", "data.hub"):
+        import datasets
+
     loaded = _load(datasets, str(source), config, revision, cache)
     parts = _parts(datasets, loaded, split, str(source))
 

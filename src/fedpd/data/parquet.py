@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from numpy.typing import DTypeLike
 
 from fedpd.data.arrow import Shape
@@ -43,7 +42,7 @@ def parquet(
     """
     return load_table(
         Path(path),
-        PARQUET,
+        table_format(client, split),
         Columns(client, features, label, split),
         shape=shape,
         classes=classes,
@@ -53,9 +52,18 @@ def parquet(
     )
 
 
-def _read(file: Path, columns: list[str]) -> Any:
-    with pq.ParquetFile(file) as opened:
-        return opened.read(columns=columns)
+def table_format(client: str | None, split: str | None) -> Format:
+    """Return how Parquet files are read; their columns have types of their own."""
 
+    def names(file: Path) -> list[str]:
+        import pyarrow.parquet as pq
 
-PARQUET = Format("Parquet", ".parquet", lambda file: pq.read_schema(file).names, _read)
+        return pq.read_schema(file).names
+
+    def read(file: Path, columns: list[str]) -> Any:
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(file) as opened:
+            return opened.read(columns=columns)
+
+    return Format("Parquet", ".parquet", names, read)

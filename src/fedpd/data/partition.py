@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.data.extra import import_extra
+from fedpd.base.extras import extra
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.labels import Classes
 
@@ -56,7 +56,9 @@ def partition(
 
 def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> Any:
     """Return the table that the partitioner divides: row numbers, labels and the further columns."""
-    datasets = import_extra("datasets")
+    with extra("data", "data.partition"):
+        import datasets
+
     taken = {ROW, "label"} & set(columns)
     if taken:
         refuse("columns", sorted(taken), "are names of columns that are there already", "Call them otherwise")
@@ -69,8 +71,10 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
 
 def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:
     """Return {agent: the row numbers of its samples}."""
-    kind = import_extra("flwr_datasets.partitioner").Partitioner
-    if not isinstance(partitioner, kind):
+    with extra("data", "data.partition"):
+        from flwr_datasets.partitioner import Partitioner
+
+    if not isinstance(partitioner, Partitioner):
         rule = "must be one of flwr_datasets.partitioner"
         refuse("partitioner", type(partitioner).__name__, rule, "Give e.g. IidPartitioner(num_partitions=10)")
     if partitioner.is_dataset_assigned():

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.extras import extra
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.labels import Classes
@@ -115,6 +114,9 @@ def _read(file: Path, form: Format, columns: list[str]) -> Any:
 
 def _readable(file: Path, form: Format, read: Callable[[], Any]) -> Any:
     """Return what `read` reads, or refuse the file with a sentence."""
+    with extra("tables", f"Reading {form.title}"):
+        import pyarrow as pa
+
     try:
         return read()
     except (pa.ArrowException, OSError) as error:
@@ -124,6 +126,8 @@ def _readable(file: Path, form: Format, read: Callable[[], Any]) -> Any:
 
 def _concatenated(path: Path, tables: list[Any]) -> Any:
     """Return all tables as one."""
+    import pyarrow as pa
+
     try:
         table = pa.concat_tables(tables)
     except pa.ArrowInvalid as error:
@@ -136,6 +140,9 @@ def _concatenated(path: Path, tables: list[Any]) -> Any:
 
 def _split(table: Any, split: str, path: Path) -> dict[str, Any]:
     """Return the rows of "train" and of "test"."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     kind = table[split].type
     column = table[split].cast(kind.value_type) if isinstance(kind, pa.DictionaryType) else table[split]
     others = set(pc.unique(column).to_pylist()) - {"train", "test"}

@@ -5,11 +5,9 @@ Row 0 is the start. `fedpd.engine.columns` says what each column is. On disk it 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedpd.base.atomic import replace_file
 from fedpd.engine.columns import COLUMNS, column_of
@@ -17,6 +15,7 @@ from fedpd.engine.costs import Costs
 
 History = dict[str, np.ndarray]
 Totals = dict[str, int]  # the costs so far, {} at the start
+MAGIC = b"PAR1"  # how a Parquet file begins and ends
 
 
 def start_row(**measured: float) -> History:
@@ -60,23 +59,49 @@ def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
 
 def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> None:
     """All histories of an experiment in one file, by (label, seed)."""
-    tables = []
-    for (label, seed), history in histories.items():
-        rows = len(history["round"])
-        names = {"label": pa.array([label] * rows, pa.string()), "seed": pa.array([seed] * rows, pa.int64())}
-        tables.append(pa.table(names | history))
+    from arro3.core import Array, DataType, Table  # a simulation in memory does not need it
+    from arro3.io import write_parquet as write
+
+    rows = [len(history["round"]) for history in histories.values()]
+    labels = [label for (label, _), count in zip(histories, rows, strict=True) for _ in range(count)]
+    seeds = np.repeat(np.array([seed for _, seed in histories], np.int64), rows)
+    columns: dict[str, Any] = {"label": Array(labels, type=DataType.utf8()), "seed": Array.from_numpy(seeds)}
+    for name in dict.fromkeys(name for history in histories.values() for name in history):
+        columns[name] = Array.from_numpy(np.concatenate([history[name] for history in histories.values()]))
     with replace_file(path) as file:
-        pq.write_table(pa.concat_tables(tables), file)
+        write(Table.from_pydict(columns), file, compression="snappy")
 
 
 def read_parquet(path: Path) -> dict[tuple[str, int], History]:
-    table = pq.read_table(path)
+    """Return all histories of an experiment by (label, seed), each value as it was written, bit for bit.
+
+    Raises:
+        OSError: The file is not Parquet, or a part of it is missing.
+    """
+    table = _read_table(path)
     labels, seeds = table["label"].to_pylist(), table["seed"].to_pylist()
     columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("label", "seed")}
     rows: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(zip(labels, seeds, strict=True)):
         rows.setdefault(key, []).append(row)
     return {key: {name: column[chosen] for name, column in columns.items()} for key, chosen in rows.items()}
+
+
+def _read_table(path: Path) -> Any:
+    """Return an Arrow table, or raise an OSError for whatever is wrong with the file."""
+    from arro3.io import read_parquet as read
+
+    content = path.read_bytes()
+    if len(content) < 12 or not content.startswith(MAGIC) or not content.endswith(MAGIC):
+        raise OSError("it is not Parquet, or its end is missing")
+    try:
+        return read(path).read_all()
+    except Exception as error:  # Arrow raises what its many readers raise
+        raise OSError(str(error)) from None
+    except BaseException as error:  # arro3 answers a damaged footer with a panic, which is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        raise OSError("it is damaged") from None
 
 
 def first_row(values: np.ndarray, target: float, better: Literal["less", "more"] = "less") -> int | None:

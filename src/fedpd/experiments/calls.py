@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import tomlkit
 
 from fedpd import algorithms, data, oracles, regularizers, schedules
 from fedpd.base.checks import FedpdError, nearest, refuse
@@ -124,6 +123,8 @@ def _value(key: str, value: Any) -> Any:
 
 def toml_text(table: Table) -> str:
     """Return the lines of a table, with tables inside it on lines of their own key."""
+    import tomlkit  # only a command that writes a file needs it
+
     document = tomlkit.document()
     for key, value in table.items():
         document.add(key, _item(value))
@@ -131,6 +132,8 @@ def toml_text(table: Table) -> str:
 
 
 def _item(value: Any) -> Any:
+    import tomlkit
+
     if not isinstance(value, Mapping):
         return tomlkit.item(value)
     inline = tomlkit.inline_table()

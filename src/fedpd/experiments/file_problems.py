@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import flax.linen as nn
 import numpy as np
 
 from fedpd import data as datasets
 from fedpd import problems
 from fedpd.base.checks import at_least, choice, count, refuse
+from fedpd.base.lazy import LazyMapping
 from fedpd.core import UNKNOWN, Problem
 from fedpd.data import Federated
-from fedpd.problems import networks
 
 Functions = Mapping[str, Callable[..., Any]]
 DATA: Functions = {
@@ -25,12 +24,7 @@ DATA: Functions = {
     "strong": datasets.strongly_noniid,
     "strong_program": datasets.program_strongly_noniid,
 }
-NETWORKS: Functions = {
-    "MLP": networks.MLP,
-    "SmallCNN": networks.SmallCNN,
-    "LeafCNN": networks.LeafCNN,
-    "GRU": networks.GRU,
-}
+NETWORKS: Functions = LazyMapping("fedpd.problems.networks", ("MLP", "SmallCNN", "LeafCNN", "GRU"))  # they need flax
 LOADED = (
     'Give a loader, e.g. data = { name = "parquet", ... }, or a function of your own, data = { name = "module:load" }'
 )
@@ -127,7 +121,7 @@ def _network(
     if isinstance(model, str):
         choice("model", model, NETWORKS)
         model = NETWORKS[model](classes=len(data.classes))
-    elif isinstance(model, type) and issubclass(model, nn.Module):
+    elif isinstance(model, type):
         refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
     return problems.network(model, data, seed=seed, l2=l2)
 

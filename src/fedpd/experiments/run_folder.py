@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from pyarrow import ArrowException
 
 from fedpd.base import checkpoint
 from fedpd.base.atomic import replace_file
@@ -149,7 +148,7 @@ def read_histories(folder: Path) -> dict[tuple[str, int], History]:
     path = folder / HISTORY
     try:
         return read_parquet(path) if path.exists() else {}
-    except (ArrowException, OSError, LookupError) as error:
+    except (OSError, LookupError) as error:
         raise FedpdError(f"{path} cannot be read ({error}). Write it again: fedpd resume {folder}.") from None
 
 

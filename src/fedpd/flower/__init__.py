@@ -11,10 +11,10 @@ Each folder imports only from the folders before it in this list:
 importing `fedpd.flower` does not import PyTorch.
 """
 
-try:
+from fedpd.base.extras import extra
+
+with extra("flower", "fedpd.flower"):
     import flwr as _  # noqa: F401
-except ImportError as error:
-    raise ImportError(f"fedpd.flower needs Flower ({error}). Install it: pip install 'fedpd[flower]'.") from None
 
 from fedpd.flower.carry.directory import FederationError
 from fedpd.flower.carry.inprocess import InProcessGrid

@@ -4,15 +4,13 @@ import inspect
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.errors import InvalidRngError
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fedpd.base.checks import FedpdError, below, refuse
 from fedpd.base.devices import use_cores
+from fedpd.base.extras import extra
 from fedpd.core import Array, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.classification import Normalisation, classification
@@ -59,6 +57,9 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
 
 def _arguments(module: Any) -> dict[str, Any]:
     """Return {"train": True} if the module's __call__ takes it, else {}; other arguments must have defaults."""
+    with extra("networks", "problems.network"):
+        import flax.linen as nn
+
     if not isinstance(module, nn.Module):
         remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
         refuse("module", type(module).__name__, "must be a flax.linen module", remedy)
@@ -72,6 +73,9 @@ def _arguments(module: Any) -> dict[str, Any]:
 
 def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -> tuple[Tree, dict[Any, float]]:
     """Return the module's variables, and the momentum of each batch normalisation by its path."""
+    import flax.linen as nn
+    from flax.errors import InvalidRngError
+
     momenta: dict[Any, float] = {}
 
     def note(function: Any, arguments: Any, named: Any, context: Any) -> Any:
@@ -93,6 +97,8 @@ def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -
 
 def _momenta(statistics: Tree, momenta: dict[Any, float]) -> Tree:
     """Return the momentum of every statistic, in the structure of the statistics."""
+    from flax.traverse_util import flatten_dict, unflatten_dict
+
     kept = {}
     for path in flatten_dict(statistics):
         if path[:-1] not in momenta:

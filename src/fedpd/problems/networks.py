@@ -6,12 +6,15 @@ character numbers.
 
 from collections.abc import Sequence
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedpd.base.extras import extra
 from fedpd.core import Array
+
+with extra("networks", "fedpd.problems.networks"):
+    import flax.linen as nn
 
 FEW = 4  # a batch with at most this many rows is multiplied row by row or part by part
 LARGE = 2**20  # a kernel with at least this many numbers is split by rows

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rich import box
 from rich.table import Table
+from rich.text import Text
 from tree_math import Vector
 
 from fedpd import problems
-from fedpd.algorithms import variants
+from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
@@ -63,9 +65,32 @@ LEGEND = (
     "strongly convex, BG bounded gradients. rounds, local updates, samples: O(.) until ||grad f||^2 <= e, M samples."
 )
 
+SHORT_LEGEND = (
+    "function: the name in fedpd.algorithms and in experiment files. up, down: what an agent sends and receives in a "
+    "round, in multiples of the model (PR-SPIDER: in a round with full gradients). Memory, assumptions and guarantees: "
+    "fedpd methods --wide."
+)
+
+
+def short_table() -> Table:
+    """Return a table that fits 80 columns: what each method does and sends, one row per method."""
+    table = Table(box=box.SIMPLE_HEAD, caption=SHORT_LEGEND, caption_justify="left", padding=(0, 1, 0, 0))
+    for heading in ("method", "function", "what it does", "up", "down"):
+        table.add_column(heading, justify="right" if heading in ("up", "down") else "left")
+    examples, family = dict(example_methods()), ""
+    for name, card in cards().items():
+        if card.family != family:
+            family = card.family
+            table.add_section()
+            table.add_row("", "", Text(family, style="bold"))
+        for variant in card.variants:
+            sizes = measure_sizes(examples[variant.label])
+            table.add_row(variant.label, name, variant.summary or card.summary, f"{sizes.up:g}", f"{sizes.down:g}")
+    return table
+
 
 def methods_table() -> Table:
-    """Return the table for a terminal, one row per method."""
+    """Return the wide table for a terminal, one row per method."""
     table = Table(title="Methods", caption=LEGEND, title_justify="left", caption_justify="left")
     for number, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="right" if 1 <= number <= 4 else "left", no_wrap=number == 0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, positive
-from fedpd.base.optional import import_optional
+from fedpd.base.extras import extra
 from fedpd.base.versions import versions
 from fedpd.core import Problem
 from fedpd.engine.views.entries import Entry
@@ -93,7 +93,9 @@ def page_of(
 
 
 def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], target: float | None, name: str) -> Page:
-    get_plotlyjs = import_optional("plotly.offline", "a page of HTML").get_plotlyjs
+    with extra("report", "The report page"):
+        from plotly.offline import get_plotlyjs
+
     if target is not None:
         positive("target", target, "Give a stationarity, e.g. 1e-10")
     entries = [entry for record in records for entry in record.entries]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpd.base.optional import import_optional
+from fedpd.base.extras import extra
 from fedpd.engine.views.entries import Measured
 
 Frame = Any  # a pandas.DataFrame
@@ -28,4 +28,7 @@ def table_frame(rows: Sequence[Mapping[str, Any]]) -> Frame:
 
 
 def _pandas() -> Any:
-    return import_optional("pandas", "a frame")
+    with extra("frames", "A frame"):
+        import pandas
+
+    return pandas

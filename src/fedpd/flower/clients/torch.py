@@ -16,14 +16,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset, default_collate
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.extras import extra
 from fedpd.core import Array, Tree
 from fedpd.flower.clients.external import external
 from fedpd.flower.method.agent import Local
+
+with extra("torch", "fedpd.flower.torch"):
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset, default_collate
 
 PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
 CHUNK = 256  # samples that a full gradient takes at a time, if the loader has no batch size

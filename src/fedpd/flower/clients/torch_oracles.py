@@ -12,16 +12,19 @@ from typing import Any, NamedTuple, ParamSpec
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
-from torch import Tensor
 from tree_math import Vector
 
 from fedpd.base.checks import count, positive, refuse
+from fedpd.base.extras import extra
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
 from fedpd.core.sampling import Draw, uniform
 from fedpd.flower.clients.external import call_back
 from fedpd.flower.clients.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
+
+with extra("torch", "fedpd.flower.torch_oracles"):
+    import torch
+    from torch import Tensor
 
 P = ParamSpec("P")
 Tensors = dict[str, Tensor]

@@ -1,0 +1,92 @@
+"""Run an experiment for the command line: bars while it runs, then a table, a figure, and where everything is."""
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import typer
+from rich.text import Text
+
+from fedpd import theory
+from fedpd.algorithms import variants
+from fedpd.base.bars import terminal_bars
+from fedpd.base.checks import choice, count, positive
+from fedpd.cli.terminal import console, say, show_lines
+from fedpd.experiments import calls, experiment, run_folder, runner
+from fedpd.experiments.experiment import Experiment
+
+
+def comparison(rounds: int, data: str, seeds: int, methods: str, target: float) -> Experiment:
+    """Return the experiment of `fedpd compare`, after a check of its options."""
+    count("--rounds", rounds, "Give the rounds of each method, e.g. 600")
+    count("--seeds", seeds, "Give the number of seeds, e.g. 5")
+    choice("--data", data, calls.DATA)
+    choice("--methods", methods, ("paper", "all"))
+    positive("--target", target, "Give a stationarity, e.g. 1e-10")
+    template = Template(files("fedpd.cli").joinpath("compare.toml").read_text(encoding="utf-8"))
+    text = template.substitute(data=data, rounds=rounds, seeds=list(range(seeds)))
+    if methods == "all":
+        problem = calls.build_problem(tomllib.loads(text)["problem"])
+        text = text.partition("[[algorithm]]")[0] + _all_methods(theory.smoothness(problem), problem.agents)
+    return experiment.parse(text)
+
+
+def _all_methods(L: float, agents: int) -> str:
+    """Return every method with steps by its own rule, as tables of an experiment file."""
+    made = {label: variant.rule(L, agents, 1.0) for label, variant in variants().items()}
+    tables = [{"label": label} | calls.table_of(algorithm.spec) for label, algorithm in made.items()]
+    return "\n\n".join(f"[[algorithm]]\n{calls.toml_text(table)}" for table in tables) + "\n"
+
+
+def start(plan: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
+    """Make the run folder of an experiment, and run it."""
+    run_folder.create(folder, plan.text, overwrite=overwrite, beside=plan.beside if plan.code else None)
+    execute(plan, folder, target)
+
+
+def execute(plan: Experiment, folder: Path, target: float | None = None) -> None:
+    """Run the methods that are not finished, and show the results of all.
+
+    Args:
+        plan: The experiment.
+        folder: Its run folder.
+        target: The stationarity for which the costs are shown; None shows no costs.
+    """
+    problem = plan.problem
+    say(
+        f"{problem.name}: {problem.agents} agents, {problem.samples:,} samples, {problem.dimension:,} parameters, "
+        f"{'float64' if problem.double else 'float32'}; {len(plan.methods)} methods, {plan.settings.rounds} rounds"
+    )
+    try:
+        results = _with_bars(plan, folder)
+    except KeyboardInterrupt:
+        show_lines(f"Interrupted. Resume it: fedpd resume {folder}")
+        raise typer.Exit(130) from None
+    for result in results:
+        for outcome in result.runs:
+            if outcome.diverged is not None:
+                say(Text.assemble((result.label, "yellow"), ": ", outcome.diverged.message))
+    _show(results, plan, folder, target)
+
+
+def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
+    """Run the methods, with one bar per method."""
+    labels = [method.label for method in plan.methods]
+    with terminal_bars(console, labels, plan.settings.rounds) as listen:
+        return runner.run(plan, folder, listen)
+
+
+def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: float | None) -> None:
+    """Print the tables, save the figures, and print their paths."""
+    from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
+
+    console.print(comparison_table(results))
+    if target is not None:
+        console.print(target_table(results, target))
+    problem = plan.problem
+    title = f"{problem.name.replace('_', ' ')}, {problem.agents} agents"
+    paths = save_figure(comparison_figure(results, title), folder, "comparison")
+    if all("test_accuracy" in run.history for result in results for run in result.runs):
+        paths = save_figure(comparison_figure(results, title, "test_accuracy"), folder, "accuracy")
+    show_lines(f"Figure: {paths[0]}\nHistories: {folder / run_folder.HISTORY}\nAs a page: fedpd report {folder}")

@@ -1,0 +1,74 @@
+"""The commands that show results and methods: report, watch and methods."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (report, watch, methods):
+        app.command()(command)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, finished or not.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write. Default: RUN/report.html, or ./report.html.", show_default=False),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="The stationarity that the page shows first.", show_default=False)
+    ] = None,
+    figures: Annotated[
+        list[str] | None, typer.Option(help="Also write figures for a paper: pdf, svg or png.", show_default=False)
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Also write the histories and costs as CSV.")] = False,
+) -> None:
+    """Write a page with the results of runs.
+
+    The page shows curves, the costs to reach any target, the problem, and how to repeat the runs. It opens without a
+    network.
+    """
+    from fedpd.cli.terminal import console, say, show_lines
+    from fedpd.report import write_report
+
+    with console.status("writing the report"):
+        written = write_report(runs, out, target=target, figures=figures or (), csv=csv)
+    say(written.finding)
+    for path in (written.page, *written.others):
+        show_lines(f"Saved: {path}")
+
+
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of a run that is running, or finished.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
+    every: Annotated[float, typer.Option(help="Refresh interval in seconds.")] = 1.0,
+) -> None:
+    """Show the curves of a run while it is running.
+
+    fedpd reads the run's checkpoints. Ctrl-C ends the view, not the run.
+    """
+    from fedpd.base.checks import positive
+    from fedpd.cli.terminal import console
+    from fedpd.report.watch import watch as show
+
+    show(run, console, once=once, every=positive("--every", every, "Give seconds, e.g. 1"))
+
+
+def methods(
+    wide: Annotated[bool, typer.Option("--wide", help="Also show what each keeps, assumes and guarantees.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the wide table as Markdown.")] = False,
+) -> None:
+    """List the methods and what they send.
+
+    The wide table needs a terminal of 120 columns or more.
+    """
+    from fedpd.cli.terminal import console
+    from fedpd.report.methods import methods_markdown, methods_table, short_table
+
+    if markdown:
+        typer.echo(methods_markdown(), nl=False)
+    else:
+        console.print(methods_table() if wide else short_table())

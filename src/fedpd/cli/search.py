@@ -1,0 +1,142 @@
+"""The commands that search and check: advise, tune and reproduce."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpd.cli.arguments import Out, Overwrite, Source
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (advise, tune, reproduce):
+        app.command()(command)
+
+
+def advise(
+    problem: Source = "strong",
+    epsilon: Annotated[float, typer.Option(help="The target for ||grad f||^2.")] = 1e-6,
+    floor: Annotated[
+        float | None, typer.Option(help="A lower bound of f, if losses can be negative.", show_default=False)
+    ] = None,
+    pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries the recommended setting.")] = 100,
+    out: Annotated[Path | None, typer.Option(help="Save the experiment file here.", show_default=False)] = None,
+) -> None:
+    """Recommend the settings of FedPD for a problem.
+
+    fedpd measures how smooth the problem is (L) and how much the agents differ (delta). It recommends eta, the local
+    step size, the local steps Q and the skip probability p, gives the reasons, and tries the setting.
+    """
+    from fedpd.cli.terminal import console, say, show_lines, steps, write
+    from fedpd.experiments import calls, experiment
+    from fedpd.experiments.own_code import blamed
+    from fedpd.report import advice as report
+    from fedpd.search.advise import advise as find
+
+    setting = experiment.find_problem(problem, say)
+    with blamed(setting.code):
+        built = calls.build_problem(setting.problem, setting.find)
+        with steps() as display:
+            advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display, **setting.run)
+    console.print(report.constants_table(advice), report.settings_table(advice))
+    for note in report.advice_notes(advice):
+        say(f"- {note}")
+    tables = [one.table for one in (advice.recommended, advice.guaranteed)]
+    text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": pilot, **setting.run}, tables)
+    show_lines(f"\nThe experiment file (fedpd run FILE):\n\n{text}")
+    if out is not None:
+        write(out, text)
+
+
+def tune(
+    problem: Source = "strong",
+    target: Annotated[
+        float | None,
+        typer.Option(help="The value to reach with the fewest communications.", show_default=False),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="T, the rounds of each try.")] = 200,
+    methods: Annotated[
+        str, typer.Option(help="Names from fedpd methods, separated by commas, or all.", show_default=False)
+    ] = "",
+    seeds: Annotated[int, typer.Option(help="The number of seeds. All of them must reach the target.")] = 1,
+    criterion: Annotated[
+        str, typer.Option(help="The quantity that has to reach the target, e.g. test_accuracy.")
+    ] = "stationarity",
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Find the best step size of each method.
+
+    The best step size reaches the target with the fewest communications. fedpd prints a table, and saves a figure of
+    the sensitivity and an experiment file with the tuned methods.
+    """
+    from fedpd.algorithms import variants
+    from fedpd.base.checks import count
+    from fedpd.cli.terminal import console, new_folder, say, show_lines, steps
+    from fedpd.experiments import calls, experiment, run_folder
+    from fedpd.experiments.own_code import blamed
+    from fedpd.report import advice as report
+    from fedpd.report import save_figure
+    from fedpd.search.tune import target_of, usable
+    from fedpd.search.tune import tune as find
+
+    count("--seeds", seeds, "Give the number of seeds, e.g. 3")
+    setting = experiment.find_problem(problem, say)
+    names = [name.strip() for name in methods.split(",") if name.strip()] or None
+    if methods == "all":
+        names = usable(variants(), setting.run.get("participation", 1.0))
+    with blamed(setting.code):
+        built = calls.build_problem(setting.problem, setting.find)
+        goal = target_of(criterion, target)
+        options = {"target": goal, "rounds": rounds, "seeds": range(seeds), "criterion": criterion, **setting.run}
+        with steps() as display:
+            tuned = find(built, methods=names, progress=display, **options)
+    console.print(report.tuning_table(tuned, goal))
+    folder, tables = out or new_folder("tune"), [one.table for one in tuned]
+    text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": rounds, **setting.run}, tables)
+    run_folder.create(folder, text, overwrite=overwrite, beside=setting.beside if setting.code else None)
+    if any(one.reached for one in tuned):
+        paths = save_figure(report.sensitivity_figure(tuned, goal, rounds), folder, "sensitivity")
+        show_lines(f"Figure: {paths[0]}")
+    else:
+        say(f"No method reached {criterion} {goal:g} in {rounds} rounds. Give more --rounds or an easier --target.")
+    show_lines(f"Tuned experiment: fedpd run {folder / run_folder.EXPERIMENT}")
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None, typer.Argument(metavar="[ITEM]...", help="Items of --list. Default: all.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the items and exit.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder. Existing results are kept and continued.")] = Path(
+        "runs/reproduce"
+    ),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="FEMNIST for Figures 3 to 5: LEAF, or Parquet by writer.", show_default=False),
+    ] = None,
+) -> None:
+    """Check the figures, tables and claims of the paper.
+
+    fedpd measures each of them and gives a verdict: reproduced, corrected, or not.
+    """
+    from fedpd.cli.terminal import console, show_lines, steps
+    from fedpd.reproduce.command import listing, wanted_items
+    from fedpd.reproduce.command import reproduce as measure
+    from fedpd.reproduce.written import checks_table, rows_table, verdict_table
+
+    if show:
+        console.print(listing())
+        return
+    wanted_items(items or ())
+    try:
+        with steps() as display:
+            found = measure(items or (), out=out, data=data, on_progress=display)
+    except KeyboardInterrupt:
+        show_lines(f"Interrupted. The same command resumes the work in {out}")
+        raise typer.Exit(130) from None
+    for item in found:
+        console.print(checks_table(item), *([rows_table(item)] if item.table else []))
+    console.print(verdict_table(found))
+    show_lines(f"Reasons and figures: {out / 'reproduction.md'}")

@@ -1,0 +1,68 @@
+"""What importing costs: which packages each use of fedpd loads, and the time beside the packages that it needs."""
+
+import subprocess
+import sys
+import time
+from statistics import median
+
+import pytest
+
+import fedpd
+
+EXTRAS = ("datasets", "flax", "flwr", "mlflow", "pandas", "plotly", "pyarrow", "tensorboard", "torch")
+HEAVY = ("arro3", "matplotlib", "rich", *EXTRAS)
+SIMULATION = """
+import fedpd
+problem = fedpd.problems.random_quadratic(agents=2, dimension=2)
+oracle = fedpd.oracles.gd(step=0.1, iterations=1)
+fedpd.simulate(fedpd.algorithms.fedpd(eta=0.1, oracle=oracle), problem, rounds=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "absent"),
+    [
+        ("import fedpd; dir(fedpd)", ("jax", "numpy", *HEAVY)),
+        ("import fedpd.cli", ("jax", "numpy", *HEAVY)),
+        ("import fedpd\nfor name in fedpd.__all__: getattr(fedpd, name)", HEAVY),
+        (
+            "import fedpd.experiments.runner; from fedpd.report import comparison_table",
+            ("arro3", "matplotlib", *EXTRAS),
+        ),
+        (SIMULATION, HEAVY),
+    ],
+)
+def test_it_does_not_import_what_it_does_not_use(program: str, absent: tuple[str, ...]) -> None:
+    check = f"{program}\nimport sys\nprint(*sorted(set({absent!r}) & sys.modules.keys()))"
+    assert subprocess.check_output([sys.executable, "-c", check], text=True).split() == []
+
+
+def seconds(program: str, *arguments: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def ratio(program: str, *arguments: str, than: str) -> float:
+    """Return the time of a program in multiples of another's: the median of three ratios, taken in turns."""
+    seconds(program, *arguments)  # the first time, Python may compile files
+    return median(seconds(program, *arguments) / seconds(than) for _ in range(3))
+
+
+def test_importing_fedpd_takes_no_longer_than_what_it_needs() -> None:
+    assert ratio("import fedpd", than="import jax, optax") <= 1.15
+
+
+def test_the_help_comes_soon() -> None:
+    assert ratio("from fedpd.cli import main; main()", "--help", than="import typer, rich") <= 2.5
+
+
+def test_every_public_name_is_found() -> None:
+    assert set(fedpd.__all__) <= set(dir(fedpd))
+    for name in fedpd.__all__:
+        assert getattr(fedpd, name) is not None
+    names: dict[str, object] = {}
+    exec("from fedpd import *", names)
+    assert set(fedpd.__all__) <= names.keys()
+    with pytest.raises(AttributeError, match="module 'fedpd' has no attribute 'simulat'"):
+        fedpd.simulat  # noqa: B018
