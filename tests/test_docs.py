@@ -181,6 +181,7 @@ PROGRAMS = [
             "networks/batch_norm.md",
             "networks/large.md",
             "report.md",
+            "results.md",
             "theory/fedavg.md",
             "theory/lower_bound.md",
             "theory/skipping.md",
