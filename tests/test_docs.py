@@ -182,6 +182,7 @@ PROGRAMS = [
             "networks/large.md",
             "report.md",
             "results.md",
+            "search.md",
             "theory/fedavg.md",
             "theory/lower_bound.md",
             "theory/skipping.md",
