@@ -167,6 +167,7 @@ PROGRAMS = [
     "data.md",
     "data/sources.md",
     "data/rules.md",
+    "data/scaling.md",
     "theory/constants.md",
     "theory/rates.md",
     "theory/skipping_proofs.md",
