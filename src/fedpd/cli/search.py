@@ -53,7 +53,7 @@ def tune(
     problem: Source = "strong",
     target: Annotated[
         float | None,
-        typer.Option(help="The value to reach with the fewest communications.", show_default=False),
+        typer.Option(help="The value to reach. Default for the stationarity: 1e-10.", show_default=False),
     ] = None,
     rounds: Annotated[int, typer.Option(help="T, the rounds of each try.")] = 200,
     methods: Annotated[

@@ -19,7 +19,7 @@ def load(folder: str | Path, *, like: Tree | None = None) -> Any:
     """Return the result that a folder holds, without running any code of the folder's.
 
     Args:
-        folder: A folder that `save` wrote, or the run folder of `fedpd run`, `fedpd compare` or `fedpd tune`.
+        folder: A folder that `save` wrote, or the run folder of `fedpd run` or `fedpd compare`.
         like: A model of the same structure, e.g. `problem.start`. It is needed only where the model is a pytree of
             classes that a file cannot describe, such as a module of a neural network; the sentence says so.
 

@@ -137,8 +137,8 @@ def entries_of(results: Results) -> list[Entry]:
     """Return the runs by label of anything that figures, tables and pages take.
 
     Args:
-        results: A run, an ensemble, a sweep, a dict of them by label, a folder, or a list of folders. A folder is one
-            that `save` or `fedpd run` wrote.
+        results: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
+            folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
 
     Raises:
         FedpdError: There are no runs, or it is none of these.

@@ -20,8 +20,8 @@ def softmax_regression(data: Federated, *, l2: float = 0.0) -> Problem:
     max_i ||[A_i, 1]||^2/(2 n_i) + l2.
 
     Args:
-        data: Features of any shape are flattened to D numbers; uint8 becomes [0, 1]. Scale features that differ widely
-            in size first: gradient methods need many more rounds otherwise.
+        data: Features of any shape are flattened to D numbers; uint8 becomes [0, 1]. Call `data.standardise`
+            first if features differ widely in size: gradient methods need many more rounds otherwise.
         l2: The weight of the squared norm.
 
     Returns:

@@ -1,7 +1,7 @@
 """Report runs in tables, figures and pages.
 
 report.page(runs, problem) returns a page, and report.figure(runs) a figure; a notebook shows both by itself.
-They take a run, an ensemble, a sweep, a dict of them by label, a folder, or a list of folders.
+They take a run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or folders.
 report.write_report(folders) writes the page of run folders, as `fedpd report` does.
 """
 

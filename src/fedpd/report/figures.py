@@ -35,8 +35,8 @@ def figure(
     """Draw a quantity against what it cost, one curve per method; a band spans the seeds.
 
     Args:
-        results: A run, an ensemble, a sweep, a dict of them by label, a folder, or a list of folders. A folder is one
-            that `save` or `fedpd run` wrote.
+        results: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
+            folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
         against: "communications", "round", "samples", "bytes" or "seconds", or several of them, one panel each.
         title: The title; "" is the label where there is only one.

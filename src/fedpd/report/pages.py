@@ -59,8 +59,8 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
     """Return the report of runs as a page of HTML.
 
     Args:
-        runs: A run, an ensemble, a sweep, a dict of them by label, a folder, or a list of folders. A folder is one
-            that `save` or `fedpd run` wrote.
+        runs: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
+            folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
         problem: The problem that they ran on, to show its constants and how much its agents differ; a run folder
             knows its own.
         target: The stationarity at which the slider stands at first; None is 1e-10 if a method reached it, and the
