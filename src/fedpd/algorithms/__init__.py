@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedpd.core.card import FAMILIES, Card, Variant
 
-if TYPE_CHECKING:  # written by make format, for editors; the loop below imports the methods at run time
+if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.a_fedpd import a_fedpd as a_fedpd
     from fedpd.algorithms.admm import admm as admm
     from fedpd.algorithms.cola import cola as cola
