@@ -130,7 +130,7 @@ CARD = Card(
     equations_checked=(
         "The stopping rule, sigma, the penalty's rule with 5 and 2, and the server's step with memory agree with two "
         "public programs for the paper (tj-jmy/FedADMM-InSa-main, which has another sign of the multiplier, and a "
-        "MATLAB reproduction); not compared with the paper itself. The program updates the penalty before the server uses it, "
-        "and so does this file."
+        "MATLAB reproduction); not compared with the paper itself. The program updates the penalty before "
+        "the server uses it, and so does this file."
     ),
 )

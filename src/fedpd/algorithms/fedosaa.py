@@ -133,7 +133,7 @@ CARD = Card(
     ),
     equations_checked=(
         "The abstract confirms one Anderson step after local steps of FedSVRG or SCAFFOLD, and that it approximates "
-        "the Newton-GMRES direction. The form of the step (from w_0, with type-II weights) follows from that; it was not "
-        "compared with the paper's own equations."
+        "the Newton-GMRES direction. The form of the step (from w_0, with type-II weights) follows from that; it was "
+        "not compared with the paper's own equations."
     ),
 )
