@@ -12,7 +12,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers docs clean
+.PHONY: demo test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers bench-suite docs clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -60,6 +60,11 @@ bench: .venv/installed
 
 bench-peers: .venv/installed
 	$(BIN)/python -m benchmarks.peers
+
+# Hours; interrupt it at any time, and run it again to continue. SUITE="--budgets 0" is the part with nothing tuned.
+SUITE ?= --budgets 0 --budgets 8 --budgets 64
+bench-suite: .venv/installed
+	$(BIN)/fedpd benchmark $(SUITE)
 
 docs: .venv/installed-docs
 	# Most of the time is compilation. No --quiet: it would hide warnings from --strict too.

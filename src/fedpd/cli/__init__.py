@@ -24,7 +24,7 @@ from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, choice, count, positive
 from fedpd.base.progress import Event, StepFunction, bars, show_event
-from fedpd.cli import deploy
+from fedpd.cli import benchmark, deploy
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.calls import toml_text
 from fedpd.experiments.experiment import Experiment
@@ -39,6 +39,7 @@ console = Console()
 data_app = typer.Typer(no_args_is_help=True, help="Federated data in files.")
 app.add_typer(data_app, name="data")
 deploy.register(app)
+benchmark.register(app)
 
 Out = Annotated[Path | None, typer.Option(help="The run's folder; by default a new one under runs/.")]
 Source = Annotated[
