@@ -87,6 +87,7 @@ ROWS = {
     "acc_s_dane": row("acc_s_dane", {"rho": 1.0, "oracle": GD}, {"mu": -1}, 3, 2),
     "fedosaa": row("fedosaa", {"step": 0.2, "iterations": 1}, {"base": "x"}, 2, 2),
     "fedosaa-scaffold": row("fedosaa", {"step": 0.2, "iterations": 1, "base": "scaffold"}, {"cut": 0}, 2, 2),
+    "five_gcs": row("five_gcs", {"step": 0.2, "tau": 2.0, "oracle": GD}, {"tau": 0}),
     "fedadmm_insa": row(
         "fedadmm_insa", {"beta": 1.0, "smoothness": 2.0, "convexity": 0.1}, {"convexity": 0}, steady=False
     ),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.fedosaa import fedosaa as fedosaa
     from fedpd.algorithms.fedpd import fedpd as fedpd
     from fedpd.algorithms.fedprox import fedprox as fedprox
+    from fedpd.algorithms.five_gcs import five_gcs as five_gcs
     from fedpd.algorithms.giant import giant as giant
     from fedpd.algorithms.gradient_descent import gradient_descent as gradient_descent
     from fedpd.algorithms.lag import lag as lag
