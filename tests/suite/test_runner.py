@@ -46,6 +46,12 @@ def test_costs_are_those_until_the_target(tmp_path: Path) -> None:
     assert cell.stationarity < 1e-20
 
 
+def test_only_what_the_server_holds_counts(tmp_path: Path) -> None:
+    """One local step solves this problem on average, but nobody knows before the agents communicate."""
+    (cell,) = run_suite(tmp_path / "cells.jsonl", methods=["ProxSkip p=0.8"], problems=[EASY], rounds=40)
+    assert cell.communications >= 1
+
+
 def test_a_run_continues_where_it_was_interrupted(tmp_path: Path) -> None:
     file, methods = tmp_path / "cells.jsonl", ["Gradient descent", "Nesterov"]
     (first,) = run_suite(file, methods=methods[:1], problems=[EASY], rounds=4)

@@ -8,9 +8,11 @@
 
 H is the L-BFGS matrix of the last m = `memory` pairs. The first step has the length `first`. A point that is refused
 has cost a communication. A pair counts only if `<s, y> > 1e-10 ||s|| ||y||`, so that d is a descent direction for
-non-convex f too. All memory is at the server. Agents send a gradient and one number (not CTA), the server sends z. It
-needs all agents in every communication, since pairs of different agents' gradients say nothing. Differences from the
-paper: it backtracks until f decreases enough (Armijo), where the paper asks for the Wolfe conditions.
+non-convex f too. All memory is at the server, so that it may be large: on the suite's unscaled ridge regression 5, 10,
+20 and 40 pairs take more than 2000, 827, 98 and 59 communications to 1e-10. Agents send a gradient and one number (not
+CTA), the server sends z. It needs all agents in every communication, since pairs of different agents' gradients say
+nothing. Differences from the paper: it backtracks until f decreases enough (Armijo), where the paper asks for the Wolfe
+conditions.
 """
 
 from typing import NamedTuple
@@ -31,9 +33,9 @@ class Server(NamedTuple):
 
 
 @specified
-def lbfgs(*, memory: int = 10, first: float = 1.0) -> Algorithm:
+def lbfgs(*, memory: int = 20, first: float = 1.0) -> Algorithm:
     """Return L-BFGS with m = `memory` pairs and a first step of length `first`."""
-    count("memory", memory, "Give the number of pairs that are kept, e.g. 10")
+    count("memory", memory, "Give the number of pairs that are kept, e.g. 20")
     positive("first", first, "The length of the first step, e.g. 1")
 
     def start(x: Vector) -> Server:

@@ -2,7 +2,8 @@
 
 A cell is a problem, a method and a tuning budget. Its costs are those until ||grad f||^2 has come down to 1e-10 of the
 start's: communications, models that an agent sends and receives, and gradients of all samples. Each cost is the least
-over the tries of the budget, so that a method is tuned for what it is judged by.
+over the tries of the budget, so that a method is tuned for what it is judged by. Only rounds that ended in a
+communication count: in others, nobody holds the mean of the agents' models at which f is measured.
 """
 
 import json
@@ -184,7 +185,8 @@ def _least(runs: Iterable[Run], problem: Problem, start: float | None = None) ->
         relative = history["stationarity"] / first
         finite = relative[np.isfinite(relative)]
         least[3] = min(least[3], finite.min()) if len(finite) else least[3]
-        row = first_row(relative, TARGET)
+        held = np.where(history["communicated"] | (history["round"] == 0), relative, math.inf)
+        row = first_row(held, TARGET)
         if row is not None:
             sent = (history["bytes_up"][row] + history["bytes_down"][row]) / (problem.agents * _bytes(problem))
             spent = (history["communications"][row], sent, history["samples"][row] / problem.samples)
