@@ -12,6 +12,9 @@ from fedpd.suite.profiles import finding, profile_figure, table_markdown
 from fedpd.suite.registry import PROBLEMS
 from fedpd.suite.runner import COSTS, Cell
 
+HEADINGS = ("problem", "N", "d", "samples", "convex", "cond.", "diff.", "f*", "data")
+CAPTION = "cond.: condition number of the mean Hessian H at the minimum; diff.: max ||H_i - H||/||H|| there."
+
 
 class Written(NamedTuple):
     """What was written.
@@ -44,18 +47,25 @@ def write_results(cells: Sequence[Cell], budgets: Sequence[int], folder: Path) -
     return Written(findings, files)
 
 
-def list_problems() -> Table:
-    """Return a table of the problems and what is known of them, for a terminal."""
-    table = Table(title="Problems of the suite", title_justify="left", caption_justify="left")
-    table.caption = "cond.: condition number of the mean Hessian H at the minimum; diff.: max ||H_i - H||/||H|| there."
-    for heading in ("problem", "N", "d", "samples", "convex", "cond.", "diff.", "f*", "data"):
-        left = heading in ("problem", "data", "convex")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "problem")
+def problem_rows() -> list[tuple[str, ...]]:
+    """Return the cells of the list of problems, in the order of `HEADINGS`."""
     facts = known()
+    rows: list[tuple[str, ...]] = []
     for name, entry in PROBLEMS.items():
         fact = facts[name]
+        sizes = (str(fact.agents), str(fact.dimension), str(fact.samples))
         condition = "-" if np.isinf(fact.condition) else f"{fact.condition:.2g}"
-        numbers = (str(fact.agents), str(fact.dimension), str(fact.samples))
-        convex = "yes" if entry.convex else "no"
-        table.add_row(name, *numbers, convex, condition, f"{fact.dissimilarity:.1g}", f"{fact.value:.4g}", entry.source)
+        numbers = (condition, f"{fact.dissimilarity:.1g}", f"{fact.value:.4g}")
+        rows.append((name, *sizes, "yes" if entry.convex else "no", *numbers, entry.source))
+    return rows
+
+
+def list_problems() -> Table:
+    """Return a table of the problems and what is known of them, for a terminal."""
+    table = Table(title="Problems of the suite", title_justify="left", caption_justify="left", caption=CAPTION)
+    for heading in HEADINGS:
+        left = heading in ("problem", "data", "convex")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading == "problem")
+    for row in problem_rows():
+        table.add_row(*row)
     return table
