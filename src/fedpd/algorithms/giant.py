@@ -4,11 +4,11 @@
     p_i = (H_i + damping I)^-1 g by Q = `iterations` conjugate gradient steps,  p = mean p_i      second exchange
     x   = x - t p,  t the first of 1, 1/4, ..., 4^-9 with mean f_i(x - t p) <= f(x) - t <g, p>/10     third exchange
 
-H_i is the Hessian of f_i at x. The third exchange takes no model: agents send eleven values of f_i, the server sends t.
-A direction without positive curvature ends an agent's conjugate gradient steps. A product with H_i counts as one
-gradient of all samples; values of f_i do not count as gradients. It needs all agents. Not CTA: gradients and directions
-are sent. Differences from the paper: `damping`, since an agent's own Hessian may be singular (0 is the paper's); if no
-t decreases f enough, the smallest is taken. The mean of inverses is not the inverse of the mean: where Hessians differ,
+H_i is the Hessian of f_i at x. In the third exchange agents send eleven values of f_i instead of a model. A direction
+without positive curvature ends an agent's conjugate gradient steps. A product with H_i counts as one gradient of all
+samples; values of f_i do not count as gradients. It needs all agents. Not CTA: gradients and directions are sent.
+Differences from the paper: `damping`, since an agent's own Hessian may be singular (0 is the paper's); if no t
+decreases f enough, the smallest is taken. The mean of inverses is not the inverse of the mean: where Hessians differ,
 directions stay off.
 """
 
@@ -36,6 +36,7 @@ class Agent(NamedTuple):
 
 
 class Server(NamedTuple):
+    x: Vector
     g: Vector
     p: Vector
 
@@ -50,7 +51,7 @@ def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
         return Agent(x, 0 * x, 0 * x, jnp.zeros(LENGTHS + 1))
 
     def start(x: Vector) -> Server:
-        return Server(0 * x, 0 * x)
+        return Server(x, 0 * x, 0 * x)
 
     def differentiate(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
@@ -75,14 +76,12 @@ def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
     def direction_mean(server: Server, p: Vector, share: Any) -> tuple[Server, Vector]:
         return server._replace(p=p), p
 
-    def choose_length(server: Server, values: Array, share: Any) -> tuple[Server, Array]:
+    def move(server: Server, values: Array, share: Any) -> tuple[Server, Vector]:
         lengths = 4.0 ** -jnp.arange(LENGTHS)
         enough = values[1:] <= values[0] - DECREASE * lengths * (server.g @ server.p)
         first = jnp.argmax(enough)  # the first that is enough
-        return server, jnp.where(enough.any(), lengths[first], lengths[-1])
-
-    def move(agent: Agent, length: Array) -> Agent:
-        return agent._replace(x=agent.x - length * agent.mean)
+        x = server.x - jnp.where(enough.any(), lengths[first], lengths[-1]) * server.p
+        return server._replace(x=x), x
 
     def keep(agent: Agent, mean: Vector) -> Agent:
         return agent._replace(mean=mean)
@@ -90,7 +89,7 @@ def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
     exchanges = (
         Exchange(differentiate, lambda agent: agent.own, gradient_mean, keep),
         Exchange(invert, lambda agent: agent.own, direction_mean, keep),
-        Exchange(search, lambda agent: agent.values, choose_length, move),
+        Exchange(search, lambda agent: agent.values, move, lambda agent, x: agent._replace(x=x)),
     )
     return Algorithm("giant", init, start, exchanges, lambda agent: agent.x, away=Away(everyone=True))
 

@@ -5,10 +5,11 @@
             until ||H p + grad f(x)|| <= min(1/2, forcing sqrt(||grad f(x)||/||grad f(x^0)||)) ||grad f(x)||,
             d has no positive curvature, or after Q = `iterations` products
 
-One exchange per round: a round is either an outer or an inner one, and each is a communication with one model each way
-(and a number), whatever for. A direction without positive curvature ends the inner iteration at its last p, or at -grad
-f(x) if it is the first. A product H_i d counts as one gradient of all samples: a difference of gradients would give it
-for that. It needs all agents in every communication. Not CTA: gradients and products are sent.
+One exchange per round: a round is either an outer or an inner one, and each is a communication. Agents send one model
+and a number; the server sends z and d, since the newest message has to say all that an agent needs. A direction without
+positive curvature ends the inner iteration at its last p, or at -grad f(x) if it is the first. A product H_i d counts
+as one gradient of all samples: a difference of gradients would give it for that. It needs all agents in every
+communication. Not CTA: gradients and products are sent.
 """
 
 from typing import Any, NamedTuple
@@ -43,8 +44,9 @@ class Server(NamedTuple):
 
 
 class Question(NamedTuple):
+    x: Vector
+    d: Vector
     inner: Array
-    vector: Vector  # the point to evaluate, or the direction d
 
 
 @specified
@@ -95,11 +97,10 @@ def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Algorithm:
     def aggregate(server: Server, mean: tuple[Array, Vector], share: Any) -> tuple[Server, Question]:
         value, reply = mean
         server = choose(server.inner, multiplied(server, reply), evaluated(server, value, reply))
-        return server, Question(server.inner, choose(server.inner, server.d, server.trial.point))
+        return server, Question(server.trial.point, server.d, server.inner)
 
     def receive(agent: Agent, question: Question) -> Agent:
-        inner, vector = question
-        return agent._replace(x=choose(inner, agent.x, vector), d=choose(inner, vector, agent.d), inner=inner)
+        return agent._replace(x=question.x, d=question.d, inner=question.inner)
 
     exchange = Exchange(local, lambda agent: (agent.value, agent.reply), aggregate, receive)
     return Algorithm("newton_cg", init, start, (exchange,), model=lambda agent: agent.x, away=Away(everyone=True))
