@@ -3,10 +3,21 @@
 import numpy as np
 import pytest
 
-from fedpd import algorithms, oracles, problems, simulate
+from fedpd import algorithms, oracles, problems, simulate, sweep
 
 L, MU = 1.0, 0.2
 PROBLEM = problems.random_quadratic(5, 4, smoothness=L, convexity=MU, seed=3)
+
+
+def test_steps_can_be_swept() -> None:
+    """The start does not depend on the step, as `sweep` needs it."""
+    found = sweep(
+        lambda step: algorithms.five_gcs(step=step, tau=1.0, oracle=oracles.gd(0.5, 4), mu=0.1),
+        PROBLEM,
+        {"step": [0.2, 0.4]},
+        rounds=30,
+    )
+    assert found.runs[0][0].history["stationarity"][0] == found.runs[1][0].history["stationarity"][0]
 
 
 def test_two_rounds_by_hand() -> None:

@@ -115,6 +115,21 @@ def test_the_command_writes_tables_and_figures(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "cells.jsonl").read_text().splitlines()[0]) == {"target": 1e-10, "rounds": 4}
 
 
+def test_ctrl_c_leaves_a_run_that_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> list[Run]:
+        raise KeyboardInterrupt
+
+    arguments = ["benchmark", "--problems", EASY, "--rounds", "4", "--out", str(tmp_path), "--methods"]
+    assert CliRunner().invoke(app, [*arguments, "Gradient descent"]).exit_code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("fedpd.suite.runner.run_specs", interrupted)
+        result = CliRunner().invoke(app, [*arguments, "Nesterov"])
+    assert result.exit_code == 130
+    assert "the same command continues" in " ".join(result.output.split())
+    assert [cell.method for cell in read_cells(tmp_path / "cells.jsonl")] == ["Gradient descent"]
+    assert CliRunner().invoke(app, [*arguments, "Nesterov"]).exit_code == 0
+
+
 def test_the_command_lists_the_problems() -> None:
     result = CliRunner().invoke(app, ["benchmark", "--list"])
     assert result.exit_code == 0

@@ -5,11 +5,11 @@
     u_i+ = grad f_i(y_i) - mu y_i
     x   = v - step mean_S (u_i+ - u_i),   u = u + (|S|/N) mean_S (u_i+ - u_i)
 
-u_i is an estimate of the gradient of f_i without its strongly convex part, 0 at the start. Agents that are away keep
-u_i, so that it converges to the true minimiser at any participation. Agents send u_i+ - u_i (not CTA), the server sends
-v: one model each way; v is the model of a run. mu is the strong convexity of the f_i, 0 where it is not known. One more
-gradient than the oracle takes is counted. The paper's f is a mean too, but its u_i are 1/N of these, and its tau is 1/N
-of this one.
+u_i is an estimate of the gradient of f_i without its strongly convex part, 0 at the start, and v begins at x^0. Agents
+that are away keep u_i, so that it converges to the true minimiser at any participation. Agents send u_i+ - u_i (not
+CTA), the server sends v: one model each way; v is the model of a run. mu is the strong convexity of the f_i, 0 where it
+is not known. One more gradient than the oracle takes is counted. The paper's f is a mean too, but its u_i are 1/N of
+these, and its tau is 1/N of this one.
 """
 
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ def five_gcs(*, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Alg
     at_least("mu", mu, 0, "mu is the strong convexity of the f_i; 0 where it is not known")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x / (1 + step * mu), 0 * x, 0 * x, oracle.init(f, x))
+        return Agent(x, 0 * x, 0 * x, oracle.init(f, x))
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         phi = Subproblem(f, -1.0 * agent.u - tau * agent.v, tau - mu)
@@ -79,7 +79,7 @@ def five_gcs(*, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Alg
     return Algorithm(
         "five_gcs",
         init=init,
-        server=lambda x: Server(x, 0 * x),
+        server=lambda x: Server((1 + step * mu) * x, 0 * x),
         exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
         model=lambda agent: agent.v,
     )
