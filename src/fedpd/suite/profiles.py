@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from fedpd.report.figures import COLOURS, DASHES
 from fedpd.suite.runner import COSTS, Cell
@@ -70,9 +70,9 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
             style = {"color": COLOURS[rank % len(COLOURS)], "linestyle": DASHES[rank % len(DASHES)]}
             axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=1.6, **style)
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}"))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"factor to the least {words}")
+        axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"{words}: factor to the least")
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel(f"share of {len(problems)} problems within the factor")
     handles, labels = figure.axes[0].get_legend_handles_labels()

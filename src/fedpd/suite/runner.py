@@ -28,7 +28,7 @@ from fedpd.suite.tries import BUDGETS, run_specs, specs_within
 TARGET = 1e-10  # of the start's ||grad f||^2
 COSTS = {
     "communications": "communications",
-    "vectors": "models sent and received by an agent",
+    "vectors": "models sent and received",
     "gradients": "gradients of all samples",
 }
 STAGES = (256, 1024)  # rounds: a second run only where no try reached the target in the first
