@@ -104,7 +104,7 @@ CARD = Card(
         Variant(
             "Acc-S-DANE",
             lambda L, agents, scale: acc_s_dane(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("SC, Hessians that differ by D: sqrt(D/mu) log(1/e)", "sqrt(D/mu) log(1/e)"),
+            Guarantee("SC, Hessians that differ by D", "sqrt(D/mu) log(1/e)"),
             only_models=False,
         ),
     ),

@@ -54,7 +54,7 @@ CARD = Card(
         Variant(
             "DANE",
             lambda L, agents, scale: dane(mu=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("SC quadratics with similar Hessians: log(1/e)", "log(1/e)"),
+            Guarantee("SC quadratics with similar Hessians", "log(1/e)"),
             only_models=False,
         ),
     ),

@@ -74,7 +74,7 @@ CARD = Card(
         Variant(
             "L-BFGS",
             lambda L, agents, scale: lbfgs(first=scale),
-            Guarantee("SC", "linear: log(1/e)", "log(1/e)", "M log(1/e)"),
+            Guarantee("SC", "log(1/e)", "log(1/e)", "M log(1/e)"),
             only_models=False,
         ),
     ),

@@ -86,7 +86,7 @@ CARD = Card(
         Variant(
             "S-DANE",
             lambda L, agents, scale: s_dane(rho=L / scale, oracle=solver(L, L / scale)),
-            Guarantee("SC, Hessians that differ by D: (D/mu) log(1/e)", "(D/mu) log(1/e)"),
+            Guarantee("SC, Hessians that differ by D", "(D/mu) log(1/e)"),
             only_models=False,
         ),
     ),
