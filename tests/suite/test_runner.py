@@ -1,6 +1,7 @@
 """The suite's runner: budgets, costs, resuming, profiles, and the command."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,14 @@ def test_a_solver_takes_part(tmp_path: Path) -> None:
     assert cell.communications == 1
     start = simulate(algorithms.gradient_descent(step=1.0), make(EASY), rounds=1).history["stationarity"][0]
     assert targets == [pytest.approx(1e-10 * start)]
+
+
+def test_missing_data_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(FedpdError, match=r"pip install 'fedpd\[bench\]', or choose problems that are generated"):
+        run_suite(tmp_path / "cells.jsonl", methods=["Gradient descent"], problems=[EASY, "softmax-wine"], rounds=4)
+    assert not (tmp_path / "cells.jsonl").exists()
 
 
 def test_methods_with_a_floor_or_noise_are_left_out() -> None:

@@ -23,6 +23,7 @@ from fedpd.core import Problem
 from fedpd.engine.history import first_row
 from fedpd.engine.run import Run
 from fedpd.suite.registry import PROBLEMS, make
+from fedpd.suite.tables import bundled_module
 from fedpd.suite.tries import BUDGETS, run_specs, specs_within
 
 TARGET = 1e-10  # of the start's ||grad f||^2
@@ -106,6 +107,8 @@ def run_suite(
         choice("problems", name, PROBLEMS)
     for budget in budgets:
         choice("budgets", str(budget), map(str, BUDGETS))
+    if any(PROBLEMS[name].bundled for name in names):
+        bundled_module()  # refuse now, not after hours
     count("rounds", rounds, "Give the rounds of a run, at most, e.g. 1024")
     known = {(cell.problem, cell.method, cell.budget): cell for cell in _open(file, rounds)}
     wanted = [(name, label, budget) for name in names for budget in sorted(set(budgets)) for label in labels]

@@ -16,6 +16,21 @@ class Table(NamedTuple):
     y: np.ndarray
 
 
+def bundled_module() -> Any:
+    """Return scikit-learn's module of data sets.
+
+    Raises:
+        FedpdError: scikit-learn cannot be imported.
+    """
+    try:
+        return import_module("sklearn.datasets")
+    except ImportError as error:
+        raise FedpdError(
+            f"most problems of the suite use data of scikit-learn, which cannot be imported: {error}. "
+            "pip install 'fedpd[bench]', or choose problems that are generated."
+        ) from None
+
+
 def bundled(name: str, **options: Any) -> Table:
     """Return one of the data sets that scikit-learn brings along, as it is.
 
@@ -26,14 +41,7 @@ def bundled(name: str, **options: Any) -> Table:
     Raises:
         FedpdError: scikit-learn cannot be imported.
     """
-    try:
-        datasets = import_module("sklearn.datasets")
-    except ImportError as error:
-        raise FedpdError(
-            f"the data set {name!r} is part of scikit-learn, which cannot be imported: {error}. "
-            "pip install 'fedpd[bench]'."
-        ) from None
-    found = getattr(datasets, f"load_{name}")(**options)
+    found = getattr(bundled_module(), f"load_{name}")(**options)
     return Table(np.asarray(found.data, float), np.asarray(found.target))
 
 
