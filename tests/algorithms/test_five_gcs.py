@@ -41,4 +41,4 @@ def test_two_rounds_by_hand() -> None:
 def test_it_converges_to_the_minimiser_with_agents_away(participation: float) -> None:
     algorithm = algorithms.five_gcs(step=0.5, tau=1.0, oracle=oracles.gd(0.5, 8))
     run = simulate(algorithm, PROBLEM, rounds=400, participation=participation)
-    np.testing.assert_allclose(run.model, PROBLEM.answer.minimiser, atol=1e-8)
+    np.testing.assert_allclose(run.model, np.asarray(PROBLEM.answer.minimiser), atol=1e-8)
