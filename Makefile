@@ -13,7 +13,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers docs clean
+.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers bench-suite docs clean
 
 # What a simulation needs. Three lines keep it below 600 MB. Python compiles what it imports, so pip does not compile
 # every file (90 MB less after a demo). strip, where there is one, removes the symbol table of jaxlib, which only
@@ -76,6 +76,11 @@ bench: .venv/installed
 
 bench-peers: .venv/installed
 	$(BIN)/python -m benchmarks.peers
+
+# Hours; interrupt it at any time, and run it again to continue. SUITE="--budgets 0" is the part with nothing tuned.
+SUITE ?= --budgets 0 --budgets 8 --budgets 64
+bench-suite: .venv/installed
+	$(BIN)/fedpd benchmark $(SUITE)
 
 docs: .venv/installed-docs
 	# Most of the time is compilation. No --quiet: it would hide warnings from --strict too.

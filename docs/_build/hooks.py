@@ -10,6 +10,7 @@ Pages say where with a line of their own:
     <!-- columns -->       the columns of a history; `<!-- columns: accuracy -->` only those that record= asks for by that
                            word
     <!-- loaders -->       the functions that read or generate federated data
+    <!-- problems -->      the problems of the suite
     <!-- commands -->      the help of every command
 """
 
@@ -79,6 +80,7 @@ def fill_in(markdown: str, name: str) -> str:
         r"facts(?:: (\d))?": lambda found: method_pages.describe(name, int(found[1] or 1)),
         r"columns(?:: (\w+))?": lambda found: lists.table_columns(found[1]),
         r"loaders": lambda found: lists.describe_loaders(),
+        r"problems": lambda found: lists.table_problems(),
         r"commands": lambda found: command_help.describe_commands(),
     }
     for directive, fill in fillings.items():

@@ -1,7 +1,8 @@
-"""Lists that the site makes from the code: the columns of a history, and the loaders of data."""
+"""Lists that the site makes from the code: the columns of a history, the loaders of data, and the suite's problems."""
 
 from fedpd import data
 from fedpd.engine.columns import COLUMNS, FEDERATED, RECORDABLE, Column
+from fedpd.suite.report import HEADINGS, problem_rows
 
 
 def table_columns(group: str | None) -> str:
@@ -20,3 +21,9 @@ def _table(columns: tuple[Column, ...] | list[Column]) -> str:
 def describe_loaders() -> str:
     """Return the references of the functions that read or generate federated data."""
     return "\n\n".join(f"::: fedpd.data.{name}.{name}" for name in data.LOADERS)
+
+
+def table_problems() -> str:
+    """Return a table of the problems of the suite and what is known of them."""
+    lines = [HEADINGS, ["---"] * len(HEADINGS), *problem_rows()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

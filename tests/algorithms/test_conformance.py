@@ -76,6 +76,21 @@ ROWS = {
     "proxskip": row("proxskip", {"step": 0.3, "p": 0.5}, {"p": 1.0}),
     "fedlin": row("fedlin", {"step": 0.2, "iterations": 3}, {"step": float("inf")}, 2, 2),
     "stem": row("stem", STEPS | {"a": 0.1}, {"a": 1.5}, 2, 2),
+    "gradient_descent": row("gradient_descent", {"step": 0.2}, {"step": 0}),
+    "nesterov": row("nesterov", {"step": 0.2}, {"step": -1}),
+    "barzilai_borwein": row("barzilai_borwein", {}, {"window": 0}, steady=False),
+    "lbfgs": row("lbfgs", {"memory": 4}, {"memory": 0}, steady=False),
+    "newton_cg": row("newton_cg", {}, {"iterations": 0}, steady=False),
+    "giant": row("giant", {"iterations": 3, "damping": 1.0}, {"damping": -1}, steady=False),
+    "dane": row("dane", {"mu": 1.0, "oracle": GD}, {"eta": 0}, 2, 2),
+    "s_dane": row("s_dane", {"rho": 1.0, "oracle": GD}, {"rho": 0}, 2, 2),
+    "acc_s_dane": row("acc_s_dane", {"rho": 1.0, "oracle": GD}, {"mu": -1}, 3, 2),
+    "fedosaa": row("fedosaa", {"step": 0.2, "iterations": 1}, {"base": "x"}, 2, 2),
+    "fedosaa-scaffold": row("fedosaa", {"step": 0.2, "iterations": 1, "base": "scaffold"}, {"cut": 0}, 2, 2),
+    "five_gcs": row("five_gcs", {"step": 0.2, "tau": 2.0, "oracle": GD}, {"tau": 0}),
+    "fedadmm_insa": row(
+        "fedadmm_insa", {"beta": 1.0, "smoothness": 2.0, "convexity": 0.1}, {"convexity": 0}, steady=False
+    ),
 }
 every_method = pytest.mark.parametrize("name", ROWS)
 

@@ -12,24 +12,36 @@ from fedpd.core.card import FAMILIES, Card, Variant
 
 if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.a_fedpd import a_fedpd as a_fedpd
+    from fedpd.algorithms.acc_s_dane import acc_s_dane as acc_s_dane
     from fedpd.algorithms.admm import admm as admm
+    from fedpd.algorithms.barzilai_borwein import barzilai_borwein as barzilai_borwein
     from fedpd.algorithms.cola import cola as cola
     from fedpd.algorithms.coop_sgd import coop_sgd as coop_sgd
+    from fedpd.algorithms.dane import dane as dane
     from fedpd.algorithms.f_svrg import f_svrg as f_svrg
     from fedpd.algorithms.fedadmm import fedadmm as fedadmm
+    from fedpd.algorithms.fedadmm_insa import fedadmm_insa as fedadmm_insa
     from fedpd.algorithms.fedavg import fedavg as fedavg
     from fedpd.algorithms.feddane import feddane as feddane
     from fedpd.algorithms.feddr import feddr as feddr
     from fedpd.algorithms.feddyn import feddyn as feddyn
     from fedpd.algorithms.fedlin import fedlin as fedlin
+    from fedpd.algorithms.fedosaa import fedosaa as fedosaa
     from fedpd.algorithms.fedpd import fedpd as fedpd
     from fedpd.algorithms.fedprox import fedprox as fedprox
+    from fedpd.algorithms.five_gcs import five_gcs as five_gcs
+    from fedpd.algorithms.giant import giant as giant
+    from fedpd.algorithms.gradient_descent import gradient_descent as gradient_descent
     from fedpd.algorithms.lag import lag as lag
+    from fedpd.algorithms.lbfgs import lbfgs as lbfgs
     from fedpd.algorithms.local_gd import local_gd as local_gd
     from fedpd.algorithms.mpr_sgd import mpr_sgd as mpr_sgd
+    from fedpd.algorithms.nesterov import nesterov as nesterov
+    from fedpd.algorithms.newton_cg import newton_cg as newton_cg
     from fedpd.algorithms.pr_spider import pr_spider as pr_spider
     from fedpd.algorithms.proxskip import proxskip as proxskip
     from fedpd.algorithms.ri_sgd import ri_sgd as ri_sgd
+    from fedpd.algorithms.s_dane import s_dane as s_dane
     from fedpd.algorithms.scaffold import scaffold as scaffold
     from fedpd.algorithms.stem import stem as stem
     from fedpd.algorithms.vrl_sgd import vrl_sgd as vrl_sgd

@@ -14,7 +14,7 @@ import typer
 
 from fedpd import __version__
 from fedpd.base.errors import FedpdError
-from fedpd.cli import data, deploy, experiments, results, search
+from fedpd.cli import benchmark, data, deploy, experiments, results, search
 from fedpd.cli.arguments import PlainList
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ results.register(app)
 search.register(app)
 data.register(app)
 deploy.register(app)
+benchmark.register(app)
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,7 +6,14 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from fedpd.base.spec import Spec
 from fedpd.core.algorithm import Algorithm
 
-Family = Literal["primal-dual", "averaging", "corrected gradients", "lazy communication"]
+Family = Literal[
+    "primal-dual",
+    "averaging",
+    "corrected gradients",
+    "lazy communication",
+    "steps at the server",
+    "Newton-type",
+]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 # A parameter of this name means the same in every method, unless its card says otherwise.

@@ -178,7 +178,8 @@ def make_plan(
         algorithm = algorithm.away.partial
     if who is not None and algorithm.away.everyone:
         rule = "needs all agents in every communication"
-        refuse("algorithm", algorithm.description, rule, 'Leave participation at 1, or use drift="corrected-exact"')
+        remedy = 'Leave participation at 1; FedPD takes it with drift="corrected-exact"'
+        refuse("algorithm", algorithm.description, rule, remedy)
     _check_mixing(algorithm, problem.agents, who is not None)
     _check_batch(algorithm, problem)
     _warn_beyond_theory(algorithm, problem)

@@ -1,0 +1,20 @@
+"""The problems of fedpd's suite."""
+
+from typing import Any
+
+from benchopt import BaseDataset
+
+from fedpd.suite import PROBLEMS
+from fedpd.suite.answers import known
+from fedpd.suite.federation import Federation
+from fedpd.suite.registry import make
+
+
+class Dataset(BaseDataset):
+    name = "fedpd suite"
+    requirements = ["pip::fedpd[bench]"]
+    parameters = {"problem": list(PROBLEMS)}
+    test_parameters = {"problem": ["quadratic-identity"]}
+
+    def get_data(self) -> dict[str, Any]:
+        return {"federation": Federation(make(self.problem)), "value": known()[self.problem].value}

@@ -1,0 +1,95 @@
+"""Functions that methods share in which agents only evaluate f_i at the server's point, and the server does the rest.
+
+    agents   send f_i(x) and grad f_i(x): one gradient per communication
+    server   makes the next point x from their means, and sends it
+
+The server of a line search tries points: `Trial` says where it stands, and a point that does not decrease f enough
+costs a communication like any other. The model of a run is the newest point that agents hold, tried or accepted.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.core import Algorithm, Array, Away, Exchange, InitServer, Key, LocalObjective, Work
+
+DECREASE = 1e-4  # the share of the decrease promised by the slope that a step must keep (Armijo)
+
+Step = Callable[[Any, Array, Vector], tuple[Any, Vector]]  # (server, f(x), grad f(x)) -> (server, next x)
+
+
+class Agent(NamedTuple):
+    x: Vector  # the server's point
+    value: Array  # f_i(x)
+    gradient: Vector  # grad f_i(x)
+
+
+class Trial(NamedTuple):
+    """A line search from `x` along `direction`.
+
+    Attributes:
+        x: The last accepted point.
+        value: f there.
+        gradient: grad f there.
+        direction: The direction that is searched.
+        length: t; the point that agents hold is x + t direction.
+    """
+
+    x: Vector
+    value: Array
+    gradient: Vector
+    direction: Vector
+    length: Array
+
+    @property
+    def point(self) -> Vector:
+        return self.x + self.length * self.direction
+
+    def is_enough(self, value: Array, reference: Array) -> Array:
+        """Return whether f = `value` at the tried point is below `reference` by enough, up to rounding."""
+        slope = self.gradient @ self.direction
+        rounding = 10 * jnp.finfo(value.dtype).eps * jnp.abs(reference)
+        return value <= reference + DECREASE * self.length * slope + rounding
+
+    def shorter(self, value: Array) -> "Trial":
+        """Return the search at the minimum of the parabola through what is known, a tenth to a half as far."""
+        slope, t = self.gradient @ self.direction, self.length
+        curve = value - self.value - slope * t
+        best = jnp.where(curve > 0, -slope * t * t / (2 * curve), 0)
+        return self._replace(length=jnp.clip(jnp.where(jnp.isfinite(best), best, 0), 0.1 * t, 0.5 * t))
+
+
+def server_steps(start: InitServer, step: Step, *, values: bool = False, everyone: bool = True) -> Algorithm:
+    """Return a method whose server makes each point from the mean gradient at the last one.
+
+    Args:
+        start: Makes the server's state.
+        step: Makes the next state and the next point.
+        values: Whether agents send f_i(x) too, one number.
+        everyone: Whether it needs all agents: mean gradients of different agents cannot be compared.
+    """
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, jnp.zeros(()), 0 * x)
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        value, gradient = f.value_and_gradient(agent.x)
+        return Agent(agent.x, value, gradient), Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
+
+    def send(agent: Agent) -> Any:
+        return (agent.value, agent.gradient) if values else agent.gradient
+
+    def aggregate(server: Any, mean: Any, share: Any) -> tuple[Any, Vector]:
+        value, gradient = mean if values else (jnp.zeros(()), mean)
+        return step(server, value, gradient)
+
+    exchange = Exchange(local, send, aggregate, lambda agent, x: agent._replace(x=x))
+    return Algorithm("server_steps", init, start, (exchange,), lambda agent: agent.x, away=Away(everyone=everyone))
+
+
+def choose(condition: Array, one: Any, other: Any) -> Any:
+    """Return one state or the other."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)

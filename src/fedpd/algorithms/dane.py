@@ -1,0 +1,74 @@
+"""DANE (Shamir, Srebro, Zhang, 2014): each agent minimises its own model of f, and the answers are averaged.
+
+    g   = mean grad f_i(x)                                                             first exchange
+    x_i = argmin f_i(w) - <grad f_i(x) - eta g, w> + (mu/2) ||w - x||^2     (by the oracle, from x)
+    x   = mean x_i                                                                     second exchange
+
+eta scales the step, and mu keeps an agent near x where its own Hessian is not that of f. With eta = 1 and everyone
+present it is FedDANE. Not CTA: gradients are sent. With partial participation g is the mean over those present, and the
+fixed point moves with them. The paper solves local problems exactly: give the oracle steps enough.
+"""
+
+from typing import Any
+
+from tree_math import Vector
+
+from fedpd.algorithms._gradients_first import Agent, gradients_first
+from fedpd.algorithms._rules import solver
+from fedpd.base.checks import at_least, positive
+from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+
+
+@specified
+def dane(*, mu: float, oracle: Oracle, eta: float = 1.0) -> Algorithm:
+    """Return DANE with proximal weight mu, a local oracle and a factor eta on the mean gradient."""
+    check_oracle(oracle)
+    at_least("mu", mu, 0, "mu = L is a good start, L the smoothness of the f_i")
+    positive("eta", eta, "1 is the paper's usual choice")
+
+    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        phi = Subproblem(f, eta * agent.mean - agent.own - mu * agent.x, mu)
+        return oracle.solve(phi, agent.x, agent.memory, r, key)
+
+    return gradients_first(oracle.init, solve)
+
+
+CARD = Card(
+    title="DANE",
+    summary="local solves corrected by the mean gradient",
+    family="Newton-type",
+    reference=Reference(
+        authors="Ohad Shamir, Nathan Srebro, Tong Zhang",
+        title="Communication-Efficient Distributed Optimization using an Approximate Newton-type Method",
+        venue=(
+            "Proceedings of the 31st International Conference on Machine Learning (ICML 2014), PMLR 32(2), 1000-1008; "
+            "arXiv:1312.7853"
+        ),
+        year=2014,
+        checked=(
+            "The reference list of a public paper confirms the authors, the title, the venue and the year; "
+            "volume and pages were not confirmed."
+        ),
+    ),
+    variants=(
+        Variant(
+            "DANE",
+            lambda L, agents, scale: dane(mu=L / scale, oracle=solver(L, L / scale)),
+            Guarantee("SC quadratics with similar Hessians", "log(1/e)"),
+            only_models=False,
+        ),
+    ),
+    parameters={
+        "mu": "μ ≥ 0, the weight of the proximal term",
+        "eta": "η, the factor on the mean gradient",
+    },
+    theory_checked=(
+        "'Federated Optimization with Doubly Regularized Drift Correction' (ICML 2024, PMLR 235) confirms that "
+        "DANE saves communications where Hessians are similar; the rate for quadratics was not confirmed."
+    ),
+    equations_checked=(
+        "The local problem with eta = 1, the two communications per iteration and the mean of the answers "
+        "agree with the program of the package nda (nda/optimizers, class DANE)."
+    ),
+)

@@ -1,0 +1,137 @@
+"""FedADMM-InSa (Song, Wang, Zuazua, 2025): ADMM whose agents choose their own accuracy and penalty.
+
+    x_i      minimises L_i(w) = f_i(w) - <lambda_i, w> + (beta_i/2) ||w - z||^2 by gradient steps from z, until
+             ||grad L_i(x_i)|| <= sigma_i ||grad L_i(z)||,   sigma_i = 0.999 sqrt(2)/(sqrt(2) + sqrt(beta_i/c))
+    lambda_i = lambda_i - beta_i (x_i - z)
+    beta_i   = beta_i tau   if ||x_i - z|| > ratio beta_i ||x_i - x_i before||
+             = beta_i/tau   if beta_i ||x_i - x_i before|| > ratio ||x_i - z||
+    z        = (z_new + delta z)/(1 + delta),   z_new = sum_i (beta_i x_i - lambda_i) / sum_i beta_i
+
+beta_i here is the paper's penalty, 1/eta in FedPD. c is the strong convexity of the f_i. Gradient steps have the size
+1/(smoothness + beta_i), at most Q = `iterations` of them. Agents send beta_i x_i - lambda_i and beta_i, one model and a
+number (CTA but for the number), the server sends z. It needs all agents. Its rules compared with those of FedPD with
+memory: the penalty moves by a factor of 2 where two residuals differ by more than a factor of 5 instead of
+continuously, each agent has its own, and changes are not summable; the accuracy follows from beta_i/c instead of from
+what the errors do to the server's step.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from tree_math import Vector
+
+from fedpd.base.checks import at_least, count, positive
+from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Subproblem, Work, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import ITERATIONS
+
+
+class Agent(NamedTuple):
+    z: Vector  # the server's model
+    x: Vector  # x_i
+    dual: Vector  # lambda_i
+    beta: Array
+
+
+@specified
+def fedadmm_insa(
+    *,
+    beta: float,
+    smoothness: float,
+    convexity: float,
+    iterations: int = 100,
+    ratio: float = 5.0,
+    tau: float = 2.0,
+    delta: float = 0.2,
+) -> Algorithm:
+    """Return FedADMM-InSa with first penalties `beta` and at most Q = `iterations` local steps."""
+    positive("beta", beta, "beta = L is a good start, L the smoothness of the f_i")
+    positive("smoothness", smoothness, "Give L of the f_i; theory.smoothness(problem) finds it")
+    positive("convexity", convexity, "Give c of the f_i, e.g. the weight of an l2 penalty")
+    count("iterations", iterations, ITERATIONS)
+    at_least("ratio", ratio, 1, "By how much residuals may differ before a penalty changes; 5 is usual")
+    at_least("tau", tau, 1, "The factor by which a penalty changes; 2 is usual, 1 keeps penalties")
+    at_least("delta", delta, 0, "The weight of the server's last model; 0 forgets it")
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, jnp.asarray(beta, float))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        z, before, dual, own = agent
+        phi = Subproblem(f, -1.0 * dual - own * z, own)
+        sigma = 0.999 * jnp.sqrt(2.0) / (jnp.sqrt(2.0) + jnp.sqrt(own / convexity))
+        steps, first = f.steps(iterations), phi.gradient(z)
+        enough = sigma**2 * (first @ first)
+
+        def onward(carry: tuple[Array, Vector, Vector]) -> Array:
+            q, _, gradient = carry
+            return (q < steps) & (gradient @ gradient > enough)
+
+        def descend(carry: tuple[Array, Vector, Vector]) -> tuple[Array, Vector, Vector]:
+            q, x, gradient = carry
+            x = x - gradient / (smoothness + own)
+            return q + 1, x, phi.gradient(x)
+
+        q, x, _ = lax.while_loop(onward, descend, (jnp.int32(0), z, first))
+        moved, apart = x - before, x - z
+        primal, between = own * jnp.sqrt(moved @ moved), jnp.sqrt(apart @ apart)
+        grown = jnp.where(ratio * between < primal, own / tau, own)
+        grown = jnp.where(ratio * primal < between, own * tau, grown)
+        return Agent(z, x, dual - own * apart, grown), Work(q, (q + 1) * f.size)
+
+    def send(agent: Agent) -> tuple[Vector, Array]:
+        return agent.beta * agent.x - agent.dual, agent.beta
+
+    def aggregate(server: Vector, mean: tuple[Vector, Array], share: Any) -> tuple[Vector, Vector]:
+        total, weight = mean
+        z = (total / weight + delta * server) / (1 + delta)
+        return z, z
+
+    def receive(agent: Agent, z: Vector) -> Agent:
+        return agent._replace(z=z)
+
+    exchange = Exchange(local, send, aggregate, receive)
+    return Algorithm("fedadmm_insa", init, lambda x: x, (exchange,), lambda agent: agent.z, away=Away(everyone=True))
+
+
+CARD = Card(
+    title="FedADMM-InSa",
+    summary="ADMM with adaptive penalties and inexact solves",
+    family="primal-dual",
+    reference=Reference(
+        authors="Yongcun Song, Ziqi Wang, Enrique Zuazua",
+        title="FedADMM-InSa: An inexact and self-adaptive ADMM for federated learning",
+        venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
+        year=2025,
+        checked=(
+            "The preprint's pages (arxiv.org/html/2402.13989v1 and v3) and a page of City University of Hong Kong "
+            "(scholars.cityu.edu.hk) confirm the authors, the title, the journal, the article's number and the year."
+        ),
+    ),
+    variants=(
+        Variant(
+            "FedADMM-InSa",
+            lambda L, agents, scale: fedadmm_insa(beta=L / scale, smoothness=L, convexity=0.01 * L),
+            Guarantee("SC, with fixed penalties: converges"),
+            only_models=False,
+        ),
+    ),
+    parameters={
+        "beta": "β, the first penalty of every agent",
+        "convexity": "c, the strong convexity of the f_i",
+        "iterations": "Q, the most local steps of a round",
+        "ratio": "by how much two residuals may differ before a penalty changes",
+        "tau": "τ, the factor by which a penalty changes",
+        "delta": "δ, the weight of the server's last model",
+    },
+    theory_checked=(
+        "The abstract confirms convergence of the inexact method for strongly convex functions; no rate was confirmed."
+    ),
+    equations_checked=(
+        "The stopping rule, sigma, the penalty's rule with 5 and 2, and the server's step with memory agree with two "
+        "public programs for the paper (tj-jmy/FedADMM-InSa-main, which has another sign of the multiplier, and a "
+        "MATLAB reproduction); not compared with the paper itself. The program updates the penalty before "
+        "the server uses it, and so does this file."
+    ),
+)

@@ -1,0 +1,118 @@
+"""Performance profiles (Dolan and Moré, 2002): on how many problems a method is within a factor of the best."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from fedpd.engine.views.drawing import COLOURS, DASHES
+from fedpd.suite.runner import COSTS, Cell
+
+FARTHEST = 32.0  # the factor at which the figure ends
+
+
+def costs_of(cells: Sequence[Cell], cost: str, budget: int) -> tuple[list[str], list[str], np.ndarray]:
+    """Return problems, methods, and (problems, methods) what each method spent; infinite where it failed.
+
+    Only problems that all methods were run on are returned.
+
+    Args:
+        cells: Results.
+        cost: "communications", "vectors" or "gradients".
+        budget: The tuning budget.
+    """
+    chosen = {(cell.problem, cell.method): getattr(cell, cost) for cell in cells if cell.budget == budget}
+    methods = list(dict.fromkeys(method for _, method in chosen))
+    problems = [
+        name
+        for name in dict.fromkeys(problem for problem, _ in chosen)
+        if all((name, method) in chosen for method in methods)
+    ]
+    spent = np.array([[chosen[name, method] for method in methods] for name in problems], float)
+    return problems, methods, spent.reshape(len(problems), len(methods))
+
+
+def shares(spent: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Return (factors, methods): the share of problems on which a method spent at most so many times the least.
+
+    A problem that no method solved counts as solved by none.
+
+    Args:
+        spent: (problems, methods) costs, infinite where a method failed.
+        factors: (F,) factors, at least 1.
+
+    Examples:
+        >>> spent = np.array([[1.0, 2.0], [8.0, 4.0], [np.inf, 3.0]])
+        >>> shares(spent, np.array([1.0, 2.0])).round(2).tolist()
+        [[0.33, 0.67], [0.67, 1.0]]
+    """
+    least = spent.min(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # infinity by infinity, where all failed
+        ratios = np.where(np.isfinite(spent), spent / least, np.inf)
+    return np.array([(ratios <= factor * (1 + 1e-12)).mean(axis=0) for factor in factors])
+
+
+def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
+    """Draw one panel per cost: the share of problems against the factor to the best method on each.
+
+    Args:
+        cells: Results.
+        budget: The tuning budget.
+    """
+    factors = np.logspace(0, np.log2(FARTHEST), 400, base=2)
+    problems, methods, first = costs_of(cells, "communications", budget)
+    order = np.argsort(-shares(first, factors).mean(axis=0), kind="stable")
+    figure = Figure(figsize=(13, 5.2 + 0.18 * -(-len(methods) // 5)), layout="constrained")
+    for axes, (cost, words) in zip(figure.subplots(1, len(COSTS), sharey=True), COSTS.items(), strict=True):
+        drawn = shares(costs_of(cells, cost, budget)[2], factors)
+        for rank, method in enumerate(order):
+            style = {"color": COLOURS[rank % len(COLOURS)], "linestyle": DASHES[rank % len(DASHES)]}
+            axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=1.6, **style)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}"))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"{words}: factor to the least")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel(f"share of {len(problems)} problems within the factor")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.suptitle(finding(cells, budget))
+    return figure
+
+
+def finding(cells: Sequence[Cell], budget: int) -> str:
+    """Return one sentence: which method is most often within twice the fewest communications.
+
+    Args:
+        cells: Results.
+        budget: The tuning budget.
+    """
+    problems, methods, spent = costs_of(cells, "communications", budget)
+    within = shares(spent, np.array([2.0]))[0]
+    best = int(np.argmax(within))
+    how = "with nothing tuned" if budget == 0 else f"with {budget} runs to tune each method"
+    return (
+        f"{methods[best]} is within twice the fewest communications on {round(within[best] * len(problems))} of "
+        f"{len(problems)} problems, {how}"
+    )
+
+
+def table_markdown(cells: Sequence[Cell], cost: str, budget: int) -> str:
+    """Return a table of costs, one row per problem, the least in bold.
+
+    Args:
+        cells: Results.
+        cost: "communications", "vectors" or "gradients".
+        budget: The tuning budget.
+    """
+    problems, methods, spent = costs_of(cells, cost, budget)
+    lines = [f"| {COSTS[cost]} | {' | '.join(methods)} |", f"|---{'|---' * len(methods)}|"]
+    for name, row in zip(problems, spent, strict=True):
+        words = ["fails" if not np.isfinite(value) else f"{value:.0f}" for value in row]
+        words = [
+            f"**{word}**" if value == row.min() and np.isfinite(value) else word
+            for word, value in zip(words, row, strict=True)
+        ]
+        lines.append(f"| {name} | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
