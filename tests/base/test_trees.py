@@ -106,7 +106,7 @@ def test_what_cannot_be_described_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["subprocess:Popen", "not_imported_by_anyone:Layer", "fedpd.nothing:Run", "os:path"])
 def test_no_class_is_made_that_is_not_a_plain_record(name: str) -> None:
-    with pytest.raises(FedpdError, match=f"the class {name} is needed"):
+    with pytest.raises(FedpdError, match=f"needs the class {name}"):
         unpack({"class": name, "fields": {"args": "true"}}, {})
 
 

@@ -19,7 +19,7 @@ from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
-from fedpd.engine.costs import message_costs, play_exchange
+from fedpd.engine.costs import message_costs, run_exchange
 
 
 class Sizes(NamedTuple):
@@ -146,7 +146,7 @@ def measure_work(algorithm: Algorithm) -> Worked:
             updates: Any = 0
             samples: Any = 0
             for exchange in algorithm.exchanges:
-                agent, server, _, _, work = play_exchange(exchange, f, agent, server, r, key)
+                agent, server, _, _, work = run_exchange(exchange, f, agent, server, r, key)
                 updates, samples = updates + work.updates, samples + work.samples
             return (agent, server), (updates, samples)
 
