@@ -133,9 +133,7 @@ def test_bad_files(path: Path, tmp_path: Path) -> None:
         load(tmp_path / "empty")
     cut = tmp_path / "cut.parquet"
     cut.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(
-        FedpdError, match=r"cut.parquet cannot be read as Parquet: .*[^.]\. Check that the file"
-    ):
+    with pytest.raises(FedpdError, match=r"cut.parquet cannot be read as Parquet: .*[^.]\. Check that the file"):
         load(cut)
     pq.write_table(pa.table(COLUMNS).slice(0, 0), tmp_path / "none.parquet")
     with pytest.raises(FedpdError, match=r"none.parquet has no rows"):
