@@ -96,7 +96,7 @@ class Federated:
 
 
 def _amount(sizes: np.ndarray, part: str) -> str:
-    """Return how many samples of one part there are, in all and per agent."""
+    """Return the number of samples of one part as text, in total and per agent."""
     if not sizes.any():
         return f"no {part}"
     least, most = sizes.min(), sizes.max()

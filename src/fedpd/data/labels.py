@@ -94,7 +94,7 @@ def _whole(y: np.ndarray, where: str) -> np.ndarray:
 
 
 def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> np.ndarray:
-    """Return (K,) int32: the classes that are asked for, or those that follow from the labels that occur."""
+    """Return the classes, (K,) int32: the given ones, or those that follow from the labels that occur."""
     if isinstance(classes, int | np.integer):
         return np.arange(count("classes", classes, "Give the number of classes, or the labels"), dtype=np.int32)
     if classes is not None:

@@ -86,7 +86,7 @@ def refuse_code(reference: str) -> Any:
 
 
 def importing(beside: Path | None) -> Find:
-    """Return a function that imports modules and returns what a reference names.
+    """Return a function that imports modules and returns the object of a reference.
 
     Args:
         beside: The folder of the experiment file; None: fedpd searches only Python's path.

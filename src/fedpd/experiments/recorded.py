@@ -27,7 +27,7 @@ class Recorded:
     Attributes:
         seed: The seed.
         history: The rows so far.
-        elapsed: The seconds at each row; NaN where they are not known.
+        elapsed: The seconds at each row; NaN if they are not known.
         diverged: When it diverged, if it did.
     """
 

@@ -224,7 +224,7 @@ def _remove_run(folder: Path, overwrite: bool) -> None:
             f"--out {folder}: the current folder is inside it, and fedpd never removes the current folder. "
             "Change to another folder, or choose another --out."
         )
-    contents = sorted(_contents(folder), reverse=True)  # a folder comes after what is in it
+    contents = sorted(_contents(folder), reverse=True)  # a folder comes after its contents
     for path in contents:
         if path.is_symlink() or not WRITTEN.fullmatch(path.relative_to(folder).as_posix()):
             raise FedpdError(

@@ -78,7 +78,7 @@ def advice_notes(advice: Advice) -> list[str]:
     if advice.smoothness.exact:
         notes.append("L is exact, so a large eta saves more here than skipping, and every round communicates.")
     else:
-        notes.append('L is an estimate, so eta may be far below the best. p="auto" skips what that would waste.')
+        notes.append('L is an estimate, so eta may be too small. p="auto" skips the communications that this wastes.')
     return notes
 
 

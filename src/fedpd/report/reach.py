@@ -48,7 +48,7 @@ def _better(quantity: str) -> Literal["less", "more"]:
 
 
 def _worst_best(entry: Entry, quantity: str) -> tuple[float, float]:
-    """Return the best value of the seed whose best is the worst, and its communications then."""
+    """Return the best value of the seed whose best value is the worst, and its communications at that value."""
     more = _better(quantity) == "more"
     bests = []
     for run in entry.runs:

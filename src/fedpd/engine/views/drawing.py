@@ -34,7 +34,7 @@ WIDTH = 6.4  # inches
 PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
-AXES = {"round": column_of("round"), **COSTS}  # what a quantity can be drawn against
+AXES = {"round": column_of("round"), **COSTS}  # the possible horizontal axes
 
 
 class NotebookFigure(Figure):

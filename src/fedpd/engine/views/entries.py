@@ -15,7 +15,7 @@ class Measured(Protocol):
     Attributes:
         seed: The seed.
         history: The measured rows.
-        elapsed: The seconds at each row; NaN where they are not known.
+        elapsed: The seconds at each row; NaN if they are not known.
         diverged: When it diverged, if it did.
     """
 
