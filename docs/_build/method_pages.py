@@ -10,7 +10,7 @@ from fedpd import algorithms
 from fedpd.base.checks import FedpdError
 from fedpd.core.card import COMMON_PARAMETERS, FAMILIES, Card, Variant
 from fedpd.experiments.calls import table_of, toml_text
-from fedpd.report.methods import HEADINGS, ROUNDS, Sizes, Worked, measure_sizes, measure_work, rows
+from fedpd.report.methods import HEADINGS, ROUNDS, Sizes, WorkPerRound, measure_sizes, measure_work, rows
 
 ASSUMPTIONS = {"NC": "non-convex", "C": "convex", "SC": "strongly convex", "BG": "bounded gradients"}
 
@@ -92,7 +92,7 @@ def _default(value: Any) -> str:
 
 
 @cache
-def _measure(variant: Variant) -> tuple[Sizes, Worked]:
+def _measure(variant: Variant) -> tuple[Sizes, WorkPerRound]:
     algorithm = variant.rule(1.0, 2, 1.0)
     return measure_sizes(algorithm), measure_work(algorithm)
 

@@ -111,9 +111,9 @@ ROWS = np.ones((2, 3), np.float32)
         (ROWS, [np.nan, 1], r"label of sample 0 = nan: must be a whole number"),
         (ROWS, np.zeros((2, 2)), r"shape of y = \(2, 2\): must be \(n,\)"),
         (ROWS, [None, 1], r"type of y = 'object': must be whole numbers or texts"),
-        (ROWS, ["a", "b"], r"agent 'fine': its labels are not texts, others' are"),
+        (ROWS, ["a", "b"], r"agent 'fine': its labels are not texts, but those of other agents are"),
         ([["a"], ["b"]], [0, 0], r"type of x = '<U1': must be integers or floating-point"),
-        (np.ones((0, 3)), [], r"there are no samples, and none to test\. Leave the agent out"),
+        (np.ones((0, 3)), [], r"there are no training or test samples\. Leave the agent out"),
     ],
 )
 def test_bad_arrays_are_refused_by_the_agent_s_name(x: Any, y: Any, sentence: str) -> None:
@@ -129,7 +129,7 @@ def test_labels_outside_of_the_classes_are_refused() -> None:
         from_arrays({"odd": {"x": ROWS, "y": [0, 1]}}, classes=[-1, 1])
     with pytest.raises(FedpdError, match="label = 'b': must be one of label_names"):
         from_arrays({"odd": {"x": ROWS, "y": ["a", "b"]}}, label_names=["a"])
-    with pytest.raises(FedpdError, match="largest label = 2000000: is no class number"):
+    with pytest.raises(FedpdError, match="largest label = 2000000: must be below"):
         load(ROWS, [0, 2_000_000])
 
 

@@ -104,7 +104,7 @@ def test_labels_may_be_words(tmp_path: Path) -> None:
 
 def test_empty_users_are_refused_or_dropped(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", content(a=A, none={"x": [], "y": []}))
-    with pytest.raises(FedpdError, match=r"a.json: user 'none': there are no samples, and none to test"):
+    with pytest.raises(FedpdError, match=r"a.json: user 'none': there are no training or test samples"):
         leaf(path)
     assert leaf(path, drop_empty=True).names == ("a",)
     tested = write(tmp_path / "test.json", content(none=B))
@@ -122,9 +122,9 @@ TWICE = '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [1], "y":
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("", "is empty. Make it again"),
-        (" \n", "is empty. Make it again"),
-        (WHOLE[:-20], "is not json: .* Is it complete"),
+        ("", "is empty. Make the file again"),
+        (" \n", "is empty. Make the file again"),
+        (WHOLE[:-20], "is not json: .* Check that the file is complete"),
         ("PAR1 something", "is not json"),
         ("[" * 100_000, "is not json"),
         ([1, 2], "its keys = 'list': must be users, num_samples and user_data"),
@@ -134,7 +134,7 @@ TWICE = '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [1], "y":
         (TWICE, "key = 'a': is in one object twice"),
         (content(a=A) | {"users": ["a", "b"]}, "user = 'b': is not in user_data"),
         (content(a=A, b=B) | {"users": ["a"]}, "user = 'b': is not in users"),
-        (content(a=A) | {"num_samples": [3]}, "samples of user 'a' = 2: num_samples says 3"),
+        (content(a=A) | {"num_samples": [3]}, "samples of user 'a' = 2: must be 3, as num_samples says"),
         (content(a=A) | {"num_samples": [2, 2]}, "num_samples must be a list of 1 numbers"),
         ({"users": ["a"], "user_data": {"a": {"y": [1]}}}, "user 'a': must hold the lists x and y"),
         ({"users": ["a"], "user_data": {"a": "A"}}, "user 'a': "),

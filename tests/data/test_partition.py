@@ -59,7 +59,7 @@ def test_what_is_refused() -> None:
         partition(X, Y, 10)
     with pytest.raises(FedpdError, match=r"shapes of x and y = \(\(120, 1\), \(3,\)\): must be"):
         partition(X, Y[:3], iid(2))
-    with pytest.raises(FedpdError, match=r"columns = \['label'\]: are names of columns that are there"):
+    with pytest.raises(FedpdError, match=r"columns = \['label'\]: are names of columns that exist"):
         partition(X, Y, iid(2), columns={"label": Y})
     with pytest.raises(FedpdError, match="column 'side' = 3: must have 120 entries"):
         partition(X, Y, iid(2), columns={"side": [1, 2, 3]})
@@ -67,9 +67,9 @@ def test_what_is_refused() -> None:
         partition(X, Y, partitioners.NaturalIdPartitioner("side"))
     with pytest.raises(FedpdError, match="divides columns, not samples"):
         partition(X, Y, partitioners.VerticalEvenPartitioner(2))
-    with pytest.raises(FedpdError, match=r"IidPartitioner cannot divide .*ask for no more agents"):
+    with pytest.raises(FedpdError, match=r"IidPartitioner cannot divide .*Ask for fewer agents"):
         partition(X[:2], Y[:2], iid(3))
-    with pytest.raises(FedpdError, match=r"DirichletPartitioner: agent '\d+': there are no samples"):
+    with pytest.raises(FedpdError, match=r"DirichletPartitioner: agent '\d+': there are no training or test samples"):
         partition(X, Y, partitioners.DirichletPartitioner(40, "label", 0.01, min_partition_size=0, seed=1))
     used = iid(2)
     used.dataset = datasets.Dataset.from_dict({"label": [1]})

@@ -34,7 +34,7 @@ def test_take_by_place_name_and_mask() -> None:
 @pytest.mark.parametrize(
     ("agents", "sentence"),
     [
-        ([4], "agent = 4: must be a place from 0 to 3"),
+        ([4], "agent = 4: must be a position from 0 to 3"),
         (["z"], "agent = 'z': there is no such agent in arrays"),
         ([0, "a"], "agent = 'a': is named twice"),
         ([], "no agent of arrays is chosen"),

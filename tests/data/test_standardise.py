@@ -92,7 +92,7 @@ def test_wrong_data_is_refused(given: Any, sentence: str) -> None:
 
 def test_wrong_statistics_are_refused() -> None:
     _, scaling = data.standardise([LEFT])
-    with pytest.raises(FedpdError, match=r"shape of x = \(1, 3\): must end in the shape of a sample .* \(2,\)"):
+    with pytest.raises(FedpdError, match=r"shape of x = \(1, 3\): must end in \(2,\), the shape of a sample"):
         scaling.apply(np.zeros((1, 3)))
     with pytest.raises(FedpdError, match="scaling = 'tuple': must be a Scaling"):
         data.standardise([LEFT], (0, 1))  # type: ignore[arg-type]

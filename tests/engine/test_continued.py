@@ -63,12 +63,12 @@ def test_a_start_that_is_no_model_of_the_problem(start: Any, message: str) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 1}, r"seed = \[1\]: the run that is continued has \[0\]"),
-        ({"metrics_every": 2}, "metrics_every = 2: the run that is continued has 1"),
+        ({"seed": 1}, r"seed = \[1\]: the run to continue has \[0\]"),
+        ({"metrics_every": 2}, "metrics_every = 2: the run to continue has 1"),
         ({"participation": 0.5}, "participation"),
-        ({"rounds": 2}, "the run already has 3 rounds"),
+        ({"rounds": 2}, "must be at least 3, the rounds that the run already has"),
         ({"algorithm": algorithms.fedpd(eta=0.4, oracle=oracles.gd(step=0.3, iterations=2))}, "is of fedpd"),
-        ({"problem": OTHER}, "another one on this problem"),
+        ({"problem": OTHER}, "another loss on this problem"),
     ],
 )
 def test_what_cannot_continue_a_run_is_refused(change: dict[str, Any], message: str) -> None:

@@ -71,5 +71,5 @@ def test_an_error_names_agent_stage_and_round(stage: str, where: str) -> None:
 
 
 def test_it_takes_one_seed_at_a_time() -> None:
-    with pytest.raises(FedpdError, match="execution = 'debug': takes one seed at a time"):
+    with pytest.raises(FedpdError, match="execution = 'debug': allows only one seed"):
         simulate(algorithms.fedavg(oracle=SGD), PROBLEM, rounds=1, seed=[0, 1], execution="debug")

@@ -104,7 +104,7 @@ def test_divergence_is_an_answer(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 10}))
-    with pytest.raises(FedpdError, match=r"state of 5 agents takes .* Give a folder on a larger disk"):
+    with pytest.raises(FedpdError, match=r"state of 5 agents needs .* Give a folder on a larger disk"):
         simulate(METHODS["fedpd"], problem(), rounds=1, store=tmp_path)
 
 
@@ -113,5 +113,5 @@ def test_what_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(FedpdError, match="must be a folder"):
         simulate(METHODS["fedpd"], problem(), rounds=1, store=file)
-    with pytest.raises(FedpdError, match="one seed at a time"):
+    with pytest.raises(FedpdError, match="allows only one seed"):
         simulate(METHODS["fedpd"], problem(), rounds=1, seed=[0, 1], store=tmp_path)

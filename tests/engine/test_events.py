@@ -58,7 +58,7 @@ def test_a_column_of_ones_own_is_one_object(devices: int) -> None:
 
 @pytest.mark.parametrize("record", [[largest_entry("loss")], [largest_entry(), largest_entry()]])
 def test_columns_need_names_of_their_own(record: list[Column]) -> None:
-    with pytest.raises(FedpdError, match=r"name of its own|recorded twice"):
+    with pytest.raises(FedpdError, match=r"a name that no other column has|recorded twice"):
         simulate(FEDPD, PROBLEM, rounds=1, record=record)
 
 

@@ -91,9 +91,9 @@ def test_skipping_while_agents_come_and_go_sends_two_models() -> None:
     [
         ({"participation": 0}, "participation = 0: must be positive"),
         ({"participation": 1.5}, "participation = 1.5: must be at most 1"),
-        ({"participation": [0.5, 0.5]}, r"array of shape \(2,\)': must have the shape \(8,\) or \(3, 8\)"),
+        ({"participation": [0.5, 0.5]}, r"array of shape \(2,\)': must have the shape \(8,\), or \(3, 8\)"),
         ({"participation": [2.0] * 8}, r"probabilities must lie in \(0, 1\]"),
-        ({"participation": np.full((3, 8), 0.5)}, "the latter of 0 and 1"),
+        ({"participation": np.full((3, 8), 0.5)}, "with entries 0 and 1"),
         ({"stragglers": 1.5}, "stragglers = 1.5: must be at most 1"),
     ],
 )

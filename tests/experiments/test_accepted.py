@@ -117,7 +117,7 @@ def test_logistic_regression_of_loaded_data(leaf: dict[str, Any]) -> None:
     for wrong, sentence in (
         ({"start": [1.0]}, r"start = \[1.0\]: must have 2 entries"),
         ({"samples": 3}, "samples = 3: is for generated data"),
-        ({"data": "weak"}, "standardise = True: is for loaded data, and these are generated"),
+        ({"data": "weak"}, "standardise = True: is for loaded data, but these are generated"),
         ({"data": leaf | {"classes": 3}}, r"classes = \[0, 1, 2\]: must be two for logistic regression"),
     ):
         with pytest.raises(FedpdError, match=sentence):
@@ -165,8 +165,11 @@ def test_options_of_a_run(line: str) -> None:
     ("line", "sentence"),
     [
         ("participation = [0.5, 1.0]", r"\[run\] participation = 'array of shape \(2,\)': must have the shape \(3,\)"),
-        ('participation = [0.5, "x", 1]', r"\[run\] participation = \[0.5, 'x', 1\]: must hold numbers in rows of one"),
-        ("participation = [[1, 0], [1, 1, 1]]", "must hold numbers in rows of one length. Give a share"),
+        (
+            'participation = [0.5, "x", 1]',
+            r"\[run\] participation = \[0.5, 'x', 1\]: must hold numbers, in rows of equal",
+        ),
+        ("participation = [[1, 0], [1, 1, 1]]", "must hold numbers, in rows of equal length. Give a share"),
         ('execution = "serial"', r"\[run\] execution = 'serial': there is no such choice. Did you mean 'seq"),
         ("devices = 0", r"\[run\] devices = 0: must be an integer of at least 1"),
         ("store = 3", r"\[run\] store = 3: must be a text"),

@@ -54,7 +54,7 @@ def test_a_run_folder_is_a_dict_of_its_methods(tmp_path: Path) -> None:
     assert labels == ["FedPD", "FedAvg"]
     problem = fedpd.problems.random_quadratic(agents=4, dimension=3)
     method = fedpd.algorithms.fedpd(eta=0.5, oracle=fedpd.oracles.gd(step=0.3, iterations=2))
-    with pytest.raises(FedpdError, match=r"read from a run folder.*fedpd resume"):
+    with pytest.raises(FedpdError, match=r"loaded from a run folder.*fedpd resume"):
         fedpd.simulate(method, problem, rounds=9, start=loaded["FedPD"])
 
 
@@ -63,9 +63,9 @@ def test_a_model_is_chosen_by_method_and_seed(tmp_path: Path) -> None:
     assert isinstance(fedpd.load(tmp_path)["FedPD"], Ensemble)
     model = fedpd.load_model(tmp_path, method="FedAvg", seed=1)
     assert np.array_equal(model, results[1].runs[1].model)
-    with pytest.raises(FedpdError, match=r"4 models are there\. Say which one: method is one of 'FedPD', 'FedAvg'"):
+    with pytest.raises(FedpdError, match=r"holds 4 models. Select one: method= one of 'FedPD', 'FedAvg'"):
         fedpd.load_model(tmp_path)
-    with pytest.raises(FedpdError, match=r"none of its 4 models is of seed=2.*seed one of 0, 1"):
+    with pytest.raises(FedpdError, match=r"none of its 4 models has seed=2.*seed= one of 0, 1"):
         fedpd.load_model(tmp_path, seed=2)
 
 
@@ -75,7 +75,7 @@ def test_a_model_of_an_earlier_version_needs_one_like_it(tmp_path: Path) -> None
         arrays, meta = checkpoint.read(path)
         old = {name: meta[name] for name in ("label", "algorithm", "seed", "rounds")}
         checkpoint.write(path, {"model": arrays["model"]}, old)
-    with pytest.raises(FedpdError, match=r"an earlier version of fedpd wrote it.*like=problem\.start"):
+    with pytest.raises(FedpdError, match=r"an earlier version of fedpd wrote this file.*like=problem\.start"):
         fedpd.load(tmp_path)
     model = fedpd.load_model(tmp_path, method="FedPD", like=np.zeros(3))
     assert np.array_equal(model, result.runs[0].model)
@@ -88,5 +88,5 @@ def test_a_folder_without_a_result(tmp_path: Path) -> None:
         fedpd.load_model(tmp_path)
     run_folder.create(tmp_path / "new", TEXT.format(seeds="0"))
     assert fedpd.load(tmp_path / "new") == {}
-    with pytest.raises(FedpdError, match="it holds no model yet"):
+    with pytest.raises(FedpdError, match="there is no model yet"):
         fedpd.load_model(tmp_path / "new")

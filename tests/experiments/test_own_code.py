@@ -212,8 +212,8 @@ MISTAKES = [
         '"{m}:wrong"',
         r"{m}.py, line 36, in wrong: ZeroDivisionError: division by",
     ),
-    ("own.toml", '"{m}:sealed"\nstep = 0.1', '"{m}:load"\nagents = 2', r"returns ndarray. It must return a method"),
-    ("own.toml", '"{m}:sealed"\nstep = 0.1', '"{m}:FACTOR"', r"name = '{m}:FACTOR': is no function"),
+    ("own.toml", '"{m}:sealed"\nstep = 0.1', '"{m}:load"\nagents = 2', r"returns ndarray. Return a method"),
+    ("own.toml", '"{m}:sealed"\nstep = 0.1', '"{m}:FACTOR"', r"name = '{m}:FACTOR': is not a function"),
     ("own.toml", '"{m}:largest"', '"{m}:gone"', r"\[run\] record = '{m}:gone': .* has no 'gone'"),
     ("own.toml", "rounds = 6", 'rounds = 6\nlog = "rows"', r"\[run\] log = 'rows': must name a function"),
     ("{m}.py", "FACTOR = 1.0", "FACTOR = 1.0 +", r"{m}.py, line 12: SyntaxError: invalid syntax. Correct the module"),
@@ -253,7 +253,7 @@ def test_an_error_in_the_middle_of_a_run_names_the_line(place: Place, tmp_path: 
 def test_a_module_never_hides_another_one(place: Place, name: str) -> None:
     (place.folder / f"{name}.py").write_text("losses = 1\n")
     place.edit(f'"{place.module}:losses"', f'"{name}:losses"')
-    with pytest.raises(FedpdError, match=rf"{name}.py: there is another module of that name, .*Rename yours"):
+    with pytest.raises(FedpdError, match=rf"{name}.py: there is another module of that name, .*Rename your module"):
         experiment.load(place.file)
     assert sys.path[0] != str(place.folder)
 
@@ -265,7 +265,7 @@ def test_a_module_of_the_same_name_that_is_in_use_is_refused(place: Place, tmp_p
     for name in (place.file.name, f"{place.module}.py", f"{place.helper}.py"):
         (other / name).write_bytes((place.folder / name).read_bytes())
     sys.path.remove(str(place.folder))
-    with pytest.raises(FedpdError, match=r"this process has imported another module 'mine_\d+' already"):
+    with pytest.raises(FedpdError, match=r"this process has already imported another module 'mine_\d+'"):
         experiment.load(other / place.file.name)
 
 

@@ -133,7 +133,7 @@ def test_none_where_the_default_is_a_number() -> None:
 
 def test_what_only_runs_from_python_is_refused_with_a_sentence() -> None:
     steps = oracles.gd(step=lambda r, q: 0.1, iterations=3)
-    with pytest.raises(FedpdError, match=r"step = .*: has no place in an experiment file\. Use one of fedpd's own"):
+    with pytest.raises(FedpdError, match=r"step = .*: cannot be in an experiment file\. Use a function of fedpd"):
         table_of(algorithms.fedavg(oracle=steps).spec)
     with pytest.raises(FedpdError, match="was made by hand, so no table makes it"):
         table_of("by hand")

@@ -84,7 +84,7 @@ def test_a_run_folder_with_a_users_file_is_never_touched(finished: Path, name: s
 def test_the_current_folder_is_never_removed(finished: Path, inside: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished / inside)
     before = snapshot(finished)
-    with pytest.raises(FedpdError, match="the folder that you are in"):
+    with pytest.raises(FedpdError, match="never removes the current folder"):
         run_folder.create(Path(os.path.relpath(finished)), TEXT, overwrite=True)
     assert snapshot(finished) == before
 
@@ -113,5 +113,5 @@ def test_a_method_in_the_place_of_another_is_refused(finished: Path) -> None:
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(FedpdError, match="there is a file of that name"):
+    with pytest.raises(FedpdError, match="this is a file, not a folder"):
         run_folder.create(tmp_path / "run", TEXT, overwrite=True)

@@ -247,7 +247,7 @@ def test_what_is_refused(module: Any, sentence: str) -> None:
 
 def test_a_batch_of_one_is_refused() -> None:
     problem = problems.classification(normalised, shifted((5, 9)), start(), normalisation=RULE)
-    sentence = "batch = 1: must be larger where a sample's loss depends on its batch"
+    sentence = "batch = 1: must be at least 2, because a sample's loss depends on its batch"
     with pytest.raises(FedpdError, match=sentence):
         simulate(algorithms.fedavg(oracle=oracles.sgd(0.1, 3)), problem, rounds=1)
     with pytest.raises(FedpdError, match=sentence):

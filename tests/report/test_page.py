@@ -116,7 +116,7 @@ def test_long_histories_are_thinned_for_drawing_only() -> None:
 def test_nothing_finite_is_refused() -> None:
     broken = diverging("Broken")
     broken.runs[0].history["stationarity"][:] = np.nan
-    with pytest.raises(FedpdError, match=r"Broken: none of its stationarities is finite.*NaN"):
+    with pytest.raises(FedpdError, match=r"Broken: no measured stationarity is finite.*NaN"):
         page_of([record(broken)])
 
 
@@ -203,7 +203,10 @@ def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"out": Path("report.pdf")}, "--out = 'report.pdf': the report is a page of HTML. Give a file name"),
+        (
+            {"out": Path("report.pdf")},
+            "--out = 'report.pdf': must end in .html, because the report is HTML. Give e.g. report.html",
+        ),
         ({"target": -1.0}, "--target = -1.0: must be positive"),
         ({"figures": ["gif"]}, "--figures = 'gif': there is no such choice"),
         ({}, "there is no such folder. Start a run"),

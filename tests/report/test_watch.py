@@ -110,7 +110,7 @@ def test_folders_that_cannot_be_reported(tmp_path: Path, half: Path) -> None:
     empty = tmp_path / "empty"
     run_folder.create(empty, EXPERIMENT)
     assert "first checkpoint" in text(empty, once=True)
-    with pytest.raises(FedpdError, match=r"nothing is recorded yet.*fedpd resume"):
+    with pytest.raises(FedpdError, match=r"the folder has no rows yet.*fedpd resume"):
         read_all([empty])
     with pytest.raises(FedpdError, match=r"fedpd did not make this folder for a run"):
         read(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from fedpd import Algorithm, FedpdError, Sweep, TheoryWarning, algorithms, data, oracles, problems, simulate, sweep
 from fedpd.problems import networks
-from fedpd.search.grid import lay_out
+from fedpd.search.grid import prepare_grid
 from fedpd.search.sweep import first_below
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(6, 20, 4, seed=3))
@@ -81,8 +81,8 @@ def test_a_point_that_diverges_leaves_the_others_alone() -> None:
     [
         ({"grid": {}}, "must have at least one name"),
         ({"grid": {"eta": []}}, "must have at least one name"),
-        ({"grid": {"p": ["auto"]}}, "does not fit the function, which takes eta, p, iterations"),
-        ({"grid": {"eta": [1.0], "p": [0.0], "oracle.batch": [1]}}, "names with dots, as .*, need an Algorithm"),
+        ({"grid": {"p": ["auto"]}}, "does not fit the function, whose arguments are eta, p, iterations"),
+        ({"grid": {"eta": [1.0], "p": [0.0], "oracle.batch": [1]}}, "To vary .* give an Algorithm"),
         ({"grid": [0.1, 1.0]}, "must map names to their values"),
         ({"grid": {"eta": 0.1}}, r"grid\['eta'\] = 0.1: must be a list of values"),
         (
@@ -171,7 +171,7 @@ def test_few_programs() -> None:
     """Numbers share a program; the batch size, another oracle and another text do not."""
 
     def programs(method: Any, grid: dict[str, Any], static: Sequence[str] = ()) -> int:
-        return len({id(group.build) for group in lay_out(method, grid, static, PROBLEM, 3).groups})
+        return len({id(group.build) for group in prepare_grid(method, grid, static, PROBLEM, 3).groups})
 
     def by_hand(step: Any, batch: Any) -> Algorithm:
         return algorithms.fedavg(oracle=oracles.sgd(step, 2, batch=batch))

@@ -64,8 +64,11 @@ def test_the_usual_methods_exist() -> None:
             {"criterion": "test_accuracy", "target": 0.9},
             "criterion = 'test_accuracy': needs a problem with test samples",
         ),
-        ({"criterion": "los"}, "criterion = 'los': is no column that can be better or worse. Did you mean 'loss'"),
-        ({"criterion": "round"}, "criterion = 'round': is no column that can be better or worse"),
+        (
+            {"criterion": "los"},
+            "criterion = 'los': must be a column of which less or more is better. Did you mean 'loss'",
+        ),
+        ({"criterion": "round"}, "criterion = 'round': must be a column of which less or more is better"),
         ({"criterion": "loss"}, "target = None: must be given for loss"),
         ({"criterion": "loss", "target": "low"}, "target = 'low': must be a number"),
         ({"participation": 0}, "participation = 0: must be positive"),

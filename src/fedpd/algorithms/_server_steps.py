@@ -1,4 +1,4 @@
-"""Functions that methods share in which agents only evaluate f_i at the server's point, and the server does the rest.
+"""Functions of methods whose agents only evaluate f_i at the server's point; the server does the rest.
 
     agents   send f_i(x) and grad f_i(x): one gradient per communication
     server   makes the next point x from their means, and sends it

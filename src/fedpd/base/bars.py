@@ -1,4 +1,4 @@
-"""Bars: they show progress in a terminal or in a notebook."""
+"""Progress bars for terminals and notebooks."""
 
 import math
 import sys
@@ -17,13 +17,18 @@ INTERVAL = 0.2  # seconds between two updates of a notebook
 
 
 class Pace(NamedTuple):
-    """When something was how far for the first time, by which its speed is measured."""
+    """The first event of a computation, from which its speed is measured.
+
+    Attributes:
+        seconds: The time of the event, by the monotonic clock.
+        done: The number of steps that were done then.
+    """
 
     seconds: float
     done: float
 
     def rate(self, done: float) -> str:
-        """Return what is done per second, or "" as long as that is not known."""
+        """Return the steps per second as text, or "" as long as the speed is not known."""
         seconds = time.monotonic() - self.seconds
         if done <= self.done or seconds <= 0:
             return ""
@@ -31,40 +36,40 @@ class Pace(NamedTuple):
         return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
 
     def left(self, done: float, total: float) -> str:
-        """Return how long the rest takes at the same speed, or "" as long as that is not known."""
+        """Return the time that is left at the same speed, or "" as long as the speed is not known."""
         if done <= self.done or done >= total:
             return ""
         seconds = (time.monotonic() - self.seconds) * (total - done) / (done - self.done)
         return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
 
 
-class Told(NamedTuple):
-    """An event in words."""
+class EventText(NamedTuple):
+    """An event as text: its progress, such as "20/600 rounds", and a note, such as "30 s left"."""
 
-    how_far: str
+    progress: str
     note: str
 
 
-def in_words(event: Event, pace: Pace, alone: bool = True) -> Told:
-    """Return how far something is, and what else there is to say of it.
+def event_text(event: Event, pace: Pace, alone: bool = True) -> EventText:
+    """Return the progress of a computation as text, with its speed, the time left and the stationarity.
 
     Args:
-        event: How far it is.
-        pace: When it began.
-        alone: Whether nothing else is shown, so that the time that is left belongs here.
+        event: The progress.
+        pace: The first event of the computation.
+        alone: Whether no other bar is shown. Otherwise the bar for all methods shows the time left.
     """
     is_run = event.compiling or not math.isnan(event.stationarity)
-    how_far = f"{event.done:,.0f}/{event.total:,}" + (" rounds" if alone and is_run else "")
+    progress = f"{event.done:,.0f}/{event.total:,}" + (" rounds" if alone and is_run else "")
     if event.compiling and event.done < event.total:
-        return Told(how_far, "compiling")
+        return EventText(progress, "compiling")
     left = pace.left(event.done, event.total) if alone else ""
     stationarity = "" if math.isnan(event.stationarity) else f"‖∇f‖² {event.stationarity:.2e}"
     rate = pace.rate(event.done) if is_run else ""
-    return Told(how_far, " ".join(part for part in (rate, left, stationarity) if part))
+    return EventText(progress, " ".join(part for part in (rate, left, stationarity) if part))
 
 
 def paces() -> Callable[[Event], Pace]:
-    """Return a function that remembers when each thing began; compiling does not count."""
+    """Return a function that remembers the first event of each computation after its compilation."""
     known: dict[str, Pace] = {}
 
     def pace(event: Event) -> Pace:
@@ -78,13 +83,13 @@ def paces() -> Callable[[Event], Pace]:
 def terminal_bars(
     console: "Console | None" = None, labels: Sequence[str] = (), total: int = 0, wait: float = 0.0
 ) -> Iterator[Listener]:
-    """Yield a listener that draws a bar for each thing, and one more with the time that is left for all of them.
+    """Yield a listener that draws one bar per computation, and one more with the time left for all of them.
 
     Args:
-        console: Where to draw; None: standard error.
-        labels: What there is to do, as far as that is known; everything else gets a bar when it begins.
-        total: What there is to do of each of them, e.g. rounds.
-        wait: Seconds before anything is drawn.
+        console: The terminal to draw on; None: standard error.
+        labels: The names of the computations that are known before. Any other one gets a bar when it begins.
+        total: The number of steps of each of them, e.g. rounds.
+        wait: Seconds before the first bar appears.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -92,30 +97,30 @@ def terminal_bars(
     display = Progress(
         TextColumn("{task.description:.28}", markup=False),
         BarColumn(bar_width=24),
-        TextColumn("{task.fields[told].how_far}", justify="right", markup=False),
-        TextColumn("{task.fields[told].note}", markup=False),
+        TextColumn("{task.fields[text].progress}", justify="right", markup=False),
+        TextColumn("{task.fields[text].note}", markup=False),
         console=console or Console(stderr=True),
     )
     began, pace, done = time.monotonic(), paces(), dict.fromkeys(labels, 0.0)
-    tasks = {label: display.add_task(label, total=total, told=Told("", "")) for label in labels}
+    tasks = {label: display.add_task(label, total=total, text=EventText("", "")) for label in labels}
     everything, first = total * len(labels), list[Pace]()
-    whole = display.add_task("all methods", total=everything, told=Told("", "")) if len(labels) > 1 else None
+    whole = display.add_task("all methods", total=everything, text=EventText("", "")) if len(labels) > 1 else None
 
     def listen(event: Event) -> None:
         if not display.live.is_started and time.monotonic() - began >= wait:
             display.start()
         if event.what not in tasks:
-            tasks[event.what] = display.add_task(event.what, total=event.total, told=Told("", ""))
-        told = in_words(event, pace(event), alone=whole is None)
-        display.update(tasks[event.what], completed=event.done, total=event.total, told=told)
+            tasks[event.what] = display.add_task(event.what, total=event.total, text=EventText("", ""))
+        text = event_text(event, pace(event), alone=whole is None)
+        display.update(tasks[event.what], completed=event.done, total=event.total, text=text)
         if whole is not None and event.what in done:
             done[event.what] = event.done
             finished = sum(done.values())
-            if not first:  # what an earlier session did does not count
+            if not first:  # the speed does not count rounds of an earlier session
                 first.append(Pace(began, finished))
             left = first[0].left(finished, everything)
-            told = Told(f"{finished:,.0f}/{everything:,}", f"rounds, {left}" if left else "rounds")
-            display.update(whole, completed=finished, told=told)
+            text = EventText(f"{finished:,.0f}/{everything:,}", f"rounds, {left}" if left else "rounds")
+            display.update(whole, completed=finished, text=text)
 
     if wait == 0:
         display.start()
@@ -126,14 +131,14 @@ def terminal_bars(
 
 
 def notebook() -> bool:
-    """Return whether this is a notebook: IPython with a kernel."""
+    """Return whether this process runs a notebook, that is IPython with a kernel."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return getattr(shell, "kernel", None) is not None
 
 
 @contextmanager
 def notebook_line(wait: float = 0.0) -> Iterator[Listener]:
-    """Yield a listener that keeps one line of a notebook's output up to date; nothing needs to be installed for it."""
+    """Yield a listener that updates one line of a notebook's output. It needs no package besides IPython."""
     from IPython.display import display
 
     began, pace, handles = time.monotonic(), paces(), dict[str, Any]()
@@ -145,8 +150,7 @@ def notebook_line(wait: float = 0.0) -> Iterator[Listener]:
         if early and not (event.compiling and now - began >= wait):
             return
         shown[event.what] = now
-        told = in_words(event, own)
-        text = "  ".join(part for part in (event.what, *told) if part)
+        text = "  ".join(part for part in (event.what, *event_text(event, own)) if part)
         bar = f'<progress value="{event.done}" max="{event.total}"></progress> '
         content = {"text/plain": text, "text/html": f"<code>{bar}{escape(text)}</code>"}
         if event.what in handles:

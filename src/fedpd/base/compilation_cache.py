@@ -1,4 +1,4 @@
-"""Compiled programs are kept in the user's cache folder, so that a second process need not compile them again."""
+"""Keep compiled programs in the user's cache folder, so that later processes need not compile them again."""
 
 import logging
 import os
@@ -14,19 +14,19 @@ import jax
 log = logging.getLogger(__name__)
 
 VARIABLE = "FEDPD_CACHE"  # "off", or a folder
-LARGEST = 2**28  # bytes of compiled programs; the oldest are removed when fedpd starts with more
-WORTH_KEEPING = 0.1  # seconds: reading a program back takes about 0.02
-USUAL = 1.0  # JAX's own default for that
+LARGEST = 2**28  # bytes of compiled programs; if there are more, fedpd removes the oldest when it starts
+WORTH_KEEPING = 0.1  # seconds of compilation from which a program is kept; reading it takes about 0.02
+USUAL = 1.0  # JAX's own default for these seconds
 
 
 @cache
 def use_compilation_cache() -> None:
     """Let JAX keep compiled programs in the user's cache folder, unless the user has chosen otherwise.
 
-    This runs when fedpd computes for the first time: importing fedpd changes nothing. Whoever has given JAX a folder
-    keeps it. FEDPD_CACHE=off turns the cache off, FEDPD_CACHE=/a/folder moves it. A folder that cannot be written to is
-    no error: programs are then compiled as if there were no cache. So it is with an entry that cannot be read, because
-    a process was killed while it wrote it.
+    fedpd calls this when it computes for the first time; importing fedpd changes nothing. If the user has given JAX a
+    folder, JAX keeps using it. FEDPD_CACHE=off turns the cache off, and FEDPD_CACHE=/a/folder moves it. If fedpd cannot
+    write to the folder, JAX compiles as if there were no cache. It also compiles again if it cannot read an entry, for
+    example because a process was killed while it wrote the entry.
     """
     chosen = os.environ.get(VARIABLE, "")
     if chosen == "off" or jax.config.values["jax_compilation_cache_dir"]:
@@ -35,10 +35,10 @@ def use_compilation_cache() -> None:
         folder = (Path(chosen).expanduser() if chosen else _user_cache()) / "xla" / _processor()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            raise PermissionError(f"{folder} cannot be written to")
+            raise PermissionError(f"fedpd cannot write to {folder}")
         _tidy(folder)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
-        log.info("Compiled programs are not kept: %s. Set %s to a folder that can be written to.", error, VARIABLE)
+        log.info("fedpd keeps no compiled programs: %s. Set %s to a folder that you can write to.", error, VARIABLE)
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if jax.config.values["jax_persistent_cache_min_compile_time_secs"] == USUAL:
@@ -60,8 +60,8 @@ def _user_cache() -> Path:
 def _processor() -> str:
     """Return a name for this kind of processor.
 
-    A program for the CPU holds instructions of the CPU that compiled it, which another one with the same home folder
-    may not have; and JAX does not tell them apart.
+    A program for a CPU may use instructions that another CPU lacks. If two such machines share a home folder, JAX does
+    not tell their programs apart.
     """
     described = f"{platform.machine()} {platform.processor()}"
     information = Path("/proc/cpuinfo")
@@ -72,7 +72,7 @@ def _processor() -> str:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove empty entries, and the oldest ones if all together are larger than LARGEST."""
+    """Remove empty entries, and the oldest ones until the rest has at most LARGEST bytes."""
     entries = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda entry: entry[0].st_mtime)
     total = sum(stat.st_size for stat, _ in entries)
     for stat, path in entries:

@@ -11,11 +11,11 @@ from fedpd.base.errors import MissingExtraError
 
 @contextmanager
 def extra(name: str, user: str) -> Iterator[None]:
-    """Replace the error of a failed import inside the `with` block by a sentence with the line that installs it.
+    """Replace the error of a failed import in the `with` block by a sentence with the command that installs it.
 
     Args:
         name: The extra of fedpd that installs the package.
-        user: What needs the package. The sentence begins with it.
+        user: The function or feature that needs the package. The sentence begins with it.
 
     Raises:
         MissingExtraError: The package is not installed, or importing it fails.

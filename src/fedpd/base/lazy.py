@@ -6,23 +6,23 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
 
     Args:
         package: The name of the package.
-        homes: The module of each name. The name of a module itself has that module as its home.
+        modules: The module of each name. The name of a submodule is mapped to that module itself.
     """
 
     def find(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
-        value = module if homes[name] == f"{package}.{name}" else getattr(module, name)
+        module = import_module(modules[name])
+        value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)  # the next use finds it without this function
         return value
 
-    return find, lambda: sorted({*vars(sys.modules[package]), *homes})
+    return find, lambda: sorted({*vars(sys.modules[package]), *modules})
 
 
 class LazyMapping(Mapping[str, Any]):

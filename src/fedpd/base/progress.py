@@ -1,4 +1,4 @@
-"""Progress: one event for bars, loggers and callbacks, and what listens to it."""
+"""Progress events for bars, loggers and callbacks, and the functions that receive them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Event(NamedTuple):
         done: The number of rounds (or other steps) done; it has a fraction within a round.
         total: The total number of rounds (or other steps).
         stationarity: The newest stationarity of a run; NaN if there is none.
-        rows: Returns the rows of the history that are new since the last event, by seed.
+        rows: Returns the rows that the history gained since the last event, by seed.
         model: Returns the current model.
-        compiling: Whether its program is being compiled, so that nothing happens for a while.
+        compiling: Whether JAX is compiling the program, so that no round is done for a while.
     """
 
     what: str
@@ -68,15 +68,15 @@ def _nothing() -> Iterator[Listener]:
 
 
 def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Listener]:
-    """Return what shows a run: the user's own function, a bar, or nothing.
+    """Return a context that yields a listener: the user's own function, a bar, or one that shows nothing.
 
     Args:
-        progress: A function of (done, total, stationarity); True for a bar; None for a bar where somebody watches, if
-            it takes longer than PATIENCE; False for nothing.
+        progress: A function of (done, total, stationarity); True: a bar; False: nothing; None: a bar in a terminal or a
+            notebook, if the run takes longer than PATIENCE.
     """
     if callable(progress):
         return _user_function(progress)
-    from fedpd.base import bars  # which draw with rich or IPython
+    from fedpd.base import bars  # they import rich or IPython
 
     wait = 0.0 if progress else PATIENCE
     if progress is not False and bars.notebook():

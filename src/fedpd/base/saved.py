@@ -1,4 +1,7 @@
-"""Save a result to a folder of its own, and load it: one file without pickle, whole or not there, with a checksum."""
+"""Save a result to a folder of its own, and load it.
+
+The folder holds one file with a checksum and without pickle. A process that is killed leaves a whole file or none.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +22,7 @@ def save_result(result: Any, folder: str | Path, *, model: Any = None, overwrite
         result: A result of fedpd, e.g. a `Run`.
         folder: A folder that is empty or does not exist yet.
         model: The model of the result, which may be a pytree of any kind.
-        overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+        overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
 
     Returns:
         The folder.
@@ -45,12 +48,12 @@ def load_result(folder: Path, like: Any = None, leave_out: Sequence[str] = ()) -
 
     Args:
         folder: The folder.
-        like: A model of the same structure, where the model is a pytree that a file cannot describe.
-        leave_out: Fields of fedpd's own classes that are not wanted, and become None.
+        like: A model of the same structure, if the model is a pytree that a file cannot describe.
+        leave_out: Fields of fedpd's own classes to leave out. They become None.
     """
     arrays, meta = checkpoint.read(folder / FILE)
     if "result" not in meta:
-        raise FedpdError(f"{folder / FILE}: this is no saved result. Give a folder that save() wrote.")
+        raise FedpdError(f"{folder / FILE}: the file holds no saved result. Give a folder that save() wrote.")
     try:
         return unpack(_without(meta["result"], leave_out), arrays, like)
     except FedpdError as error:
@@ -70,13 +73,13 @@ def _without(plain: Any, names: Sequence[str]) -> Any:
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder in which there is anything that must not be replaced."""
+    """Refuse a folder that holds anything that must not be replaced."""
     if folder.exists() and not folder.is_dir():
-        raise FedpdError(f"{folder}: there is a file of that name. Choose another folder.")
+        raise FedpdError(f"{folder}: this is a file, not a folder. Choose another folder.")
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not is_saved(folder):
-        raise FedpdError(f"{folder}: the folder is not empty, and holds no saved result. Choose another folder.")
+        raise FedpdError(f"{folder}: the folder is not empty, and it holds no saved result. Choose another folder.")
     if not overwrite:
-        raise FedpdError(f"{folder}: the folder holds a saved result. Choose another one, or give overwrite=True.")
+        raise FedpdError(f"{folder}: the folder holds a saved result. Choose another folder, or give overwrite=True.")
     checkpoint.read(folder / FILE)  # refuses a file that fedpd did not write

@@ -1,4 +1,4 @@
-"""Structures: what a factory made, without the numbers that it was made with.
+"""Separate the numbers of a method from its structure, which selects a compiled program.
 
 `split(fedpd(eta=0.08, oracle=gd(step=0.1, iterations=8)))` returns a `Structure` and {"eta": 0.08, "oracle.step": 0.1}.
 A structure is hashable and selects a compiled program. The program takes the numbers as arguments, so another step size
@@ -33,7 +33,7 @@ class Fixed:
     """An argument that is part of the structure.
 
     Attributes:
-        key: Is equal for equal arguments only.
+        key: A value that is equal for equal arguments only.
         value: The argument itself.
     """
 
@@ -54,7 +54,7 @@ class Structure:
     arguments: tuple[tuple[str, Any], ...]
 
     def __call__(self, **numbers: Any) -> Any:
-        """Return what the factory makes with these numbers, which may be traced."""
+        """Return the result of the factory with these numbers, which may be traced."""
         return self._call(numbers, "")
 
     def _call(self, numbers: Mapping[str, Any], place: str) -> Any:
@@ -70,18 +70,19 @@ class Structure:
 
 
 def split(made: Any, part: Callable[[Any], Any] = lambda whole: whole) -> tuple[Structure, Numbers] | None:
-    """Return the structure and the numbers of what a factory made.
+    """Return the structure and the numbers of an object that a factory made.
 
-    Numbers are the finite floats other than 0 among the arguments of `@specified` factories: 0 and infinity often
-    switch something off. Integers count steps or samples and shape the program, unless the factory asks for a float.
+    Numbers are the finite floats other than 0 among the arguments of `@specified` factories. 0 and infinity belong to
+    the structure, because they often switch something off. So do integers, which count steps or samples and shape the
+    program, unless the factory asks for a float.
 
     Args:
         made: A method, an oracle, a schedule or a regulariser.
-        part: Finds `made` in what the factory returned, if it is only a part of it.
+        part: Finds `made` in the factory's result, if it is only a part of it.
 
     Returns:
-        The structure of the whole, and the numbers by their place. None if it was made by hand, was changed after it
-        was made, or holds a function that cannot be identified.
+        The structure of the factory's result, and the numbers by their place. None if no factory made the object, if it
+        was changed afterwards, or if it holds a function that cannot be identified.
     """
     call = _call_of(made, part)
     if call is None:
@@ -93,7 +94,7 @@ def split(made: Any, part: Callable[[Any], Any] = lambda whole: whole) -> tuple[
 
 
 def _call_of(made: Any, part: Callable[[Any], Any] = lambda whole: whole) -> Made | None:
-    """Return the call that made this, if it still is what the factory returned."""
+    """Return the call that made this object; None if the object differs from the factory's result."""
     spec = getattr(made, "spec", None)
     if not isinstance(spec, Spec) or spec.made is None or not _same(part(spec.made.result), made):
         return None
@@ -140,7 +141,7 @@ def _is_open(value: Any, annotation: Any) -> bool:
 
 
 def _factory(factory: Callable[..., Any]) -> Fixed:
-    """Return a factory; one of the user's own is another one as soon as a value that it captures is another one."""
+    """Return a factory with its key. For a user's own factory, the key changes with the values that it captures."""
     own = (factory.__module__ or "").partition(".")[0] == "fedpd"
     return Fixed((id(factory), "" if own else fingerprint(inspect.unwrap(factory))), factory)
 
@@ -150,7 +151,7 @@ def _fixed(value: Any) -> Fixed:
         return Fixed((type(value), value), value)
     if not isinstance(getattr(value, "spec", None), Spec):
         return Fixed(fingerprint(value), value)
-    # Equal names do not make things equal that were made by hand: their functions do.
+    # Two objects that were made by hand may share a name. They are equal only if their functions are.
     spec = value.spec
     parts = [part for part in value if part is not spec] if isinstance(value, tuple) else inspect.unwrap(value)
     return Fixed(fingerprint(parts), value)

@@ -1,9 +1,9 @@
-"""Write values as plain JSON and named arrays, and read them back exactly. No code is stored and none is run.
+"""Write values as plain JSON and named arrays, and read them back exactly. fedpd stores no code and runs none.
 
 A value may consist of numbers, texts, arrays, dicts, lists, tuples, NamedTuples, specs and fedpd's own dataclasses. A
-class is written as its name, and found again among the modules that are imported; only fedpd and the packages that it
-is built on are imported for it. A pytree of another kind, such as a module of a neural network, is written as its
-arrays; who reads it must give a pytree `like` it.
+class is written as its name, and looked up among the imported modules; fedpd imports only itself and the packages that
+it is built on. For a pytree of another kind, such as a module of a neural network, only the arrays are written. To read
+it, give a pytree `like` it.
 """
 
 import re
@@ -21,11 +21,11 @@ from fedpd.base.identity import UnidentifiedError
 from fedpd.base.spec import Spec, Thing
 
 Arrays = dict[str, np.ndarray]
-Plain = Any  # what JSON has
+Plain = Any  # a value of JSON
 NATIVE = frozenset(
     ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
 )
-IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs nothing of the user's
+IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs no code of the user's
 KEYS = (bool, int, float, str, type(None))
 
 
@@ -44,10 +44,10 @@ def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
     """Return a value as plain JSON, and its arrays by name.
 
     Args:
-        value: What to write.
+        value: The value to write.
         name: The beginning of the arrays' names.
-        model: A pytree whose structure may be of any kind: where it occurs in `value`, only its arrays are written if
-            it cannot be described.
+        model: A pytree of any kind. If JSON cannot describe its structure, only its arrays are written wherever it
+            occurs in `value`.
 
     Raises:
         FedpdError: Something in `value` cannot be described.
@@ -58,12 +58,12 @@ def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
 
 
 def unpack(plain: Plain, arrays: Mapping[str, np.ndarray], like: Any = None) -> Any:
-    """Return the value that `pack` made this of.
+    """Return the value from which `pack` made these.
 
     Args:
         plain: The plain JSON.
         arrays: The arrays by name.
-        like: A pytree with the structure of the model, if that could not be described.
+        like: A pytree with the structure of the model, if JSON could not describe the model.
 
     Raises:
         FedpdError: A class is not imported, or `like` is needed.
@@ -105,7 +105,7 @@ def _pack(value: Any, name: str, arrays: Arrays, model: Any) -> Plain:
 def _pack_array(value: Any, name: str, arrays: Arrays) -> Plain:
     array = np.asarray(value, order="C")
     if array.dtype == object:
-        raise FedpdError(f"{name}: an array of objects cannot be saved. Use arrays of numbers.")
+        raise FedpdError(f"{name}: fedpd cannot save an array of objects. Use arrays of numbers.")
     native = array.dtype.name in NATIVE and array.dtype.isnative
     arrays[name] = array if native else array.reshape(-1).view(np.uint8)
     about: dict[str, Any] = {} if native else {"dtype": _dtype_name(array.dtype, name), "shape": list(array.shape)}
@@ -113,15 +113,15 @@ def _pack_array(value: Any, name: str, arrays: Arrays) -> Plain:
 
 
 def _dtype_name(dtype: np.dtype, name: str) -> str:
-    """Return a name from which the type can be made again: bfloat16 has one of its own, and >f8 keeps its order."""
+    """Return a name that NumPy or JAX turns into the type again, such as "bfloat16", or ">f8" with its byte order."""
     for text in (dtype.str, dtype.name):
         if not text.startswith(("|V", "<V", ">V", "void")) and jax.numpy.dtype(text) == dtype:
             return text
-    raise FedpdError(f"{name}: an array of {dtype} cannot be saved. Use arrays of numbers.")
+    raise FedpdError(f"{name}: fedpd cannot save an array of {dtype}. Use arrays of numbers.")
 
 
 def _pack_thing(thing: Thing, name: str, arrays: Arrays) -> Plain:
-    """Return a setting of a spec: an array itself, anything else by its name and hash."""
+    """Return a setting of a spec as JSON: an array as it is, anything else as its name and hash."""
     if isinstance(thing.value, np.ndarray | np.generic | jax.Array):
         return {"thing": _pack_array(thing.value, name, arrays)}
     try:
@@ -133,7 +133,7 @@ def _pack_thing(thing: Thing, name: str, arrays: Arrays) -> Plain:
 def _key(key: Any, name: str) -> Plain:
     if type(key) in KEYS:
         return key
-    raise FedpdError(f"{name}: the key {key!r} of a dict cannot be saved. Use texts or numbers as keys.")
+    raise FedpdError(f"{name}: fedpd cannot save a dict with the key {key!r}. Use texts or numbers as keys.")
 
 
 def _fields(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -147,7 +147,7 @@ def _fields(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         if _is_vector(kind):
             return iter([("tree", value.tree)])
     raise FedpdError(
-        f"{name or 'the value'}: {_class_name(kind)} cannot be saved. Use dicts, lists, tuples, or NamedTuples "
+        f"{name or 'the value'}: fedpd cannot save {_class_name(kind)}. Use dicts, lists, tuples, or NamedTuples "
         "that are defined at the top level of a module."
     )
 
@@ -200,7 +200,7 @@ def _unpack_thing(plain: Plain, arrays: Mapping[str, np.ndarray]) -> Thing:
 
 
 def _make(name: str, values: dict[str, Any]) -> Any:
-    """Return an object of this class with these fields; its own code is not called."""
+    """Return an object of this class with these fields, without calling the code of the class."""
     kind = _find(name)
     if kind is not None and _is_named_tuple(kind) and set(kind._fields) == set(values):
         return tuple.__new__(kind, [values[field] for field in kind._fields])
@@ -212,10 +212,10 @@ def _make(name: str, values: dict[str, Any]) -> Any:
         return kind(values["tree"])
     module, _, own = name.partition(":")
     if kind is None:
-        remedy = f"Import {module} before, if that module is your own."
+        remedy = f"If {module} is a module of your own, import it first."
     else:
-        remedy = f"{own} has other fields now than when this was saved. Read it with the version that saved it."
-    raise FedpdError(f"the class {name} is needed to read this, and cannot be used. {remedy}")
+        remedy = f"The fields of {own} have changed since. Read it with the version that saved it."
+    raise FedpdError(f"the saved result needs the class {name}, which fedpd cannot use. {remedy}")
 
 
 def _find(name: str) -> Any:

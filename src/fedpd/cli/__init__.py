@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how warnings and errors look.
+"""The command line: its commands, and the form of warnings and errors.
 
 The files of this package hold the commands by topic. They import JAX and everything else that takes time to load when
 a command runs, so that `fedpd --help` answers at once.
@@ -64,7 +64,7 @@ def _note(
 
 
 def main(function: Callable[[], None] = app) -> None:
-    """Run the command line. A mistake of the user is a sentence and exit code 2, not a traceback."""
+    """Run the command line. After a mistake of the user, print a sentence without traceback and exit with code 2."""
     warnings.showwarning = _note
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:

@@ -1,4 +1,4 @@
-"""Run an experiment for the command line: bars while it runs, then a table, a figure, and where everything is."""
+"""Run an experiment for the command line, with bars, a table, a figure, and the paths of all results."""
 
 import tomllib
 from importlib.resources import files

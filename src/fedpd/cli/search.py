@@ -30,12 +30,12 @@ def advise(
     """
     from fedpd.cli.terminal import console, say, show_lines, steps, write
     from fedpd.experiments import calls, experiment
-    from fedpd.experiments.own_code import blamed
+    from fedpd.experiments.own_code import explain_errors
     from fedpd.report import advice as report
     from fedpd.search.advise import advise as find
 
     setting = experiment.find_problem(problem, say)
-    with blamed(setting.code):
+    with explain_errors(setting.code):
         built = calls.build_problem(setting.problem, setting.find)
         with steps() as display:
             advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display, **setting.run)
@@ -75,7 +75,7 @@ def tune(
     from fedpd.base.checks import count
     from fedpd.cli.terminal import console, new_folder, say, show_lines, steps
     from fedpd.experiments import calls, experiment, run_folder
-    from fedpd.experiments.own_code import blamed
+    from fedpd.experiments.own_code import explain_errors
     from fedpd.report import advice as report
     from fedpd.report import save_figure
     from fedpd.search.tune import target_of, usable
@@ -86,7 +86,7 @@ def tune(
     names = [name.strip() for name in methods.split(",") if name.strip()] or None
     if methods == "all":
         names = usable(variants(), setting.run.get("participation", 1.0))
-    with blamed(setting.code):
+    with explain_errors(setting.code):
         built = calls.build_problem(setting.problem, setting.find)
         goal = target_of(criterion, target)
         options = {"target": goal, "rounds": rounds, "seeds": range(seeds), "criterion": criterion, **setting.run}

@@ -1,4 +1,4 @@
-"""How commands write to the terminal: sentences wrap at words, and paths and commands stay on one line to be copied."""
+"""Write to the terminal. Sentences wrap at words; paths and commands stay on one line, so that users can copy them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,13 +21,13 @@ def say(text: str | Text) -> None:
 
 
 def say_beside(heading: str, style: str, text: str) -> None:
-    """Print a sentence beside the results, on the standard error, after a heading in colour."""
+    """Print a sentence on the standard error, after a heading in colour."""
     beside = Console(stderr=True)
     beside.print(Text.assemble((heading, style), text), soft_wrap=not beside.is_terminal)
 
 
 def show_lines(text: str) -> None:
-    """Print lines that the user may copy: they are never broken."""
+    """Print lines that the user may copy, without breaking them."""
     console.print(Text(text), soft_wrap=True)
 
 

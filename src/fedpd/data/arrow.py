@@ -40,9 +40,9 @@ def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.nd
             refuse(f"{where}: type of column {column!r}", "text", "must be numbers", remedy)
         if array.ndim > 1:
             rule = "must be one number per row to stand beside other columns"
-            refuse(f"{where}: shape of column {column!r}", array.shape, rule, "Name a column of lists alone")
+            refuse(f"{where}: shape of column {column!r}", array.shape, rule, "Give a column of lists alone")
     whole = all(array.dtype.kind != "f" for array in arrays)
-    # Whole numbers keep their width here: which of them fit into int32 is checked later, with all agents'.
+    # Integers keep their width here. A later check, with the data of all agents, decides which fit into int32.
     dtype = np.result_type(*arrays) if whole else common_dtype(array.dtype for array in arrays)
     return np.stack(arrays, axis=1, dtype=dtype, casting="same_kind" if whole else "unsafe")
 
@@ -101,7 +101,7 @@ def to_numpy(column: Any, what: str) -> np.ndarray:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(array.to_pylist(), np.str_)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        refuse(f"{what}: type", str(kind), "must be numbers, lists, bytes or texts", "Encoded images are read by hub()")
+        refuse(f"{what}: type", str(kind), "must be numbers, lists, bytes or texts", "Read encoded images with hub()")
     return array.to_numpy(zero_copy_only=False)
 
 
@@ -126,5 +126,5 @@ def _one_length(lengths: Any, what: str) -> int:
     extremes = pc.min_max(lengths).as_py()
     least, most = extremes["min"] or 0, extremes["max"] or 0
     if least != most:
-        refuse(f"{what}: lengths of its rows", (least, most), "must be the same", "Bring all samples to one shape")
+        refuse(f"{what}: lengths of its rows", (least, most), "must be equal", "Bring all samples to one shape")
     return most

@@ -57,7 +57,7 @@ def csv(
 
 
 def table_format(client: str | None, split: str | None, delimiter: str = ",") -> Format:
-    """Return how CSV files are read; the columns of clients and splits are texts."""
+    """Return the format of CSV files, in which the columns of clients and splits are texts."""
     if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()):
         refuse("delimiter", delimiter, "must be one ASCII character", 'Give e.g. ";"')
 

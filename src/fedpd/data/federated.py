@@ -1,9 +1,9 @@
-"""Federated data: one type for every source, and one function that checks it.
+"""The type of federated data, and the function that checks data of every source.
 
 The rules hold for every source:
 
 - Features stay as stored and are never scaled: uint8, int32, float32 and float64 stay; bool becomes uint8, other
-  integers become int32, float16 becomes float32. `dtype` asks for another. All agents share one dtype and one shape of
+  integers become int32, float16 becomes float32. `dtype` sets another. All agents share one dtype and one shape of
   a sample.
 - Labels are int32, with the values that they have in the source; `fedpd.data.labels` says how texts and classes are
   treated.
@@ -39,12 +39,12 @@ class Samples(TypedDict):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
-    """The samples of N agents; `train` is what `problems.from_losses` takes as its data.
+    """The samples of N agents. `problems.from_losses` takes `train` as its data.
 
     Attributes:
         names: N names of agents, all different.
-        train: N training sets, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 where an agent has no training samples.
-        test: N test sets of the same form; n_i = 0 where an agent has no test samples.
+        train: N training sets, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 if an agent has no training samples.
+        test: N test sets of the same form; n_i = 0 if an agent has no test samples.
         classes: (K,) int32, ascending: the values that y can have.
         label_names: K names of the classes, or None.
         name: The name of the data in tables and figures.
@@ -83,7 +83,7 @@ class Federated:
         return self.train[0]["x"].shape[1:]
 
     def __repr__(self) -> str:
-        """Return what the data is in five lines, without its arrays."""
+        """Return a description of the data in five lines."""
         return "\n".join(
             (
                 f"Federated {self.name!r}",
@@ -96,7 +96,7 @@ class Federated:
 
 
 def _amount(sizes: np.ndarray, part: str) -> str:
-    """Return how many samples of one part there are, in all and per agent."""
+    """Return the number of samples of one part as text, in total and per agent."""
     if not sizes.any():
         return f"no {part}"
     least, most = sizes.min(), sizes.max()
@@ -162,7 +162,7 @@ def assemble(
         raise FedpdError(f"{name} holds no agents: there is nothing to learn from. Give one data set per agent.")
     repeated = [agent for agent, times in Counter(names).items() if times > 1]
     if repeated:
-        refuse("agent", repeated[0], "is the name of several agents, written as text", "Rename them")
+        refuse("agent", repeated[0], "is the name of several agents after conversion to text", "Rename them")
     parts = {"train": train, "test": test}
     found = {
         (part, str(agent)): _samples(data[agent], place(str(agent), part))
@@ -204,7 +204,7 @@ def _check_nobody_is_empty(names: Iterable[str], held: Mapping[Key, Any], place:
     """Refuse an agent without samples."""
     for agent in names:
         if not any((part, agent) in held for part in ("train", "test")):
-            raise FedpdError(f"{place(agent, 'train')}: there are no samples, and none to test. Leave the agent out.")
+            raise FedpdError(f"{place(agent, 'train')}: there are no training or test samples. Leave the agent out.")
 
 
 def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | None) -> dict[Key, np.ndarray]:
@@ -215,7 +215,7 @@ def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | No
         where = place(agent, part)
         if x.dtype.kind not in "buif":
             rule = "must be integers or floating-point numbers"
-            refuse(f"{where}: type of x", str(x.dtype), rule, "Turn what is missing or text into numbers first")
+            refuse(f"{where}: type of x", str(x.dtype), rule, "Replace missing values and texts by numbers first")
         if x.shape[1:] != shape:
             rule = f"must be {shape}, as for agent {first!r}"
             refuse(f"{where}: shape of a sample", x.shape[1:], rule, "Bring all samples to one shape")
@@ -224,7 +224,7 @@ def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | No
 
 
 def checked_dtype(dtype: DTypeLike | None) -> np.dtype | None:
-    """Return the dtype that is asked for, if any, after checking that features can have it."""
+    """Return the requested dtype, if there is one, after checking that features can have it."""
     if dtype is None:
         return None
     try:

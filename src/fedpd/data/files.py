@@ -1,4 +1,4 @@
-"""Data files by their name alone: LEAF's json, Parquet or CSV."""
+"""Load a data file by its suffix: LEAF's json, Parquet or CSV."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -9,7 +9,7 @@ from fedpd.base.checks import FedpdError
 from fedpd.data.federated import Federated
 from fedpd.data.tables import Features, Format, column_names
 
-USUAL = ("image", "x", "features", "pixels", "text")  # what a column of features is usually called
+USUAL = ("image", "x", "features", "pixels", "text")  # usual names of a column of features
 
 
 def load(
@@ -39,7 +39,7 @@ def load(
     read, form = found[0]
     columns = column_names(path, form)
     if client is None:
-        raise FedpdError(f"{path}: --client is missing, the column with the client's name. It has: {columns}.")
+        raise FedpdError(f"{path}: --client is missing. Give the column with the client's name, one of: {columns}.")
     if split is None and "split" in columns:
         split = "split"
     return read(path, client=client, features=_features(features, columns), label=label, split=split)
@@ -53,7 +53,7 @@ def _tables(client: str | None, split: str | None) -> list[tuple[Callable[..., F
 
 
 def _features(named: str | None, columns: list[str]) -> Features:
-    """Return the columns that were named, separated by commas; or the one with a usual name; or None: all others."""
+    """Return the named columns (separated by commas), else the column with a usual name, else None: all others."""
     if named is None:
         return next((name for name in USUAL if name in columns), None)
     chosen = [name.strip() for name in named.split(",")]

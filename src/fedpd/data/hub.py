@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: by their name on the Hub, or from a folder without network."""
+"""Load data sets of Hugging Face by their name on the Hub, or from a folder without a network."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +40,7 @@ def hub(
         features: The column or columns of features, as for `parquet`. Images become uint8 (n, height, width) or
             (n, height, width, 3).
         label: The column of labels, whole numbers or texts.
-        split: The split to train with, or a pair to train and to test with; None: "train", and "test" where there is
+        split: The split to train with, or a pair to train and to test with; None: "train", and "test" if there is
             one.
         shape: The shape of a sample; None: as stored.
         config: The configuration of the data set on the Hub.
@@ -80,24 +80,24 @@ def hub(
 
 
 def _load(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
-    """Load the data set, from a folder where `source` is one."""
+    """Return the data set, from the folder `source` if there is one, else from the Hub."""
     folder = Path(source)
     try:
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
             return datasets.load_from_disk(source)
         return datasets.load_dataset(source, config, revision=revision, cache_dir=None if cache is None else str(cache))
-    except Exception as error:  # datasets raises what its many readers raise
+    except Exception as error:  # the readers of datasets raise errors of many types
         reason = f"{error} {error.__cause__ or ''}".strip(" .")
         remedy = "Check its name or folder, and the network if it is on the Hub"
         raise FedpdError(f"{source} cannot be loaded: {reason}. {remedy}.") from error
 
 
 def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
-    """Return {"train": rows, "test": rows}, the latter only where the data has it."""
+    """Return {"train": rows, "test": rows}, the latter only if the data has a test split."""
     held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
     if len(wanted) not in (1, 2):
-        refuse(f"{source}: split", split, "must be one split, or two to train and to test", f"It has {sorted(held)}")
+        refuse(f"{source}: split", split, "must be one split, or two to train and to test", f"Use {sorted(held)}")
     for part in wanted:
         if part not in held:
             refuse(f"{source}: split", part, "there is no such split", nearest(part, held))

@@ -41,7 +41,8 @@ def encode(
     if any(texts.values()):
         for (part, agent), is_text in texts.items():
             if not is_text:
-                raise FedpdError(f"{place(agent, part)}: its labels are not texts, others' are. Give all of one kind.")
+                rule = "its labels are not texts, but those of other agents are"
+                raise FedpdError(f"{place(agent, part)}: {rule}. Give all labels as texts, or all as numbers.")
         names = _distinct(names) if names is not None else tuple(sorted({str(t) for y in labels.values() for t in y}))
         labels = {key: _places(y, names, place(key[1], key[0])) for key, y in labels.items()}
         classes = len(names) if classes is None else classes
@@ -51,7 +52,7 @@ def encode(
         outside = ~np.isin(y, values)
         if outside.any():
             rule = f"must be one of the {len(values)} classes {values[0]}..{values[-1]}"
-            remedy = "Correct the label, or give the classes that there are"
+            remedy = "Correct the label, or give all classes in classes="
             refuse(f"{place(agent, part)}: label of sample {outside.argmax()}", int(y[outside][0]), rule, remedy)
     if names is not None and len(names) != len(values):
         refuse("label_names", tuple(names), f"must be {len(values)}, one for each class", "Give classes= as well")
@@ -93,7 +94,7 @@ def _whole(y: np.ndarray, where: str) -> np.ndarray:
 
 
 def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> np.ndarray:
-    """Return (K,) int32: the classes that are asked for, or those that follow from the labels that occur."""
+    """Return the classes, (K,) int32: the given ones, or those that follow from the labels that occur."""
     if isinstance(classes, int | np.integer):
         return np.arange(count("classes", classes, "Give the number of classes, or the labels"), dtype=np.int32)
     if classes is not None:
@@ -104,6 +105,6 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
     if seen[0] < 0:
         return seen
     if seen[-1] >= MOST_CLASSES:
-        rule = f"is no class number: at most {MOST_CLASSES} classes are counted from 0"
+        rule = f"must be below {MOST_CLASSES}, the most classes that fedpd numbers from 0"
         refuse("largest label", int(seen[-1]), rule, "Give classes=[...], the labels that occur")
     return np.arange(max(seen[-1] + 1, len(names or ())), dtype=np.int32)

@@ -2,9 +2,9 @@
 
 x holds numbers in nested lists of any shape, or texts of one length (Shakespeare: 80 characters and the next one),
 which become positions in a vocabulary, int32. y holds whole numbers, also as [1] and [-1], or texts. Json does not say
-how precise its numbers are: those with a decimal point become float32, unless `dtype` asks for another.
+how precise its numbers are: those with a decimal point become float32, unless `dtype` sets another type.
 
-Files are read one after another, and the lists of a user become arrays as soon as they are parsed.
+fedpd reads the files one after another, and turns the lists of a user into arrays as soon as they are parsed.
 """
 
 import gzip
@@ -105,7 +105,7 @@ def _read_all(
         for user, samples in _read(file, dtype, vocabulary).items():
             if user in everyone:
                 rule = f"is in {places[part, user]} as well"
-                refuse(f"{file}: user", user, rule, "Keep one, or give train= and test= apart")
+                refuse(f"{file}: user", user, rule, "Keep one, or give train= and test= separately")
             everyone[user] = samples
             places[part, user] = file
     return everyone
@@ -128,7 +128,7 @@ def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
     floating = np.dtype(np.float64 if checked_dtype(dtype) == np.float64 else np.float32)
 
     def parsed(pairs: list[tuple[str, Any]]) -> Any:
-        """Return an object of the file as a dict; of a user as arrays, or as the reason why there are none."""
+        """Return an object of the file as a dict; for a user, arrays, or the reason why there are none."""
         content = dict(pairs)
         if len(content) < len(pairs):
             repeated = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
@@ -138,18 +138,18 @@ def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
 
     text = _text(file)
     if not text.strip():
-        raise FedpdError(f"{file} is empty. Make it again: it was perhaps cut off when it was written.")
+        raise FedpdError(f"{file} is empty. Make the file again; perhaps the program that wrote it was interrupted.")
     try:
         content = json.loads(text, object_pairs_hook=parsed)
     except FedpdError as error:
         raise FedpdError(f"{file}: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise FedpdError(f"{file} is not json: {error}. Is it complete? Copy or make it again.") from None
+        raise FedpdError(f"{file} is not json: {error}. Check that the file is complete, or copy it again.") from None
     return _users(file, content)
 
 
 def _text(file: Path) -> str:
-    """Return the text of a file, decompressed if need be."""
+    """Return the text of a file, after decompression if it is gzip."""
     try:
         if file.name.endswith(".gz"):
             with gzip.open(file) as stream:
@@ -188,16 +188,16 @@ def _users(file: Path, content: Any) -> Users:
     return {user: data[user] for user in users}
 
 
-def _check_sizes(file: Path, users: list[str], sizes: list[int], said: Any) -> None:
+def _check_sizes(file: Path, users: list[str], sizes: list[int], stated: Any) -> None:
     """Refuse a file whose num_samples differ from the samples that it holds."""
-    if said is None:
+    if stated is None:
         return
-    if not isinstance(said, list) or len(said) != len(users):
+    if not isinstance(stated, list) or len(stated) != len(users):
         raise FedpdError(f"{file}: num_samples must be a list of {len(users)} numbers, one per user. Correct it.")
-    for user, size, number in zip(users, sizes, said, strict=True):
+    for user, size, number in zip(users, sizes, stated, strict=True):
         if size != number:
-            rule = f"num_samples says {number!r}"
-            refuse(f"{file}: samples of user {user!r}", size, rule, "Is the file complete? Make it again")
+            rule = f"must be {number!r}, as num_samples says"
+            refuse(f"{file}: samples of user {user!r}", size, rule, "Check that the file is complete, or make it again")
 
 
 def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[str, Any] | str:
@@ -211,7 +211,7 @@ def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[s
     except (ValueError, OverflowError):
         return "its samples are not of one shape. Bring all samples to one shape."
     if features.dtype == object:
-        return "x holds null or something else that is no number. Clean or drop those samples."
+        return "x holds null or another value that is not a number. Clean or drop those samples."
     if labels.ndim == 0:
         return f"y = {y!r}: must be a list, one label per sample. Give as many labels as samples."
     if features.dtype.kind == "f":

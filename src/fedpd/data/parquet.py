@@ -53,7 +53,7 @@ def parquet(
 
 
 def table_format(client: str | None, split: str | None) -> Format:
-    """Return how Parquet files are read; their columns have types of their own."""
+    """Return the format of Parquet files, whose columns have types."""
 
     def names(file: Path) -> list[str]:
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Data without users, divided among agents by one of flwr-datasets' partitioners."""
+"""Divide data without clients among agents, with a partitioner of flwr-datasets."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from fedpd.base.extras import extra
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.labels import Classes
 
-ROW = "row"  # the column with the places of the samples: partitioners choose rows, the samples stay where they are
+ROW = "row"  # the column with the row numbers: partitioners divide these, and the samples are not copied
 
 
 def partition(
@@ -28,7 +28,7 @@ def partition(
 ) -> Federated:
     """Return samples divided among agents by a partitioner; `split` then sets some aside for tests.
 
-    Agents have their natural ids as names where the partitioner has such ids, otherwise "0", "1", and so on.
+    If the partitioner has natural ids, they are the names of the agents. Otherwise the names are "0", "1", and so on.
 
     Args:
         x: Features, (n, ...).
@@ -61,7 +61,7 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
 
     taken = {ROW, "label"} & set(columns)
     if taken:
-        refuse("columns", sorted(taken), "are names of columns that are there already", "Call them otherwise")
+        refuse("columns", sorted(taken), "are names of columns that exist already", "Choose other names")
     for column, values in columns.items():
         if len(values) != len(y):
             refuse(f"column {column!r}", len(values), f"must have {len(y)} entries, one per sample", "Give all")
@@ -83,12 +83,12 @@ def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:
     fresh.dataset = table
     try:
         parts = [fresh.load_partition(i) for i in range(fresh.num_partitions)]
-    except Exception as error:  # partitioners raise what they like, KeyError for a missing column
+    except Exception as error:  # partitioners raise errors of many types, such as KeyError for a missing column
         reason = f"{type(partitioner).__name__} cannot divide columns {table.column_names}: {error!r}"
-        remedy = "Labels are in 'label', others in columns=; ask for no more agents than the samples suffice for"
+        remedy = "Labels are in 'label', other columns in columns=. Ask for fewer agents if samples are too few"
         raise FedpdError(f"{reason}. {remedy}.") from error
     if any(ROW not in part.column_names for part in parts):
         rule = "divides columns, not samples"
-        refuse("partitioner", type(partitioner).__name__, rule, "Take one that divides samples")
+        refuse("partitioner", type(partitioner).__name__, rule, "Give one that divides samples")
     ids = getattr(fresh, "partition_id_to_natural_id", {})
     return {str(ids.get(i, i)): np.asarray(part[ROW][:], np.int64) for i, part in enumerate(parts)}

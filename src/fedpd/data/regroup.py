@@ -1,6 +1,6 @@
-"""Other agents from the same samples: fewer, merged, or with samples set aside for tests.
+"""Select agents, merge them, or set some of their samples aside for tests.
 
-Nothing is changed in place.
+All functions return new data.
 """
 
 import zlib
@@ -13,7 +13,7 @@ import numpy as np
 from fedpd.base.checks import FedpdError, count, nearest, positive, refuse
 from fedpd.data.federated import Federated, Samples
 
-Agent = int | str  # a place in `names`, or a name
+Agent = int | str  # a position in `names`, or a name
 
 
 def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
@@ -25,7 +25,7 @@ def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
     """
     places = _places(data, agents)
     if not places:
-        raise FedpdError(f"no agent of {data.name} is chosen: there is nothing to learn from. Choose at least one.")
+        raise FedpdError(f"no agent of {data.name} is chosen. Choose at least one.")
     _check_once(data, places)
     return replace(
         data,
@@ -51,7 +51,7 @@ def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
     members = [i for group in places for i in group]
     _check_once(data, members)
     for i in sorted(set(range(data.agents)) - set(members)):
-        refuse("agent", data.names[i], "is in no group", "Group all agents; leave some out with take first")
+        refuse("agent", data.names[i], "is in no group", "Put every agent into a group, or remove it with take() first")
     return replace(
         data,
         names=tuple("+".join(data.names[i] for i in group) for group in places),
@@ -76,7 +76,7 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
     count("agents", agents, "Give N")
     count("writers", writers, "Give the number of writers")
     if not agents <= writers <= 2 * agents:
-        refuse("writers", writers, f"must be {agents} to {2 * agents} for {agents} agents", "An agent holds one or two")
+        refuse("writers", writers, f"must be {agents} to {2 * agents} for {agents} agents", "Give one or two per agent")
     pairs = writers - agents
     return [(2 * i, 2 * i + 1) for i in range(pairs)] + [(i,) for i in range(2 * pairs, writers)]
 
@@ -95,9 +95,9 @@ def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
     """
     if data.test_sizes.any():
         raise FedpdError(f"{data.name} has {data.test_sizes.sum()} test samples already. Split data that has none.")
-    positive("share", share, "Give the share to test, e.g. 0.1")
+    positive("share", share, "Give the share for tests, e.g. 0.1")
     if share >= 1:
-        refuse("share", share, "must be below 1", "Give the share to test, e.g. 0.1")
+        refuse("share", share, "must be below 1", "Give the share for tests, e.g. 0.1")
     parts = [_split(samples, share, seed, name) for name, samples in zip(data.names, data.train, strict=True)]
     return replace(data, train=[train for train, _ in parts], test=[test for _, test in parts])
 
@@ -132,7 +132,7 @@ def _check_once(data: Federated, places: list[int]) -> None:
     """Refuse an agent that is named twice."""
     repeated = [i for i, times in Counter(places).items() if times > 1]
     if repeated:
-        refuse("agent", data.names[repeated[0]], "is named twice", "Name every agent once: samples must not repeat")
+        refuse("agent", data.names[repeated[0]], "is named twice", "Name every agent once, so that no sample repeats")
 
 
 def _places(data: Federated, agents: Sequence[Agent] | np.ndarray) -> list[int]:
@@ -152,5 +152,5 @@ def _place(data: Federated, known: dict[str, int], agent: Agent) -> int:
             refuse("agent", agent, f"there is no such agent in {data.name}", nearest(agent, data.names[:20]))
         return known[agent]
     if not 0 <= agent < data.agents:
-        refuse("agent", agent, f"must be a place from 0 to {data.agents - 1}", "Or give its name")
+        refuse("agent", agent, f"must be a position from 0 to {data.agents - 1}", "Give such a position, or the name")
     return int(agent)

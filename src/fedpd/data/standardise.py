@@ -20,7 +20,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.federated import Federated, Samples, common_dtype
 
 T = TypeVar("T", Federated, np.ndarray, list)
-CONSTANT = 64 * np.finfo(np.float64).eps  # the ratio of scale to |mean| up to which a feature is constant, by rounding
+CONSTANT = 64 * np.finfo(np.float64).eps  # if scale/|mean| is at most this, the feature is constant up to rounding
 FORMS = "Give Federated data, an array (N, n, ...), or a list with the features (n_i, ...) of each agent"
 
 
@@ -33,7 +33,7 @@ class Moments(NamedTuple):
         squares: The sum of (x - shift)^2, in the shape of a sample, float64.
     """
 
-    count: int  # type: ignore[assignment]  # it hides tuple.count, which nobody needs
+    count: int  # type: ignore[assignment]  # it hides tuple.count, which fedpd does not use
     total: np.ndarray
     squares: np.ndarray
 
@@ -64,7 +64,7 @@ class Scaling(NamedTuple):
         """
         x = _numbers(x, "x")
         if x.shape[x.ndim - self.mean.ndim :] != self.mean.shape:
-            rule = f"must end in the shape of a sample that was scaled before, {self.mean.shape}"
+            rule = f"must end in {self.mean.shape}, the shape of a sample"
             refuse("shape of x", x.shape, rule, "Give the same features in the same order")
         dtype = common_dtype([x.dtype, np.dtype(np.float32)])
         return ((x - self.mean) / self.scale).astype(dtype)  # mean is float64, so nothing is lost before the division

@@ -1,4 +1,4 @@
-"""A summary of federated data: how many samples of which classes each agent has."""
+"""Summarise federated data: the samples and the labels of each agent."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -41,8 +41,8 @@ class Summary(NamedTuple):
         missing: The number of classes without a training sample.
         sizes: Training samples per agent.
         labels: Different labels per agent.
-        skew: The mean over agents of the total variation distance between their labels and everyone's: 0 where all
-            agents have the same shares of labels, near 1 where no two share a label.
+        skew: The mean over agents of the total variation distance between their labels and those of all agents: 0 if
+            all agents have the same shares of labels, near 1 if no two share a label.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _spread(numbers: np.ndarray) -> Spread:
 
 
 def _skew(histogram: np.ndarray, totals: np.ndarray) -> float:
-    """Return the mean over agents of the total variation distance of their labels from everyone's."""
+    """Return the mean over agents of the total variation distance between their labels and those of all agents."""
     if not histogram.size:
         return 0.0
     shares = histogram / histogram.sum(axis=1, keepdims=True)

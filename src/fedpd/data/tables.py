@@ -1,4 +1,4 @@
-"""Tables in files, with a column that names each row's client: what Parquet and CSV have in common."""
+"""Load tables with a column of clients' names, for Parquet and CSV."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ class Format(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Which columns of a table mean what; `split` is None where all rows are for training."""
+    """The columns of a table by their meaning; `split` is None if all rows are for training."""
 
     client: str
     features: Features
@@ -95,7 +95,7 @@ def column_names(path: Path, form: Format) -> list[str]:
 
 
 def _features(path: Path, form: Format, columns: Columns) -> Features:
-    """Return the columns of features: those that were named, or all that are nothing else."""
+    """Return the columns of features: the named ones, or all without another meaning."""
     if columns.features is not None:
         return columns.features
     others = {columns.client, columns.label, columns.split}
@@ -113,15 +113,16 @@ def _read(file: Path, form: Format, columns: list[str]) -> Any:
 
 
 def _readable(file: Path, form: Format, read: Callable[[], Any]) -> Any:
-    """Return what `read` reads, or refuse the file with a sentence."""
+    """Return the result of `read`, or refuse the file."""
     with extra("tables", f"Reading {form.title}"):
         import pyarrow as pa
 
     try:
         return read()
     except (pa.ArrowException, OSError) as error:
-        remedy = "Is it complete? Copy or make it again"
-        raise FedpdError(f"{file} cannot be read as {form.title}: {error}. {remedy}.") from None
+        remedy = "Check that the file is complete, or copy it again"
+        reason = str(error).rstrip(".")
+        raise FedpdError(f"{file} cannot be read as {form.title}: {reason}. {remedy}.") from None
 
 
 def _concatenated(path: Path, tables: list[Any]) -> Any:
@@ -134,7 +135,7 @@ def _concatenated(path: Path, tables: list[Any]) -> Any:
         remedy = "Give each column the same type in all files"
         raise FedpdError(f"{path}: its files have columns of different types: {error}. {remedy}.") from None
     if not len(table):
-        raise FedpdError(f"{path} has no rows. Is it the right file?")
+        raise FedpdError(f"{path} has no rows. Check that it is the right file.")
     return table
 
 

@@ -1,1 +1,1 @@
-"""The simulator: who takes part, the compiled rounds, what is measured and counted, and the driver of a run."""
+"""The simulator: participation, compiled rounds, the measured and counted columns, and the driver of a run."""

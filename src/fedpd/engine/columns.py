@@ -1,7 +1,7 @@
-"""The columns of a history: one object each, which says what it is, how it is measured and how it is shown.
+"""The columns of a history. One object per column says what it means, how it is measured and how it is shown.
 
-The simulator, Flower's evaluation, tables, figures and the report read these objects. A column of your own is one more.
-Each agent returns what to sum over agents and what to keep of itself; `merge` makes a number of both:
+The simulator, Flower's evaluation, tables, figures and the report read these objects. You can define a column of your
+own: each agent returns a value to sum over agents and a value to keep, and `merge` makes one number of both.
 
     largest = Column(
         "largest",
@@ -26,14 +26,14 @@ from fedpd.core.statistics import with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
-WORST = 0.1  # the part of the agents whose mean accuracy is test_accuracy_worst
+WORST = 0.1  # test_accuracy_worst is the mean accuracy of this fraction of the agents
 
 
 class AgentView(NamedTuple):
-    """What one agent has: its objective f_i, its samples, and its test samples."""
+    """The objective f_i, the training samples and the test samples of one agent."""
 
     functions: Functions
-    shard: Shard  # without the leading axis
+    shard: Shard  # without the axis of agents
 
     @property
     def f(self) -> LocalObjective:
@@ -41,31 +41,31 @@ class AgentView(NamedTuple):
 
 
 class AgentMeasure(Protocol):
-    """Returns what one agent measures at the model x: a pytree to sum over agents, and small numbers to keep."""
+    """Returns the measurement of one agent at the model x: a pytree to sum over agents, and small numbers to keep."""
 
     def __call__(self, view: AgentView, x: Vector, /) -> tuple[Tree, Tree]: ...
 
 
 class JointMeasure(Protocol):
-    """Returns what takes several passes over all agents, as only a simulator can do them: a number."""
+    """Returns a number that takes several passes over all agents. Only a simulator can measure it."""
 
     def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
 
 
 class Merge(Protocol):
-    """Returns a column's value from the sum over agents, what each of them keeps (N, ...), and their number N."""
+    """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
 
     def __call__(self, total: Tree, each: Tree, agents: int, /) -> Any: ...
 
 
 class Measure(NamedTuple):
-    """How columns are measured at the model x = mean_i x_{0,i}; those that share a measure share its one pass.
+    """How to measure columns at the model x = mean_i x_{0,i}. Columns with the same measure share one pass.
 
     Attributes:
-        agent: What each agent measures by itself, in a simulation and on Flower.
-        joint: Instead of it, what only a simulator measures.
-        tests: Whether it needs test samples.
-        reveals: Whether the sums say more of one agent than numbers, such as its gradient.
+        agent: The measurement of one agent, in a simulation and on Flower.
+        joint: A measurement over all agents, which only a simulator can do; it replaces `agent`.
+        tests: Whether the measurement needs test samples.
+        reveals: Whether an agent's part of the sum reveals more than a few numbers, such as its gradient.
     """
 
     agent: AgentMeasure | None = None
@@ -79,15 +79,16 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its name in `run.history` and in files.
-        words: What an axis says.
-        symbol: What a sentence says; "": the name.
-        kind: "cost" is spent, "value" is measured, "event" counts what went wrong, "place" says which row it is.
+        words: The label of an axis.
+        symbol: The short form in sentences and tables; "": the name.
+        kind: "cost": a run spends it; "value": a run measures it; "event": it counts failures; "place": it identifies
+            the row.
         dtype: The type of its numbers.
         unit: "bytes", "s", "share" (of 1), or "".
         better: Whether "less" or "more" is better; None: neither.
-        log: Whether it is drawn on a logarithmic axis.
-        measure: How it is measured; None: it is counted.
-        merge: Makes its value from what the agents measured.
+        log: Whether figures draw it on a logarithmic axis.
+        measure: How to measure it; None: it is counted.
+        merge: Returns its value from the measurements of the agents.
     """
 
     name: str
@@ -110,21 +111,21 @@ def _value(view: AgentView, x: Vector) -> tuple[Array, None]:
     return view.f.value(x), None
 
 
-class Judged(NamedTuple):
-    """What one agent gets right, and how much it has."""
+class CorrectCounts(NamedTuple):
+    """The numbers of samples that a model classifies correctly, for one agent or summed over agents."""
 
-    trained: Array
-    samples: Array
-    right: Array
-    loss: Array
-    tests: Array
+    trained: Array  # correct training samples
+    samples: Array  # training samples
+    right: Array  # correct test samples
+    loss: Array  # sum of the losses of test samples
+    tests: Array  # test samples
 
 
-def _judge(view: AgentView, x: Vector) -> tuple[Judged, Judged]:
-    """Count the training and test samples that the model gets right, agent by agent."""
+def _count_correct(view: AgentView, x: Vector) -> tuple[CorrectCounts, CorrectCounts]:
+    """Return the counts of one agent twice: to sum over agents, and to keep."""
     functions, one = view
     correct, losses = functions.correct, functions.test_losses or functions.losses
-    assert correct is not None  # accuracy is asked for only where there are tests
+    assert correct is not None  # `simulate` refuses accuracy without test samples
     model = with_own_statistics(functions, one, x)
 
     def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
@@ -133,20 +134,20 @@ def _judge(view: AgentView, x: Vector) -> tuple[Judged, Judged]:
     tests = jnp.asarray(one.test_sizes)
     trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
     right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
-    found = Judged(trained, jnp.asarray(one.sizes, float), right, loss, tests.astype(float))
+    found = CorrectCounts(trained, jnp.asarray(one.sizes, float), right, loss, tests.astype(float))
     return found, found
 
 
-def _own_accuracies(each: Judged) -> tuple[Array, Array]:
-    """Return the agents' own test accuracies, smallest first, infinite for those without tests; and how many have."""
+def _own_accuracies(each: CorrectCounts) -> tuple[Array, Array]:
+    """Return the test accuracy of each agent in ascending order (infinite without tests), and how many have tests."""
     own = jnp.where(each.tests > 0, each.right / jnp.maximum(each.tests, 1), jnp.inf)
     return jnp.sort(own), jnp.sum(each.tests > 0)
 
 
 def _mean_accuracy(share: float) -> Merge:
-    """Return the mean over this share of the agents that have tests, the worst of them."""
+    """Return a merge that averages the test accuracy over the worst agents; `share` is their fraction."""
 
-    def merge(total: Judged, each: Judged, agents: int) -> Array:
+    def merge(total: CorrectCounts, each: CorrectCounts, agents: int) -> Array:
         ordered, tested = _own_accuracies(each)
         counted = jnp.arange(len(ordered)) < jnp.maximum(1, jnp.ceil(share * tested))
         counted = counted & jnp.isfinite(ordered)
@@ -155,13 +156,13 @@ def _mean_accuracy(share: float) -> Merge:
     return merge
 
 
-def _per_test(part: Callable[[Judged], Array]) -> Merge:
+def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
     return lambda total, each, agents: part(total) / jnp.maximum(total.tests, 1)
 
 
 OBJECTIVE = Measure(agent=_objective, reveals=True)
-VALUE = Measure(agent=_value)  # without the gradient, where nothing may be revealed
-JUDGEMENT = Measure(agent=_judge, tests=True)
+VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
+ACCURACY = Measure(agent=_count_correct, tests=True)
 
 COUNTED = (
     Column("round", "rounds", "rounds", "place", np.int64),
@@ -169,7 +170,7 @@ COUNTED = (
     Column("communications", "communications with the server", "communications", "cost", np.int64),
     Column(
         "local_updates",
-        "local steps one after another: the sum over rounds of the largest number that an agent did",
+        "local steps in sequence: the sum over rounds of the largest number of an agent",
         "local steps",
         "cost",
         np.int64,
@@ -204,7 +205,7 @@ MEASURED = (
         log=True,
     ),
 )
-# What can be recorded besides, by the word that asks for it.
+# The columns that `record` can add, by the word that asks for them.
 RECORDABLE: dict[str, tuple[Column, ...]] = {
     "heterogeneity": (
         Column(
@@ -232,7 +233,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "training accuracy",
             unit="share",
             better="more",
-            measure=JUDGEMENT,
+            measure=ACCURACY,
             merge=lambda total, each, agents: total.trained / total.samples,
         ),
         Column(
@@ -241,7 +242,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "test accuracy",
             unit="share",
             better="more",
-            measure=JUDGEMENT,
+            measure=ACCURACY,
             merge=_per_test(lambda total: total.right),
         ),
         Column(
@@ -250,7 +251,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "mean test accuracy of the agents",
             unit="share",
             better="more",
-            measure=JUDGEMENT,
+            measure=ACCURACY,
             merge=_mean_accuracy(1.0),
         ),
         Column(
@@ -259,7 +260,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "test accuracy of the worst tenth",
             unit="share",
             better="more",
-            measure=JUDGEMENT,
+            measure=ACCURACY,
             merge=_mean_accuracy(WORST),
         ),
         Column(
@@ -267,12 +268,12 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "test loss, mean over all test samples",
             "test loss",
             better="less",
-            measure=JUDGEMENT,
+            measure=ACCURACY,
             merge=_per_test(lambda total: total.loss),
         ),
     ),
 }
-# What only a federation counts, so far in the run.
+# The columns that only a federation has. They count from the start of the run.
 FEDERATED = (
     Column("wire_bytes_up", "bytes received by the server, as serialised", "wire bytes up", "cost", np.int64, "bytes"),
     Column("wire_bytes_down", "bytes sent by the server, as serialised", "wire bytes down", "cost", np.int64, "bytes"),
@@ -287,17 +288,17 @@ COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the colum
 
 
 def column_of(name: str) -> Column:
-    """Return the column of this name; one that fedpd does not know, such as a user's own, is described by its name."""
+    """Return the column of this name. A column that fedpd does not know, such as a user's own, shows its name."""
     return KNOWN.get(name, Column(name, name.replace("_", " ")))
 
 
 def recorded_columns(record: Iterable[str | Column]) -> tuple[Column, ...]:
-    """Return the columns that `record` asks for: words of `RECORDABLE`, and columns of the user's own."""
+    """Return the columns of `record`: those of the words of `RECORDABLE`, and the user's own."""
     found: list[Column] = []
     for one in record:
         if isinstance(one, Column):
             if one.name in COLUMNS or one.measure is None or one.dtype is not np.float64:
-                rule = "must have a name of its own, a measure, and numbers of float64"
+                rule = "must have a name that no other column has, a measure, and the dtype float64"
                 refuse(
                     "record", one.name, rule, 'Give e.g. Column("mae", "mean absolute error", measure=..., merge=...)'
                 )
@@ -307,5 +308,5 @@ def recorded_columns(record: Iterable[str | Column]) -> tuple[Column, ...]:
     names = [column.name for column in found]
     for name in names:
         if names.count(name) > 1:
-            refuse("record", name, "is recorded twice", "Ask for every column once")
+            refuse("record", name, "is recorded twice", "Give every column once")
     return tuple(found)

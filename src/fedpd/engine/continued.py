@@ -1,4 +1,4 @@
-"""Start a run where the user says: at a model, or where a finished run ended."""
+"""Start a run at a given model, or continue a finished run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,14 +10,14 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Problem, Tree
-from fedpd.engine.books import Books
 from fedpd.engine.driver import Driver
+from fedpd.engine.measurements import Measurements
 from fedpd.engine.resume import rows_to_keep
 from fedpd.engine.run import Ensemble, Run, settings_of
 
 Start = Tree | Run | Ensemble
-TOTALS = ("round", "communications", "local_updates", "samples", "bytes_up", "bytes_down")  # as history.extend sums
-SAME = 1e-3  # relative difference of two losses of the same model: rounding is far below, another problem above
+TOTALS = ("round", "communications", "local_updates", "samples", "bytes_up", "bytes_down")  # the sums of history.extend
+SAME = 1e-3  # largest relative difference of a loss by rounding; on another problem it differs more
 
 
 def runs_of(start: Start | None) -> tuple[Run, ...]:
@@ -37,21 +37,21 @@ def start_at(problem: Problem, model: Tree) -> Problem:
     leaves, found = jax.tree.flatten(model)
     if not _same_structure(model, problem.start):
         rule = f"must have the structure of problem.start, {structure}"
-        refuse("start", found, rule, "Give a model of this problem, such as run.model, or a finished run")
+        refuse("start", found, rule, "Give a model of this problem, e.g. run.model, or a finished run")
     arrays = [np.asarray(leaf) for leaf in leaves]
     for (path, like), array in zip(wanted, arrays, strict=True):
         if array.shape != np.shape(like) or array.dtype != like.dtype:
             name, text = f"start{jax.tree_util.keystr(path)}", f"{array.dtype}{list(array.shape)}"
             rule = f"must be {like.dtype}{list(np.shape(like))}, as in problem.start"
-            refuse(name, text, rule, f"Give an array of this shape, with .astype({str(like.dtype)!r}) if need be")
+            refuse(name, text, rule, f"Give an array of this shape and type, e.g. with .astype({str(like.dtype)!r})")
     return replace(problem, start=jax.tree.unflatten(structure, arrays))
 
 
 def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
-    """Let a driver continue where runs ended, one per variant, as one long run would have.
+    """Set a driver to the end of these runs, one per variant. Its results then equal those of one long run.
 
     Raises:
-        FedpdError: They are runs of another method, problem, seed or setting, or already have more rounds.
+        FedpdError: The runs are of another method, problem, seed or setting, or they already have more rounds.
     """
     plan, many = driver.plan, driver.plan.many
     done = max(int(run.history["round"][-1]) for run in runs)
@@ -59,55 +59,55 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
     agents, server = _joined([(run.agents, run.server) for run in runs], many)
     like = jax.eval_shape(lambda state: jax.tree.map(driver.without_padding, state), driver.state.agents)
     if _shapes(agents) != _shapes(like):
-        rule = "the agents of the run that is continued have another state"
-        refuse("start", runs[0].algorithm, rule, "Give the method and the problem that it was made with")
+        rule = "the agents of the run to continue have a state of another shape"
+        refuse("start", runs[0].algorithm, rule, "Give the method and the problem of that run")
     longest = max(runs, key=lambda run: run.history["round"][-1])
-    driver.take_up(agents, server, done)
+    driver.set_state(agents, server, done)
     driver.seconds = longest.seconds
     driver.clock = list(zip(longest.history["round"].tolist(), longest.elapsed.tolist(), strict=True))
     for i, run in enumerate(runs):
         totals = {name: int(run.history[name][-1]) for name in TOTALS}
         keep = rows_to_keep(run.history["round"], plan.every, plan.rounds, run.diverged)
         history = {name: column[keep] for name, column in run.history.items()}
-        driver.books[i] = Books(history, totals, run.updates, run.diverged)
+        driver.measurements[i] = Measurements(history, totals, run.updates, run.diverged)
 
 
 def _check_same(driver: Driver, runs: Sequence[Run], done: int) -> None:
-    """Refuse runs that one long run could not have begun with."""
+    """Refuse runs that differ from the plan in more than the number of rounds."""
     plan, run = driver.plan, runs[0]
-    example = "Give the same call as for that run, with more rounds and start=run"
+    example = "Repeat the call that made the run, with more rounds and start=run"
     if any(one.agents is None for one in runs):
-        rule = "it was read from a run folder, which has the agents' state in checkpoints"
+        rule = "this run was loaded from a run folder, without the agents' state"
         refuse("start", run.algorithm, rule, "Continue it with fedpd resume, or give start=run.model")
     seeds = [int(one.seed) for one in runs]
     if seeds != [int(seed) for seed in plan.seeds]:
-        refuse("seed", [int(seed) for seed in plan.seeds], f"the run that is continued has {seeds}", example)
+        refuse("seed", [int(seed) for seed in plan.seeds], f"the run to continue has {seeds}", example)
     if run.spec != plan.algorithm.spec:
-        rule = f"the run that is continued is of {run.algorithm}"
-        refuse("algorithm", plan.algorithm.description, rule, f"{example}; or begin another run with start=run.model")
+        rule = f"the run to continue is of {run.algorithm}"
+        refuse("algorithm", plan.algorithm.description, rule, f"{example}; or start a new run with start=run.model")
     for name, value in settings_of(plan).items():
         if value != run.settings.get(name):
-            refuse(name, value, f"the run that is continued has {run.settings.get(name)!r}", example)
+            refuse(name, value, f"the run to continue has {run.settings.get(name)!r}", example)
     if done > plan.rounds:
-        rule = f"the run already has {done} rounds, and a run does not go back"
-        refuse("rounds", plan.rounds, rule, "Give the rounds of the whole run, those that are done included")
+        rule = f"must be at least {done}, the rounds that the run already has"
+        refuse("rounds", plan.rounds, rule, "Give the rounds of the whole run, including those that are done")
     _check_problem(driver, [one for one in runs if one.diverged is None])
 
 
 def _check_problem(driver: Driver, runs: Sequence[Run]) -> None:
-    """Refuse a run of another problem: the loss of its model would differ."""
+    """Refuse a run of another problem, on which its model has another loss."""
     problem = driver.plan.problem
     for run in runs[:1]:
         recorded, fits = float(run.history["loss"][-1]), _same_structure(run.model, problem.start)
         if not fits or not np.isclose(theory.objective(problem, run.model), recorded, rtol=SAME, atol=SAME**4):
             raise FedpdError(
-                f"start = the run of {run.algorithm}: its model has the loss {recorded:.6g} in its history, and another"
-                " one on this problem. Give the problem that it was run on, or begin another run with start=run.model."
+                f"start = the run of {run.algorithm}: its history ends with the loss {recorded:.6g}, and its model has "
+                "another loss on this problem. Give the problem of that run, or start a new run with start=run.model."
             )
 
 
 def _joined(states: Sequence[Any], many: bool) -> Any:
-    """Return copies, since the driver reuses the memory of its state; several variants get a leading axis."""
+    """Return copies of the states, because the driver reuses their memory; several get an axis of variants."""
     if not many:
         return jax.tree.map(np.array, states[0])
     return jax.tree.map(lambda *leaves: np.stack(leaves), *states)

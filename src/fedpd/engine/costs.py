@@ -1,4 +1,4 @@
-"""Count the bytes that a communicated round moves, from the shapes of its messages."""
+"""Count the bytes of a communication from the shapes of its messages."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,14 +13,14 @@ from fedpd.engine.stages import Stage, unnamed_stage
 
 
 class Costs(NamedTuple):
-    """Bytes of one agent's message, and of one broadcast as an agent fetches it, for each exchange of a round."""
+    """The bytes that one agent sends and receives in each exchange of a round."""
 
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
 
 
-class Played(NamedTuple):
-    """One exchange of a single agent with the server: the states after it, what was sent, and the work."""
+class ExchangeResult(NamedTuple):
+    """The result of one exchange between one agent and the server: the new states, the messages and the work."""
 
     agent: Any
     server: Any
@@ -29,22 +29,22 @@ class Played(NamedTuple):
     work: Work
 
 
-def play_exchange(
+def run_exchange(
     exchange: Exchange, f: LocalObjective, agent: Any, server: Any, r: Array, key: Key, stage: Stage = unnamed_stage
-) -> Played:
-    """Play one exchange of an agent that is alone with the server; `stage` names whatever fails."""
+) -> ExchangeResult:
+    """Run one exchange between one agent and the server, without other agents; `stage` names what fails."""
     with stage("local", 0, 0):
         agent, work = exchange.local(f, agent, r, key)
     with stage("send", 0, 0):
-        message = broadcast = exchange.send(agent)  # of a mixing, an agent fetches a sum of messages
+        message = broadcast = exchange.send(agent)  # with a mixing, an agent receives a sum of messages
     if not isinstance(exchange.aggregate, Mixing):
         with stage("aggregate", 0):
             server, broadcast = exchange.aggregate(server, message, 1.0)
     with stage("receive", 0, 0):
-        return Played(exchange.receive(agent, broadcast), server, message, broadcast, work)
+        return ExchangeResult(exchange.receive(agent, broadcast), server, message, broadcast, work)
 
 
-def conversation(
+def exchanged_messages(
     algorithm: Algorithm,
     objective: Callable[[Any], LocalObjective],
     one: Any,
@@ -54,37 +54,38 @@ def conversation(
     evaluate: Callable[..., Any] = jax.eval_shape,
     stage: Stage = unnamed_stage,
 ) -> list[tuple[Tree, Tree]]:
-    """Return what `send` and `aggregate` return in each exchange of a round: (message, broadcast).
+    """Return the message and the broadcast of each exchange of a round.
 
     Args:
         algorithm: The method.
-        objective: Makes f_i of `one`.
-        one: What an agent's objective is made of.
+        objective: Returns f_i from `one`.
+        one: The data from which `objective` makes f_i.
         agent: The agent's state.
         server: The server's state.
-        evaluate: Calls a function: by shapes alone, or on numbers.
-        stage: Names whatever fails.
+        evaluate: Calls a function, with shapes only or with numbers.
+        stage: Names the stage of an error.
     """
-    said = []
+    messages = []
     for exchange in algorithm.exchanges:
 
-        def play(one: Any, agent: Any, server: Any, exchange: Exchange = exchange) -> Played:
+        def run(one: Any, agent: Any, server: Any, exchange: Exchange = exchange) -> ExchangeResult:
             key = jax.random.key(0, impl="threefry2x32")
-            return play_exchange(exchange, objective(one), agent, server, jnp.int32(0), key, stage)
+            return run_exchange(exchange, objective(one), agent, server, jnp.int32(0), key, stage)
 
-        played = evaluate(play, one, agent, server)
-        agent, server = played.agent, played.server
-        said.append((played.message, played.broadcast))
-    return said
+        result = evaluate(run, one, agent, server)
+        agent, server = result.agent, result.server
+        messages.append((result.message, result.broadcast))
+    return messages
 
 
 def message_costs(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any, **how: Any) -> Costs:
-    """Return the bytes of a method's messages; `how` is passed on to `conversation`."""
-    return costs_of(conversation(algorithm, partial(local_objective, functions), one, agent, server, **how))
+    """Return the bytes of a method's messages; `how` holds further arguments of `exchanged_messages`."""
+    return costs_of(exchanged_messages(algorithm, partial(local_objective, functions), one, agent, server, **how))
 
 
-def costs_of(said: list[tuple[Tree, Tree]]) -> Costs:
-    up, down = zip(*((_bytes(message), _bytes(broadcast)) for message, broadcast in said), strict=True)
+def costs_of(messages: list[tuple[Tree, Tree]]) -> Costs:
+    """Return the bytes of these pairs of a message and a broadcast."""
+    up, down = zip(*((_bytes(message), _bytes(broadcast)) for message, broadcast in messages), strict=True)
     return Costs(up, down)
 
 

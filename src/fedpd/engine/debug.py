@@ -1,7 +1,7 @@
 """Run agents one after another without compilation, so that an error names the agent, the stage and the round.
 
-`simulate(..., execution="debug")` is for finding out where a method, a loss or a model of one's own fails: print, a
-debugger and NaN checks work inside of them. It gives the numbers of a compiled run, up to rounding, slowly.
+Use `simulate(..., execution="debug")` to find out where your own method, loss or model fails: print, a debugger and NaN
+checks work inside of them. The results equal those of a compiled run up to rounding, but take much longer.
 """
 
 from typing import Any
@@ -19,10 +19,10 @@ from fedpd.engine.rounds import (
     MessageSum,
     Program,
     Round,
-    attendance,
     combine,
     is_silent,
     one_round,
+    presence_and_effort,
     receive,
     toss_coin,
 )
@@ -30,7 +30,7 @@ from fedpd.engine.stages import named_stage
 
 
 def init_each(program: Program, shard: Shard, start: Vector) -> Any:
-    """Return the state of all agents at the start, made one after another."""
+    """Return the state of all agents at the start, computed one agent after another."""
     made = []
     with jax.disable_jit():
         for i, one in enumerate(_unstack(shard)):
@@ -40,7 +40,7 @@ def init_each(program: Program, shard: Shard, start: Vector) -> Any:
 
 
 class AgentByAgent:
-    """The place of agents that take their turns in Python; see `rounds.Place`."""
+    """Runs the agents one after another in Python; see `rounds.Place`."""
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         with named_stage("skip", r):
@@ -50,7 +50,7 @@ class AgentByAgent:
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
         exchange = program.algorithm.exchanges[number]
-        here, efforts = attendance(program, inputs, r)
+        here, efforts = presence_and_effort(program, inputs, r)
         states, messages, sends, works = [], [], [], []
         for i, (agent, one) in enumerate(zip(_unstack(agents), _unstack(inputs.shard), strict=True)):
             present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
@@ -87,7 +87,7 @@ class AgentByAgent:
         if silent is not None and silent:
             return agents
         exchange = program.algorithm.exchanges[number]
-        here, _ = attendance(program, inputs, r)
+        here, _ = presence_and_effort(program, inputs, r)
         received = []
         for i, agent in enumerate(_unstack(agents)):
             with named_stage("receive", r, i):
@@ -98,7 +98,7 @@ class AgentByAgent:
                     received.append(receive(exchange, broadcast, agent, None if here is None else here[i]))
         return _stack(received)
 
-    def play(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
+    def run_round(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
         with jax.disable_jit():
             return one_round(program, inputs, state, self)
 
@@ -108,8 +108,8 @@ class AgentByAgent:
             return measure(*where, agents, skipped, program.columns)
 
 
-def play_costs(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
-    """Return the bytes of a method's messages, by playing one round of one agent on numbers."""
+def costs_without_compilation(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
+    """Return the bytes of a method's messages, from one round of one agent that runs without compilation."""
     with jax.disable_jit():
         how: dict[str, Any] = {"evaluate": lambda function, *parts: function(*parts), "stage": named_stage}
         return message_costs(algorithm, functions, one, agent, server, **how)

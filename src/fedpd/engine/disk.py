@@ -1,6 +1,6 @@
 """Keep the agents' state in memory-mapped files if memory is too small, with one block of agents in memory at a time.
 
-The rounds are those of `rounds.one_round`: in every step of an exchange, each block is read, and written back.
+The rounds are those of `rounds.one_round`. Every step of an exchange reads each block and writes it back.
 """
 
 import math
@@ -23,19 +23,19 @@ from fedpd.core.distances import largest_distance_on_host
 from fedpd.engine.metrics import Metrics, copies_differ, mean_copy, measure_at
 from fedpd.engine.rounds import INPUTS, InMemory, Inputs, MessageSum, Program, Round, init_agents, one_round, toss_coin
 
-BLOCK_BYTES = 2**28  # of agents' state in memory at a time, or one agent per device where that is more
+BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device
 MEMORY = InMemory()
 
 PutOnDevices = Callable[[Tree, Any], Tree]
 
 
 class Store(NamedTuple):
-    """The state of all agents in files that vanish with the process, and how a block of them is taken up.
+    """The state of all agents in files that the system removes when the process ends.
 
     Attributes:
         agents: Leaves (N, ...), memory-mapped.
         shard: The problem's arrays, on the host.
-        block: Agents in memory at a time.
+        block: The number of agents in memory at a time.
         put_on_devices: Puts host arrays on the devices, given a PartitionSpec.
     """
 
@@ -58,7 +58,7 @@ class Store(NamedTuple):
         jax.tree.map(write, self.agents, agents)
 
     def fill(self, agents: Any) -> Any:
-        """Take over the state of all agents, leaves (N, ...); padding agents copy the first."""
+        """Write the state of all agents, leaves (N, ...), to the files; padding agents copy the first."""
 
         def write(file: np.ndarray, leaf: np.ndarray) -> None:
             file[: len(leaf)], file[len(leaf) :] = leaf, leaf[:1]
@@ -68,10 +68,10 @@ class Store(NamedTuple):
 
 
 class OnDisk(NamedTuple):
-    """The place of agents whose state is in files: every step goes over the blocks; see `rounds.Place`."""
+    """Runs agents whose state is in files, block by block; see `rounds.Place`."""
 
     store: Store
-    on_progress: Callable[[float], None]  # is told which part of the round is done
+    on_progress: Callable[[float], None]  # receives the fraction of the round that is done
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         return _coin(program.algorithm, inputs.key, r, server)
@@ -105,7 +105,7 @@ class OnDisk(NamedTuple):
             store.put(block, _deliver(program, number, here, store.take(store.agents, block), broadcast, r))
         return agents
 
-    def play(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
+    def run_round(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
         return one_round(program, inputs, state, self)
 
     def measure(self, program: Program, shard: Shard, agents: Any, skipped: bool) -> Metrics:
@@ -117,7 +117,7 @@ class OnDisk(NamedTuple):
 
 
 def block_size(program: Program, shard: Shard, start: Vector) -> int:
-    """Return how many agents are taken up at a time: a multiple of the devices."""
+    """Return how many agents are in memory at a time: a multiple of the number of devices."""
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_one(program, shard, start)))
     devices = 1 if program.layout.mesh is None else program.layout.mesh.size
     most = -(-len(shard.agent) // devices)
@@ -133,7 +133,7 @@ def _one(program: Program, shard: Shard, start: Vector) -> Any:
 
 
 def create(folder: Path, program: Program, shard: Shard, block: int, start: Vector, put: PutOnDevices) -> Store:
-    """Return all agents at the start x^0, in files of their own that are in `folder` and in no listing of it."""
+    """Return a store with all agents at the start x^0. Its files are in `folder`, but have no names there."""
     one = _one(program, shard, start)
     number = len(shard.agent)
     needed = sum(number * math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
@@ -141,8 +141,8 @@ def create(folder: Path, program: Program, shard: Shard, block: int, start: Vect
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise FedpdError(
-            f"the state of {number} agents takes {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free. "
-            "Give a folder on a larger disk."
+            f"store = {str(folder)!r}: has {free / 1e9:.1f} GB free, and the state of {number} agents needs "
+            f"{needed / 1e9:.1f} GB. Give a folder on a larger disk."
         )
     store = Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put)
     for part in store.blocks():
@@ -154,7 +154,7 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     shape = (number, *leaf.shape)
     if not math.prod(shape):  # an empty file cannot be mapped
         return np.zeros(shape, leaf.dtype)
-    with tempfile.TemporaryFile(dir=folder) as file:  # it has no name: nothing is left behind, however the run ends
+    with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so the system removes it however the run ends
         return np.memmap(file, dtype=leaf.dtype, mode="w+", shape=shape)
 
 

@@ -1,4 +1,4 @@
-"""The driver plays a run in chunks of rounds and keeps its books, for one variant or several at once."""
+"""Run a plan in chunks of rounds and collect its measurements, for one variant or several at once."""
 
 import logging
 import time
@@ -17,18 +17,18 @@ from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
 from fedpd.core.agents import AGENTS, SHARED, sharded, with_padding_agents
 from fedpd.engine import disk
-from fedpd.engine.books import Books, enter_rounds, open_books, rows_since, variant
 from fedpd.engine.costs import Costs, message_costs
-from fedpd.engine.debug import play_costs
+from fedpd.engine.debug import costs_without_compilation
 from fedpd.engine.divergence import explain
+from fedpd.engine.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
 from fedpd.engine.metrics import mean_copy, not_measured
 from fedpd.engine.plan import (
     EACH_INPUTS,
     EACH_STATE,
     IN_SWEEP,
-    Begun,
     HostPlace,
     Plan,
+    StartedRun,
     begin,
     compiled_begin,
     open_numbers,
@@ -40,15 +40,15 @@ from fedpd.engine.targets import target_values
 
 log = logging.getLogger(__name__)
 
-LONGEST_CHUNK = 256  # rounds; what they record is kept on the device until the chunk ends
-CHUNK_SECONDS = 0.2  # how long a chunk should take: the interval of the progress bar
+LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends
+CHUNK_SECONDS = 0.2  # the duration to aim at, which is the refresh interval of the progress bar
 
 
 class Kind(NamedTuple):
-    """What selects a compiled chunk of rounds, besides the shapes of its arrays; it is hashable.
+    """The key that selects a compiled chunk of rounds, together with the shapes of its arrays. It is hashable.
 
     Attributes:
-        template: The method on the problem's functions, its numbers open.
+        template: The method on the problem's functions, without its numbers.
         length: The longest chunk.
         many: Whether there are several variants at once.
         sweep: Whether each variant has numbers of its own.
@@ -61,7 +61,7 @@ class Kind(NamedTuple):
 
 
 def _rounds(kind: Kind, inputs: Inputs, state: State, *numbers: Array) -> tuple[State, Rows]:
-    """Play a chunk of rounds; `numbers` are the last four arguments of `chunk`."""
+    """Run a chunk of rounds; `numbers` are the last four arguments of `chunk`."""
 
     def rounds(inputs: Inputs, *rest: Any) -> tuple[State, Rows]:
         return chunk(kind.template.program(inputs.settings), kind.length, not kind.many, inputs, *rest)
@@ -75,8 +75,9 @@ def _rounds(kind: Kind, inputs: Inputs, state: State, *numbers: Array) -> tuple[
 
 _compiled = partial(jax.jit, _rounds, static_argnums=0, donate_argnums=2)
 _on_accelerators = _compiled()
-# On a CPU, cores have agents of their own: splitting small loops over the same cores once more only makes them wait.
-# Measured on 2 cores: batch 1, Q = 600, N = 100, D = 100 1.4 times as fast on two devices; N = 10 3 times on one.
+# On a CPU, each core already has agents of its own. If XLA also splits small loops over the cores, they wait for each
+# other. Measured on 2 cores with batch 1, Q = 600, D = 100: without this pass, a round is 1.4 times as fast for N = 100
+# on two devices, and 3 times as fast for N = 10 on one device.
 _on_cores = _compiled(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})
 
 
@@ -85,17 +86,17 @@ def _advance() -> Any:
 
 
 def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, number: int) -> tuple[Any, ...]:
-    """Return what `_advance` is called with, to play so many rounds."""
+    """Return the arguments of `_advance` for this number of rounds."""
     kind = Kind(template, LONGEST_CHUNK, plan.many, plan.settings is not None)
     numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
     return kind, inputs, state, *numbers, target_values(plan.targets, template.columns, plan.problem.double)
 
 
 def compile_ahead(plan: Plan) -> None:
-    """Compile the program of a plan, and run nothing; its driver then finds it compiled.
+    """Compile the program of a plan without running it, so that its driver need not compile it.
 
-    It may run in a thread while another plan runs. Nothing happens if the agents are not in memory, if there are
-    several seeds, or if the program cannot be compiled: the run itself will say so.
+    Call it in a thread while another plan runs. It does nothing if the agents are not in memory, if there are several
+    seeds, or if the compilation fails: the run itself then reports the error.
     """
     if plan.store is not None or plan.debug or plan.many:
         return
@@ -114,18 +115,18 @@ def _sharded_shape(like: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
 
 
-def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # of an array that may be moved, as all are on one device
+def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # without a sharding, as for all arrays on one device
     return jax.ShapeDtypeStruct(like.shape, like.dtype)
 
 
-def begin_traced(plan: Plan) -> Begun:
-    """Set all agents to the start, with the method's numbers open if it can be traced like that."""
+def begin_traced(plan: Plan) -> StartedRun:
+    """Return a run at its start, with the method's numbers as arguments of the program if it can be traced so."""
     opened = open_numbers(plan)
     try:
         begun = begin(plan, opened)
         if begun.place is None:  # JAX keeps the trace for the first chunk
             _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
-    except Exception:  # whatever a method raises that branches on its numbers, or checks their type
+    except Exception:  # a method may raise anything if it branches on its numbers or checks their type
         if opened is None or plan.build is not None:
             raise
         begun = begin(plan, None)
@@ -133,7 +134,7 @@ def begin_traced(plan: Plan) -> Begun:
 
 
 class Driver:
-    """A run under way: its state, its books and its clock."""
+    """A run in progress, with its state, its measurements and its times."""
 
     def __init__(self, plan: Plan) -> None:
         self.began, self.plan = time.perf_counter(), plan
@@ -141,27 +142,27 @@ class Driver:
         self.costs = self._message_costs()
         found = jax.device_get(metrics)
         measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
-        self.books: list[Books] = [open_books(plan.problem.agents, measured) for _ in plan.seeds]
+        self.measurements: list[Measurements] = [first_measurements(plan.problem.agents, measured) for _ in plan.seeds]
         self.done, self.seconds = 0, 0.0
         self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
 
     def run(
         self, listen: Listener, save: Callable[[], None] | None = None, save_every: int = 1, row_by_row: bool = False
     ) -> None:
-        """Play the rounds that are left, chunk by chunk, until the listener says True.
+        """Run the remaining rounds chunk by chunk, until the listener returns True.
 
         Args:
-            listen: Is told of every chunk.
-            save: Writes a checkpoint; None: none is written.
+            listen: Receives an event after every chunk.
+            save: Writes a checkpoint; None: the run writes none.
             save_every: Rounds between two checkpoints.
-            row_by_row: Whether a chunk ends at every measured row, so that the listener sees the model there.
+            row_by_row: Whether to end a chunk at every measured row, so that the listener sees the model there.
         """
         rounds, before, step, stop = self.plan.rounds, self.seconds, 1, False
         while self.done < rounds and not stop and not self.ended:
             until = rounds if save is None else min(rounds, _next_multiple(self.done, save_every))
             last = min(until, _next_multiple(self.done, self.plan.every)) if row_by_row else until
             started = time.perf_counter()
-            self._play(min(step, last - self.done), listen)
+            self._run_chunk(min(step, last - self.done), listen)
             step = _pace(step, time.perf_counter() - started) if self.place is None else 1
             self.seconds = before + time.perf_counter() - self.began
             self.clock.append((self.done, self.seconds))
@@ -173,7 +174,7 @@ class Driver:
         plan, functions = self.plan, self.program.functions
         if plan.debug:
             one, agent = variant((self.inputs.shard, self.state.agents), 0, True)
-            return play_costs(plan.algorithm, functions, one, agent, self.state.server)
+            return costs_without_compilation(plan.algorithm, functions, one, agent, self.state.server)
         agents, server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state[:2])
         one, agent = jax.eval_shape(lambda tree: variant(tree, 0, True), (self.inputs.shard, agents))
         return message_costs(plan.algorithm, functions, one, agent, server)
@@ -181,9 +182,9 @@ class Driver:
     @property
     def ended(self) -> bool:
         """Whether all variants have diverged."""
-        return all(books.diverged is not None for books in self.books)
+        return all(one.diverged is not None for one in self.measurements)
 
-    def _play(self, number: int, listen: Listener) -> None:
+    def _run_chunk(self, number: int, listen: Listener) -> None:
         plan = self.plan
         if self.place is None:
             state, rows = _advance()(*_arguments(plan, self.template, self.inputs, self.state, number))
@@ -191,36 +192,36 @@ class Driver:
             place = self.place
             if isinstance(place, disk.OnDisk):  # a round may take minutes
                 place = place._replace(on_progress=lambda part: listen(self._event(self.done + part, list)))
-            state, rows = _play_on_host(place, plan, self.program, self.inputs, self.state)
-        rows, said = jax.tree.map(on_host, rows), partial(explain, plan.algorithm, plan.problem)
+            state, rows = _round_on_host(place, plan, self.program, self.inputs, self.state)
+        rows, explained = jax.tree.map(on_host, rows), partial(explain, plan.algorithm, plan.problem)
         number = int(on_host(state.round)) - self.done  # a chunk may end early
-        for i, books in enumerate(self.books):
+        for i, one in enumerate(self.measurements):
             own = jax.tree.map(lambda leaf: leaf[:number], variant(rows, i, plan.many))
-            self.books[i] = enter_rounds(books, own, self.done, plan.every, plan.rounds, self.costs, said)
+            self.measurements[i] = add_rounds(one, own, self.done, plan.every, plan.rounds, self.costs, explained)
         self.state, self.done = state, int(on_host(state.round))
 
     def event(self) -> Event:
-        """Return how far the run is."""
+        """Return the progress of the run."""
         return self._event(self.done, list)
 
     def _event(self, done: float, rows: Callable[[], list[Row]]) -> Event:
-        stationarity = float(np.mean([books.history["stationarity"][-1] for books in self.books]))
+        stationarity = float(np.mean([one.history["stationarity"][-1] for one in self.measurements]))
         return Event(self.plan.algorithm.name, done, self.plan.rounds, stationarity, rows, self.model)
 
     def _new_rows(self) -> list[Row]:
-        """Return the rows of the last chunk, by seed; the first chunk's include the start."""
+        """Return the rows of the last chunk, by seed; for the first chunk, also the row of the start."""
         found, name = [], self.plan.algorithm.description
-        for i, (seed, books) in enumerate(zip(self.plan.seeds, self.books, strict=True)):
+        for i, (seed, measurements) in enumerate(zip(self.plan.seeds, self.measurements, strict=True)):
             since = self.clock[-2][0] or -1
-            found += rows_since(books.history, self.elapsed(i), since, algorithm=name, seed=int(seed))
+            found += rows_since(measurements.history, self.elapsed(i), since, algorithm=name, seed=int(seed))
         return found
 
     def elapsed(self, i: int) -> np.ndarray:
-        """Return the seconds at each row of variant i's history: read at the ends of chunks, interpolated between."""
-        return np.interp(self.books[i].history["round"], *np.array(self.clock).T)
+        """Return the seconds at each row of variant i's history, interpolated between the ends of chunks."""
+        return np.interp(self.measurements[i].history["round"], *np.array(self.clock).T)
 
     def model(self, i: int = 0) -> Tree:
-        """Return the model of variant i as it is now."""
+        """Return the current model of variant i."""
         return mean_copy(self.plan.algorithm, variant(self.agents(), i, self.plan.many), self.plan.problem.agents)
 
     def agents(self) -> Any:
@@ -228,7 +229,7 @@ class Driver:
         return jax.tree.map(lambda leaf: self.without_padding(on_host(leaf)), self.state.agents)
 
     def release(self) -> Any:
-        """Return `agents()`, array by array, each given up as soon as it is on the host: the run is over after it."""
+        """Return `agents()`, and free each array on the device once it is on the host. The run cannot continue then."""
         leaves, structure = jax.tree.flatten(self.state.agents)
         self.state = self.state._replace(agents=None)
         for i in range(len(leaves)):
@@ -238,8 +239,8 @@ class Driver:
     def without_padding(self, leaf: Any) -> Any:
         return leaf[(slice(None),) * self.plan.many + (slice(self.plan.problem.agents),)]
 
-    def take_up(self, agents: Any, server: Any, done: int) -> None:
-        """Go on from a state that was saved after so many rounds."""
+    def set_state(self, agents: Any, server: Any, done: int) -> None:
+        """Replace the state by one that was saved after `done` rounds."""
         plan, layout = self.plan, self.plan.layout
         if isinstance(self.place, disk.OnDisk):
             agents = self.place.store.fill(agents)
@@ -249,9 +250,9 @@ class Driver:
         self.state, self.done = State(agents, put_on_devices(layout, server, SHARED), jnp.int32(done)), done
 
 
-def _play_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Inputs, state: State) -> tuple[State, Rows]:
-    """Play one round outside of a compiled loop; what it did are the rows of a chunk."""
-    state, happened = place.play(program, inputs, state)
+def _round_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Inputs, state: State) -> tuple[State, Rows]:
+    """Run one round outside of a compiled loop, and return the state and the rows of a chunk of one round."""
+    state, happened = place.run_round(program, inputs, state)
     if int(state.round) % plan.every == 0 or int(state.round) == plan.rounds:
         metrics = place.measure(program, inputs.shard, state.agents, not happened.communicated)
     else:
@@ -260,7 +261,7 @@ def _play_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Inputs
 
 
 def on_host(leaf: Any) -> np.ndarray:
-    """Return an array, gathered from other processes where agents are sharded over several."""
+    """Return an array on the host; if agents are sharded over several processes, gather it from all of them."""
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         return multihost_utils.process_allgather(leaf, tiled=True)
     return np.asarray(leaf)
@@ -271,7 +272,7 @@ def _next_multiple(done: int, every: int) -> int:
 
 
 def _pace(step: int, seconds: float) -> int:
-    """Return how many rounds the next chunk should have, after one of `step` rounds took so long."""
+    """Return the number of rounds of the next chunk, after a chunk of `step` rounds took these seconds."""
     if seconds < CHUNK_SECONDS / 2:
         return min(2 * step, LONGEST_CHUNK)
     return max(1, step // 2) if seconds > 2 * CHUNK_SECONDS else step

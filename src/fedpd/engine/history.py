@@ -1,6 +1,6 @@
-"""The one history format: a mapping from column names to NumPy arrays, with one value per measured round.
+"""Histories: mappings from column names to NumPy arrays, with one value per measured round.
 
-Row 0 is the start. `fedpd.engine.columns` says what each column is. On disk it is Parquet.
+Row 0 is the start. `fedpd.engine.columns` describes the columns. On disk, a history is Parquet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from fedpd.engine.costs import Costs
 
 History = dict[str, np.ndarray]
 Totals = dict[str, int]  # the costs so far, {} at the start
-MAGIC = b"PAR1"  # how a Parquet file begins and ends
+MAGIC = b"PAR1"  # the first and the last bytes of a Parquet file
 
 
 def start_row(**measured: float) -> History:
-    """Return row 0: the start, before any cost."""
+    """Return a history with row 0 only: the start, with these measured values and no costs."""
     values = dict.fromkeys(COLUMNS, 0) | measured
     return {name: np.array([value], column_of(name).dtype) for name, value in values.items()}
 
@@ -27,10 +27,15 @@ def start_row(**measured: float) -> History:
 def extend(
     history: History, totals: Totals, costs: Costs, rounds: Mapping[str, np.ndarray], keep: np.ndarray
 ) -> tuple[History, Totals]:
-    """`history` and `totals` after some more rounds, of which the rows `keep` are kept; all of them are counted.
+    """Return the history and the totals after more rounds. This function alone counts costs.
 
-    This is the one place that counts costs. `rounds` has, per round, communicated, senders and receivers (by exchange),
-    updates and samples (by agent) and the metrics; `totals` are the sums up to the last round, kept or not.
+    Args:
+        history: The history so far.
+        totals: The costs of all rounds so far.
+        costs: Bytes of the messages.
+        rounds: The columns of the new rounds: communicated, senders and receivers (by exchange), updates and samples
+            (by agent), and the metrics.
+        keep: Which of the new rounds become rows of the history. The costs of all of them count.
     """
     senders, receivers = rounds["senders"].astype(np.int64), rounds["receivers"].astype(np.int64)
     grown = {
@@ -49,7 +54,7 @@ def extend(
 
 
 def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
-    """Mean and standard deviation, column by column, over the rows that all the histories have."""
+    """Return the mean and the standard deviation of each column, for the rows that all histories have."""
     rows = min(len(history["round"]) for history in histories)
     stacks = {name: np.stack([history[name][:rows] for history in histories]) for name in histories[0]}
     with np.errstate(over="ignore", invalid="ignore"):  # a run may have diverged
@@ -58,8 +63,8 @@ def mean_and_spread(histories: Sequence[History]) -> tuple[History, History]:
 
 
 def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> None:
-    """All histories of an experiment in one file, by (label, seed)."""
-    from arro3.core import Array, DataType, Table  # a simulation in memory does not need it
+    """Write all histories of an experiment, by (label, seed), to one file."""
+    from arro3.core import Array, DataType, Table  # only writing a file needs it
     from arro3.io import write_parquet as write
 
     rows = [len(history["round"]) for history in histories.values()]
@@ -88,7 +93,7 @@ def read_parquet(path: Path) -> dict[tuple[str, int], History]:
 
 
 def _read_table(path: Path) -> Any:
-    """Return an Arrow table, or raise an OSError for whatever is wrong with the file."""
+    """Return an Arrow table; raise an OSError if the file cannot be read for any reason."""
     from arro3.io import read_parquet as read
 
     content = path.read_bytes()
@@ -96,9 +101,9 @@ def _read_table(path: Path) -> Any:
         raise OSError("it is not Parquet, or its end is missing")
     try:
         return read(path).read_all()
-    except Exception as error:  # Arrow raises what its many readers raise
+    except Exception as error:  # the readers of Arrow raise errors of many types
         raise OSError(str(error)) from None
-    except BaseException as error:  # arro3 answers a damaged footer with a panic, which is no Exception
+    except BaseException as error:  # arro3 panics at a damaged footer, and a panic is no Exception
         if type(error).__name__ != "PanicException":
             raise
         raise OSError("it is damaged") from None

@@ -18,7 +18,7 @@ Metrics = dict[str, Array]  # a number for each column, by its name
 
 
 def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) -> Vector:
-    """Return mean_i x_{0,i}: where f is measured, and what a run returns."""
+    """Return mean_i x_{0,i}, the model of a run, at which f is measured."""
 
     def copy(one: tuple[Shard, Any]) -> tuple[Vector, None]:
         shard, agent = one
@@ -28,7 +28,7 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
 
 
 def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
-    """Return mean_i x_{0,i} on the host, agent by agent; exactly their common model where all have the same."""
+    """Return mean_i x_{0,i}, computed on the host agent by agent. If all copies are equal, it equals them exactly."""
 
     def copy(i: int) -> Tree:
         return jax.tree.map(np.asarray, algorithm.model(jax.tree.map(lambda leaf: leaf[i], agents)).tree)
@@ -43,7 +43,7 @@ def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
 def copies_differ(algorithm: Algorithm, skipped: Any) -> Any:
     """Return whether the agents' copies of the model may differ after a round; `skipped` may be traced.
 
-    Where nothing is ever skipped, everyone has just received the same model.
+    If the method never skips a communication, all agents have just received the same model.
     """
     return True if algorithm.timing.drifts else skipped if algorithm.timing.skips else False
 
@@ -88,7 +88,7 @@ def measure_at(
 
 
 def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Tree, Tree]:
-    """Return what all agents measure, summed; and what is kept of each of them, (N, ...), on every device."""
+    """Return the sum over the agents' measurements, and the kept value of each agent, (N, ...), on every device."""
 
     def of_agent(one: Shard) -> tuple[Tree, Tree]:
         assert measure.agent is not None
@@ -102,10 +102,10 @@ def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard:
 
 
 def not_measured(columns: tuple[Column, ...]) -> Metrics:
-    """Return the values of a round that is not measured: NaN."""
+    """Return NaN for each column, as the values of a round that is not measured."""
     return {column.name: jnp.asarray(jnp.nan, float) for column in columns}
 
 
 def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
-    """Return max_ij ||x_{0,i} - x_{0,j}||; exactly 0 where all copies are equal."""
+    """Return max_ij ||x_{0,i} - x_{0,j}||; exactly 0 if all copies are equal."""
     return largest_distance(jax.vmap(algorithm.model)(agents), layout)

@@ -1,9 +1,9 @@
-"""Agents that come and go, and agents that do less: who is present in a round, and with what effort.
+"""Partial participation and stragglers: which agents are present in a round, and which part of their steps they do.
 
-An absent agent neither computes nor sends. When it comes back it finds the newest broadcast (`Exchange.receive`, or
-`Exchange.absent` where a method makes something of an absence), so that is applied at once; fetching it is counted for
-the agents that are present. The server averages over those who sent, and is told their share of all agents. Where
-nobody is present, nothing happens.
+An absent agent neither computes nor sends. When it returns, it receives the newest broadcast. The simulator therefore
+applies each broadcast to absent agents at once (`Exchange.absent` if the method has it, else `Exchange.receive`). It
+counts the bytes of a broadcast for the agents that are present. The server averages over the agents that sent, and
+knows their share of all agents. If no agent is present, the round changes nothing.
 """
 
 from typing import Any, NamedTuple
@@ -15,15 +15,15 @@ import numpy as np
 from fedpd.base.checks import at_least, positive, refuse
 from fedpd.core import Array, Key
 
-PRESENCE, EFFORT = 2, 3  # the first fold into a run's key: what is drawn
+PRESENCE, EFFORT = 2, 3  # the first fold into a run's key, for these draws
 
 
 class Participation(NamedTuple):
     """A rule for who is present.
 
     Attributes:
-        kind: "share", "probability" or "schedule"; it selects the program.
-        numbers: How many agents; (N,) probabilities; or (rounds, N) who is present. They are data.
+        kind: "share", "probability" or "schedule". It selects the compiled program.
+        numbers: The number of agents, (N,) probabilities, or (rounds, N) who is present. They are data.
     """
 
     kind: str
@@ -31,8 +31,8 @@ class Participation(NamedTuple):
 
 
 def participation_rule(participation: Any, agents: int, rounds: int) -> Participation | None:
-    """Return `participation` as a rule; None if everyone is always present."""
-    remedy = "Give a share in (0, 1], a probability per agent, or an array (rounds, N) of who is present"
+    """Return `participation` as a rule; None if all agents are always present."""
+    remedy = "Give a share in (0, 1], one probability per agent, or an array (rounds, N) of who is present"
     if not isinstance(participation, list | tuple) and np.ndim(participation) == 0:
         positive("participation", participation, remedy)
         if participation > 1:
@@ -45,7 +45,7 @@ def participation_rule(participation: Any, agents: int, rounds: int) -> Particip
             refuse("participation", numbers.tolist(), "probabilities must lie in (0, 1]", remedy)
         return None if (numbers == 1).all() else Participation("probability", numbers.astype(np.float32))
     if numbers.shape != (rounds, agents) or not np.isin(numbers, (0, 1)).all():
-        rule = f"must have the shape ({agents},) or ({rounds}, {agents}), the latter of 0 and 1"
+        rule = f"must have the shape ({agents},), or ({rounds}, {agents}) with entries 0 and 1"
         refuse("participation", f"array of shape {numbers.shape}", rule, remedy)
     return None if numbers.all() else Participation("schedule", numbers.astype(bool))
 
@@ -56,30 +56,30 @@ def _array(participation: Any, remedy: str) -> np.ndarray:
     except ValueError:  # rows of different lengths
         numbers = np.asarray("ragged")
     if numbers.dtype.kind not in "buif":
-        refuse("participation", participation, "must hold numbers in rows of one length", remedy)
+        refuse("participation", participation, "must hold numbers, in rows of equal length", remedy)
     return numbers
 
 
 def straggler_rule(stragglers: Any) -> np.float32 | None:
-    """Return the probability that an agent is a straggler in a round; None if nobody ever is."""
-    remedy = "Give the probability that an agent does less than all its local steps in a round, e.g. 0.5"
+    """Return the probability that an agent is a straggler in a round; None if there are no stragglers."""
+    remedy = "Give the probability that an agent does only some of its local steps in a round, e.g. 0.5"
     if at_least("stragglers", stragglers, 0, remedy) > 1:
         refuse("stragglers", stragglers, "must be at most 1", remedy)
     return np.float32(stragglers) if stragglers else None
 
 
 def present(kind: str, numbers: Array, key: Key, r: Array, agents: int) -> Array:
-    """Return who is present in round r, (N,): the same on all devices, from (seed, round) alone."""
+    """Return who is present in round r, (N,). It depends on (seed, round) only, so all devices agree."""
     if kind == "schedule":
         return numbers[r]
     draws = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, PRESENCE), r), (agents,), jnp.float32)
     if kind == "probability":
         return draws < numbers
-    return jnp.argsort(jnp.argsort(draws)) < numbers  # as many as asked for, all subsets alike
+    return jnp.argsort(jnp.argsort(draws)) < numbers  # every subset of this size has the same probability
 
 
 def effort(probability: Array, key: Key, r: Array, agents: int) -> Array:
-    """Return the part of its local steps that each agent does in round r, (N,): 1, or uniform in (0, 1]."""
+    """Return the fraction of the local steps that each agent does in round r, (N,): 1, or uniform in (0, 1]."""
     key = jax.random.fold_in(jax.random.fold_in(key, EFFORT), r)
     who, how_much = jax.random.uniform(key, (2, agents), jnp.float32)
     return jnp.where(who < probability, 1 - how_much, 1)

@@ -1,4 +1,4 @@
-"""A plan says what is to be run; `begin` makes the state that the run starts from."""
+"""The plan of a run, and the state at its start."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from fedpd.engine.targets import Target
 Settings = Mapping[str, Any] | None
 HostPlace = disk.OnDisk | AgentByAgent
 
-# Which axis is that of the variants: axes in the place of arrays.
+# The axis of the variants in each array, for jax.vmap.
 _axis: Any = 0
 _none: Any = None
 EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis)
@@ -34,24 +34,24 @@ IN_SWEEP = EACH_INPUTS._replace(settings=_axis)
 
 
 class Plan(NamedTuple):
-    """What is to be run.
+    """The method, the problem and the settings of a run.
 
     Attributes:
-        algorithm: The method; in a sweep, that of the first variant.
+        algorithm: The method; in a sweep, the method of the first variant.
         problem: The problem.
-        layout: How the loop over agents is executed.
+        layout: How the loop over agents runs.
         rounds: T.
-        every: Rounds between two measured ones.
+        every: Every how many rounds the run measures.
         seeds: The seed of each variant.
-        many: Whether there are several variants at once, as opposed to one by itself.
-        participation: The rule for who takes part; None: everyone.
-        stragglers: The probability that an agent does less; None: 0.
-        recorded: What is measured besides the usual columns.
-        store: A folder for the agents' state; None: memory.
-        debug: Whether agents take their turns in Python.
-        build: Makes the algorithm of a variant from its settings, in a sweep.
+        many: Whether the arrays have an axis of variants.
+        participation: The rule for who takes part; None: all agents.
+        stragglers: The probability that an agent is a straggler in a round; None: 0.
+        recorded: The columns to measure besides the usual ones.
+        store: A folder for the agents' state; None: the state is in memory.
+        debug: Whether agents run one after another in Python.
+        build: Returns the method of a variant from its settings, in a sweep.
         settings: The settings of the variants by name, each (variants,).
-        targets: The values that end the run when all of them are reached.
+        targets: The values that end the run when it reaches all of them.
     """
 
     algorithm: Algorithm
@@ -75,7 +75,7 @@ class OpenMethod(NamedTuple):
     """A method whose numbers are arguments of the compiled program.
 
     Attributes:
-        build: Makes the method from its numbers; hashable, and equal for equal methods.
+        build: Returns the method from its numbers. It is hashable, and equal for equal methods.
         settings: The numbers by name; in a sweep, each (variants,).
     """
 
@@ -83,16 +83,16 @@ class OpenMethod(NamedTuple):
     settings: Mapping[str, Any]
 
 
-class Begun(NamedTuple):
+class StartedRun(NamedTuple):
     """A run at its start.
 
     Attributes:
-        place: Where the agents are, if not in memory.
+        place: Runs the agents, if they are not in memory.
         program: The method on the problem's functions.
-        template: What is compiled: the same, with the method's numbers open where that is possible.
+        template: The program to compile. If possible, the method's numbers are its arguments.
         inputs: The arrays that do not change.
         state: The state at the start.
-        metrics: What is measured there.
+        metrics: The measured values at the start.
     """
 
     place: HostPlace | None
@@ -105,7 +105,7 @@ class Begun(NamedTuple):
 
 @dataclass(frozen=True)
 class PartialForm:
-    """Makes a method in its form for agents that come and go, from the numbers of the whole method."""
+    """Returns a method's form for partial participation from the method's numbers."""
 
     whole: Structure
 
@@ -114,7 +114,7 @@ class PartialForm:
 
 
 def open_numbers(plan: Plan) -> OpenMethod | None:
-    """Return the method as a function of its numbers, and the numbers; None where they have to be constants."""
+    """Return the method as a function of its numbers, and the numbers; None if they must be constants."""
     if plan.build is not None and plan.settings is not None:
         return OpenMethod(plan.build, plan.settings)
     if plan.store is not None or plan.debug:
@@ -127,10 +127,10 @@ def open_numbers(plan: Plan) -> OpenMethod | None:
 
 
 def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, Inputs]:
-    """Return the program of a plan, as it is and with its numbers open, and the arrays that do not change.
+    """Return the program of a plan, its template without numbers, and the arrays that do not change.
 
     Args:
-        plan: What is to be run.
+        plan: The plan.
         opened: The method as a function of its numbers, and the numbers; None: they are constants of the program.
     """
     problem, layout, who = plan.problem, plan.layout, plan.participation
@@ -144,19 +144,19 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     return program, Template(method, *program[1:]), inputs
 
 
-def begin(plan: Plan, opened: OpenMethod | None) -> Begun:
-    """Set all agents to the start, and measure it; `opened` is as for `prepare`."""
+def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
+    """Return a run at its start, with the measured values there; `opened` is as for `prepare`."""
     program, template, inputs = prepare(plan, opened)
     shard, start = inputs.shard, Vector(plan.problem.start)
     if plan.store is not None or plan.debug:
         place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
         state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
-        return Begun(place, program, template, inputs, state, place.measure(program, shard, agents, False))
+        return StartedRun(place, program, template, inputs, state, place.measure(program, shard, agents, False))
     state, metrics = compiled_begin(template, plan.settings is not None, shard, start, inputs.settings)
     if plan.many and plan.settings is None:
         repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
         state = State(repeat(state.agents), repeat(state.server), state.round)
-    return Begun(None, program, template, inputs, state, metrics)
+    return StartedRun(None, program, template, inputs, state, metrics)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -185,5 +185,5 @@ def _begin_on_host(plan: Plan, program: Program, on_host: Shard, shard: Shard, s
 
 
 def put_on_devices(layout: Layout, tree: Tree, spec: PartitionSpec) -> Tree:
-    """Return the arrays on the devices of the layout, sharded as the spec says."""
+    """Return the arrays on the devices of the layout, sharded by the spec."""
     return jax.device_put(tree, None if layout.mesh is None else NamedSharding(layout.mesh, spec))

@@ -1,4 +1,4 @@
-"""Save a run and resume it, bit for bit; its identity says which checkpoints belong to it."""
+"""Save a run and resume it bit for bit. The identity of a run decides which checkpoints it can resume from."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,20 +12,20 @@ from fedpd.base.identity import fingerprint
 from fedpd.base.spec import spec_of
 from fedpd.base.versions import versions
 from fedpd.core import Problem
-from fedpd.engine.books import Books
 from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
 from fedpd.engine.history import History
+from fedpd.engine.measurements import Measurements
 from fedpd.engine.participation import Participation
 from fedpd.engine.plan import Plan
 
 
 def identity(plan: Plan) -> dict[str, Any]:
-    """Return what makes two runs the same run, so that one may go on from the other's checkpoint.
+    """Return the identity of a run. A run can resume from a checkpoint that has the same identity.
 
     Raises:
-        UnidentifiedError: A function of the user's own cannot be identified in another process.
+        UnidentifiedError: Another process could not identify a function of the user's own.
     """
     settings = plan.settings or {}
     return {
@@ -41,7 +41,7 @@ def identity(plan: Plan) -> dict[str, Any]:
 
 
 def problem_identity(problem: Problem) -> dict[str, Any]:
-    """Return what tells a problem from others: functions by their code and what they capture, arrays by their bytes."""
+    """Return the identity of a problem: hashes of its functions' code and captured values, and of its arrays."""
     judge = problem.evaluation
     tests = () if judge is None else (judge.data, judge.sizes)
     judged = () if judge is None else (judge.correct, judge.losses)
@@ -63,14 +63,14 @@ def _rule(rule: Participation | None) -> Any:
 def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
     """Write a checkpoint of a run."""
     arrays = checkpoint.flatten("state", (driver.agents(), driver.state.server))
-    arrays |= {"updates": np.stack([books.updates for books in driver.books]), "clock": np.array(driver.clock)}
-    for i, books in enumerate(driver.books):
-        arrays |= {f"history.{i}.{name}": column for name, column in books.history.items()}
+    arrays |= {"updates": np.stack([one.updates for one in driver.measurements]), "clock": np.array(driver.clock)}
+    for i, one in enumerate(driver.measurements):
+        arrays |= {f"history.{i}.{name}": column for name, column in one.history.items()}
     meta = {
         "round": driver.done,
         "seconds": driver.seconds,
-        "totals": [books.totals for books in driver.books],
-        "diverged": [None if books.diverged is None else list(books.diverged) for books in driver.books],
+        "totals": [one.totals for one in driver.measurements],
+        "diverged": [None if one.diverged is None else list(one.diverged) for one in driver.measurements],
         "versions": versions(),
     }
     if jax.process_index() == 0:
@@ -78,7 +78,7 @@ def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
 
 
 class SavedRun(NamedTuple):
-    """One variant of a run, as far as its last checkpoint.
+    """One variant of a run up to its last checkpoint.
 
     Attributes:
         history: The measured rows.
@@ -92,7 +92,7 @@ class SavedRun(NamedTuple):
 
 
 def peek(folder: Path) -> tuple[list[SavedRun], dict[str, str]] | None:
-    """Return the runs of the newest checkpoint and the versions that wrote it, for those who only look on."""
+    """Return the runs of the newest checkpoint, and the versions that wrote it, without resuming the run."""
     found = checkpoint.peek(folder, "history.", "clock")
     if found is None:
         return None
@@ -106,35 +106,35 @@ def peek(folder: Path) -> tuple[list[SavedRun], dict[str, str]] | None:
 
 
 def _history(arrays: checkpoint.Arrays, i: int) -> History:
-    """Return the history of variant i; the columns that every history has come first."""
+    """Return the history of variant i. The columns that every history has come first."""
     prefix = f"history.{i}."
     columns = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     return {name: columns[name] for name in (*COLUMNS, *sorted(set(columns) - set(COLUMNS)))}
 
 
 def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
-    """Let a run go on from the newest checkpoint of its folder, if there is one."""
+    """Set a driver to the newest checkpoint of the folder, if there is one."""
     found = checkpoint.load_newest(folder, identified)
     if found is None:
         return
     arrays, meta = found
     rounds, every = driver.plan.rounds, driver.plan.every
     if meta["round"] > rounds:
-        rule = f"{folder} already holds {meta['round']} rounds, and a run does not go back"
-        refuse("rounds", rounds, rule, "Ask for more rounds, or choose another folder")
+        rule = f"must be at least {meta['round']}, the rounds that {folder} already holds"
+        refuse("rounds", rounds, rule, "Give more rounds, or choose another folder")
     like = jax.eval_shape(lambda agents: jax.tree.map(driver.without_padding, agents), driver.state.agents)
     agents, server = checkpoint.unflatten("state", (like, driver.state.server), arrays)
-    driver.take_up(agents, server, meta["round"])
+    driver.set_state(agents, server, meta["round"])
     driver.seconds = meta["seconds"]
     driver.clock = [(int(done), seconds) for done, seconds in arrays["clock"].tolist()]
-    for i, books in enumerate(driver.books):
+    for i, measurements in enumerate(driver.measurements):
         diverged = None if meta["diverged"][i] is None else Divergence(*meta["diverged"][i])
         numbers = arrays[f"history.{i}.round"]
         keep = rows_to_keep(numbers, every, rounds, diverged)
-        history = {name: arrays[f"history.{i}.{name}"][keep] for name in books.history}
-        driver.books[i] = Books(history, meta["totals"][i], arrays["updates"][i], diverged)
+        history = {name: arrays[f"history.{i}.{name}"][keep] for name in measurements.history}
+        driver.measurements[i] = Measurements(history, meta["totals"][i], arrays["updates"][i], diverged)
 
 
 def rows_to_keep(numbers: np.ndarray, every: int, rounds: int, diverged: Divergence | None) -> np.ndarray:
-    """Return which rows a continued run keeps: one that was to end earlier has measured its last round besides."""
+    """Return which rows a continued run keeps. It drops an earlier last round that it would not have measured."""
     return (numbers % every == 0) | (numbers == rounds) | (diverged is not None)

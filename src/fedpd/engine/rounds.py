@@ -1,4 +1,4 @@
-"""Play rounds of any Algorithm on any Problem, in chunks that are compiled once."""
+"""Run rounds of any Algorithm on any Problem, in chunks that are compiled once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -30,18 +30,18 @@ from fedpd.engine.columns import Column
 from fedpd.engine.metrics import Metrics, measure, not_measured
 from fedpd.engine.participation import effort, present
 
-COIN = 0  # the first fold into a run's key, for what all agents share
+COIN = 0  # the first fold into a run's key, for the draws that all agents share
 
 
 class Program(NamedTuple):
-    """A method on the functions of a problem, and how they are executed.
+    """A method on the functions of a problem, and how the agents run.
 
     Attributes:
         algorithm: The method.
         functions: The problem's functions.
-        layout: How the loop over agents is executed.
-        participation: The kind of the rule for who takes part; None: everyone does.
-        columns: What is measured.
+        layout: How the loop over agents runs.
+        participation: The kind of the rule for who takes part; None: all agents do.
+        columns: The columns to measure.
     """
 
     algorithm: Algorithm
@@ -52,14 +52,14 @@ class Program(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A program whose numbers are open: it is hashable and selects compiled code, which takes the numbers as arguments.
+    """A program without its numbers. It is hashable and selects compiled code, which takes the numbers as arguments.
 
     Attributes:
-        method: The method, if nothing is open; otherwise a function that makes it from its numbers.
-        functions: As of `Program`, like all that follow.
-        layout: How the loop over agents is executed.
-        participation: The kind of the rule for who takes part.
-        columns: What is measured.
+        method: A function that returns the method from its numbers; the method itself if its numbers are constants.
+        functions: The problem's functions.
+        layout: How the loop over agents runs.
+        participation: The kind of the rule for who takes part; None: all agents do.
+        columns: The columns to measure.
     """
 
     method: Algorithm | Callable[..., Algorithm]
@@ -69,7 +69,7 @@ class Template(NamedTuple):
     columns: tuple[Column, ...]
 
     def program(self, settings: Mapping[str, Any] | None) -> Program:
-        """Return the program with these numbers, which may be traced; None: nothing is open."""
+        """Return the program with these numbers, which may be traced; None: its numbers are constants."""
         if isinstance(self.method, Algorithm):
             return Program(self.method, *self[1:])
         return Program(self.method(**({} if settings is None else settings)), *self[1:])
@@ -86,31 +86,31 @@ class Inputs(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a round did."""
+    """The messages and the work of a round."""
 
-    communicated: Array  # whether anybody heard from the server
+    communicated: Array  # whether any agent received the last broadcast
     senders: Array  # (exchanges,) how many agents sent a message
     receivers: Array  # (exchanges,) how many agents fetched a broadcast
     work: Work  # (N,)
 
 
 class Rows(NamedTuple):
-    """What is recorded of each round of a chunk."""
+    """The messages, the work and the measured values of each round of a chunk."""
 
     rounds: Round  # leaves (K, ...)
     metrics: Metrics  # (K,), NaN where the round was not measured
 
 
 class MessageSum(NamedTuple):
-    """What agents have sent, summed over them."""
+    """The sum of the agents' messages in an exchange."""
 
-    total: Tree  # the messages
-    senders: Array  # how many there are
-    receivers: Array  # how many agents wait for a broadcast
+    total: Tree  # of the messages
+    senders: Array  # how many agents sent a message
+    receivers: Array  # how many agents receive the broadcast
 
 
 class Place(Protocol):
-    """Carries out the steps of an exchange where the agents' state is: in memory, in files, or agent by agent."""
+    """Runs the steps of an exchange for agents in memory, in files, or one after another in Python."""
 
     def coin(self, program: Program, inputs: Inputs, r: Any, server: Any, /) -> Any:
         """Return whether round r skips its communication."""
@@ -118,17 +118,17 @@ class Place(Protocol):
     def compute(
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Any, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
-        """Let agents compute and send: return the sum, their state, the messages to mix, and their work."""
+        """Return the sum of the messages, the agents' new state, the messages to mix, and the work."""
 
     def server_step(
         self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Any, r: Any, /
     ) -> tuple[Any, Tree, Any]:
-        """Let the server combine messages: return its state, the broadcast, and whether nothing moves (None: never)."""
+        """Return the server's new state, the broadcast, and whether the exchange is silent (None: never)."""
 
     def deliver(
         self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Any, /
     ) -> Any:
-        """Let agents hear the broadcast, unless nothing moves."""
+        """Return the agents' state after the broadcast; unchanged if the exchange is silent."""
 
 
 def toss_coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
@@ -151,9 +151,9 @@ def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
 
 
 def one_round(program: Program, inputs: Inputs, state: State, place: Place | None = None) -> tuple[State, Round]:
-    """Return state r+1 from state r, and what the round did. This is the one description of a round.
+    """Return state r+1 from state r, and the messages and the work of the round. All rounds run through this function.
 
-    `place` is where the agents are; None: in memory.
+    `place` runs the agents; None: they are in memory.
     """
     place = InMemory() if place is None else place
     agents, server, r = state
@@ -174,7 +174,7 @@ def one_round(program: Program, inputs: Inputs, state: State, place: Place | Non
 
 
 class InMemory:
-    """The state of all agents in memory: everything is traced into one program."""
+    """Runs agents in memory. JAX traces all steps into one program."""
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         return toss_coin(program.algorithm, inputs.key, r, server)
@@ -183,7 +183,7 @@ class InMemory:
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
         layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges[number]
-        here, efforts = attendance(program, inputs, r)
+        here, efforts = presence_and_effort(program, inputs, r)
         body = partial(_take_part, program, exchange, number, r, inputs.key)
         (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, here, efforts), layout)
         everyone = jnp.ones(shard.agent.shape, bool) if here is None else here
@@ -206,12 +206,12 @@ class InMemory:
         if isinstance(exchange.aggregate, Mixing):
             mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
             return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
-        here, _ = attendance(program, inputs, r)
+        here, _ = presence_and_effort(program, inputs, r)
         return each_in_place(partial(receive, exchange, broadcast), agents, here, layout, silent)
 
 
 def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: Array, r: Array) -> Array | None:
-    """Return whether nothing moves in this exchange; None: it always does."""
+    """Return whether no message is sent in this exchange; None: it is never silent."""
     if not program.algorithm.timing.skips and exchange.when is None and program.participation is None:
         return None
     silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
@@ -219,7 +219,7 @@ def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: A
 
 
 def messages_sent(silent: Array | None, number: Array) -> Array:
-    """Return how many messages there are: none if it is silent."""
+    """Return the number of messages, which is 0 if the exchange is silent."""
     return (number if silent is None else jnp.where(silent, 0, number)).astype(jnp.int32)
 
 
@@ -241,15 +241,15 @@ def combine(
 
 
 def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
-    """Return an agent that has received the broadcast; one that was away makes of it what `absent` says."""
+    """Return an agent's state after the broadcast; `here` is whether the agent is present (None: it is)."""
     received = exchange.receive(agent, broadcast)
     if here is None or exchange.absent is None:
         return received
     return jax.tree.map(partial(jnp.where, here), received, exchange.absent(agent, broadcast))
 
 
-def attendance(program: Program, inputs: Inputs, r: Array) -> tuple[Array | None, Array | None]:
-    """Return which of this device's agents are present in round r, and their effort; None: everyone, in full."""
+def presence_and_effort(program: Program, inputs: Inputs, r: Array) -> tuple[Array | None, Array | None]:
+    """Return which of this device's agents are present in round r (None: all), and their effort (None: all steps)."""
     here = efforts = None
     number = program.layout.agents
     if program.participation is not None and inputs.participation is not None:
@@ -268,7 +268,7 @@ def _count(layout: Layout, shard: Shard, who: Array) -> Array:
 def _take_part(
     program: Program, exchange: Exchange, number: int, r: Array, key: Key, agent: Any, one: tuple[Shard, Any, Any]
 ) -> tuple[tuple[Tree, Array | None], Any, tuple[Tree, Work]]:
-    """One agent's part of an exchange: (message and whether it is sent, to sum), state, (message to mix, work)."""
+    """Return one agent's part of an exchange: (message to sum, whether it is sent), state, (message to mix, work)."""
     shard, here, effort = one
     f = local_objective(program.functions, shard, effort)
 
@@ -307,21 +307,21 @@ def chunk(
     last: Array,
     targets: Array,
 ) -> tuple[State, Rows]:
-    """Play `count` <= `length` rounds; return the state after them, and what each of them did.
+    """Run `count` <= `length` rounds, and return the state after them and the row of each round.
 
-    They are measured every `every` rounds and at round `last`. These numbers are data and not part of the program: the
-    same program runs a whole chunk, the rest of one, and what is left after a resume. So chunk sizes, checkpoints and
-    interruptions cannot change a bit, nor recompile. With `stop_early` it ends where a measured value is not finite, or
-    where the measured columns have reached their `targets` (NaN: a column without one).
+    The chunk measures every `every` rounds and at round `last`. These numbers are data, not part of the program: the
+    same program runs a whole chunk, a shorter one, and the rounds that are left after a resume. So chunk sizes,
+    checkpoints and interruptions change no bit of the result and need no compilation. With `stop_early`, the chunk ends
+    when a measured value is not finite, or when the measured columns have reached their `targets` (NaN: no target).
     """
     empty = _empty_rows(program, length, len(inputs.shard.agent))
 
-    def onward(carry: tuple[Array, Array, State, Rows]) -> Array:
-        done, goes_on, _, _ = carry
-        return (done < count) & goes_on
+    def continues(carry: tuple[Array, Array, State, Rows]) -> Array:
+        done, unfinished, _, _ = carry
+        return (done < count) & unfinished
 
-    def play(carry: tuple[Array, Array, State, Rows]) -> tuple[Array, Array, State, Rows]:
-        done, goes_on, state, rows = carry
+    def run_next(carry: tuple[Array, Array, State, Rows]) -> tuple[Array, Array, State, Rows]:
+        done, unfinished, state, rows = carry
         state, happened = one_round(program, inputs, state)
         measured = (state.round % every == 0) | (state.round == last)
 
@@ -332,11 +332,11 @@ def chunk(
         metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
             usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
-            goes_on = ~measured | (jnp.isfinite(sum(usual)) & ~_are_reached(program.columns, metrics_now, targets))
+            unfinished = ~measured | (jnp.isfinite(sum(usual)) & ~_are_reached(program.columns, metrics_now, targets))
         rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
-        return done + 1, goes_on, state, rows
+        return done + 1, unfinished, state, rows
 
-    _, _, state, rows = lax.while_loop(onward, play, (jnp.int32(0), jnp.bool_(True), state, empty))
+    _, _, state, rows = lax.while_loop(continues, run_next, (jnp.int32(0), jnp.bool_(True), state, empty))
     return state, rows
 
 
@@ -355,7 +355,7 @@ def _empty_rows(program: Program, length: int, agents: int) -> Rows:
     return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), metrics)
 
 
-# Where each array lives: specs in the place of the arrays.
+# The sharding of each array.
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _rounds: Any = PartitionSpec(None, AXIS)

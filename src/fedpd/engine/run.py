@@ -10,11 +10,11 @@ import numpy as np
 
 from fedpd.base.saved import save_result
 from fedpd.core import Algorithm, Spec, Tree
-from fedpd.engine.books import variant
 from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver, on_host
 from fedpd.engine.history import History, mean_and_spread
+from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
 from fedpd.engine.plan import Plan
 from fedpd.engine.views.entries import Entry, entry_of
@@ -37,12 +37,12 @@ class Run:
         history: Maps each column's name to an array with one value per measured round.
         agents: The agents' final state, leaves (N, ...).
         updates: (N,) local steps of each agent in all rounds together: sum_r Q_i^r.
-        seconds: Wall time, compilation and earlier sessions of a resumed run included.
-        elapsed: (rows,) seconds at each row of the history; not in it, as they are never the same twice.
+        seconds: Wall time, with compilation and, after a resume, the earlier sessions.
+        elapsed: (rows,) seconds at each row of the history. They are not in the history, which is equal for equal runs.
         diverged: When the run diverged and what to try; None: it did not.
-        spec: What the method was made with; a name where it was made by hand.
+        spec: The factory and the arguments of the method; only a name if the method was made by hand.
         server: The server's final state.
-        settings: What else `simulate` was asked for, which a continued run has to repeat.
+        settings: The other arguments of `simulate`, which a continued run must repeat.
     """
 
     algorithm: str
@@ -66,7 +66,7 @@ class Run:
         return run_html(f"Run of {self.algorithm}, seed {self.seed}", *self.entries())
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the run by its label, as figures and reports take it."""
+        """Return the run with its label, for figures and reports."""
         return (entry_of(self.algorithm, [self]),)
 
     def plot(
@@ -77,13 +77,13 @@ class Run:
         title: str = "",
         width: float = 6.4,
     ) -> "Figure":
-        """Return a matplotlib figure of a quantity against what it cost; the arguments are `fedpd.report.figure`'s."""
+        """Return a matplotlib figure of a quantity against a cost; `fedpd.report.figure` describes the arguments."""
         from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
 
         return draw(self.entries(), quantity, against, title=title, width=width)
 
     def frame(self) -> Frame:
-        """Return the history as a pandas DataFrame with one row per measured round, and the seconds at each."""
+        """Return a pandas DataFrame with one row per measured round: the history and the seconds."""
         return history_frame([({}, self)])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -91,7 +91,7 @@ class Run:
 
         Args:
             folder: A folder that is empty or does not exist yet.
-            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
         """
         return save_result(self, folder, model=self.model, overwrite=overwrite)
 
@@ -102,8 +102,8 @@ class Ensemble:
 
     Attributes:
         runs: One run per seed.
-        mean: The mean of the histories, over the seeds that did not diverge.
-        spread: Their standard deviation.
+        mean: The mean of the histories over the seeds that did not diverge.
+        spread: The standard deviation of the same histories.
     """
 
     runs: tuple[Run, ...]
@@ -125,7 +125,7 @@ class Ensemble:
         return entries_html(caption, [entry_of(str(run.seed), [run]) for run in self.runs], "seed", notes)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the runs by their label, as figures and reports take them."""
+        """Return the runs with their label, for figures and reports."""
         return (entry_of(self.runs[0].algorithm, self.runs),)
 
     def plot(
@@ -136,7 +136,7 @@ class Ensemble:
         title: str = "",
         width: float = 6.4,
     ) -> "Figure":
-        """Return a matplotlib figure with a band over the seeds; the arguments are `fedpd.report.figure`'s."""
+        """Return a matplotlib figure with a band over the seeds; `fedpd.report.figure` describes the arguments."""
         from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
 
         return draw(self.entries(), quantity, against, title=title, width=width)
@@ -150,19 +150,19 @@ class Ensemble:
 
         Args:
             folder: A folder that is empty or does not exist yet.
-            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
         """
         return save_result(self, folder, model=self.runs[0].model, overwrite=overwrite)
 
 
 def ensemble(runs: tuple[Run, ...]) -> Ensemble:
-    """Return runs of several seeds with their mean and spread, over those that did not diverge."""
+    """Return an ensemble of runs, with the mean and the spread over the runs that did not diverge."""
     finished = [run.history for run in runs if run.diverged is None]
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:
-    """Return what `simulate` was asked for besides method, problem and seeds, as far as it changes the rounds."""
+    """Return the arguments of `simulate` that change the rounds, besides the method, the problem and the seeds."""
     who = plan.participation
     kept = None if who is None else [who.kind, None if who.kind == "schedule" else np.asarray(who.numbers).tolist()]
     return {
@@ -174,22 +174,22 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 
 
 def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
-    """Return the runs of all variants, which ends the driver's."""
+    """Return the runs of all variants. The driver cannot continue afterwards."""
     server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
     state = driver.release()
 
     def result(i: int, algorithm: Algorithm) -> Run:
-        agents, books = variant(state, i, plan.many), driver.books[i]
+        agents, measurements = variant(state, i, plan.many), driver.measurements[i]
         return Run(
             algorithm=algorithm.description,
             seed=plan.seeds[i],
             model=mean_copy(plan.algorithm, agents, plan.problem.agents),
-            history=books.history,
+            history=measurements.history,
             agents=agents,
-            updates=books.updates,
+            updates=measurements.updates,
             seconds=driver.seconds,
             elapsed=driver.elapsed(i),
-            diverged=books.diverged,
+            diverged=measurements.diverged,
             spec=algorithm.spec,
             server=variant(server, i, plan.many),
             settings=settings_of(plan),

@@ -84,7 +84,7 @@ def simulate(
     seed: int | Sequence[int] = 0,
     **options: Unpack[RunOptions],
 ) -> Run | Ensemble:
-    """Run `rounds` rounds of a method on a problem.
+    """Run `rounds` rounds of a method on a problem, and return the model and the history.
 
     Args:
         algorithm: The method, e.g. `algorithms.fedpd(eta=0.08, oracle=oracles.gd(step=0.08, iterations=8))`.
@@ -94,40 +94,42 @@ def simulate(
 
     Keyword Args:
         participation (float | Sequence | np.ndarray): Who takes part: a share of the agents, drawn in every round; a
-            probability per agent, (N,); or an array (rounds, N) of who takes part in which round. Default 1.0.
+            probability per agent, (N,); or an array (rounds, N) of 0 and 1. Default 1.0.
         stragglers (float): The probability that an agent does only some of its local steps in a round. Default 0.0.
-        metrics_every (int): Measure, and keep a row of the history, every k rounds and at the last. Costs are counted
-            in all rounds. Default 1.
+        metrics_every (int): Measure, and add a row to the history, every k rounds and in the last round. The costs of
+            all rounds count. Default 1.
         record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
             the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
-            "accuracy", on training and test samples, which is recorded unasked where the problem has test samples; or a
-            `fedpd.Column` of your own.
-        checkpoints (str | Path): A folder. Every `checkpoint_every` rounds the run is saved there. If the folder
-            already holds this run, it is continued, and gives bit for bit what an uninterrupted run gives.
+            "accuracy", on training and test samples; or a `fedpd.Column` of your own. Default: "accuracy" if the
+            problem has test samples.
+        checkpoints (str | Path): A folder, to which the run writes a checkpoint every `checkpoint_every` rounds. If the
+            folder already holds this run, the run resumes, with the same result bit for bit as without interruption.
         checkpoint_every (int): Rounds between two checkpoints. Default 50.
-        store (str | Path): A folder for the agents' state if there is more of it than memory. It lives in files there,
-            which vanish with the run; a few agents are in memory at a time. The numbers are the same up to rounding.
-        progress (bool | Callable): Whether to show a bar; None: where a person watches and it takes over two seconds.
-            Or a function of (rounds done, rounds in all, stationarity).
-        log (Callable): A function that is given the history's new rows as they come; see `fedpd.loggers`.
-        callback (Callable): A function of (round, model, row) that is called with every measured row; with several
-            seeds, with the row of each seed and the first one's model. If it returns True, the run ends and returns
-            what it has so far.
+        store (str | Path): A folder for the agents' state if it does not fit into memory. The run keeps it in files
+            there, which disappear with the run, and has a few agents in memory at a time. Results are the same up to
+            rounding.
+        progress (bool | Callable): Whether to show a bar, or a function of (rounds done, total rounds, stationarity).
+            Default: a bar in a terminal or a notebook, if the run takes more than two seconds.
+        log (Callable): A function that receives the new rows of the history; see `fedpd.loggers`.
+        callback (Callable): A function of (round, model, row), called with every measured row. With several seeds, it
+            is called with the row of each seed and the model of the first seed. If it returns True, the run ends and
+            `simulate` returns the result so far.
         until (Mapping): Ends the run at the first measured row in which all these columns have reached their values,
-            e.g. {"stationarity": 1e-10}; a column says by itself whether less or more is better. With several seeds,
-            every seed that did not diverge must have had such a row.
-        start (Tree | Run | Ensemble): The first model, instead of `problem.start`. Or a finished run, which is
-            continued up to `rounds` rounds in all, and gives bit for bit what one long run gives: repeat the call that
-            made it, with more rounds.
-        execution (str): How agents are executed: "sequential", "parallel", "auto" by backend and work, or "debug", one
-            after another without compilation, where an error names the agent, the stage and the round.
-        devices (int): Over how many devices (CPU cores count) the agents are sharded; None: as many as pay.
+            e.g. {"stationarity": 1e-10}. Each column defines whether less or more is better. With several seeds, the
+            run ends when every seed that did not diverge has had such a row.
+        start (Tree | Run | Ensemble): The first model, instead of `problem.start`; or a finished run to continue. To
+            continue a run, repeat the call that made it with more `rounds` in total. The result is the same, bit for
+            bit, as that of one long run.
+        execution (str): How agents run: "sequential" (one after another), "parallel" (all at once), "auto" (by backend
+            and work), or "debug" (one after another without compilation; an error names the agent, the stage and the
+            round). Default "auto".
+        devices (int): The number of devices (CPU cores count) over which the agents are sharded; None: fedpd chooses.
 
     Returns:
         The model, the history and the agents' final state.
 
     Raises:
-        FedpdError: An argument cannot be used; the sentence says which, why, and what to do.
+        FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems
@@ -146,7 +148,7 @@ def simulate(
 
 
 def _show_options(function: Any) -> None:
-    """Let `help` and editors show the options by name, with their defaults."""
+    """Add the options with their defaults to the signature of a function, for `help` and editors."""
     signature, types = inspect.signature(function), RunOptions.__annotations__
     named = [parameter for name, parameter in signature.parameters.items() if name != "options"]
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -158,7 +160,7 @@ _show_options(simulate)
 
 
 def with_defaults(options: RunOptions) -> RunOptions:
-    """Return all options, those that were not given with their defaults; refuse a name that there is not."""
+    """Return all options, with defaults for those that were not given; refuse an unknown name."""
     for name in options:
         if name not in DEFAULTS:
             raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
@@ -168,7 +170,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
 def make_plan(
     algorithm: Algorithm, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunOptions
 ) -> Plan:
-    """Check everything that a run is asked for, and return its plan."""
+    """Check all arguments of a run, and return its plan."""
     check_run(rounds, options["metrics_every"], seeds)
     count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50")
     if options["start"] is not None and not runs_of(options["start"]):
@@ -213,7 +215,7 @@ def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) ->
 
 
 def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -> None:
-    """Run a plan to its end, with the bar, the loggers, the callback and the checkpoints that were asked for."""
+    """Run a plan to its end, with the bar, the loggers, the callback and the checkpoints of the options."""
     log, callback = options["log"], options["callback"]
     folder = None if options["checkpoints"] is None else Path(options["checkpoints"])
     identified = {} if folder is None else identity(driver.plan)
@@ -222,14 +224,14 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
         continue_runs(driver, runs)
     if folder is not None:
         restore(driver, folder, identified)
-    if are_reached(targets, driver.books):
+    if are_reached(targets, driver.measurements):
         return
     with ExitStack() as stack:
         bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
         stack.enter_context(opened(log))
         bar(driver.event()._replace(compiling=True))
         listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
-        listeners.append((lambda event: are_reached(targets, driver.books)) if targets else None)
+        listeners.append((lambda event: are_reached(targets, driver.measurements)) if targets else None)
         write = None if folder is None else lambda: save(driver, folder, identified)
         rows = callback is not None or (driver.plan.many and bool(targets))  # a single run's chunk ends at its targets
         driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=rows)
@@ -247,7 +249,7 @@ def _call_back(callback: Callback) -> Listener:
 
 
 def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[Column, ...]:
-    """Return the columns that are asked for; accuracy is recorded unasked where there are test samples."""
+    """Return the columns to record. The default is accuracy if the problem has test samples."""
     if record is None:
         record = ("accuracy",) if problem.evaluation is not None else ()
     for one in record:
@@ -259,14 +261,14 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[
 
 
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
-    """Refuse rounds, intervals and seeds that are no such numbers."""
+    """Refuse rounds, intervals and seeds that are not valid."""
     count("rounds", rounds, "Give T, the number of rounds")
-    count("metrics_every", metrics_every, "1 measures every round")
+    count("metrics_every", metrics_every, "Give e.g. 1, to measure every round")
     check_seeds("seed", seeds)
 
 
 def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
-    """Warn where the method's card says that no theorem covers this run."""
+    """Warn if the method's card says that no theorem covers this run."""
     card, L = cards().get(algorithm.name), problem.answer.smoothness
     if card is None or card.caution is None or L is None or not isinstance(algorithm.spec, Spec):
         return
@@ -277,17 +279,22 @@ def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
 
 def _check_batch(algorithm: Algorithm, problem: Problem) -> None:
     if problem.block is not None and algorithm.batch == 1:
-        rule = "must be larger where a sample's loss depends on its batch, as with batch normalisation"
+        rule = "must be at least 2, because a sample's loss depends on its batch (batch normalisation)"
         refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")
 
 
 def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) -> None:
-    """Refuse what agents that are not in memory, or take turns in Python, cannot do."""
+    """Refuse options that do not work with store=, or with execution="debug"."""
     name, value = ("execution", "debug") if store is None else ("store", str(store))
     if many:
-        refuse(name, value, "takes one seed at a time", f"Give one seed, or leave {name} out")
+        refuse(name, value, "allows only one seed", f"Give one seed, or leave {name} out")
     if jax.process_count() > 1:
-        refuse(name, value, "is for one process", f"Leave {name} out: the processes share the agents' state already")
+        refuse(
+            name,
+            value,
+            "allows only one process",
+            f"Leave {name} out: the processes share the agents' state already",
+        )
     if store is None:
         return
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
@@ -298,12 +305,12 @@ def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) 
 
 
 def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
-    """Refuse a mixing matrix that is not made for so many agents, all of them present."""
+    """Refuse a mixing matrix of another size than the number of agents, or with partial participation."""
     for exchange in algorithm.exchanges:
         if not isinstance(exchange.aggregate, Mixing):
             continue
         if partial:
-            rule = "mixes the models of all agents, so all must be present"
+            rule = "mixes the models of all agents, so all must take part"
             refuse("algorithm", algorithm.description, rule, "Leave participation at 1")
         (columns,) = jax.eval_shape(exchange.aggregate.weights, jnp.int32(0)).shape
         if columns != agents:

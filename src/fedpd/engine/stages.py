@@ -1,4 +1,4 @@
-"""Names for the stages of a round, so that an error can say where it happened."""
+"""Name the stages of a round, so that an error message says where it happened."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -6,16 +6,16 @@ from typing import Any
 
 from fedpd.base.checks import FedpdError
 
-Stage = Callable[..., AbstractContextManager[None]]  # (name, round, agent): names whatever fails inside
+Stage = Callable[..., AbstractContextManager[None]]  # (name, round, agent): adds them to the message of an error
 
 
 class StageError(FedpdError):
-    """A function of a method or a problem that failed: where, and why."""
+    """Raised if a function of a method or a problem fails. It names the round, the stage and the agent."""
 
 
 @contextmanager
 def named_stage(name: str, r: Any, agent: int | None = None) -> Iterator[None]:
-    """Name the stage, the round and the agent (None: the server) of whatever fails inside."""
+    """Replace an error in the `with` block by one that names the stage, the round and the agent (None: the server)."""
     try:
         yield
     except Exception as error:
@@ -24,5 +24,5 @@ def named_stage(name: str, r: Any, agent: int | None = None) -> Iterator[None]:
 
 
 def unnamed_stage(name: str, r: Any, agent: int | None = None) -> AbstractContextManager[None]:
-    """Let errors pass as they are."""
+    """Return a context that does not change errors."""
     return nullcontext()

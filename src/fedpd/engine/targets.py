@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd.base.checks import as_number, nearest, refuse
-from fedpd.engine.books import Books
 from fedpd.engine.columns import Column
 from fedpd.engine.history import History
+from fedpd.engine.measurements import Measurements
 
 Until = Mapping[str, float]
 
@@ -28,7 +28,7 @@ def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target
         columns: The columns that the run measures.
 
     Raises:
-        FedpdError: A name is not measured or has no direction, or a value is no number.
+        FedpdError: The run does not measure a name, less is not better nor more, or a value is no number.
     """
     example = 'Give e.g. until={"stationarity": 1e-10}'
     if until is None:
@@ -47,9 +47,9 @@ def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target
 
 
 def target_values(targets: Sequence[Target], columns: Sequence[Column], double: bool) -> np.ndarray:
-    """Return the target of each column as the compiled rounds take them, (columns,): NaN where there is none.
+    """Return the target of each column, (columns,), for the compiled rounds; NaN if a column has none.
 
-    In float32 a target is rounded so that it stays as hard to reach: then comparisons on the device and on the host
+    In float32, a target is rounded so that it is not easier to reach. Comparisons on the device and on the host then
     agree.
     """
     values = {target.column.name: _rounded(target, double) for target in targets}
@@ -64,9 +64,9 @@ def _rounded(target: Target, double: bool) -> np.float64 | np.float32:
     return np.nextafter(single, np.float32(np.inf if upward else -np.inf)) if easier else single
 
 
-def are_reached(targets: Sequence[Target], books: Sequence[Books]) -> bool:
+def are_reached(targets: Sequence[Target], measurements: Sequence[Measurements]) -> bool:
     """Return whether every seed that did not diverge has a row in which all targets are reached."""
-    running = [one.history for one in books if one.diverged is None]
+    running = [one.history for one in measurements if one.diverged is None]
     return bool(targets) and all(_has_row(targets, history) for history in running)
 
 

@@ -1,8 +1,9 @@
-"""Tables and calls: a table with a `name` is a call of that function, and its other keys are the arguments.
+"""Make the objects that the tables of an experiment file describe.
 
-Which functions and keys exist is read off the code, so that files and the Python interface cannot drift apart. A name
-"my_module:function" calls the user's own function. The key `title` is the argument `name` of a function that has one.
-The way back is a spec: `table_of(algorithm.spec)` is the table whose call makes the same algorithm.
+A table with a `name` is a call of that function, and its other keys are the arguments. fedpd reads the names of the
+functions and keys from the code, so that files and the Python interface always agree. The name "my_module:function"
+calls the user's own function. If a function has an argument `name`, its key is `title`. The opposite direction is
+`table_of(algorithm.spec)`, which returns the table whose call makes the same algorithm.
 """
 
 import inspect
@@ -18,10 +19,10 @@ from fedpd.base.spec import Spec, Thing, Traced, spec_of, with_spec
 from fedpd.core import Algorithm, Problem
 from fedpd.experiments.file_problems import DATA as DATA
 from fedpd.experiments.file_problems import NETWORKS, PROBLEMS
-from fedpd.experiments.own_code import KEYS, Find, is_reference, never
+from fedpd.experiments.own_code import KEYS, Find, is_reference, refuse_code
 
 Table = Mapping[str, Any]
-NONE = "none"  # TOML has no word for None; where that is the default, a file leaves the key out
+NONE = "none"  # TOML has no word for None; a file leaves the key out if None is its default
 Functions = Mapping[str, Callable[..., Any]]
 
 LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
@@ -50,7 +51,7 @@ ARGUMENTS: Mapping[str, Functions] = {
 }
 
 
-def build_problem(table: Table, find: Find = never) -> Problem:
+def build_problem(table: Table, find: Find = refuse_code) -> Problem:
     """Return the problem that a table describes.
 
     Args:
@@ -61,13 +62,13 @@ def build_problem(table: Table, find: Find = never) -> Problem:
     return _checked("[problem]", table, made, Problem, "a problem, e.g. from problems.from_losses")
 
 
-def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", find: Find = never) -> Algorithm:
+def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", find: Find = refuse_code) -> Algorithm:
     """Return the method that a table describes.
 
     Args:
         table: The table of the method.
         rounds: The rounds of the run, for schedules that end with it.
-        place: Where the table is in the file, for errors.
+        place: The place of the table in the file, for error messages.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
     made = _call(place, table, ALGORITHMS, {"rounds": rounds}, find, also=("label",))
@@ -76,12 +77,12 @@ def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", fin
 
 def _checked(place: str, table: Table, made: Any, kind: type, what: str) -> Any:
     if not isinstance(made, kind):
-        raise FedpdError(f"{place} name = {table['name']!r}: returns {type(made).__name__}. It must return {what}.")
+        raise FedpdError(f"{place} name = {table['name']!r}: returns {type(made).__name__}. Return {what}.")
     return made
 
 
 def label_of_table(table: Table) -> str:
-    """Return the label of a method by its table alone, without making the method.
+    """Return the label of a method from its table, without making the method.
 
     Examples:
         >>> label_of_table({"name": "my_module:method", "eta": 0.1, "oracle": {"name": "gd", "step": 0.2}})
@@ -98,13 +99,13 @@ def _word(value: Any) -> str:
 
 
 def table_of(spec: Spec | str) -> dict[str, Any]:
-    """Return the table whose call makes what has this spec, without the arguments that have their default.
+    """Return the table whose call makes the object with this spec, without the arguments that have their default.
 
     Raises:
-        FedpdError: A setting, such as a function of the user's own, has no place in an experiment file.
+        FedpdError: An experiment file cannot hold a setting, such as a function of the user's own.
     """
     if isinstance(spec, str):
-        refuse("method", spec, "was made by hand, so no table makes it", "Make it by a function with @specified")
+        refuse("method", spec, "was made by hand, so no table makes it", "Make it with a function that has @specified")
     return {"name": spec.name} | {key: _value(key, value) for key, value in spec.unusual().items()}
 
 
@@ -116,13 +117,13 @@ def _value(key: str, value: Any) -> Any:
     if isinstance(value, Thing) and isinstance(value.value, np.ndarray | jax.Array):
         return np.asarray(value.value).tolist()
     if isinstance(value, Thing | Traced):
-        remedy = "Use one of fedpd's own, or run it from Python"
-        refuse(key, value.value if isinstance(value, Thing) else value, "has no place in an experiment file", remedy)
+        remedy = "Use a function of fedpd, or run it from Python"
+        refuse(key, value.value if isinstance(value, Thing) else value, "cannot be in an experiment file", remedy)
     return list(value) if isinstance(value, tuple) else value
 
 
 def toml_text(table: Table) -> str:
-    """Return the lines of a table, with tables inside it on lines of their own key."""
+    """Return a table as lines of TOML, with each inner table on the line of its key."""
     import tomlkit  # only a command that writes a file needs it
 
     document = tomlkit.document()
@@ -145,13 +146,13 @@ def _item(value: Any) -> Any:
 def _call(
     place: str, table: Table, functions: Functions, context: Table, find: Find, also: tuple[str, ...] = ()
 ) -> Any:
-    """Make the call that a table describes. `context` offers values for arguments that the table leaves out."""
+    """Return the result of the call that a table describes; `context` has values for arguments that it leaves out."""
     if "name" not in table:
         raise FedpdError(f"{place}: name is missing. Choose from: {', '.join(functions)}.")
     name = table["name"]
     own = is_reference(name)
     if name not in functions and not own:
-        remedy = f'{nearest(name, functions)} Code of your own is named as "module:function".'
+        remedy = f'{nearest(name, functions)} Write code of your own as "module:function".'
         raise FedpdError(f"{place} name = {name!r}: there is no such name. {remedy}")
     function = at(f"{place} name = {name!r}:", find, name) if own else functions[name]
     known_parameters = parameters(place, name, function)
@@ -168,7 +169,7 @@ def _call(
     if not own:
         return at(place, function, **named)
     try:
-        made = function(**named)  # other errors name the line of the user's code, see own_code.blamed
+        made = function(**named)  # own_code.explain_errors adds the line of the user's code to other errors
     except FedpdError as error:
         raise FedpdError(f"{place} {error}") from error.__cause__
     return _with_own_spec(name, arguments, function, made)
@@ -179,22 +180,22 @@ def _names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function as a table has them: `name` is the function's, so its argument is `title`."""
+    """Return the parameters of a function by their keys in a table; the key of a parameter `name` is `title`."""
     if not callable(function):
         raise FedpdError(
-            f"{place} name = {name!r}: is no function. A table calls it; write the name as a text instead."
+            f"{place} name = {name!r}: is not a function, so a table cannot call it. Write the name as a text instead."
         )
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     found = inspect.signature(function).parameters
     kept = {key: p for key, p in found.items() if p.kind not in several}
     if "name" in kept and "title" not in kept:
         kept["title"] = kept["name"]
-    hidden = ("name", "parent") if inspect.isclass(function) else ("name",)  # flax gives a module its `parent` itself
+    hidden = ("name", "parent") if inspect.isclass(function) else ("name",)  # flax sets the `parent` of a module
     return {key: p for key, p in kept.items() if key not in hidden}
 
 
 def _with_own_spec(name: str, arguments: Table, function: Any, made: Any) -> Any:
-    """Return what own code made, identified by its name, its arguments and its code: a changed one is another one."""
+    """Return an object that own code made, with a spec that identifies its name, arguments and code."""
     if not hasattr(made, "spec") or not isinstance(made, tuple):
         return made
     settings = Spec.of(name, **arguments).settings
@@ -218,7 +219,7 @@ def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> A
     if key == "optimizer" and not is_reference(value.get("name")):
         return _optimizer(place, value)
     if key not in ARGUMENTS and not is_reference(value.get("name")):
-        raise FedpdError(f"{place} = {value!r}: must be a number or a text, not a table.")
+        raise FedpdError(f"{place} = {value!r}: must be a number or a text, not a table. Write e.g. {key} = 0.1.")
     return _call(place, value, ARGUMENTS.get(key, {}), context, find)
 
 
@@ -236,17 +237,17 @@ def _optimizer(place: str, table: Table) -> oracles.Optimizer:
 
 
 def known_keys(place: str, table: Table, known: Any, required: Any) -> None:
-    """Refuse a key that does not exist, and name one that is missing."""
+    """Refuse a table with an unknown key, or without a required one."""
     for key in table:
         if key not in known:
             raise FedpdError(f"{place}: {key} = {table[key]!r}: there is no such key. {nearest(key, known)}")
     for key in required:
         if key not in table:
-            raise FedpdError(f"{place}: {key} is missing. It takes: {', '.join(known)}.")
+            raise FedpdError(f"{place}: {key} is missing. Add it; the keys are: {', '.join(known)}.")
 
 
 def at(place: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a function; an error says where in the file the refused value stands."""
+    """Return the result of a function; an error message begins with the place of the value in the file."""
     try:
         return function(*arguments, **named)
     except FedpdError as error:

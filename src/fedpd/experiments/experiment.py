@@ -1,4 +1,4 @@
-"""Experiment files: a problem, rounds, seeds and methods in TOML, checked as a whole before anything runs.
+"""Experiment files describe a problem, rounds, seeds and methods in TOML. fedpd checks the file before it runs it.
 
     [problem]
     name = "penalized_logistic"
@@ -18,9 +18,9 @@
     p = 0.5                          # or { name = "decreasing_skips" }
     oracle = { name = "gd", step = 0.08, iterations = 8 }
 
-Every table with a `name` is a call: `name` is the function, the other keys are its arguments. Which functions and keys
-exist is read off the code, so that the file and the Python interface cannot drift apart. "my_module:my_method" names
-the user's own code, in a module beside the file or on Python's path (`fedpd.experiments.own_code`).
+Every table with a `name` is a call: `name` is the function, the other keys are its arguments. fedpd reads the names of
+the functions and keys from the code, so that the file and the Python interface always agree. "my_module:my_method"
+names the user's own code, in a module beside the file or on Python's path (`fedpd.experiments.own_code`).
 """
 
 import tomllib
@@ -49,7 +49,7 @@ from fedpd.experiments.calls import (
 from fedpd.experiments.own_code import Code, Find, is_reference
 from fedpd.loggers import Log
 
-OnCode = Callable[[str], Any]  # is given the sentence that says whose code is about to run
+OnCode = Callable[[str], Any]  # receives a sentence that names the code about to run
 
 
 class Method(NamedTuple):
@@ -85,8 +85,8 @@ class Experiment(NamedTuple):
         problem: The problem.
         settings: The [run] table.
         methods: The methods and their labels.
-        code: The modules of the user's own that it runs.
-        beside: The folder where these modules are looked for first.
+        code: The user's own modules that it runs.
+        beside: The folder in which fedpd looks for these modules first.
     """
 
     text: str
@@ -104,11 +104,11 @@ class Label(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What a file says, without anything being made: code of the user's own does not run.
+    """The content of a file. To read it, fedpd makes no problem and runs no code of the user's.
 
     Attributes:
         problem: The [problem] table.
-        settings: The [run] table; names of the user's own code stay names.
+        settings: The [run] table, with names in place of the user's own code.
         methods: The labels of the methods.
     """
 
@@ -118,19 +118,19 @@ class Outline(NamedTuple):
 
 
 class FoundProblem(NamedTuple):
-    """A problem, and the conditions under which methods are tried on it.
+    """A problem, and who takes part when methods are tried on it.
 
     Attributes:
         problem: The [problem] table.
         run: The keys of the [run] table that say who takes part: participation and stragglers.
         find: Returns the user's own code by its name.
-        code: The modules of the user's own that the problem runs.
-        beside: The folder where modules are looked for first.
+        code: The user's own modules that the problem runs.
+        beside: The folder in which fedpd looks for modules first.
     """
 
     problem: Table
     run: dict[str, Any]
-    find: Find = own_code.never
+    find: Find = own_code.refuse_code
     code: tuple[Code, ...] = ()
     beside: Path | None = None
 
@@ -139,12 +139,12 @@ def load(path: Path, on_code: OnCode | None = None) -> Experiment:
     """Return the experiment of a file.
 
     Args:
-        path: The file. Modules of the user's own are looked for beside it; those of a run folder's file, where they
-            were when the run began.
-        on_code: Is given one sentence before code of the user's own runs; None: no one is informed.
+        path: The file. fedpd looks for the user's own modules beside it, or, for the file of a run folder, beside the
+            original file.
+        on_code: Receives one sentence before the user's own code runs; None: nothing receives it.
 
     Raises:
-        FedpdError: The file cannot be read, or something in it is wrong.
+        FedpdError: fedpd cannot read the file, or something in it is wrong.
     """
     text = read_text(path)
     try:
@@ -154,7 +154,7 @@ def load(path: Path, on_code: OnCode | None = None) -> Experiment:
 
 
 def beside_of(path: Path) -> Path:
-    """Return the folder where the modules of an experiment file are looked for first."""
+    """Return the folder in which fedpd looks first for the modules of an experiment file."""
     return run_folder.modules_of(path.parent) if run_folder.is_run_folder(path.parent) else path.parent
 
 
@@ -170,15 +170,16 @@ def _tables(text: str) -> Table:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise FedpdError(f"not valid TOML: {error}. Strings need quotes, tables square brackets.") from None
+        remedy = "Put strings in quotes, and names of tables in square brackets"
+        raise FedpdError(f"not valid TOML: {error}. {remedy}.") from None
 
 
 def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
-    """Return the problem that a word on the command line means: a file's, or one by name ("strong", "weak").
+    """Return the problem of an experiment file, or the problem with a name, such as "strong" or "weak".
 
     Args:
         source: The path of an experiment file, a name of generated data, or a name of a problem.
-        on_code: Is given one sentence before code of the user's own runs.
+        on_code: Receives one sentence before the user's own code runs.
     """
     if source in DATA:
         return FoundProblem({"name": "penalized_logistic", "data": source}, {})
@@ -214,17 +215,17 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
 
     Args:
         text: The text of the file.
-        beside: The folder where modules of the user's own are looked for first; None: only Python's path.
-        on_code: Is given one sentence before code of the user's own runs; None: no one is informed.
+        beside: The folder in which fedpd looks for the user's own modules first; None: only on Python's path.
+        on_code: Receives one sentence before the user's own code runs; None: nothing receives it.
 
     Raises:
-        FedpdError: Something in the text is wrong: the sentence has the place, the value, the rule and the remedy.
+        FedpdError: Something in the text is wrong. The message names the place, the value, the rule and the remedy.
     """
     outline, tables = read_outline(text), _checked_tables(text)
     code = own_code.locate(own_code.references(tables), beside)
     _announce(code, on_code)
     find = own_code.importing(beside)
-    with own_code.blamed(code):
+    with own_code.explain_errors(code):
         settings = _with_code(outline.settings, find)
         algorithms = [
             build_algorithm(_arguments(table), settings.rounds, _place(number, table), find)
@@ -237,7 +238,7 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
 
 
 def read_outline(text: str) -> Outline:
-    """Return what a text says without making the problem, and without running code of the user's own."""
+    """Return the outline of a text, without making the problem and without running the user's own code."""
     tables = _checked_tables(text)
     settings = _settings(tables["run"])
     return Outline(tables["problem"], settings, _labels(tables["algorithm"], settings))
@@ -290,7 +291,7 @@ def _check_seeds(seeds: Any) -> None:
 
 
 def _with_code(settings: RunSettings, find: Find) -> RunSettings:
-    """Return the settings with the user's own functions and columns in the place of their names."""
+    """Return the settings with the user's own functions and columns instead of their names."""
 
     def found(key: str, value: Any) -> Any:
         return at(f"[run] {key} = {value!r}:", find, value) if is_reference(value) else value
@@ -310,7 +311,7 @@ def _arguments(table: Table) -> dict[str, Any]:
 
 
 def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
-    """Return the labels of the methods. A method without own code is made: its label tells what it was made with."""
+    """Return the labels of the methods. A method without own code is made, to find its label."""
     labels = []
     for number, table in enumerate(tables, 1):
         place = _place(number, table)
@@ -324,5 +325,5 @@ def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
         labels.append(label)
     for label in labels:
         if labels.count(label) > 1:
-            raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each a label of its own.")
+            raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each its own label.")
     return tuple(map(Label, labels))

@@ -1,7 +1,7 @@
 """The problems of experiment files: functions whose arguments a [problem] table can hold.
 
-The first argument of a problem in Python is often an array or a function. In a file, `data` takes its place: a loader,
-or a function of the user's own that returns the data.
+In Python, the first argument of a problem is often an array or a function. In a file, the key `data` replaces it with a
+loader, or with a function of the user's own that returns the data.
 """
 
 import math
@@ -33,7 +33,7 @@ LOADED = (
 def _prepared(
     data: Any, agents: int | None, test_share: float, title: str | None, seed: int, standardise: bool
 ) -> Federated:
-    """Return federated data as the keys of a [problem] table ask for it."""
+    """Return federated data after the changes that the keys of a [problem] table ask for."""
     if not isinstance(data, Federated):
         refuse("data", data if isinstance(data, str) else type(data).__name__, "must be federated data", LOADED)
     if title is not None:
@@ -59,29 +59,29 @@ def _logistic(
     title: str | None = None,
     standardise: bool = False,
 ) -> Problem:
-    """Return penalised logistic regression: of the paper's generated data, or of loaded data with two classes.
+    """Return penalised logistic regression on the paper's generated data, or on loaded data with two classes.
 
-    `start` is x^0: a number for all its entries, or a list. `agents`, `samples` and `dimension` are those of generated
-    data, by default 100, 400 and 20.
+    `start` is x^0: a number for all its entries, or a list. `agents`, `samples` and `dimension` are the sizes of
+    generated data, by default 100, 400 and 20.
     """
-    count("seed", seed, "The seed of the data, an integer", least=0)
+    count("seed", seed, "Give the seed of the data, an integer", least=0)
     if isinstance(data, str):
         generate = DATA[choice("data", data, DATA)]
         if standardise:
-            refuse("standardise", standardise, "is for loaded data, and these are generated", f"Leave it out. {LOADED}")
+            refuse("standardise", standardise, "is for loaded data, but these are generated", f"Leave it out. {LOADED}")
         sizes = {"agents": agents, "samples": samples, "dimension": dimension}
         features, labels = generate(**{key: size for key, size in sizes.items() if size is not None}, seed=seed)
     else:
         for name, value in (("samples", samples), ("dimension", dimension)):
             if value is not None:
-                refuse(name, value, "is for generated data, and these are loaded", "Leave it out")
+                refuse(name, value, "is for generated data, but these are loaded", "Leave it out")
         features, labels = _signed(data, agents, seed, standardise)
     problem = problems.penalized_logistic(features, labels, alpha, beta)
     return replace(problem, start=_start(start, problem.start), name=title or problem.name)
 
 
 def _signed(data: Any, agents: int | None, seed: int, standardise: bool) -> tuple[Any, Any]:
-    """Return features and labels -1 and +1 of loaded data: the smaller class is -1."""
+    """Return the features of loaded data, and labels -1 for the smaller class and +1 for the larger one."""
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data, Federated):
         return (datasets.standardise(data[0])[0] if standardise else data[0]), data[1]
     loaded = _prepared(data, agents, 0.0, None, seed, standardise)
@@ -115,7 +115,7 @@ def _network(
 ) -> Problem:
     """Return a network on federated data.
 
-    `agents` merges its clients as the paper does, `test_share` is the share of each that is set aside for tests.
+    `agents` merges the clients as the paper does. `test_share` is the share of each client's samples for tests.
     """
     data = _prepared(data, agents, test_share, title, seed, standardise)
     if isinstance(model, str):
@@ -151,7 +151,7 @@ def _classification(
     normalisation: Any = None,
     standardise: bool = False,
 ) -> Problem:
-    """Return the classification of federated data by a function of the user's own that returns scores."""
+    """Return a classification problem on federated data, with a function of the user's own that returns scores."""
     data = _prepared(data, agents, test_share, title, seed, standardise)
     return problems.classification(apply, data, _arrays(start), l2=l2, normalisation=normalisation)
 
@@ -167,11 +167,11 @@ def _from_losses(
     title: str = "problem",
     standardise: bool = False,
 ) -> Problem:
-    """Return a problem from a loss of the user's own; of federated data, the training samples are taken."""
+    """Return a problem from a loss of the user's own. If the data are federated, it uses the training samples."""
     if isinstance(data, Federated):
         data = _prepared(data, None, 0.0, None, 0, standardise).train
     elif standardise:
-        refuse("standardise", standardise, "is for federated data", "Call data.standardise in your loader")
+        refuse("standardise", standardise, "applies to federated data only", "Call data.standardise in your loader")
     if not callable(losses):
         refuse("losses", losses, "must be a function", 'Write losses = "my_module:losses"')
     return problems.from_losses(
@@ -180,13 +180,13 @@ def _from_losses(
 
 
 def _quadratic(hessians: Any, linear: Any, start: Any = None) -> Problem:
-    """Return the problem of quadratics with these matrices and vectors."""
+    """Return the quadratic problem with these Hessians and linear terms."""
     start = None if start is None else _arrays(start)
     return problems.quadratic(np.asarray(hessians, float), np.asarray(linear, float), start=start)
 
 
 def _arrays(start: Any) -> Any:
-    """Return a model; numbers of a file become an array."""
+    """Return a start, with a list of numbers as an array."""
     return np.asarray(start, float) if isinstance(start, int | float | list) else start
 
 

@@ -1,4 +1,4 @@
-"""Load results from folders: those that `save` wrote, and those of `fedpd run` and `fedpd compare`."""
+"""Load results from folders that `save`, `fedpd run` or `fedpd compare` wrote."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,20 +16,20 @@ from fedpd.experiments.run_folder import SavedModel, read_models
 
 
 def load(folder: str | Path, *, like: Tree | None = None) -> Any:
-    """Return the result that a folder holds, without running any code of the folder's.
+    """Return the result that a folder holds. fedpd runs no code from the folder.
 
     Args:
         folder: A folder that `save` wrote, or the run folder of `fedpd run` or `fedpd compare`.
-        like: A model of the same structure, e.g. `problem.start`. It is needed only where the model is a pytree of
-            classes that a file cannot describe, such as a module of a neural network; the sentence says so.
+        like: A model of the same structure, e.g. `problem.start`. It is needed only if the model is a pytree of classes
+            that a file cannot describe, such as a module of a neural network; the error message then asks for it.
 
     Returns:
         The `Run`, `Ensemble`, `Sweep`, `Tuned` or `Advice` that was saved, exact to the bit. A run folder gives a dict
-        from the label of each method to its `Run`, or to its `Ensemble` if there are several seeds, as far as they are
-        recorded. Its runs have no state of the agents (`fedpd resume` continues them), and unfinished ones no model.
+        from the label of each method to its `Run`, or to its `Ensemble` if there are several seeds, with the rows so
+        far. These runs have no state of the agents (`fedpd resume` continues them), and unfinished ones have no model.
 
     Raises:
-        FedpdError: There is no result in the folder, or it cannot be read.
+        FedpdError: The folder holds no result, or fedpd cannot read it.
     """
     folder = Path(folder)
     if is_saved(folder):
@@ -51,19 +51,19 @@ def load_model(
         like: As for `load`.
 
     Raises:
-        FedpdError: There is no model, or there are several and the arguments do not say which; the sentence lists them.
+        FedpdError: There is no model, or there are several and the arguments do not select one. The message lists them.
     """
     found = [run for run in _labelled(load(folder, like=like)) if run[1].model is not None]
     chosen = [(label, run) for label, run in found if method in (None, label) and seed in (None, run.seed)]
     if len(chosen) == 1:
         return chosen[0][1].model
     if not found:
-        raise FedpdError(f"{folder}: it holds no model yet. Finish the run first, e.g. with fedpd resume {folder}.")
+        raise FedpdError(f"{folder}: there is no model yet. Finish the run first, e.g. with fedpd resume {folder}.")
     asked = ", ".join(f"{name}={value!r}" for name, value in (("method", method), ("seed", seed)) if value is not None)
     labels = ", ".join(repr(label) for label in dict.fromkeys(label for label, _ in found))
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(run.seed for _, run in found))
-    which = f"none of its {len(found)} models is of {asked}" if not chosen else f"{len(chosen)} models are there"
-    raise FedpdError(f"{folder}: {which}. Say which one: method is one of {labels}, and seed one of {seeds}.")
+    which = f"none of its {len(found)} models has {asked}" if not chosen else f"the folder holds {len(chosen)} models"
+    raise FedpdError(f"{folder}: {which}. Select one: method= one of {labels}, and seed= one of {seeds}.")
 
 
 def _labelled(result: Any) -> Iterator[tuple[str, Run]]:

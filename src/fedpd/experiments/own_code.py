@@ -1,8 +1,8 @@
 """The user's own code in an experiment file: "my_module:my_method" names a function of a module.
 
-A module is looked for beside the experiment file, then on Python's path. Two different modules of one name are refused,
-so a file beside the experiment never takes the place of an installed package, nor the other way round. Locating a
-module runs nothing. Only what is asked to run an experiment imports it; a report never does.
+fedpd looks for a module beside the experiment file, then on Python's path. It refuses two different modules of one
+name, so a file beside the experiment never replaces an installed package, and no package replaces the file. To locate
+a module, fedpd runs nothing. It imports the module only to run an experiment, never for a report.
 """
 
 import importlib
@@ -20,13 +20,13 @@ from fedpd.base.checks import FedpdError, nearest
 
 NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 REFERENCE = re.compile(f"({NAME}):({NAME})")
-# The arguments that may be a text "my_module:thing", which stands for that thing itself. A table with such a name is a
-# call of it, for any argument.
+# The arguments that may be a text "my_module:thing", which names an object of the module. For any argument, a table
+# with such a name is a call of the object.
 KEYS = (
     *("losses", "penalty", "apply", "normalisation", "answer", "weights", "start", "hessians", "linear"),
     *("data", "model", "oracle", "optimizer", "step", "p", "g", "draw", "mixing", "record", "log", "callback"),
 )
-Find = Callable[[str], Any]  # "my_module:thing" -> the thing
+Find = Callable[[str], Any]  # "my_module:thing" -> the object
 
 
 class Code(NamedTuple):
@@ -54,14 +54,14 @@ def references(table: Any, key: str = "") -> Iterator[str]:
 
 
 def locate(names: Iterable[str], beside: Path | None) -> tuple[Code, ...]:
-    """Return the modules of some references and their files, without running anything.
+    """Return the modules that these references name, and their files, without running anything.
 
     Args:
         names: References, e.g. "my_module:my_method".
-        beside: The folder of the experiment file, which is searched first; None: only Python's path is searched.
+        beside: The folder of the experiment file, which fedpd searches first; None: it searches only Python's path.
 
     Raises:
-        FedpdError: There is no such module, or there are two of that name.
+        FedpdError: A module does not exist, or there are two of one name.
     """
     found = {}
     for name in names:
@@ -71,25 +71,25 @@ def locate(names: Iterable[str], beside: Path | None) -> tuple[Code, ...]:
 
 
 def announcement(code: Iterable[Code]) -> str:
-    """Return the sentence that says whose code is about to run."""
+    """Return a sentence that names the modules about to run."""
     return (
         f"Running code of {', '.join(f'{one.module} ({one.path})' for one in code)}, which the experiment file names."
     )
 
 
-def never(reference: str) -> Any:
-    """Refuse to run code: a report only reads."""
+def refuse_code(reference: str) -> Any:
+    """Refuse to run the user's own code: a report only reads."""
     raise FedpdError(
-        f"{reference!r} is code of the experiment's author, and reading results never runs it. "
-        "Only fedpd run, resume, tune and advise do."
+        f"{reference!r} is the experiment author's own code, and reading results never runs it. "
+        "Use fedpd run, resume, tune or advise, which do."
     )
 
 
 def importing(beside: Path | None) -> Find:
-    """Return a function that imports modules and returns what a reference names.
+    """Return a function that imports modules and returns the object of a reference.
 
     Args:
-        beside: The folder of the experiment file; None: only Python's path is searched.
+        beside: The folder of the experiment file; None: fedpd searches only Python's path.
     """
 
     def find(reference: str) -> Any:
@@ -108,11 +108,11 @@ def importing(beside: Path | None) -> Find:
 
 
 def _import(code: Code, beside: Path | None) -> Any:
-    """Import a module; its own imports find other modules beside it, after everything that is installed."""
+    """Return the imported module. Its own imports find installed packages first, then other modules beside it."""
     loaded = sys.modules.get(code.module)
     if loaded is not None and Path(getattr(loaded, "__file__", None) or "").resolve() != code.path:
         raise FedpdError(
-            f"{code.path}: this process has imported another module {code.module!r} already. Rename one of them."
+            f"{code.path}: this process has already imported another module {code.module!r}. Rename one of them."
         )
     folder = None if beside is None else str(beside.resolve())
     if folder is not None and folder not in sys.path:
@@ -121,50 +121,51 @@ def _import(code: Code, beside: Path | None) -> Any:
     try:
         return importlib.import_module(code.module)
     except (Exception, SystemExit) as error:
-        raise FedpdError(blame(error, [code]) or f"{code.path}: {_said(error)}. Correct the module.") from error
+        sentence = error_in_code(error, [code]) or f"{code.path}: {_error_text(error)}. Correct the module."
+        raise FedpdError(sentence) from error
 
 
 @contextmanager
-def blamed(code: Iterable[Code]) -> Iterator[None]:
-    """Answer an error of the user's own code with a sentence that names the module, the line and the error.
+def explain_errors(code: Iterable[Code]) -> Iterator[None]:
+    """Replace an error of the user's own code by a sentence that names the module, the line and the error.
 
     Raises:
-        FedpdError: The sentence. Other errors pass.
+        FedpdError: The user's own code failed. Errors of other code do not change.
     """
     code = tuple(code)
     try:
         yield
     except FedpdError as error:
-        sentence = None if error.__cause__ is None else blame(error.__cause__, code)
+        sentence = None if error.__cause__ is None else error_in_code(error.__cause__, code)
         where = "" if sentence is None else ": ".join(sentence.split(": ")[:2])
-        if where in str(error):  # it says so already, or there is nothing to say
+        if where in str(error):  # the message names the line already, or own code is not the cause
             raise
         raise FedpdError(f"{error} ({where})") from error
     except Exception as error:
-        sentence = blame(error, code)
+        sentence = error_in_code(error, code)
         if sentence is None:
             raise
         raise FedpdError(sentence) from error
 
 
-def blame(error: BaseException, code: Iterable[Code]) -> str | None:
-    """Return a sentence that names the module, the line and the error, if own code raised it; otherwise None."""
+def error_in_code(error: BaseException, code: Iterable[Code]) -> str | None:
+    """Return a sentence that names the module, the line and the error; None if own code did not raise the error."""
     files = {os.path.realpath(one.path): one for one in code}
     if isinstance(error, SyntaxError) and os.path.realpath(error.filename or "") in files:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}. Correct the module."
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if os.path.realpath(frame.filename) in files:
-            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {_said(error)}. Correct the module."
+            return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {_error_text(error)}. Correct the module."
     return None
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
 def _file(module: str, beside: Path | None) -> Path:
-    """Return the file of a module: the one beside the experiment file, or else the one on Python's path."""
+    """Return the file of a module, beside the experiment file or on Python's path."""
     folder = None if beside is None else beside.resolve()
     others = [entry for entry in sys.path if folder is None or Path(entry or ".").resolve() != folder]
     here = None if folder is None else _spec(module, [str(folder)])
@@ -172,19 +173,19 @@ def _file(module: str, beside: Path | None) -> Path:
     top = module.partition(".")[0]
     if here is not None and (top in sys.stdlib_module_names or (elsewhere and elsewhere.origin != here.origin)):
         other = "one of Python's own" if elsewhere is None else elsewhere.origin
-        raise FedpdError(f"{here.origin}: there is another module of that name, {other}. Rename yours.")
+        raise FedpdError(f"{here.origin}: there is another module of that name, {other}. Rename your module.")
     spec = here or elsewhere
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         place = "on Python's path" if folder is None else f"in {folder} nor on Python's path"
         raise FedpdError(
             f"there is no module {module!r} {place}. Put {module.replace('.', '/')}.py beside the experiment file, or "
-            "set PYTHONPATH to the folder that it is in."
+            "set PYTHONPATH to its folder."
         )
     return Path(spec.origin).resolve()
 
 
 def _spec(module: str, path: list[str] | None) -> ModuleSpec | None:
-    """Return where a module is, without importing it or the packages around it.
+    """Return the import spec of a module, without importing it or the packages around it.
 
     Args:
         module: Its name, with dots.

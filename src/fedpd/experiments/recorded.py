@@ -1,4 +1,4 @@
-"""Read what a report is made of: runs from their folders, finished or not, or runs in memory."""
+"""Read the runs of a report from their folders, finished or not, or from memory."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, run_folder
 from fedpd.experiments.runner import Result
 
-STATE = ("model", "agents", "server")  # what a report does not show: its classes need not be known
+STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Recorded:
 
     Attributes:
         seed: The seed.
-        history: The rows that are there so far.
-        elapsed: The seconds at each row; NaN where they are not known.
+        history: The rows so far.
+        elapsed: The seconds at each row; NaN if they are not known.
         diverged: When it diverged, if it did.
     """
 
@@ -44,11 +44,11 @@ class Record(NamedTuple):
         name: The name of its folder.
         entries: The methods that have rows.
         seeds: The seeds of each method.
-        rounds: The number of rounds that were asked for.
+        rounds: The number of rounds of a finished run.
         waiting: The labels of the methods that have no rows yet.
         text: The experiment file, word for word.
         problem: The problem's table in that file.
-        versions: The versions and the machine that it ran with.
+        versions: The versions of the packages, and the machine.
     """
 
     name: str
@@ -72,14 +72,14 @@ class HasEntries(Protocol):
     def entries(self) -> Sequence[Entry]: ...
 
 
-# What figures, tables and pages take.
+# The input of figures, tables and pages.
 Results = HasEntries | Mapping[str, HasEntries] | Sequence[Result | Entry] | str | Path | Sequence[str | Path]
 
 
 def read(folder: Path) -> Record:
-    """Read a folder that `save` or `fedpd run` wrote.
+    """Return the record of a folder that `save` or `fedpd run` wrote.
 
-    A run folder can be read during the run: finished methods, and the others up to their last checkpoint.
+    A run may still be running. The record then has its finished methods, and the others up to their last checkpoint.
     """
     if is_saved(folder):
         return _in_memory(folder.resolve().name, _entries(load_result(folder, leave_out=STATE)))
@@ -104,7 +104,7 @@ def read(folder: Path) -> Record:
 def _recorded(
     saved: tuple[list[SavedRun], Mapping[str, str]] | None, i: int, seed: int, history: History | None
 ) -> Recorded | None:
-    """Return one seed's rows from the last checkpoint, which is never older than `history`, or else from `history`."""
+    """Return the rows of one seed from the last checkpoint, which is never older, or else from `history`."""
     if saved is not None:
         return Recorded(seed, *saved[0][i])
     if history is None or not len(history["round"]):
@@ -113,10 +113,10 @@ def _recorded(
 
 
 def read_all(folders: Sequence[Path]) -> list[Record]:
-    """Read several run folders, and make their names and labels differ.
+    """Return the records of several run folders, with different names and labels.
 
     Raises:
-        FedpdError: A folder is given twice, or has no rows yet.
+        FedpdError: A folder occurs twice, or has no rows yet.
     """
     places = [folder.resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
@@ -126,7 +126,7 @@ def read_all(folders: Sequence[Path]) -> list[Record]:
     for folder, record in zip(folders, records, strict=True):
         if not record.entries:
             raise FedpdError(
-                f"{folder}: nothing is recorded yet, and a report needs at least the first checkpoint. "
+                f"{folder}: the folder has no rows yet, and a report needs at least the first checkpoint. "
                 f"Wait for it, or resume the run: fedpd resume {folder}."
             )
     names = _names(places)
@@ -134,14 +134,14 @@ def read_all(folders: Sequence[Path]) -> list[Record]:
 
 
 def entries_of(results: Results) -> list[Entry]:
-    """Return the runs by label of anything that figures, tables and pages take.
+    """Return the runs by label, from any input of figures, tables and pages.
 
     Args:
         results: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
             folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
 
     Raises:
-        FedpdError: There are no runs, or it is none of these.
+        FedpdError: `results` has no runs, or is of another type.
     """
     return [entry for record in records_of(results) for entry in record.entries]
 
@@ -180,7 +180,7 @@ def _listed(one: Any, example: str) -> Sequence[Entry]:
 
 
 def _labelled(label: str, one: Any, example: str) -> list[Entry]:
-    """Return the entries of one result under this label; several of them keep their own beside it."""
+    """Return the entries of one result under this label. If there are several, the label precedes their own."""
     if not hasattr(one, "entries"):
         refuse(f"runs[{label!r}]", one, f"{type(one).__name__} has no runs", example)
     found = one.entries()

@@ -10,11 +10,11 @@ from fedpd.core import Algorithm
 from fedpd.experiments.calls import ALGORITHMS, ARGUMENTS
 
 OWN = "Give a function that makes it, e.g. lambda eta: my_method(eta=eta)"
-Changes = Mapping[str, Any]  # names, with dots into what a setting is made with: {"eta": 0.1, "oracle.batch": 10}
+Changes = Mapping[str, Any]  # new values by name, e.g. {"eta": 0.1, "oracle.batch": 10}; a dot leads into a setting
 
 
 def with_settings(algorithm: Algorithm, settings: Changes) -> Algorithm:
-    """Return the method that is made like this one, but with these settings.
+    """Return a copy of a method with other settings.
 
     Args:
         algorithm: A method of fedpd.
@@ -42,7 +42,7 @@ def setting(algorithm: Algorithm, name: str) -> Any:
 
 
 def leaves(spec: Spec | str, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a spec and of all specs in it, by their names with dots; a spec's own name comes first."""
+    """Yield the settings of a spec and of all specs in it by their names with dots, after the name of each spec."""
     if isinstance(spec, str):
         yield path, spec
         return
@@ -56,7 +56,7 @@ def leaves(spec: Spec | str, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _remade(made: Any, what: str, path: str, functions: Mapping[str, Callable[..., Any]], changes: Changes) -> Any:
-    """Return what has a spec, made again by the function of that name."""
+    """Return an object made again with changes, by the function that its spec names."""
     spec = made if isinstance(made, Spec) else getattr(made, "spec", None)
     if not isinstance(spec, Spec):
         if not changes:
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _divided(changes: Changes) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the changes of one's own settings, and those further inside by the setting that they are in."""
+    """Return the changes without a dot in their name, and the others by the setting that they lead into."""
     own: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():

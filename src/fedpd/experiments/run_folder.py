@@ -1,4 +1,4 @@
-"""A run folder: the one place that knows its files, writes and reads them, and what `--overwrite` may remove.
+"""Write and read the files of a run folder. No other module knows their names.
 
     .fedpd-run                              marks the folder as fedpd's own
     experiment.toml                         the experiment file, word for word
@@ -7,7 +7,7 @@
     models/METHOD-seed-S.safetensors
     comparison.*, accuracy.*, sensitivity.*, report*    figures, reports and tables
 
-An `experiment.toml` alone does not make a run folder: that is how users name their own file.
+A folder with only an `experiment.toml` is no run folder: users give their own files this name.
 """
 
 import json
@@ -34,7 +34,7 @@ EXPERIMENT = "experiment.toml"
 HISTORY = "history.parquet"
 CHECKPOINTS = "checkpoints"
 MODELS = "models"
-# Everything that fedpd writes into a run folder, as paths relative to it. Nothing else is ever removed.
+# Everything that fedpd writes into a run folder, as relative paths. `--overwrite` removes nothing else.
 WRITTEN = re.compile(
     r"\.fedpd-run|experiment\.toml|history\.parquet"
     r"|checkpoints(/[^/]+(/round-\d+\.safetensors)?)?"
@@ -46,7 +46,7 @@ WRITTEN = re.compile(
 
 
 def method_name(number: int, label: str) -> str:
-    """Return what the files of an experiment's method are called; methods are counted from 1.
+    """Return the name that the files of a method share. The numbers of methods start at 1.
 
     Examples:
         >>> method_name(3, "FedPD-GD p=0.5")
@@ -61,7 +61,7 @@ def checkpoints_of(folder: Path, number: int, label: str) -> Path:
 
 
 def check_same_method(folder: Path, number: int, label: str) -> None:
-    """Refuse to run a method in the place of another one: the experiment file of the folder was edited.
+    """Refuse to run a method if the folder holds another one of this number, because its experiment file was edited.
 
     Raises:
         FedpdError: The folder holds checkpoints of method `number` under another name.
@@ -70,15 +70,15 @@ def check_same_method(folder: Path, number: int, label: str) -> None:
     others = [path for path in (folder / CHECKPOINTS).glob(f"{number:02d}-*") if path.name != wanted.name]
     if others:
         raise FedpdError(
-            f"{folder}: its method {number} was {others[0].name!r} and is now {wanted.name!r}: {EXPERIMENT} was edited "
-            "and runs are never mixed. Undo the change, or run the file into another folder: fedpd run FILE --out DIR."
+            f"{folder}: its method {number} was {others[0].name!r} and is now {wanted.name!r}: {EXPERIMENT} was edited,"
+            " and fedpd never mixes runs. Undo the change, or use another folder: fedpd run FILE --out DIR."
         )
 
 
 def write_model(folder: Path, number: int, label: str, run: Run) -> None:
-    """Write the model of one seed of a method, with what else a `Run` needs that the history does not hold.
+    """Write the model of one seed of a method, with the fields of a `Run` that the history does not hold.
 
-    Nothing in the file depends on the clock: after a resume it is the same to the byte.
+    The file does not depend on the time: after a resume, it has the same bytes.
     """
     model, arrays = pack(run.model, "model", run.model)
     spec, more = pack(run.spec, "spec")
@@ -95,12 +95,12 @@ def write_model(folder: Path, number: int, label: str, run: Run) -> None:
 
 
 class SavedModel(NamedTuple):
-    """A model of a run folder, and what else a `Run` needs that the history does not hold.
+    """A model of a run folder, with the fields of a `Run` that the history does not hold.
 
     Attributes:
         model: The model.
         algorithm: The method's description.
-        spec: What the method was made with.
+        spec: The factory and the arguments of the method.
         updates: (N,) local steps of each agent.
     """
 
@@ -115,10 +115,10 @@ def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int],
 
     Args:
         folder: The run folder.
-        like: A model of the same structure, for models that a file cannot describe and those of earlier versions.
+        like: A model of the same structure, if a file cannot describe the model or an earlier version wrote it.
 
     Raises:
-        FedpdError: A file is torn, or `like` is needed.
+        FedpdError: A file is damaged, or `like` is needed.
     """
     found = {}
     for path in sorted((folder / MODELS).glob("*.safetensors")):
@@ -129,7 +129,7 @@ def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int],
             model, spec = checkpoint.unflatten("model", like, arrays), ""
         else:
             raise FedpdError(
-                f"{path}: an earlier version of fedpd wrote it, without the structure of the model. "
+                f"{path}: an earlier version of fedpd wrote this file, without the structure of the model. "
                 "Give a model of the same structure, e.g. like=problem.start."
             )
         updates = arrays.get("updates", np.zeros(0, np.int64))
@@ -139,12 +139,12 @@ def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int],
 
 
 def write_histories(folder: Path, histories: Mapping[tuple[str, int], History]) -> None:
-    """Write the histories of the methods that are finished, by label and seed."""
+    """Write the histories of the finished methods, by label and seed."""
     write_parquet(folder / HISTORY, histories)
 
 
 def read_histories(folder: Path) -> dict[tuple[str, int], History]:
-    """Return the histories of the methods that are finished, by label and seed."""
+    """Return the histories of the finished methods, by label and seed."""
     path = folder / HISTORY
     try:
         return read_parquet(path) if path.exists() else {}
@@ -153,7 +153,7 @@ def read_histories(folder: Path) -> dict[tuple[str, int], History]:
 
 
 def read_experiment(folder: Path) -> str:
-    """Return the experiment file of a run folder, word for word. Folders of fedpd 0.1 have no marker, but checkpoints.
+    """Return the text of a run folder's experiment file. Folders of fedpd 0.1 have no marker, but checkpoints.
 
     Raises:
         FedpdError: fedpd did not make this folder for a run.
@@ -174,7 +174,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def modules_of(folder: Path) -> Path:
-    """Return the folder where modules of the user's own are looked for first: that of the original experiment file."""
+    """Return the folder of the original experiment file, in which fedpd looks first for the user's own modules."""
     try:
         beside = json.loads((folder / MARKER).read_text(encoding="utf-8")).get("modules", ".")
     except (OSError, ValueError, AttributeError):
@@ -188,15 +188,15 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
     Args:
         folder: A folder that is empty or does not exist yet; with `overwrite`, also one that holds a run.
         text: The experiment file.
-        overwrite: Remove the run that the folder holds, file by file, by the names that fedpd gives its files.
-        beside: The folder where modules of the user's own are looked for. The run folder keeps the way there from
-            itself, so both may be moved together.
+        overwrite: Whether to remove the run that the folder holds. fedpd removes only files that it wrote.
+        beside: The folder in which fedpd looks for the user's own modules. The run folder stores its relative path, so
+            both folders can be moved together.
 
     Raises:
         FedpdError: The folder holds anything that fedpd did not write, or it is the current folder.
     """
     if folder.exists() and not folder.is_dir():
-        raise FedpdError(f"--out {folder}: there is a file of that name. Choose another folder.")
+        raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
     if folder.exists() and any(folder.iterdir()):
         _remove_run(folder, overwrite)
     marker = {"fedpd": versions()["fedpd"]}
@@ -208,23 +208,23 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
 
 
 def _remove_run(folder: Path, overwrite: bool) -> None:
-    """Remove the run in a folder, or refuse with a sentence that says why."""
+    """Remove the run in a folder, or refuse to."""
     if not is_run_folder(folder):
         raise FedpdError(
             f"--out {folder}: the folder is not empty, and fedpd did not make it for a run. Choose another folder."
         )
     if not overwrite:
         raise FedpdError(
-            f"--out {folder}: the folder already holds a run, and runs are never mixed. "
+            f"--out {folder}: the folder already holds a run, and fedpd never mixes runs. "
             f"Resume it: fedpd resume {folder}; or start again: --overwrite."
         )
     here = Path.cwd()
     if folder.resolve() in (here, *here.parents):
         raise FedpdError(
-            f"--out {folder}: the current folder is in it, and fedpd never removes the folder that you are in. "
+            f"--out {folder}: the current folder is inside it, and fedpd never removes the current folder. "
             "Change to another folder, or choose another --out."
         )
-    contents = sorted(_contents(folder), reverse=True)  # a folder comes after what is in it
+    contents = sorted(_contents(folder), reverse=True)  # a folder comes after its contents
     for path in contents:
         if path.is_symlink() or not WRITTEN.fullmatch(path.relative_to(folder).as_posix()):
             raise FedpdError(

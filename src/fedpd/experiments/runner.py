@@ -1,4 +1,4 @@
-"""Run an experiment into a run folder, method by method; resume an interrupted one."""
+"""Run an experiment method by method, with its results in a run folder; resume an interrupted run."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +18,7 @@ from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults
 from fedpd.experiments import experiment, own_code, run_folder
 from fedpd.experiments.experiment import Experiment, Method, OnCode, RunSettings
 
-SMALL_DATA = 2**27  # bytes: larger data is not held twice, so its programs are compiled when they run
+SMALL_DATA = 2**27  # bytes; compiling ahead needs a second copy of the data, so it is only for smaller data
 
 
 class Result(NamedTuple):
@@ -29,7 +29,7 @@ class Result(NamedTuple):
 
 
 def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
-    """Return the experiment of a run folder; `on_code` is given a sentence before code of the user's own runs."""
+    """Return the experiment of a run folder; `on_code` receives a sentence before the user's own code runs."""
     text = run_folder.read_experiment(folder)
     try:
         return experiment.parse(text, run_folder.modules_of(folder), on_code)
@@ -38,19 +38,19 @@ def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
-    """Run every method that is not finished yet, saving as it goes.
+    """Run every method that is not finished yet, with checkpoints, and return the results of all methods.
 
-    While a method runs, the programs of those after it are compiled.
+    While a method runs, a thread compiles the programs of the methods after it.
 
     Args:
         plan: The experiment.
         folder: Its run folder.
-        listen: Is told of each method by its label.
+        listen: Receives the progress of each method under its label.
     """
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
     options = [_options(plan.settings, number, method, folder) for number, method in enumerate(plan.methods, 1)]
-    with own_code.blamed(plan.code):
+    with own_code.explain_errors(plan.code):
         plans = [_plan(plan, method, chosen) for method, chosen in zip(plan.methods, options, strict=True)]
     results: list[Result] = []
     with ThreadPoolExecutor(1, "compile") as pool:
@@ -58,7 +58,7 @@ def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
         try:
             for i, method in enumerate(plan.methods):
                 listen(Event(method.label, 0, plan.settings.rounds, compiling=True))
-                with own_code.blamed(plan.code):
+                with own_code.explain_errors(plan.code):
                     compiled[i].result()
                     runs = run_plan(plans[i], options[i], partial(_relabelled, listen, method.label))
                 results.append(Result(method.label, runs))
@@ -98,7 +98,7 @@ def _compile(plan: Plan, options: RunOptions) -> None:
     saved = checkpoint.peek(Path(options["checkpoints"] or ""))
     finished = saved is not None and saved[1]["round"] >= plan.rounds
     if not finished and sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
-        with scope(plan.problem.double):  # the precision is a thread's own
+        with scope(plan.problem.double):  # each thread has its own precision
             compile_ahead(plan)
 
 
@@ -107,7 +107,7 @@ def _relabelled(listen: Listener, label: str, event: Event) -> Any:
 
 
 def _write(folder: Path, number: int, results: list[Result]) -> None:
-    """Write the models of the method that is just finished, and the histories of all that are."""
+    """Write the models of the method that has just finished, and the histories of all finished methods."""
     for run in results[-1].runs:
         run_folder.write_model(folder, number, results[-1].label, run)
     histories = {(result.label, run.seed): run.history for result in results for run in result.runs}

@@ -1,6 +1,6 @@
 """Report runs in tables, figures and pages.
 
-report.page(runs, problem) returns a page, and report.figure(runs) a figure; a notebook shows both by itself.
+report.page(runs, problem) returns a page, and report.figure(runs) a figure. A notebook shows both.
 They take a run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or folders.
 report.write_report(folders) writes the page of run folders, as `fedpd report` does.
 """

@@ -17,7 +17,7 @@ from fedpd.search.views import sensitivity_figure as sensitivity_figure
 
 
 def constants_table(advice: Advice) -> Table:
-    """Return a table of the constants that were measured of the problem, and how."""
+    """Return a table of the measured constants of the problem, and how each was measured."""
     table = Table(title="The problem", title_justify="left")
     for heading in ("constant", "value", "meaning"):
         table.add_column(heading, justify="right" if heading == "value" else "left", overflow="fold")
@@ -68,17 +68,17 @@ def _word(p: object) -> str:
 
 
 def advice_notes(advice: Advice) -> list[str]:
-    """Return what to know about the two settings, as sentences."""
+    """Return the notes on the two settings, as sentences."""
     notes = [
         "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude. "
-        "The recommended setting is a heuristic that was tried on this problem.",
+        "The recommended setting is a heuristic that fedpd tried on this problem.",
         f"The paper's own rule for p, C(p) <= epsilon/(3 delta^2), gives {advice.paper_p:.3g} at the measured delta; "
         'it drops a constant and leaves an error floor. drift="corrected" and p="auto" skip without one.',
     ]
     if advice.smoothness.exact:
         notes.append("L is exact, so a large eta saves more here than skipping, and every round communicates.")
     else:
-        notes.append('L is an estimate, so eta may be far below the best. p="auto" skips what that would waste.')
+        notes.append('L is an estimate, so eta may be too small. p="auto" skips the communications that this wastes.')
     return notes
 
 
@@ -89,7 +89,7 @@ def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[di
 
 
 def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
-    """Return a table of the best step size of each method, beside the one of its own rule."""
+    """Return a table of the best step size of each method, beside the step size of its own rule."""
     table = Table(
         title=f"Best step sizes, by communications to {goal_text(tuned, '||grad f||^2 <=', target)}",
         caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end",

@@ -1,4 +1,4 @@
-"""Do what `fedpd report` does: read run folders, and write the page, figures and CSV files."""
+"""Read run folders, and write the page, figures and CSV files of `fedpd report`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedpd.report.reach import targets, usual_target
 
 
 class Written(NamedTuple):
-    """What `write_report` wrote.
+    """The files that `write_report` wrote, and the finding.
 
     Attributes:
         finding: The first sentence of the page.
@@ -39,14 +39,14 @@ def write_report(
 
     Args:
         folders: Run folders, finished or not.
-        out: The file to write; None is report.html in the folder, or in the current folder if there are several.
-        target: The stationarity at which the slider stands at first.
+        out: The file to write; None: report.html in the folder, or in the current folder if there are several.
+        target: The stationarity that the page shows first.
         figures: File formats of figures for a paper: "pdf", "svg", "png".
         csv: Whether to write the histories and the costs to the target as CSV.
     """
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.suffix.lower() not in (".html", ".htm"):
-        refuse("--out", str(path), "the report is a page of HTML", "Give a file name that ends in .html")
+        refuse("--out", str(path), "must end in .html, because the report is HTML", "Give e.g. report.html")
     if target is not None:
         positive("--target", target, "Give a stationarity, e.g. 1e-10")
     for suffix in figures:

@@ -10,14 +10,14 @@ from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
 from fedpd.report.reach import finding, reach, targets, usual_target
 
-POINTS = 400  # of a curve; more cannot be told apart on a screen. Costs are found from all rows
+POINTS = 400  # per curve, since a screen cannot show more; the costs use all rows
 ENTRIES = 10  # beyond this many curves, each gets fewer points
 
 Numbers = list[float | None]
 
 
 def page_data(entries: Sequence[Entry], target: float | None = None) -> dict[str, Any]:
-    """Return everything that the page's script needs, as plain numbers and texts; None where a number is not finite."""
+    """Return the data of the page's script, as plain numbers and texts; None replaces numbers that are not finite."""
     quantities, costs = shared_quantities(entries), known_costs(entries)
     wanted = {quantities[0].name: target}
     offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
@@ -45,9 +45,9 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
 
 
 def _findings(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
-    """Return the targets of a quantity, which one is chosen at first, and what each says."""
+    """Return the targets of a quantity, the one that the page shows first, and the finding of each."""
     if not offered:
-        words = f"{heading(column)}: there are only curves, as this column does not say whether less or more is better."
+        words = f"{heading(column)}: the page shows only curves, because less is not better nor more for this column."
         return {"targets": [], "goals": [], "chosen": 0, "findings": [words]}
     chosen = usual_target(entries, column.name, offered) if target is None else target
     return {
@@ -78,7 +78,7 @@ def _entry(
 
 
 def thinned(rows: int, points: int) -> np.ndarray:
-    """Return rows that draw a curve well on linear and logarithmic axes: evenly spread ones, and more of the early."""
+    """Return the rows to draw, evenly spread and with more early rows, for linear and logarithmic axes."""
     if rows <= points:
         return np.arange(rows)
     even = np.linspace(0, rows - 1, points * 3 // 4)
@@ -87,7 +87,7 @@ def thinned(rows: int, points: int) -> np.ndarray:
 
 
 def _band(entry: Entry, column: Column, rows: int, kept: np.ndarray) -> dict[str, Numbers]:
-    """Return the mean over the seeds, geometric on a logarithmic axis, with the least and the most."""
+    """Return the mean, the least and the most over the seeds. On a logarithmic axis, the mean is geometric."""
     y = np.array([run.history[column.name][:rows][kept] for run in entry.runs], np.float64)
     if len(y) == 1:
         return {"mean": _finite(y[0])}
@@ -107,5 +107,5 @@ def _cells(entry: Entry, name: str, target: float, costs: Sequence[Column]) -> d
 
 
 def _finite(numbers: np.ndarray, digits: int = 5) -> Numbers:
-    """Round each number to some digits, more than a curve shows; None for what JSON cannot write."""
+    """Return the numbers rounded to more digits than a curve shows; None replaces those that JSON cannot write."""
     return [float(f"{number:.{digits}g}") if np.isfinite(number) else None for number in numbers]

@@ -21,7 +21,7 @@ MOST_NAMES = 40  # that are legible beside an axis of this size
 
 
 def data_figure(data: Federated) -> Figure:
-    """Draw labels x agents as a heat map, with the agents' sizes above and the labels' totals beside.
+    """Return a heat map of labels x agents, with the agents' sizes above and the labels' totals beside it.
 
     The agents with the most training samples come first, then those with the most test samples. The map counts training
     and test samples together.
@@ -125,7 +125,7 @@ def _spread(spread: Spread) -> str:
 
 
 def _delta(data: Federated) -> float:
-    """Return delta of a linear classifier at zero, which does not depend on the start of a network."""
+    """Return delta of a linear classifier at zero, so that it does not depend on the start of a network."""
     trained = take(data, np.flatnonzero(data.sizes))
     size, classes = int(np.prod(data.shape)), len(data.classes)
 

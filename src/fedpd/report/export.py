@@ -13,7 +13,7 @@ from fedpd.report.reach import reach
 
 
 def save_histories(records: Sequence[Record], path: Path) -> Path:
-    """Write all rows of all runs with the seconds at each; a column that a run did not record is empty."""
+    """Write all rows of all runs, with the seconds at each row. A column that a run did not record is empty."""
     histories = [(record, entry, run) for record in records for entry in record.entries for run in entry.runs]
     names = list(dict.fromkeys(name for _, _, run in histories for name in run.history))
 
@@ -28,7 +28,7 @@ def save_histories(records: Sequence[Record], path: Path) -> Path:
 
 
 def save_costs(records: Sequence[Record], quantity: str, target: float, path: Path) -> Path:
-    """Write what each method spent to reach the target: mean, least and most over the seeds; empty if one did not."""
+    """Write the costs of each method to reach the target: mean, least and most over the seeds."""
     spent = [f"{cost}_{which}" for cost in COSTS for which in ("mean", "least", "most")]
 
     def rows() -> Iterable[Sequence[Any]]:

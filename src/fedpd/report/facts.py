@@ -17,7 +17,7 @@ MOST_SHOWN = 100  # agents or labels in a picture; more cannot be seen
 
 
 class Facts(NamedTuple):
-    """What the report shows of a problem.
+    """The facts about a problem that the report shows.
 
     Attributes:
         rows: Names and values, such as "smoothness L" and "1.3 (known)".
@@ -43,7 +43,7 @@ def rebuild(table: Mapping[str, Any]) -> Problem | str:
 
 
 def facts(problem: Problem) -> Facts:
-    """Measure a problem at its start; of a very large one, only some agents."""
+    """Return the facts about a problem, measured at its start; for a very large problem, from some agents only."""
     number = min(problem.agents, max(2, MOST_NUMBERS // problem.dimension))
     every = number == problem.agents
     some = problem if every else problem.subset(_spread(problem.agents, number))

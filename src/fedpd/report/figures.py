@@ -1,4 +1,4 @@
-"""Draw figures of a comparison, fit for a paper."""
+"""Draw figures of a comparison for a paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,14 +32,14 @@ def figure(
     title: str = "",
     width: float = WIDTH,
 ) -> NotebookFigure:
-    """Draw a quantity against what it cost, one curve per method; a band spans the seeds.
+    """Return a figure of a quantity against its costs, with one curve per method and a band over its seeds.
 
     Args:
         results: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
             folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
         against: "communications", "round", "samples", "bytes" or "seconds", or several of them, one panel each.
-        title: The title; "" is the label where there is only one.
+        title: The title; "": the label, if there is only one.
         width: The width in inches, e.g. 3.4 for a column of a paper.
 
     Returns:
@@ -56,7 +56,7 @@ def figure(
 
 
 def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -> Figure:
-    """Draw a quantity against communications and against samples, one curve per method; a band spans the seeds.
+    """Return a figure of a quantity against communications and samples, with one curve per method and a band.
 
     Args:
         results: What `figure` takes.
@@ -78,7 +78,7 @@ def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -
 
 
 def paper_figure(results: Results, cost: str, quantity: str = MAIN) -> Figure:
-    """Draw a quantity against a cost in one panel as wide as a column of a paper, with the legend below.
+    """Return a figure of a quantity against a cost, as wide as a column of a paper, with the legend below.
 
     Args:
         results: What `figure` takes.

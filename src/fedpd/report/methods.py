@@ -1,6 +1,6 @@
-"""Make the table of methods: what each sends and keeps, what it assumes, and its complexity as in the paper's Table 1.
+"""Make the table of methods, with their messages, memory, assumptions and complexity, as in the paper's Table 1.
 
-The methods' own functions say what is sent and kept. Their cards say what is assumed and proved.
+fedpd measures messages and memory from the methods' functions. Assumptions and complexity are in the methods' cards.
 """
 
 from functools import partial
@@ -19,17 +19,17 @@ from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
-from fedpd.engine.costs import message_costs, play_exchange
+from fedpd.engine.costs import message_costs, run_exchange
 
 
 class Sizes(NamedTuple):
-    """What a method sends and keeps, in multiples of the model.
+    """The messages and the memory of a method, in multiples of the model.
 
     Attributes:
-        up: What an agent sends in a round.
-        down: What an agent receives in a round.
-        agent: What an agent keeps.
-        server: What the server keeps.
+        up: Sent by an agent in a round.
+        down: Received by an agent in a round.
+        agent: Kept by an agent.
+        server: Kept by the server.
     """
 
     up: float
@@ -38,8 +38,8 @@ class Sizes(NamedTuple):
     server: float
 
 
-class Worked(NamedTuple):
-    """The work of an agent of n samples in a round, as the mean over ROUNDS rounds.
+class WorkPerRound(NamedTuple):
+    """The work of an agent with n samples in a round, as the mean over ROUNDS rounds.
 
     Attributes:
         updates: Local steps.
@@ -73,7 +73,7 @@ SHORT_LEGEND = (
 
 
 def short_table() -> Table:
-    """Return a table that fits 80 columns: what each method does and sends, one row per method."""
+    """Return a table for 80 columns with one row per method: what the method does and sends."""
     table = Table(box=box.SIMPLE_HEAD, caption=SHORT_LEGEND, caption_justify="left", padding=(0, 1, 0, 0))
     for heading in ("method", "function", "what it does", "up", "down"):
         table.add_column(heading, justify="right" if heading in ("up", "down") else "left")
@@ -116,12 +116,12 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def example_methods() -> list[tuple[str, Algorithm]]:
-    """Return every method as `fedpd compare --methods all` runs it where L = 1 and N = 2."""
+    """Return every method as `fedpd compare --methods all` runs it, for L = 1 and N = 2."""
     return [(label, variant.rule(1.0, 2, 1.0)) for label, variant in variants().items()]
 
 
 def measure_sizes(algorithm: Algorithm) -> Sizes:
-    """Measure what a method sends in its first round and what it keeps, on a problem whose model is large."""
+    """Return the messages of a method's first round and its memory, measured on a problem with a large model."""
     problem = _large_problem()
     with scope(True):
         functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
@@ -134,8 +134,8 @@ def measure_sizes(algorithm: Algorithm) -> Sizes:
     return Sizes(*(round(total / model, 1) for total in totals))
 
 
-def measure_work(algorithm: Algorithm) -> Worked:
-    """Measure the work that a method counts in its first rounds, on a problem of one agent."""
+def measure_work(algorithm: Algorithm) -> WorkPerRound:
+    """Return the work that a method counts per round, measured in its first rounds on a problem of one agent."""
     problem = problems.quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))
     with scope(True):
         functions, one = Functions(problem.losses, None), jax.tree.map(lambda leaf: leaf[0], arrays(problem))
@@ -146,7 +146,7 @@ def measure_work(algorithm: Algorithm) -> Worked:
             updates: Any = 0
             samples: Any = 0
             for exchange in algorithm.exchanges:
-                agent, server, _, _, work = play_exchange(exchange, f, agent, server, r, key)
+                agent, server, _, _, work = run_exchange(exchange, f, agent, server, r, key)
                 updates, samples = updates + work.updates, samples + work.samples
             return (agent, server), (updates, samples)
 
@@ -159,7 +159,7 @@ def measure_work(algorithm: Algorithm) -> Worked:
 
         (updates, few), (_, many) = (jax.tree.map(float, total(jnp.int32(size))) for size in (100, 200))
     full = (many - few) / 100 / ROUNDS
-    return Worked(updates / ROUNDS, round(full, 3), round(few / ROUNDS - 100 * full, 3))
+    return WorkPerRound(updates / ROUNDS, round(full, 3), round(few / ROUNDS - 100 * full, 3))
 
 
 def _large_problem() -> Problem:

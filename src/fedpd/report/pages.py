@@ -1,4 +1,4 @@
-"""Write the report as one HTML page that opens anywhere: it needs no server, no network and no other file."""
+"""Write the report as one HTML page, which needs no server, no network and no other file."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ from fedpd.report.sections import divergences, ends_table, experiment_section, n
 
 @dataclass(frozen=True)
 class Page:
-    """A page of HTML, which a notebook shows by itself.
+    """A page of HTML. A notebook shows it.
 
     Attributes:
         html: The text of the page.
@@ -51,7 +51,7 @@ class Page:
         return Path(path)
 
     def _repr_html_(self) -> str:
-        """Return the page in a frame of its own, so that its style and script do not touch the notebook's."""
+        """Return the page in a frame, so that its style and script do not change the notebook's."""
         return f'<iframe srcdoc="{escape(self.html)}" style="width: 100%; height: 60rem; border: 0"></iframe>'
 
 
@@ -61,11 +61,10 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
     Args:
         runs: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
             folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
-        problem: The problem that they ran on, to show its constants and how much its agents differ; a run folder
-            knows its own.
-        target: The stationarity at which the slider stands at first; None is 1e-10 if a method reached it, and the
-            lowest that one reached otherwise.
-        name: The title of the page; "" names the methods and the problem.
+        problem: The problem of the runs, to show its constants and how much its agents differ. Run folders need none.
+        target: The stationarity that the page shows first; None: 1e-10 if a method reached it, otherwise the lowest
+            that a method reached.
+        name: The title of the page; "": the names of the methods and of the problem.
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
@@ -81,7 +80,7 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
 def page_of(
     records: Sequence[Record], problem: Problem | None = None, *, target: float | None = None, name: str = ""
 ) -> Page:
-    """Return the report of records; the problems of run folders are built again and measured."""
+    """Return the report of records. It builds and measures the problems of run folders again."""
     tables = [dict(record.problem) for record in records if record.problem is not None]
     found: list[Problem | str] = [rebuild(table) for i, table in enumerate(tables) if table not in tables[:i]]
     if problem is not None:
@@ -128,7 +127,7 @@ def _measured(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         if not any(np.isfinite(run.history[MAIN]).any() for run in entry.runs):
             raise FedpdError(
-                f"{entry.label}: none of its stationarities is finite, not even at the start, so there is nothing to "
+                f"{entry.label}: no measured stationarity is finite, not even at the start, so there is nothing to "
                 "draw. Check the problem's data for NaN."
             )
     return entries
@@ -149,13 +148,13 @@ def _pictures(found: Facts) -> dict[str, Any]:
 
 
 def _json(data: Any) -> str:
-    """Return JSON that cannot end the script element around it, whatever the labels are."""
+    """Return JSON that cannot end the script element around it, whatever the labels contain."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _digest(script: str) -> str:
-    """Return the hash with which the page's policy lets this script run, and no other."""
+    """Return the hash by which the page's security policy allows this script and no other."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

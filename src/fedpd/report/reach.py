@@ -1,4 +1,4 @@
-"""Find what it cost to reach a target: the numbers behind the tables, and the finding as a sentence."""
+"""Find the costs to reach a target, for tables, and the finding as a sentence."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -11,16 +11,16 @@ from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_values, goal, target_text
 
-USUAL = 1e-10  # the stationarity of interest, where a run gets there
+USUAL = 1e-10  # the default target of the stationarity, if a run reaches it
 
 
 class Reached(NamedTuple):
-    """How a method met a target.
+    """The costs of a method to reach a target.
 
     Attributes:
         seeds: The number of seeds that reached it.
         costs: Mean, least and most over the seeds, by the names of `COSTS`; None unless all seeds reached it.
-        best: The best value of the seed whose best is the worst; NaN where nothing is finite.
+        best: The best value of the seed whose best value is the worst; NaN if no value is finite.
         at: The communications of that seed at that value.
     """
 
@@ -31,7 +31,7 @@ class Reached(NamedTuple):
 
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
-    """Return what a method spent until a quantity was at least as good as the target with all seeds."""
+    """Return the costs of a method until a quantity reached the target with all seeds."""
     rows = [first_row(run.history[quantity], target, _better(quantity)) for run in entry.runs]
     best, at = _worst_best(entry, quantity)
     seeds = sum(row is not None for row in rows)
@@ -48,7 +48,7 @@ def _better(quantity: str) -> Literal["less", "more"]:
 
 
 def _worst_best(entry: Entry, quantity: str) -> tuple[float, float]:
-    """Return the best value of the seed whose best is the worst, and its communications then."""
+    """Return the best value of the seed whose best value is the worst, and its communications at that value."""
     more = _better(quantity) == "more"
     bests = []
     for run in entry.runs:
@@ -61,7 +61,7 @@ def _worst_best(entry: Entry, quantity: str) -> tuple[float, float]:
 
 
 def targets(entries: Sequence[Entry], quantity: str, also: float | None = None) -> list[float]:
-    """Return round numbers from what all start with to the best of all, the easiest first, and `also`."""
+    """Return round numbers from the start to the best value of all methods, the easiest first, and `also`."""
     more = _better(quantity) == "more"
     starts = np.array([run.history[quantity][0] for entry in entries for run in entry.runs])
     bests = np.array([_worst_best(entry, quantity)[0] for entry in entries])
@@ -76,7 +76,7 @@ def _ends(starts: np.ndarray, bests: np.ndarray, more: bool) -> tuple[float, flo
     everything = np.concatenate([starts, bests]) if len(starts) + len(bests) else np.zeros(1)
     low, high = float(everything.min()), float(everything.max())
     if not more and high > 0:
-        low = max(low, 1e-30) if low >= 0 else low  # below it nothing is left of float64
+        low = max(low, 1e-30) if low >= 0 else low  # smaller values are rounding errors of float64
     return low, high
 
 

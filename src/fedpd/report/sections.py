@@ -1,4 +1,4 @@
-"""Write the parts of the page that do not move: notices, final values, the problem, and how to repeat the runs."""
+"""Return the static parts of the page as HTML: notices, final values, the problem, and how to repeat the runs."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -23,7 +23,7 @@ from fedpd.report.facts import Facts
 
 
 def title(records: Sequence[Record], problems: Sequence[Problem | str]) -> str:
-    """Return the page's title: which methods, on which problem."""
+    """Return the title of the page, with the methods and the problem."""
     methods = sum(len(record.entries) for record in records)
     what = f"{methods} methods" if methods > 1 else records[0].entries[0].label
     where = problems[0] if len(problems) == 1 else f"{len(problems)} problems"
@@ -33,23 +33,23 @@ def title(records: Sequence[Record], problems: Sequence[Problem | str]) -> str:
 
 
 def notices(records: Sequence[Record], problems: int) -> str:
-    """Write what a reader has to know before the numbers."""
-    said = []
+    """Return the notices above the numbers: unfinished runs, and runs of different problems."""
+    sentences = []
     for record in records:
         behind = [f"{entry.label} ({entry.done:,})" for entry in record.entries if not entry.finished]
         behind += [f"{label} (nothing yet)" for label in record.waiting]
         if behind:
-            said.append(
-                f"{record.name} is not finished: of {record.rounds:,} rounds there are so far, at the last checkpoint: "
+            sentences.append(
+                f"{record.name} is not finished. Of {record.rounds:,} rounds, these were done at the last checkpoint: "
                 f"{', '.join(behind)}. Resume it with fedpd resume."
             )
     if problems > 1:
-        said.append(f"These runs are of {problems} different problems: a factor between them says little.")
-    return "".join(f'<p class="notice">{escape(sentence)}</p>' for sentence in said)
+        sentences.append(f"These runs are of {problems} different problems: a factor between them says little.")
+    return "".join(f'<p class="notice">{escape(sentence)}</p>' for sentence in sentences)
 
 
 def ends_table(entries: Sequence[Entry]) -> str:
-    """Write the table of the last values and total costs of each method."""
+    """Return the table of the last values and total costs of each method."""
     quantities = drawn_quantities(entries)
     headings = ("method", "rounds", *map(heading, quantities), *COSTS)
     rows = "".join(_end(entry, quantities) for entry in entries)
@@ -57,7 +57,7 @@ def ends_table(entries: Sequence[Entry]) -> str:
 
 
 def _end(entry: Entry, quantities: Sequence[Column]) -> str:
-    """Write a row: means over the seeds at their last rows, the stationarity with its least and most."""
+    """Return a row of the table: means over the seeds at the end, and the least and most stationarity."""
     costs = last_costs(entry.runs)
     cells = [f"{entry.done:,}"]
     for column in quantities:
@@ -80,21 +80,21 @@ def _final(entry: Entry, stationarity: np.ndarray) -> str:
 
 
 def divergences(entries: Sequence[Entry]) -> str:
-    """Write why each method diverged and what to try, once for all seeds with the same message."""
-    said: dict[tuple[str, str], list[str]] = {}
+    """Return why each method diverged and what to try, once for all seeds with the same message."""
+    found: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         for run in entry.runs:
             if run.diverged is not None:
-                said.setdefault((entry.label, run.diverged.message), []).append(str(run.seed))
+                found.setdefault((entry.label, run.diverged.message), []).append(str(run.seed))
     return "".join(
         f"<p class='note'><strong>{escape(label)}</strong>, {'seeds' if len(seeds) > 1 else 'seed'} "
         f"{', '.join(seeds)}: {escape(message)}</p>"
-        for (label, message), seeds in said.items()
+        for (label, message), seeds in found.items()
     )
 
 
 def problem_section(i: int, found: Facts | str, problems: int) -> str:
-    """Write the facts of problem i and the places of its pictures, or why there are none."""
+    """Return the facts of problem i and the places of its pictures, or the reason why there are none."""
     heading = f"<h3>Problem {i + 1} of {problems}</h3>" if problems > 1 else ""
     if isinstance(found, str):
         return f"{heading}<p>The report cannot show L, δ and the picture of the agents. {escape(found)}</p>"
@@ -116,7 +116,7 @@ def problem_section(i: int, found: Facts | str, problems: int) -> str:
 
 
 def experiment_section(record: Record, records: int) -> str:
-    """Write what is needed to repeat a run: seeds, machine, versions and the experiment file."""
+    """Return the seeds, the machine, the versions and the experiment file, with which a reader can repeat a run."""
     heading = f"<h3>{escape(record.name)}</h3>" if records > 1 else ""
     seeds = ", ".join(map(str, record.seeds))
     rows = {"run": record.name, "rounds": f"{record.rounds:,}", "seeds" if len(record.seeds) > 1 else "seed": seeds}

@@ -14,8 +14,8 @@ Path = tuple[str, ...]  # the keys that lead to a setting, from the method inwar
 def scaled_setting(label: str) -> Path:
     """Return the keys of the setting that the factor of a method's rule multiplies or divides.
 
-    The method is made by its rule with the factors 1 and 2, and the settings are compared. If several of them are
-    doubled or halved, the outermost is meant.
+    The function makes the method by its rule with the factors 1 and 2, and compares the settings. If several settings
+    double or halve, it returns the outermost.
 
     Args:
         label: A label of `algorithms.variants()`.
@@ -37,7 +37,7 @@ def step_text(label: str, table: Mapping[str, Any]) -> str:
         table: The method as a table of an experiment file.
     """
     *outer, last = scaled_setting(label)
-    spec = spec_of(build_algorithm(table, rounds=1))  # a table leaves out what has its default
+    spec = spec_of(build_algorithm(table, rounds=1))  # a table leaves out settings that have their default
     for key in outer:
         spec = spec[key]
     value = f"{spec[last]:.3g}"

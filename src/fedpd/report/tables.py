@@ -1,4 +1,4 @@
-"""Tables of a comparison: what each method reached, and what it cost."""
+"""Make tables of a comparison, with the result and the costs of each method."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ def comparison_table(results: Results) -> Table:
     """Return a table with one row per method: its final stationarity, its test accuracy if known, and its costs.
 
     Args:
-        results: What `report.figure` takes. Several seeds are shown by their means, the stationarity also with the
-            standard deviation.
+        results: As for `report.figure`. For several seeds, the table shows means, and the standard deviation of the
+            stationarity.
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
@@ -33,7 +33,7 @@ def comparison_table(results: Results) -> Table:
     """
     entries = entries_of(results)
     judged = all(ACCURACY in run.history for entry in entries for run in entry.runs)
-    table = Table(title="Final stationarity ‖∇f‖² and what it cost", title_justify="left")
+    table = Table(title="Final stationarity ‖∇f‖² and its costs", title_justify="left")
     table.add_column("method", no_wrap=not judged and _are_short(entries), overflow="fold")
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
     for name in (*reached, "samples", "bytes", "time"):
@@ -50,10 +50,10 @@ def comparison_table(results: Results) -> Table:
 
 
 def target_table(results: Results, target: float) -> Table:
-    """Return a table of what each method spent until its stationarity was at most `target`.
+    """Return a table of the costs of each method until its stationarity was at most `target`.
 
     Args:
-        results: What `report.figure` takes.
+        results: As for `report.figure`.
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
     entries, shown = entries_of(results), ("communications", "samples", "bytes")
@@ -72,7 +72,7 @@ def target_table(results: Results, target: float) -> Table:
 
 
 def _are_short(entries: Sequence[Entry]) -> bool:
-    """Return whether the labels fit beside the numbers on 80 columns; longer ones are wrapped."""
+    """Return whether the labels fit beside the numbers in 80 columns. The table wraps longer ones."""
     return all(len(entry.label) <= LONGEST_LABEL for entry in entries)
 
 

@@ -1,4 +1,4 @@
-"""Draw what the theory says: where skipping saves communications, and how much skipping the theorem allows."""
+"""Draw where skipping saves communications, and how much skipping the theorem allows."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -18,12 +18,12 @@ from fedpd.theory.skipping import Drift, communications_map
 ROWS: tuple[tuple[Drift, str], ...] = (("corrected-exact", "exact mean dual"), ("corrected", "estimated mean dual"))
 ETAS = np.geomspace(0.02, 2, 33)  # eta L
 STRETCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 38, 45, 54, 64)
-FURTHEST = 6.0  # octaves from 1 that the colours tell apart
+FURTHEST = 6.0  # octaves from 1 that have different colours
 LINES = (-5.0, -4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # octaves
 
 
 class Family(NamedTuple):
-    """A family of quadratics to draw a map of.
+    """A family of quadratics, for one map.
 
     Attributes:
         name: The title of its panels.
@@ -35,7 +35,7 @@ class Family(NamedTuple):
 
 
 def example_families(convexity: float = 0.1) -> list[Family]:
-    """Return three families of 6 agents in 4 dimensions, eigenvalues in [convexity, 1], which differ more and more."""
+    """Return three families of 6 agents in 4 dimensions, eigenvalues in [convexity, 1], with growing differences."""
     names = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
     families = []
     for name, share in names.items():
@@ -49,13 +49,13 @@ def skipping_map_figure(
     etas: Sequence[float] | np.ndarray = ETAS,
     stretches: Sequence[int] = STRETCHES,
 ) -> Figure:
-    """Draw the communications with k local rounds per communication, relative to k = 1, against eta L and k.
+    """Return a figure of the communications with k local rounds per communication, relative to k = 1.
 
     There is one column of panels per family and one row per estimate of the mean dual. Skipping saves communications
     where a panel is blue, and costs some where it is red.
 
     Args:
-        families: The quadratics; None is `example_families()`.
+        families: The quadratics; None: `example_families()`.
         etas: Values of eta L, where L is the largest eigenvalue of a family.
         stretches: Values of k.
     """
@@ -81,12 +81,12 @@ def skipping_map_figure(
 
 
 def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) -> Any:
-    """Draw one panel in octaves from 1, with lines at full octaves, the break-even line and the best k of every eta."""
+    """Draw one panel, with lines at factors of 2, the break-even line and the best k of every eta."""
     lengths, octaves = np.asarray(stretches), np.clip(np.log2(relative), -FURTHEST, FURTHEST)
     norm = TwoSlopeNorm(0.0, -FURTHEST, FURTHEST)
     mesh = axes.pcolormesh(etas, lengths, octaves, cmap="RdBu_r", norm=norm, shading="gouraud", rasterized=True)
     axes.contour(etas, lengths, octaves, levels=LINES, colors="0.3", linewidths=0.5, linestyles="solid")
-    skipping = lengths > 1  # k = 1 is even with itself, and no border
+    skipping = lengths > 1  # k = 1 equals itself, and has no border
     axes.contour(etas, lengths[skipping], octaves[skipping], levels=[0.0], colors="black", linewidths=2)
     axes.plot([], [], color="black", linewidth=2, label="break-even")
     axes.plot([], [], color="0.3", linewidth=0.5, label="each factor of 2")
@@ -102,11 +102,11 @@ def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) 
 
 
 def skip_probability_figure(L: float = 1.0, eta: float | None = None, ratios: np.ndarray | None = None) -> Figure:
-    """Draw the paper's Figure 1, p against epsilon/delta^2: its rule, its two approximations, and what can be proved.
+    """Return the paper's Figure 1, p against epsilon/delta^2: its rule, two approximations, and the guaranteed p.
 
     Args:
         L: The smoothness.
-        eta: The penalty parameter; None is the paper's choice, half the bound of Theorem 1.
+        eta: The penalty parameter; None: the paper's choice, half the bound of Theorem 1.
         ratios: Values of epsilon/delta^2.
     """
     eta = max_eta(L) / 2 if eta is None else eta

@@ -1,4 +1,4 @@
-"""Show a run in the terminal while it runs: its curves and latest numbers, read only from its folder."""
+"""Show the curves and the latest numbers of a run in the terminal while it runs, from its folder."""
 
 import time
 from pathlib import Path
@@ -27,7 +27,7 @@ def watch(folder: Path, console: Console, *, once: bool = False, every: float = 
     Args:
         folder: The run folder.
         console: The terminal.
-        once: Show it as it is now, and return.
+        once: Whether to show the current state and return.
         every: The refresh interval in seconds.
     """
     record = read(folder)
@@ -45,7 +45,7 @@ def watch(folder: Path, console: Console, *, once: bool = False, every: float = 
 
 
 def view(record: Record, width: int) -> Group:
-    """Return what the terminal shows of a run: its title, its curves and a table."""
+    """Return the view of a run: its title, its curves and a table."""
     state = "finished" if record.finished else "as of the last checkpoints; Ctrl-C ends this view, not the run"
     curves = [_curve(entry) for entry in record.entries]
     title = Text(f"{record.name}: {state}", "bold")
@@ -63,7 +63,7 @@ def _curve(entry: Entry) -> Curve:
 
 def _figure(curves: list[Curve], width: int) -> list[Text]:
     if not any(len(x) for x, _ in curves):
-        return [Text("Nothing is recorded yet: the first rows come with the first checkpoint.", "yellow")]
+        return [Text("There are no rows yet. The first checkpoint will add them.", "yellow")]
     lines, (left, right, bottom, top) = plot(curves, width, HEIGHT)
     ticks = {0: f"{10**top:.1e}", HEIGHT - 1: f"{10**bottom:.1e}"}
     rows = [Text.assemble(f"{ticks.get(i, ''):>9} ", ("│", "dim"), line) for i, line in enumerate(lines)]
@@ -73,26 +73,26 @@ def _figure(curves: list[Curve], width: int) -> list[Text]:
 
 
 def _table(record: Record) -> Table:
-    """Return a table with one row per method; of several seeds it shows the one in the plot."""
+    """Return a table with one row per method, for the seed that the plot shows."""
     table = Table(box=None, pad_edge=False)
-    judged = all("test_accuracy" in run.history for entry in record.entries for run in entry.runs)
+    with_accuracy = all("test_accuracy" in run.history for entry in record.entries for run in entry.runs)
     table.add_column("method", overflow="fold")
     table.add_column("rounds", min_width=12)
-    for name in ("stationarity", "loss", *(("accuracy",) if judged else ()), "comm.", "bytes", "time"):
+    for name in ("stationarity", "loss", *(("accuracy",) if with_accuracy else ()), "comm.", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, entry in enumerate(record.entries):
-        table.add_row(*_row(entry, judged, COLOURS[number % len(COLOURS)]))
+        table.add_row(*_row(entry, with_accuracy, COLOURS[number % len(COLOURS)]))
     for label in record.waiting:
         table.add_row(Text(label, "dim"), Text("waiting", "dim"))
     return table
 
 
-def _row(entry: Entry, judged: bool, colour: str) -> list[Text | ProgressBar | str]:
+def _row(entry: Entry, with_accuracy: bool, colour: str) -> list[Text | ProgressBar | str]:
     run = _longest(entry)
     progress: Text | ProgressBar = ProgressBar(entry.rounds, entry.done, width=12)
     if entry.finished:
         progress = Text("diverged", "red") if entry.diverged else Text(f"{entry.done:,}", "green")
-    measured = (MAIN, "loss", *(("test_accuracy",) if judged else ()))
+    measured = (MAIN, "loss", *(("test_accuracy",) if with_accuracy else ()))
     values = [value_text(column_of(name), run.history[name][-1]) for name in measured]
     costs = last_costs([run])
     spent = [cost_text(COSTS[name], costs[name]) for name in ("communications", "bytes")]

@@ -1,1 +1,1 @@
-"""Finding good settings: sweeps over a grid, tuned methods, advice."""
+"""Find good settings, with sweeps over a grid, tuned step sizes, and advice."""

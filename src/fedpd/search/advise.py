@@ -1,9 +1,9 @@
-"""Advise on step sizes, local steps and communication for a problem of which only the losses are known.
+"""Recommend the step sizes, local steps and communications of FedPD for any problem.
 
-The advice has two settings of FedPD. The *guaranteed* one is what Theorem 1 proves (theory.rates, corrected). It is
-pessimistic by orders of magnitude. The *recommended* one is a heuristic that is tried on the problem first: eta = 1/L.
-If L is exact, every round communicates, since nothing beats a large eta then. If L is an estimate, p="auto" saves the
-communications that an eta below 1/L would waste.
+The advice has two settings of FedPD. Theorem 1 proves the *guaranteed* one (theory.rates, corrected), which is
+pessimistic by orders of magnitude. The *recommended* one is a heuristic, eta = 1/L, which fedpd tries on the problem
+first. If L is exact, every round communicates, because nothing saves more than a large eta. If L is an estimate,
+p="auto" saves the communications that an eta below 1/L would waste.
 """
 
 import warnings
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
 SHARE = 0.9  # of the largest eta that Theorem 1 allows
-WORTHWHILE = 1e-3  # the least p that is worth its constants
+WORTHWHILE = 1e-3  # a smaller p saves too little, so the guaranteed setting uses 0
 
 
 class Setting(NamedTuple):
-    """A method, and what it takes to reach epsilon.
+    """A method, and its costs to reach epsilon.
 
     Attributes:
         table: The method as a table of an experiment file.
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
         communications: Communications until then.
         samples: Sample gradients until then.
         transfer: Bytes until then, up and down.
-        how: Why to believe these numbers.
+        how: The origin of these numbers: a theorem or a trial.
     """
 
     table: dict[str, Any]
@@ -59,18 +59,18 @@ class Setting(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What was measured of a problem, and two settings for it.
+    """The measured constants of a problem, and two settings for it.
 
     Attributes:
         epsilon: The target for ||grad f||^2.
         smoothness: L, and how it is known.
-        similarity: How much the agents' gradients differ, where it was measured.
-        delta: An upper bound of ||grad f_i - grad f|| for all x; infinite where none is known.
+        similarity: How much the agents' gradients differ at the measured points.
+        delta: An upper bound of ||grad f_i - grad f|| for all x; infinite if none is known.
         gap: An upper bound of f(x^0) - inf f.
         gap_how: How the gap is known.
         paper_p: The skip probability of the paper's rule, C(p) <= epsilon/(3 delta^2), at the measured delta.
-        guaranteed: What Theorem 1 proves.
-        recommended: A heuristic, as tried.
+        guaranteed: The setting that Theorem 1 proves.
+        recommended: The heuristic setting, with the costs of the trial.
     """
 
     epsilon: float
@@ -95,7 +95,7 @@ class Advice(NamedTuple):
         return advice_html(self.epsilon, self.settings)
 
     def plot(self) -> "Figure":
-        """Return a matplotlib figure of what each setting spends until it reaches epsilon."""
+        """Return a matplotlib figure of the costs of each setting to reach epsilon."""
         return advice_figure(self.epsilon, self.settings)
 
     def frame(self) -> Frame:
@@ -108,7 +108,7 @@ class Advice(NamedTuple):
 
         Args:
             folder: A folder that is empty or does not exist yet.
-            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
         """
         return save_result(self, folder, overwrite=overwrite)
 
@@ -123,31 +123,32 @@ def advise(
     participation: Participating = 1.0,
     stragglers: float = 0.0,
 ) -> Advice:
-    """Measure L and delta, and find eta, the local step, Q, p, rounds, samples and bytes for ||grad f||^2 <= epsilon.
+    """Measure L and delta, and return settings of FedPD that reach ||grad f||^2 <= epsilon, with their costs.
 
     Args:
         problem: The problem.
         epsilon: The target for ||grad f||^2.
-        floor: A lower bound of f; None: f at the minimiser if that is known, else 0, as for losses >= 0.
-        pilot: The rounds for which the recommended setting is tried.
-        progress: A function of (what, done, of).
-        participation: Who takes part in a round, as for `simulate`. The recommended setting is tried with it.
-        stragglers: The probability that an agent does only some of its local steps in a round; likewise.
+        floor: A lower bound of f; None: f at the minimiser if that is known, else 0, which is right for losses >= 0.
+        pilot: The number of rounds of the trial of the recommended setting.
+        progress: A function of (name of the step, done, total).
+        participation: Who takes part in a round of the trial, as for `simulate`.
+        stragglers: The probability that an agent does only some of its local steps in a round of the trial.
 
     Returns:
         The constants of the problem, a guaranteed setting and a recommended one.
     """
-    positive("epsilon", epsilon, "epsilon is the target for ||grad f||^2, e.g. 1e-6")
-    count("pilot", pilot, "Give the rounds for which the recommended setting is tried, e.g. 100")
+    positive("epsilon", epsilon, "Give the target for ||grad f||^2, e.g. 1e-6")
+    count("pilot", pilot, "Give the rounds of the trial, e.g. 100")
 
-    def tell(what: str) -> Callable[[int, int], None]:
+    def progress_of(what: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(what, done, total)
 
     everyone = participation_rule(participation, problem.agents, pilot) is None
     idle = straggler_rule(stragglers) is not None
     conditions: RunOptions = {"participation": participation, "stragglers": stragglers}
-    smoothness = theory.smoothness_constants(problem, progress=tell("measuring L"))
-    similarity = theory.similarity(problem, epsilon=epsilon, progress=tell("measuring delta"))
+    smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
+    similarity = theory.similarity(problem, epsilon=epsilon, progress=progress_of("measuring delta"))
+    trial = progress_of("trying the recommended setting")
     gap, gap_how = _gap(problem, floor)
     eta = SHARE * max_eta(smoothness.value)
     return Advice(
@@ -159,12 +160,12 @@ def advise(
         gap_how,
         printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
         _guaranteed(problem, epsilon, smoothness, similarity, gap, eta, everyone and not idle),
-        _recommended(problem, epsilon, smoothness, pilot, conditions, everyone, tell("trying the recommended setting")),
+        _recommended(problem, epsilon, smoothness, pilot, conditions, everyone, trial),
     )
 
 
 def _delta(problem: Problem) -> float:
-    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity where none is known."""
+    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity if none is known."""
     if problem.answer.heterogeneity is not None:
         return problem.answer.heterogeneity
     found = theory.delta_bound(problem)
@@ -175,8 +176,8 @@ def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
     """Return an upper bound of f(x^0) - inf f, and how it is known."""
     start = theory.objective(problem, problem.start)
     if floor is not None:
-        at_most("floor", floor, start, f"It is a lower bound of f, and f(x^0) = {start:.6g}")
-        return start - floor, f"f(x^0) - {floor:g}, the floor that was given"
+        at_most("floor", floor, start, f"Give a lower bound of f; f(x^0) = {start:.6g}")
+        return start - floor, f"f(x^0) - {floor:g}, the given floor"
     if problem.answer.minimiser is not None:
         return max(start - theory.objective(problem, problem.answer.minimiser), 0.0), "exact, the minimiser is known"
     if start < 0:
@@ -193,13 +194,13 @@ def _guaranteed(
     eta: float,
     everyone: bool,
 ) -> Setting:
-    """Return the setting that Theorem 1 proves, with gradient descent; p > 0 only where delta is known for all x."""
+    """Return the setting that Theorem 1 proves, with gradient descent; p > 0 only if delta is known for all x."""
     L, delta = smoothness.value, _delta(problem)
     p = rates.guaranteed_skip_probability(epsilon, delta, L, eta) if np.isfinite(delta) else 0.0
     p = p if p >= WORTHWHILE else 0.0
     accuracy = rates.local_accuracy(epsilon, L=L, eta=eta, p=p, delta=delta)
     rounds = rates.rounds_for(epsilon, gap, L=L, eta=eta, gradients=similarity.G**2, p=p, delta=delta)
-    # ||grad L_i||^2 where a local solve begins: G^2 in round 0, and smaller later unless the run goes astray.
+    # ||grad L_i||^2 at the start of a local solve: G^2 in round 0, and smaller later unless the run diverges.
     iterations = max(1, rates.local_iterations(accuracy, similarity.G**2, L, eta))
     oracle = {"name": "gd", "step": 1 / (L + 1 / eta), "iterations": iterations, "tolerance": accuracy}
     table = {"label": "FedPD, guaranteed", "name": "fedpd", "eta": eta, "p": p, "oracle": oracle}
@@ -228,7 +229,7 @@ def _recommended(
     everyone: bool,
     progress: Callable[[int, int], None],
 ) -> Setting:
-    """Return the setting with eta = 1/L, as tried; p="auto" needs all agents in every communication."""
+    """Return the setting with eta = 1/L after its trial. It uses p="auto" only if all agents take part."""
     L = smoothness.value
     oracle = {"name": "gd", "step": 1 / (2 * L), "iterations": ITERATIONS}
     table = {"label": "FedPD, recommended", "name": "fedpd", "eta": 1 / L, "oracle": oracle}
@@ -236,7 +237,7 @@ def _recommended(
     algorithm = build_algorithm({key: value for key, value in table.items() if key != "label"}, pilot)
     options: RunOptions = {**conditions, "progress": lambda done, total, _: progress(done, total)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TheoryWarning)  # `how` says it
+        warnings.simplefilter("ignore", TheoryWarning)  # `Setting.how` says that no theorem covers it
         run = simulate(algorithm, problem, rounds=pilot, **options)
     return _tried(table, run, epsilon)
 
@@ -247,11 +248,11 @@ def _tried(table: dict[str, Any], run: Run, epsilon: float) -> Setting:
     spent = [first_below(run, epsilon, name) if reached else float(run.history[name][-1]) for name in columns]
     rounds, communications, samples, up, down = spent
     last = run.history["stationarity"][-1]
-    how = "a heuristic, beyond Theorem 1's eta; tried on this problem, that is what it took"
+    how = "a heuristic, with a larger eta than Theorem 1 allows; these are the costs of a trial on this problem"
     if run.diverged is not None:
-        how = f"a heuristic that FAILED here: it diverged at round {run.diverged.round}; use the guaranteed one"
+        how = f"a heuristic that FAILED here: it diverged at round {run.diverged.round}; use the guaranteed setting"
     elif not reached:
-        how = f"a heuristic; tried, it came to ||grad f||^2 = {last:.1e} after {rounds:.0f} rounds, and needs more"
+        how = f"a heuristic; its trial reached ||grad f||^2 = {last:.1e} after {rounds:.0f} rounds, and needs more"
     return Setting(table, reached, rounds, communications, samples, up + down, how)
 
 

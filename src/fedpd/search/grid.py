@@ -1,8 +1,8 @@
-"""The points of a grid, and which of them can share one compiled program.
+"""List the points of a grid, and group those that share one compiled program.
 
-Numbers are traced: points that differ only in numbers run as variants of one program. Whatever else differs (an oracle,
-a text, a batch size) makes another program. Participation and stragglers are numbers of the run: they take another
-pass, not another program.
+Numbers are traced: points that differ only in numbers run as variants of one program. Any other difference (an oracle,
+a text, a batch size) needs another program. For another participation or probability of stragglers, the same program
+runs once more.
 """
 
 import inspect
@@ -22,15 +22,15 @@ from fedpd.experiments.remake import leaves, setting, with_settings
 Point = dict[str, Any]
 Grid = Mapping[str, Sequence[Any]]
 Build = Callable[..., Algorithm]
-RUN = ("participation", "stragglers")  # names of a grid that belong to the run, unless `build` takes them
-SHAPES = ("batch", "check")  # these numbers are shapes or lengths of loops, so they are never traced
+RUN = ("participation", "stragglers")  # options of the run, unless `build` has arguments of these names
+SHAPES = ("batch", "check")  # these numbers are shapes or lengths of loops, so they cannot be traced
 
 
 class FromSpecs(NamedTuple):
-    """A function that is called with concrete numbers only: its methods are made again from their specs.
+    """A function to call with concrete numbers only. The sweep makes its methods again from their specs.
 
     Attributes:
-        make: Makes the method of a point.
+        make: Returns the method of a point.
     """
 
     make: Build
@@ -43,10 +43,10 @@ class Group(NamedTuple):
     """Points that run at once, as variants of one program.
 
     Attributes:
-        members: The places of the points in the grid.
-        first: The method that stands for the program; groups that share a program have the same one.
-        build: Makes the method of a variant from its traced numbers; groups that share a program have the same one.
-        partial: Makes the form of that method for agents that come and go.
+        members: The positions of the points in the grid.
+        first: The method that identifies the program. Groups that share a program have the same one.
+        build: Returns the method of a variant from its traced numbers. Groups that share a program have the same one.
+        partial: Returns the form of that method for partial participation.
         traced: The numbers of each member, by name.
         options: The participation and the stragglers of these points, if the grid has them.
     """
@@ -73,7 +73,7 @@ class PreparedGrid(NamedTuple):
     groups: list[Group]
 
 
-def lay_out(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:
+def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Problem, rounds: int) -> PreparedGrid:
     """Return the points of a grid with their methods, grouped into as few programs as possible."""
     _check(grid, static)
     run = [name for name in RUN if name in grid and not _takes(source, name)]
@@ -116,11 +116,11 @@ def _check(grid: Grid, static: Sequence[str]) -> None:
             refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
     for name in static:
         if name not in grid:
-            refuse("static", name, "is not in the grid", f"The grid has: {', '.join(grid)}")
+            refuse("static", name, "is not in the grid", f"Use names of the grid: {', '.join(grid)}")
 
 
 def _check_run(grid: Grid, problem: Problem, rounds: int) -> None:
-    """Refuse a participation or a probability of stragglers that no run accepts, before anything runs."""
+    """Refuse a participation or a probability of stragglers that is not valid, before anything runs."""
     for value in grid.get("participation", ()):
         participation_rule(value, problem.agents, rounds)
     for value in grid.get("stragglers", ()):
@@ -139,14 +139,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _same_type(source: Source, name: str, values: Sequence[Any]) -> list[Any]:
-    """Return the values of a name; whole numbers among others as floating-point numbers, so that they share a type."""
+    """Return the values of a name. If they mix integers and floats, all become floats, so that they share a type."""
     usual = setting(source, name) if isinstance(source, Algorithm) else None
     real = any(isinstance(value, float | np.floating) for value in (*values, usual))
     return [float(value) if real and _is_number(value) else value for value in values]
 
 
 def _method(source: Source, point: Point) -> Algorithm:
-    """Return the method of a point: its numbers are checked here, and it names the run."""
+    """Return the method of a point. Making it checks its numbers, and it gives the run its label."""
     if isinstance(source, Algorithm):
         return with_settings(source, point)
     if isinstance(source, FromSpecs):
@@ -155,17 +155,15 @@ def _method(source: Source, point: Point) -> Algorithm:
         inspect.signature(source).bind(**point)
     except TypeError as error:
         takes = ", ".join(inspect.signature(source).parameters) or "nothing"
-        rule = f"does not fit the function, which takes {takes} ({error})"
-        refuse(
-            "grid", list(point), rule, 'Use its names; names with dots, as "oracle.batch", need an Algorithm instead'
-        )
+        rule = f"does not fit the function, whose arguments are {takes} ({error})"
+        refuse("grid", list(point), rule, 'Use the names of its arguments. To vary "oracle.batch", give an Algorithm')
     return source(**point)
 
 
 def _constants(source: Source, point: Point, static: Sequence[str]) -> list[str]:
     """Return the names of a point that are constants of its program."""
     if isinstance(source, Algorithm | FromSpecs):
-        return [name for name in static if name in point]  # what else is constant, its spec tells
+        return [name for name in static if name in point]  # the spec determines the other constants
     return [
         name
         for name, value in point.items()
@@ -176,7 +174,7 @@ def _constants(source: Source, point: Point, static: Sequence[str]) -> list[str]
 def _variants(
     source: Source, points: list[Point], methods: list[Algorithm], static: Sequence[str]
 ) -> tuple[Build, dict[str, list[Any]]]:
-    """Return what makes a method from the numbers that differ, and these numbers."""
+    """Return a function that makes a method from the numbers that differ, and these numbers."""
     if isinstance(source, Algorithm | FromSpecs):
         found = [dict(leaves(method.spec)) for method in methods]
         differ = [path for path, value in found[0].items() if any(one[path] != value for one in found)]
@@ -188,7 +186,7 @@ def _variants(
 
 
 def _structure(spec: Spec | str) -> tuple[tuple[str, Any], ...]:
-    """Return a spec without the numbers that can be traced: finite reals, and the iterations of gradient descent."""
+    """Return a spec without its traceable numbers: finite reals, and the iterations of gradient descent."""
     found = dict(leaves(spec))
 
     def mark(path: str, value: Any) -> Any:
@@ -208,7 +206,7 @@ def _grouped(key: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[list
 
 
 def _partial_form(build: Build) -> Build:
-    """Return `build` for the method's form for agents that come and go, where it has one."""
+    """Return a function that makes the method's form for partial participation, if it has one."""
 
     def made(**traced: Any) -> Algorithm:
         algorithm = build(**traced)

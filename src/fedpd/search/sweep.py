@@ -1,7 +1,7 @@
 """Run a grid of hyper-parameters and seeds in as few compiled programs as possible.
 
-Numbers are traced arrays, not constants: the program is `simulate`'s, vectorised over the points of the grid, so that
-the agents' data are read once for all of them, and nothing is compiled again for another value.
+The program is that of `simulate`, vectorised over the points of the grid. It reads the agents' data once for all
+points. Numbers are traced arrays, not constants, so another value needs no compilation.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.quantities import MAIN
-from fedpd.search.grid import FromSpecs, Grid, Group, Point, Source, lay_out
+from fedpd.search.grid import FromSpecs, Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Sweep(NamedTuple):
     runs: tuple[tuple[Run, ...], ...]
 
     def costs(self, target: float, column: str = "communications", criterion: str = "stationarity") -> np.ndarray:
-        """Return what each run had spent when it first reached a target.
+        """Return the cost at which each run first reached a target.
 
         Args:
             target: The value to reach.
@@ -54,7 +54,7 @@ class Sweep(NamedTuple):
             criterion: The column that has to reach the target, e.g. "stationarity" or "test_accuracy".
 
         Returns:
-            (points, seeds) values of the column; NaN where the target was never reached.
+            (points, seeds) values of the column; NaN if a run never reached the target.
         """
         return np.array([[first_below(run, target, column, criterion) for run in runs] for runs in self.runs])
 
@@ -65,7 +65,7 @@ class Sweep(NamedTuple):
         return sweep_html(self.entries(), list(self.points[0]), self.seeds)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the runs of each point by its label, as figures and reports take them."""
+        """Return the runs of each point with its label, for figures and reports."""
         return tuple(entry_of(point_label(point), runs) for point, runs in zip(self.points, self.runs, strict=True))
 
     def plot(
@@ -76,7 +76,7 @@ class Sweep(NamedTuple):
         title: str = "",
         width: float = 6.4,
     ) -> "Figure":
-        """Return a matplotlib figure with one curve per point; the arguments are `fedpd.report.figure`'s."""
+        """Return a matplotlib figure with one curve per point; `fedpd.report.figure` describes the arguments."""
         from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
 
         return draw(self.entries(), quantity, against, title=title, width=width)
@@ -92,7 +92,7 @@ class Sweep(NamedTuple):
 
         Args:
             folder: A folder that is empty or does not exist yet.
-            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
         """
         return save_result(self, folder, model=self.runs[0][0].model, overwrite=overwrite)
 
@@ -112,17 +112,17 @@ def sweep(
     Points that differ only in numbers share one compiled program. An oracle, a text or a batch size makes another one.
 
     Args:
-        build: A method, whose settings the grid names; a dot leads into its oracle: "oracle.batch". Or a function that
-            makes the method from a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). The function is
-            called with traced numbers, so it may compute with them, but not branch on them.
+        build: A method, whose settings the grid names; "oracle.batch" names a setting of its oracle. Or a function that
+            returns the method of a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). It receives traced
+            numbers, so it may compute with them, but not branch on them.
         problem: The problem.
-        grid: Names and their values; the points are their product, the last name varying fastest. Values may be
-            numbers, texts, oracles and None. The names "participation" and "stragglers" are those of `simulate`.
+        grid: Names and their values. The points are all combinations, and the last name varies fastest. Values may be
+            numbers, texts, oracles and None. The names "participation" and "stragglers" are options of `simulate`.
         rounds: T, the number of rounds.
         seeds: The seeds of every point.
-        static: Names whose values are constants of the program, which is then compiled for each of them: what must not
-            be traced, e.g. `iterations` of a stochastic oracle that a function makes.
-        **options: As of `simulate`: participation, record, checkpoints and so on.
+        static: Names whose values must be constants of the program, e.g. `iterations` of a stochastic oracle that a
+            function makes. The sweep compiles a program for each of their values.
+        **options: The options of `simulate`, such as participation, record and checkpoints.
 
     Returns:
         All runs of the grid.
@@ -142,12 +142,12 @@ def sweep(
     if not isinstance(build, Algorithm | FromSpecs) and not callable(build):
         refuse("build", build, "must be a method, or a function that makes one", "Give e.g. algorithms.fedpd(...)")
     check_seeds("seeds", seeds)
-    points, methods, groups = lay_out(build, grid, static, problem, rounds)
+    points, methods, groups = prepare_grid(build, grid, static, problem, rounds)
     for name, value in options.items():
         if name in groups[0].options:
-            refuse(name, value, "is in the grid as well", "Give it once")
+            refuse(name, value, "is in the grid as well", "Give it either in the grid or as an option")
     chosen = with_defaults(options)
-    plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # all are checked before one runs
+    plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # check all plans before the first run
     runs: dict[int, tuple[Run, ...]] = {}
     with shown(chosen["progress"]) as bar:
         for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):
@@ -160,7 +160,7 @@ def sweep(
 
 
 def _part_of(bar: Listener, what: str, before: int, total: int) -> Listener:
-    """Return a listener to one of several runs, which shows them all as one."""
+    """Return a listener for one of several runs, which shows them on one bar."""
 
     def listen(event: Event) -> Any:
         return bar(event._replace(what=what, done=before + event.done, total=total))
@@ -169,13 +169,13 @@ def _part_of(bar: Listener, what: str, before: int, total: int) -> Listener:
 
 
 def _own_folder(options: RunOptions, number: int) -> RunOptions:
-    """Return the options of one of several programs: its checkpoints are apart from the others'."""
+    """Return the options of one of several programs, with a folder of its own for checkpoints."""
     folder = options["checkpoints"]
     return options if folder is None else {**options, "checkpoints": Path(folder) / f"program-{number:03d}"}
 
 
 def first_below(run: Run, target: float, column: str = "communications", criterion: str = "stationarity") -> float:
-    """Return what a run had spent when the criterion first reached the target; NaN where it never did.
+    """Return the cost at which the criterion of a run first reached the target; NaN if it never did.
 
     Args:
         run: The run.
@@ -190,7 +190,7 @@ def first_below(run: Run, target: float, column: str = "communications", criteri
 
 
 def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], options: RunOptions) -> Plan:
-    """Return the plan of a group's points, times all seeds, as variants of one program."""
+    """Return the plan of all points of a group with all seeds, as variants of one program."""
     own: RunOptions = {**options, **group.options}  # type: ignore[typeddict-item]  # its names are in RUN
     with scope(problem.double):
         plan = make_plan(group.first, problem, rounds, list(seeds) * len(group.members), True, own)
@@ -204,7 +204,7 @@ def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], opt
 
 
 def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: Listener) -> tuple[Run, ...]:
-    """Run all variants of a plan at once; `methods` are theirs, with concrete numbers."""
+    """Run all variants of a plan at once; `methods` are their methods with concrete numbers."""
     with scope(plan.problem.double):
         try:
             driver = Driver(plan)
@@ -214,8 +214,8 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
                 raise
             reason = str(error).splitlines()[0].rstrip(".")
             raise FedpdError(
-                f"the grid over {', '.join(plan.settings)} cannot be one program ({reason}). Name what has to be a "
-                "constant in static=[...], e.g. the iterations of a stochastic oracle."
+                f"the grid over {', '.join(plan.settings)} cannot be one program ({reason}). Put names that must "
+                "be constants into static=[...], e.g. the iterations of a stochastic oracle."
             ) from error
         return results(driver, methods)
 

@@ -1,7 +1,7 @@
 """Find each method's best step size with the same number of tries, so that a comparison is fair.
 
-Every method has one knob: a factor on the step sizes of its own rule (its card), that is eta, step or 1/rho. The tries
-of a method are one `sweep` over that factor. The best try has the fewest communications to a target.
+For every method, `tune` tries factors on the step sizes of the method's own rule (in its card): eta, step or 1/rho. The
+tries of a method are one `sweep` over that factor. The best try has the fewest communications to a target.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ class Tuned(NamedTuple):
     Attributes:
         label: The method's label, with the settings of the grid if there is one.
         scales: (P,) factors on the step sizes of its own rule.
-        communications: (P,) communications to the target, mean over seeds; NaN where a seed did not reach it.
+        communications: (P,) communications to the target, mean over seeds; NaN if a seed did not reach it.
         stationarity: (P,) stationarity at the end, the largest over seeds.
         best: The index of the best factor.
         table: The method at the best factor, as a table of an experiment file.
@@ -68,7 +68,7 @@ class Tuned(NamedTuple):
 
     @property
     def reached(self) -> bool:
-        """Whether any factor reached the target."""
+        """Return whether any factor reached the target."""
         return not bool(np.isnan(self.communications[self.best]))
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Tuned(NamedTuple):
         return tuned_html(self)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the runs at the best factor by their label, as figures and reports take them."""
+        """Return the runs at the best factor with their label, for figures and reports."""
         return (entry_of(self.label, self.runs),)
 
     def plot(self) -> "Figure":
@@ -86,7 +86,7 @@ class Tuned(NamedTuple):
         return sensitivity_figure([self])
 
     def frame(self) -> Frame:
-        """Return a pandas DataFrame with one row per factor that was tried."""
+        """Return a pandas DataFrame with one row per factor."""
         columns = zip(self.scales, self.communications, self.stationarity, strict=True)
         names = ("scale", "communications", "stationarity")
         rows = [dict(zip(names, values, strict=True)) | {"best": i == self.best} for i, values in enumerate(columns)]
@@ -97,13 +97,13 @@ class Tuned(NamedTuple):
 
         Args:
             folder: A folder that is empty or does not exist yet.
-            overwrite: Replace the result that the folder holds. Nothing else is ever replaced.
+            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
         """
         return save_result(self, folder, model=self.runs[0].model, overwrite=overwrite)
 
 
 class Task(NamedTuple):
-    """What every method is asked for."""
+    """The problem, the target and the tries that all methods share."""
 
     problem: Problem
     L: float
@@ -132,18 +132,20 @@ def tune(
     stragglers: float = 0.0,
     record: Sequence[str | Column] | None = None,
 ) -> list[Tuned]:
-    """Find for each method the step with the fewest communications to a target, or else the best value at the end.
+    """Return the best step size of each method: the one with the fewest communications to a target.
+
+    If no step size reaches the target, the best one has the best value at the end.
 
     Args:
         problem: The problem.
-        methods: Labels of `algorithms.variants()`; None: `METHODS`, without those that need all agents where only some
+        methods: Labels of `algorithms.variants()`; None: `METHODS`, without those that need all agents if only some
             take part.
         target: The value of the criterion to reach; None: a stationarity of 1e-10. Other criteria need a target.
         rounds: The rounds of each try.
         scales: Factors on the step sizes of each method's own rule.
         seeds: Seeds; all of them must reach the target.
-        L: The smoothness from which the rules start; None: `theory.smoothness` finds it.
-        progress: A function of (method, rounds done, rounds in all).
+        L: The smoothness L for the rules; None: `theory.smoothness` measures it.
+        progress: A function of (method, rounds done, total rounds).
         criterion: The column of the history that has to reach the target, e.g. "test_accuracy" or "loss".
         grid: Other settings to try with all factors, as for `sweep`: {"oracle.batch": [1, 10]} or
             {"participation": [0.1, 1.0]}.
@@ -155,7 +157,7 @@ def tune(
         The tries of each method, in the order of `methods`; with a grid, those of each method and point of the grid.
 
     Raises:
-        FedpdError: An argument cannot be used; the sentence says which, why, and what to do.
+        FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
     """
     judged, record = _criterion(problem, criterion, record)
     count("rounds", rounds, "Give the rounds of each try, e.g. 200")
@@ -172,13 +174,13 @@ def tune(
         refuse("methods", methods, "must be a list of labels", f"Give e.g. [{methods!r}]")
     for method in methods:
         choice("methods", method, variants())
-    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "L is the smoothness of the f_i")
+    L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "Give the smoothness, or leave it out")
     task = Task(problem, L, judged, target, rounds, scales, seeds, grid or {}, options)
     return [tuned for method in methods for tuned in _tune(task, method, progress)]
 
 
 def usable(methods: Iterable[str], *participation: Participating) -> list[str]:
-    """Return the labels of the methods that can run with these participations: some methods need all agents."""
+    """Return the labels of the methods that work with these participations. Some methods need all agents."""
     partial = any(np.any(np.asarray(share) != 1) for share in participation)
     return [label for label in methods if not (partial and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
 
@@ -191,11 +193,11 @@ def _needs_everyone(algorithm: Algorithm) -> bool:
 def _criterion(
     problem: Problem, name: str, record: Sequence[str | Column] | None
 ) -> tuple[Column, Sequence[str | Column] | None]:
-    """Return the column of a criterion, and what has to be recorded for it."""
+    """Return the column of a criterion, and the value of `record` that measures it."""
     own = {one.name: one for one in record or () if isinstance(one, Column)}
     known = {key: column for key, column in (KNOWN | own).items() if column.kind == "value" and column.better}
     if name not in known:
-        refuse("criterion", name, "is no column that can be better or worse", nearest(name, known))
+        refuse("criterion", name, "must be a column of which less or more is better", nearest(name, known))
     words = [word for word, columns in RECORDABLE.items() if name in {column.name for column in columns}]
     if "accuracy" in words and problem.evaluation is None:
         remedy = "Give data with test samples, e.g. data.split(data, 0.2), or another criterion"
@@ -205,7 +207,7 @@ def _criterion(
 
 
 def target_of(criterion: str, target: float | None) -> float:
-    """Return the value of the criterion to reach; the stationarity has a usual one."""
+    """Return the value of the criterion to reach. Only the stationarity has a default."""
     if criterion == "stationarity":
         target = STATIONARITY if target is None else target
         return positive("target", target, "Give a stationarity, e.g. 1e-10")
@@ -229,7 +231,7 @@ def _tune(task: Task, method: str, progress: StepFunction | None) -> list[Tuned]
     source: Source = FromSpecs(build) if task.grid else lambda scale: build(scale)
     grid = {**task.grid, "scale": list(task.scales)}
     tried = sweep(source, problem, grid, rounds=task.rounds, seeds=task.seeds, progress=show, **task.options)
-    costs = tried.costs(task.target, criterion=task.criterion.name).mean(axis=1)  # NaN where any seed is
+    costs = tried.costs(task.target, criterion=task.criterion.name).mean(axis=1)  # NaN if any seed is NaN
     number = len(task.scales)
     found = []
     for first in range(0, len(tried.points), number):
@@ -275,7 +277,7 @@ def _word(value: Any) -> str:
 
 
 def _last(run: Run, column: Column) -> float:
-    """Return a run's last value of a column; one that diverged has the worst."""
+    """Return a run's last value of a column; for a run that diverged, the worst possible value."""
     if run.diverged is not None:
         return np.inf if column.better == "less" else -np.inf
     return float(run.history[column.name][-1])

@@ -1,4 +1,4 @@
-"""Show sweeps, tuned methods and advice: as text, as a table in a notebook, and as a figure."""
+"""Show sweeps, tuned methods and advice as text, as a table in a notebook, and as a figure."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Tries(Protocol):
-    """The part of a `Tuned` that is shown here."""
+    """The part of a `Tuned` that this module shows."""
 
     @property
     def label(self) -> str: ...
@@ -33,7 +33,7 @@ class Tries(Protocol):
 
 
 class Described(Protocol):
-    """The part of a `Setting` that is shown here."""
+    """The part of a `Setting` that this module shows."""
 
     @property
     def table(self) -> dict[str, Any]: ...
@@ -94,7 +94,7 @@ def _best(entries: Sequence[Entry]) -> Entry | None:
 
 
 def tuned_text(tuned: Tries) -> str:
-    """Return a tuned method in two lines: its best factor, and what it reached."""
+    """Return a tuned method in two lines, with its best factor and the result."""
     tried = f"{len(tuned.scales)} factors from {tuned.scales.min():.3g} to {tuned.scales.max():.3g} on its own rule"
     return f"Tuned {tuned.label}: {tried}\n  best factor {tuned.scales[tuned.best]:.3g}: {_outcome(tuned, tuned.best)}"
 
@@ -126,7 +126,7 @@ def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, roun
 
     Args:
         tuned: The tries of each method.
-        target: The value that was to be reached, for the label of the axis.
+        target: The value to reach, for the label of the axis.
         rounds: The rounds of each try, for the note about gaps.
     """
     from matplotlib.ticker import FuncFormatter, LogFormatter, ScalarFormatter
@@ -162,7 +162,7 @@ def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, roun
 
 
 def goal_text(tuned: Sequence[Tries], stationarity: str, target: float) -> str:
-    """Return what had to be reached, such as "test accuracy >= 0.9"; `stationarity` is its usual symbol with <=."""
+    """Return the target as text, such as "test accuracy >= 0.9"; `stationarity` is its usual symbol with <=."""
     column = column_of(tuned[0].criterion)
     if column.name == MAIN:
         return f"{stationarity} {target:g}"
@@ -198,7 +198,7 @@ def advice_html(epsilon: float, settings: Mapping[str, Described]) -> str:
 
 
 def advice_figure(epsilon: float, settings: Mapping[str, Described]) -> "Figure":
-    """Draw what each setting spends until it reaches epsilon, on one logarithmic axis."""
+    """Draw the costs of each setting to reach epsilon, on one logarithmic axis."""
     from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_log_scale
 
     figure = NotebookFigure(figsize=(6.4, 2.8), layout="constrained")

@@ -27,7 +27,7 @@ FILE = "answers.json"
 
 
 class Facts(NamedTuple):
-    """What is known of a problem of the suite.
+    """Known facts about a problem of the suite.
 
     Attributes:
         agents: N.

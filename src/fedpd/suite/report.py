@@ -1,4 +1,4 @@
-"""What is written of a run of the suite: tables, performance profiles, and the list of problems."""
+"""Write the results of the suite: tables, performance profiles, and the list of problems."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ CAPTION = "cond.: condition number of the mean Hessian H at the minimum; diff.: 
 
 
 class Written(NamedTuple):
-    """What was written.
+    """The files that were written, and the findings.
 
     Attributes:
         findings: One sentence per budget.

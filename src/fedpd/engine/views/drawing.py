@@ -1,4 +1,4 @@
-"""Draw curves of runs: a quantity against what it cost, one curve per method, a band where there are several seeds."""
+"""Draw curves of runs: a quantity against a cost, with one curve per method and a band over its seeds."""
 
 import io
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ class LineStyle(TypedDict):
 
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")  # Okabe and Ito
-# A cycle whose length is coprime to the colours': 40 styles, and curves that coincide can both be seen.
+# The numbers of dashes and colours are coprime, so there are 40 styles, and curves that coincide are both visible.
 DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 WIDTH = 6.4  # inches
-PAPER: dict[Any, Any] = {  # text stays text
+PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
-AXES = {"round": column_of("round"), **COSTS}  # what a quantity can be drawn against
+AXES = {"round": column_of("round"), **COSTS}  # the possible horizontal axes
 
 
 class NotebookFigure(Figure):
-    """A matplotlib figure that a notebook shows by itself, whichever backend is in use, and even without pyplot."""
+    """A matplotlib figure that a notebook shows with any backend, also without pyplot."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -60,7 +60,7 @@ def draw(
         entries: The runs by label.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
         against: "communications", "round", "samples", "bytes" or "seconds", or several of them.
-        title: The title; "" is the label where there is only one.
+        title: The title; "": the label, if there is only one.
         width: The width in inches. Text has 8 points below 5 inches, as in a column of a paper, and 10 above.
     """
     column = column_of(choice("quantity", quantity, [one.name for one in shared_quantities(entries)]))
@@ -84,7 +84,7 @@ def draw(
 
 
 def _legend(figure: Figure, axes: Axes, entries: Sequence[Entry], column: Column, width: float, *, named: bool) -> int:
-    """Put the legend below, in as many columns as fit, and return its number of lines."""
+    """Put the legend below the figure, in as many columns as fit, and return its number of lines."""
     handles, labels = axes.get_legend_handles_labels()
     if not named:
         handles, labels = [], []
@@ -101,7 +101,7 @@ def _legend(figure: Figure, axes: Axes, entries: Sequence[Entry], column: Column
 
 
 def _seeds_differ(entry: Entry, column: Column) -> bool:
-    """Return whether there is a band to see: the seeds of a method without randomness agree."""
+    """Return whether the seeds differ, so that there is a band. Those of a method without randomness agree."""
     first, *others = (run.history[column.name] for run in entry.usable)
     return any(not np.array_equal(first, other, equal_nan=True) for other in others)
 
@@ -169,7 +169,7 @@ def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineSt
 
 
 def _diverged(entry: Entry) -> str:
-    """Return what the legend adds to a label, such as " (diverged)" or " (1 of 3 diverged)"."""
+    """Return the addition to a label in the legend, such as " (diverged)" or " (1 of 3 diverged)"."""
     number = sum(run.diverged is not None for run in entry.runs)
     which = "" if number == len(entry.runs) else f"{number} of {len(entry.runs)} "
     return f" ({which}diverged)" if number else ""

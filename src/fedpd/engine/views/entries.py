@@ -1,4 +1,4 @@
-"""Runs by label, as figures, tables and reports take them."""
+"""Runs by label, the input of figures, tables and reports."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -15,7 +15,7 @@ class Measured(Protocol):
     Attributes:
         seed: The seed.
         history: The measured rows.
-        elapsed: The seconds at each row; NaN where they are not known.
+        elapsed: The seconds at each row; NaN if they are not known.
         diverged: When it diverged, if it did.
     """
 
@@ -30,12 +30,12 @@ class Measured(Protocol):
 
 
 class Entry(NamedTuple):
-    """The runs of a method, one per seed, with the rows that are there so far.
+    """The runs of a method, one per seed, with their rows so far.
 
     Attributes:
         label: The name of the method in tables and figures.
         runs: Its runs.
-        rounds: The number of rounds that were asked for.
+        rounds: The number of rounds of a finished run.
     """
 
     label: str

@@ -10,10 +10,10 @@ Frame = Any  # a pandas.DataFrame
 
 
 def history_frame(runs: Iterable[tuple[Mapping[str, Any], Measured]]) -> Frame:
-    """Return a DataFrame with one row per measured round: what tells the runs apart, the history, and the seconds.
+    """Return a DataFrame with one row per measured round: the key of the run, its history, and the seconds.
 
     Args:
-        runs: Pairs of what tells a run from the others, such as its seed, and the run.
+        runs: Pairs of a key, such as {"seed": 0}, and the run.
     """
     pandas = _pandas()
     parts = [pandas.DataFrame({**run.history, "seconds": run.elapsed}).assign(**about) for about, run in runs]

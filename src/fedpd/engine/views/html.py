@@ -1,4 +1,4 @@
-"""Show results in a notebook: small tables with a curve beside each row. All text is escaped, and nothing is run."""
+"""Show results in a notebook as small tables with a curve beside each row. All text is escaped, and no script runs."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -109,7 +109,7 @@ def end_text(entry: Entry, column: Column) -> str:
 
 
 def spent_text(runs: Sequence[Measured]) -> str:
-    """Return what runs have spent, such as "600 rounds, 600 communications, 19.2 M samples, 9.6 MB, 4.5 s"."""
+    """Return the costs of runs as text, such as "600 rounds, 600 communications, 19.2 M samples, 9.6 MB, 4.5 s"."""
     costs, rounds = last_costs(runs), max(int(run.history["round"][-1]) for run in runs)
     names = {"communications": " communications", "samples": " samples", "bytes": "", SECONDS.name: ""}
     shown = [(name, unit) for name, unit in names.items() if np.isfinite(costs[name])]
@@ -117,7 +117,7 @@ def spent_text(runs: Sequence[Measured]) -> str:
 
 
 def divergence_texts(runs: Iterable[Measured]) -> list[str]:
-    """Return what to say about runs that diverged, one sentence per message."""
+    """Return the messages of the runs that diverged, each once."""
     return list(dict.fromkeys(run.diverged.message for run in runs if run.diverged is not None))
 
 

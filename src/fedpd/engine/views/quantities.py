@@ -1,4 +1,4 @@
-"""What a report shows of runs: the costs that they spent and the quantities that they measured, as columns."""
+"""The columns of a report: the costs that runs spent, and the quantities that they measured."""
 
 from collections.abc import Iterable, Sequence
 
@@ -35,19 +35,19 @@ def drawn_quantities(entries: Sequence[Entry]) -> list[Column]:
 
 
 def known_costs(entries: Sequence[Entry]) -> list[Column]:
-    """Return all costs, without the seconds where no run has recorded them."""
+    """Return all costs, without the seconds if no run has recorded them."""
     timed = any(np.isfinite(run.elapsed).any() for entry in entries for run in entry.runs)
     return [column for column in COSTS.values() if timed or column is not SECONDS]
 
 
 def heading(column: Column) -> str:
-    """Return the name over a column of a table, such as "stationarity ‖∇f‖²" or "test accuracy"."""
+    """Return the heading of a column of a table, such as "stationarity ‖∇f‖²" or "test accuracy"."""
     name = column.name.replace("_", " ")
     return column.symbol if " " in column.symbol else f"{name} {column.symbol}".strip()
 
 
 def axis_label(column: Column) -> str:
-    """Return what an axis of a small figure says: the words up to their first comma."""
+    """Return the label of an axis of a small figure: the words up to their first comma."""
     return column.words.partition(",")[0]
 
 
@@ -80,6 +80,6 @@ def goal(quantity: str, target: float) -> str:
 
 
 def last_costs(runs: Iterable[Measured]) -> dict[str, float]:
-    """Return what runs had spent at their ends, as means over the seeds."""
+    """Return the costs of runs at their ends, as means over the seeds."""
     each = [cost_values(run) for run in runs]
     return {name: float(np.mean([costs[name][-1] for costs in each])) for name in COSTS}

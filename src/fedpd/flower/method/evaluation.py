@@ -16,12 +16,12 @@ from tree_math import Vector
 
 from fedpd.core import Array, Tree
 from fedpd.core.agents import Functions, Shard
-from fedpd.engine.columns import JUDGEMENT, MEASURED, OBJECTIVE, RECORDABLE, VALUE, AgentView, Judged, Measure
+from fedpd.engine.columns import ACCURACY, MEASURED, OBJECTIVE, RECORDABLE, VALUE, AgentView, CorrectCounts, Measure
 from fedpd.flower.carry.protocol import PREFIX, Form
 from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
 from fedpd.flower.method.agent import ClientSetup
 
-COUNTS = tuple(f"judged-{name}" for name in Judged._fields)
+COUNTS = tuple(f"judged-{name}" for name in CorrectCounts._fields)
 COLUMNS = (*MEASURED, *RECORDABLE["accuracy"])  # a federation computes these as a simulation does
 
 
@@ -36,7 +36,7 @@ class ClientEvaluation(NamedTuple):
 
     value: float
     gradient: Tree | None
-    judged: Judged | None
+    judged: CorrectCounts | None
 
 
 def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
@@ -57,10 +57,12 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _measure(functions: Functions, secure: bool, shard: Shard, x: Vector) -> tuple[Array, Vector | None, Judged | None]:
+def _measure(
+    functions: Functions, secure: bool, shard: Shard, x: Vector
+) -> tuple[Array, Vector | None, CorrectCounts | None]:
     view = AgentView(functions, shard)
     value, gradient = (_total(VALUE, view, x), None) if secure else _total(OBJECTIVE, view, x)
-    return value, gradient, None if functions.correct is None else _total(JUDGEMENT, view, x)
+    return value, gradient, None if functions.correct is None else _total(ACCURACY, view, x)
 
 
 def _total(measure: Measure, view: AgentView, x: Vector) -> Any:
@@ -87,7 +89,7 @@ def read_evaluation(content: RecordDict, model: Tree | None) -> ClientEvaluation
     if len(numbers) != len(values):
         raise RefusedError(f"evaluation: {values} must all be finite numbers.")
     gradient = None if model is None else unpack(content.array_records["arrays"], model, "gradient")
-    judged = Judged(*np.array(numbers[1:])) if len(numbers) > 1 else None
+    judged = CorrectCounts(*np.array(numbers[1:])) if len(numbers) > 1 else None
     return ClientEvaluation(numbers[0], gradient, judged)
 
 
@@ -103,7 +105,7 @@ def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
         totals[OBJECTIVE] = (sum(answer.value for answer in answers), gradient), None
     judged = [answer.judged for answer in answers if answer.judged is not None]
     if len(judged) == number:
-        totals[JUDGEMENT] = _sum(judged), jax.tree.map(lambda *leaves: np.array(leaves), *judged)
+        totals[ACCURACY] = _sum(judged), jax.tree.map(lambda *leaves: np.array(leaves), *judged)
     for column in COLUMNS:
         if column.measure in totals and column.merge is not None:
             columns[column.name] = float(column.merge(*totals[column.measure], number))

@@ -10,7 +10,7 @@ from tree_math import Vector
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Array, LocalObjective, Tree
-from fedpd.engine.costs import Costs, conversation, costs_of
+from fedpd.engine.costs import Costs, costs_of, exchanged_messages
 
 
 class Shapes(NamedTuple):
@@ -44,9 +44,10 @@ def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
     f = LocalObjective(losses, None, {}, jnp.int32(1), None, None, jnp.int32(0))
     x = Vector(start)
     agent = jax.eval_shape(lambda x: algorithm.init(f, x), x)
-    said = conversation(algorithm, lambda _: f, (), agent, jax.eval_shape(algorithm.server, x))
+    messages = exchanged_messages(algorithm, lambda _: f, (), agent, jax.eval_shape(algorithm.server, x))
     model = jax.eval_shape(lambda tree: tree, start)
-    return Shapes(model, agent, [message for message, _ in said], [broadcast for _, broadcast in said], costs_of(said))
+    sent, broadcasts = [message for message, _ in messages], [broadcast for _, broadcast in messages]
+    return Shapes(model, agent, sent, broadcasts, costs_of(messages))
 
 
 def zeros(like: Tree) -> Tree:
