@@ -28,7 +28,8 @@ which equals Algorithm 2 when S is everyone. At p = 0 the change of lambda_i is 
 at p > 0 an agent sends two models, x_i and the change of its dual. absent="naive" is the published form.
 
 A constant p > 0 leaves an error floor: a skipped round moves away from the solution. `drift` removes it
-(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`).
+(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`). `memory` mixes the
+outcomes of past rounds, and eta="auto" finds eta (`_memory.py`).
 """
 
 import warnings
@@ -38,8 +39,9 @@ from tree_math import Vector
 
 from fedpd.algorithms._automatic import automatic
 from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
+from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._rules import Q, solver
-from fedpd.base.checks import choice, positive, refuse, skip_probability
+from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.spec import TRACED
 from fedpd.core import (
     Algorithm,
@@ -58,7 +60,7 @@ from fedpd.core import (
     specified,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
-from fedpd.oracles import vr
+from fedpd.oracles import lbfgs, vr
 from fedpd.theory.conditions import max_eta
 
 NAIVE = (
@@ -87,9 +89,10 @@ class AgentOfMany(NamedTuple):
 @specified
 def fedpd(
     *,
-    eta: float,
+    eta: float | Literal["auto"],
     oracle: Oracle,
     p: float | Literal["auto"] | Skip = 0.0,
+    memory: int = 0,
     drift: Literal["paper", "corrected", "corrected-exact"] | None = None,
     start: Literal["local", "server"] = "local",
     x0_rule: Literal["paper", "matlab"] = "paper",
@@ -99,6 +102,11 @@ def fedpd(
 
     `p` is a number in [0, 1), a function of the round r, or "auto", which lets the run decide when to communicate, with
     drift="corrected-exact".
+
+    `memory` = M mixes the newest outcome of every agent with its M last ones, which saves most of the communications
+    where f is ill-conditioned. One model and 3M + 4 numbers travel up, one model and M + 2 numbers down. An agent keeps
+    2M + 2 models more. It needs full gradients, all agents in every communication, and p = 0. eta="auto" finds eta
+    during the run, with or without a memory. `fedpd.solve` uses both.
 
     `drift` says where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor.
     "corrected" moves by what is new in the dual, which leaves none. "corrected-exact" does the same with the exact mean
@@ -123,10 +131,15 @@ def fedpd(
         True
     """
     check_oracle(oracle)
-    positive("eta", eta, "Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L the smoothness of the f_i")
+    if eta != "auto":
+        positive("eta", eta, 'Give "auto", or a number: Theorem 1 asks for eta < (sqrt(5)-1)/(4L), L that of the f_i')
+    count("memory", memory, "Give M, the outcomes of past rounds to mix, e.g. 20; 0 mixes none", least=0)
     choice("start", start, ("local", "server"))
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))
+    if eta == "auto" or memory > 0:
+        _check_memory(eta, memory, oracle, p=p, drift=drift, x0_rule=x0_rule, absent=absent)
+        return with_memory(None if eta == "auto" else eta, oracle, memory, start)
     auto = isinstance(p, str) and p == "auto"
     skip = None if auto else skip_probability(p)
     skipped = _drift(auto, drift, x0_rule, absent)
@@ -179,7 +192,7 @@ def fedpd(
 def _caution(spec: Spec, L: float) -> str | None:
     """Return where Theorem 1 does not cover a run. (The paper's own eta = 4 breaks it.)"""
     eta, bound = spec["eta"], max_eta(L) if L > 0 else float("inf")
-    if eta is TRACED or eta < bound:
+    if eta is TRACED or eta == "auto" or eta < bound:
         return None
     return (
         f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}): Theorem 1 does not cover this run, "
@@ -197,6 +210,18 @@ def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
         if drift != "paper" and value != usual:
             refuse(name, value, f"goes with drift='paper' only, not with {drift!r}", f"Leave {name} out")
     return drift
+
+
+def _check_memory(eta: Any, memory: int, oracle: Oracle, **others: Any) -> None:
+    """Refuse what does not go with a memory or with eta="auto"."""
+    what, value = ("eta", eta) if eta == "auto" else ("memory", memory)
+    if oracle.batch is not None:
+        rule = f"needs full gradients, and {oracle.description} takes {oracle.batch} per step"
+        refuse(what, value, rule, "Give e.g. oracles.lbfgs()")
+    usual = {"p": 0, "drift": None, "x0_rule": "paper", "absent": "mean_of_duals"}
+    for name, given in others.items():
+        if given is not usual[name] and given != usual[name]:
+            refuse(what, value, f"does not go with {name} = {given!r}", f"Leave {name} out")
 
 
 def _of_many(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
@@ -237,6 +262,11 @@ def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
     return rule
 
 
+def _automatic_rule(L: float, agents: int, scale: Any) -> Algorithm:
+    """Return FedPD-M, which has nothing to choose; L and the factor on its step size are not used."""
+    return fedpd(eta="auto", oracle=lbfgs(), memory=20)
+
+
 CARD = Card(
     title="FedPD",
     family="primal-dual",
@@ -263,10 +293,13 @@ CARD = Card(
             Guarantee("NC, delta-non-iid, p chosen from e/delta^2", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
         ),
         Variant("FedPD-GD p=auto", _rule(p="auto"), Guarantee("NC, not proved"), only_models=False),
+        Variant("FedPD-M", _automatic_rule, Guarantee("NC, not proved"), only_models=False),
         Variant("FedPD-VR", _rule(reduced=True), Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e")),
     ),
     parameters={
         "p": 'the probability of skipping a communication: a number in [0, 1), a function of r, or `"auto"`',
+        "eta": 'η: the penalty is 1/η. 1/L is a good start, L the smoothness of the f_i; `"auto"` finds it',
+        "memory": "M: the outcomes of past rounds that are mixed with the newest; 20 is enough, 0 mixes none",
         "drift": 'where a skipped round moves: `"paper"` (the default), `"corrected"`, `"corrected-exact"`',
         "start": 'where the oracle begins: `"local"`, at x_i, or `"server"`, at the copy of the server\'s model',
         "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',

@@ -11,7 +11,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 # A parameter of this name means the same in every method, unless its card says otherwise.
 COMMON_PARAMETERS = {
-    "oracle": "the local solver: [`gd`, `sgd`, `vr`, `optax`](../reference/oracles.md)",
+    "oracle": "the local solver: [`gd`, `sgd`, `vr`, `optax`, `lbfgs`](../reference/oracles.md)",
     "eta": "η: the penalty is 1/η. 1/L is a good start, L the smoothness of the f_i",
     "step": "γ, the local step size",
     "iterations": "Q, the local steps of a round",

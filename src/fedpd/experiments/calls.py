@@ -39,7 +39,13 @@ NETWORKS: Functions = {
     "LeafCNN": networks.LeafCNN,
     "GRU": networks.GRU,
 }
-ORACLES: Functions = {"gd": oracles.gd, "sgd": oracles.sgd, "vr": oracles.vr, "optax": oracles.optax}
+ORACLES: Functions = {
+    "gd": oracles.gd,
+    "sgd": oracles.sgd,
+    "vr": oracles.vr,
+    "optax": oracles.optax,
+    "lbfgs": oracles.lbfgs,
+}
 STEPS: Functions = {
     "inverse_sqrt": schedules.inverse_sqrt,
     "program_fedpd_sgd": schedules.program_fedpd_sgd,
