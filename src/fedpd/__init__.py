@@ -17,6 +17,7 @@ from fedpd.engine.columns import Column, Measure
 from fedpd.engine.run import Ensemble, Run
 from fedpd.engine.simulate import simulate
 from fedpd.search.advise import Advice, advise
+from fedpd.search.solve import solve
 from fedpd.search.sweep import Sweep, sweep
 from fedpd.search.tune import Tuned, tune
 
@@ -47,6 +48,7 @@ __all__ = [
     "regularizers",
     "schedules",
     "simulate",
+    "solve",
     "sweep",
     "theory",
     "tune",

@@ -134,7 +134,7 @@ def with_memory(
 
     def begin(f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
         value, gradient = f.value_and_gradient(agent.x0)
-        dual = -gradient if rules.informed else 0 * gradient
+        dual = -rules.informed * gradient
         smoothness = largest_curvature(f, agent.x0, gradient) if eta is None else jnp.ones((), float)
         agent = agent._replace(
             x=dual,  # is sent

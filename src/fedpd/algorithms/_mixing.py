@@ -11,13 +11,14 @@ class Rules(NamedTuple):
     """The constants of FedPD-M. Each has a value that switches its rule off, for the ablation table.
 
     Attributes:
-        aim: The ratio of ||m|| to a sqrt(G) that eta is steered to... see `balanced`.
+        aim: eta grows where this times ||m||/(a sqrt(G)) is above 1, and shrinks where it is below.
         change: The largest factor by which eta changes in a round; 1 leaves it as it is.
         longest: The longest server step s, in units of eta; 1 takes s = eta.
         bend: The weight of what is not quadratic, in nu; 0 leaves it out.
-        uphill: The negative curvature along a mixed step, times s, from which on the step is not taken; infinite: any.
+        uphill: The negative curvature along a mixed step, times s, from which on the step is not taken; infinite takes
+            any, and minus infinity none: nothing is mixed.
         convex: The largest eta times the negative curvature of an f_i; infinite: any.
-        informed: Whether the first round sends gradients; otherwise the duals begin at 0.
+        informed: The duals of the start in units of minus the gradients; 0 begins as Algorithm 2 does.
     """
 
     aim: float = 0.3
@@ -26,7 +27,7 @@ class Rules(NamedTuple):
     bend: float = 6.0
     uphill: float = 0.1
     convex: float = 0.3
-    informed: bool = True
+    informed: float = 1.0
 
 
 def mixing_weights(A: Array, valid: Array) -> Array:

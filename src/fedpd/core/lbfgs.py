@@ -10,6 +10,7 @@ and t is shortened otherwise: phi_i never rises. Differences of phi_i are comput
 large constant does not hide them; where they are lost in rounding, the slopes at both ends tell the decrease.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -105,12 +106,10 @@ def _try(phi: Subproblem, here: _Search) -> _Search:
     lowest_point = -slope * t**2 / (2 * (rise - slope * t))  # of the parabola through what is known
     shorter = jnp.where(jnp.isfinite(lowest_point), jnp.clip(lowest_point, 0.1 * t, 0.5 * t), 0.1 * t)
 
-    def choose(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
-
-    moved = there, value, gradient, jnp.ones_like(t), _norm(gradient), _learn(phi, here, there, gradient)
-    stayed = here.x, here.value, here.gradient, shorter, here.norm, here.secants
-    return _Search(*choose(moved, stayed), trials=here.trials + 1)
+    learned = _learn(phi, here, there, gradient)
+    moved = _Search(there, value, gradient, jnp.ones_like(t), _norm(gradient), learned, here.trials)
+    chosen = jax.tree.map(partial(jnp.where, accepted), moved, here._replace(length=shorter))
+    return chosen._replace(trials=here.trials + 1)
 
 
 def _learn(phi: Subproblem, here: _Search, there: Vector, gradient: Vector) -> Secants:
