@@ -34,7 +34,7 @@ VARIANTS = {
     "without nu": Variant(Rules(bend=0.0)),
     "s = eta": Variant(Rules(longest=1.0)),
     "eta = 1/L": Variant(Rules(change=1.0)),
-    "eta by at most 10": Variant(Rules(change=10.0)),
+    "eta by at most 2": Variant(Rules(change=2.0)),
     "any curvature mixed": Variant(Rules(uphill=np.inf)),
     "any eta if not convex": Variant(Rules(convex=np.inf)),
     "duals begin at 0": Variant(Rules(informed=0.0)),
@@ -57,14 +57,27 @@ def by_label(
     return problems.from_losses(lambda x, part: loss(x, part["a"], part["b"]) + penalty(x), parts, start)
 
 
-def quadratics(condition: float, *, equal: bool = False, steep: float = 1.0) -> Problem:
-    """Return 20 quadratics in 30 dimensions with their own eigenvectors, eigenvalues from 1/condition to 1."""
+def quadratics(condition: float, *, equal: bool = False, steep: float = 1.0, least: float = 0.0) -> Problem:
+    """Return 20 quadratics in 30 dimensions with their own eigenvectors, eigenvalues from least + 1/condition to 1."""
     rng, size, agents = np.random.default_rng(0), 30, 20
     bases = [np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(agents)]
-    eigenvalues = np.logspace(-np.log10(condition), 0, size)
+    eigenvalues = least + (1 - least) * np.logspace(-np.log10(condition), 0, size)
     H = np.array([(basis * eigenvalues) @ basis.T for basis in (bases[:1] * agents if equal else bases)])
     H[0] *= steep
     return problems.quadratic(H, rng.standard_normal((agents, size)))
+
+
+def autoencoder() -> Problem:
+    """Return the reconstruction of rows of rank 3 by a linear encoder and decoder: a product, not convex."""
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((40, 3)) @ rng.standard_normal((3, 10)) + 0.1 * rng.standard_normal((40, 10))
+
+    def losses(x: Any, part: Any) -> Any:
+        there, back = x[:30].reshape(10, 3), x[30:].reshape(3, 10)
+        return jnp.sum((part["y"] @ there @ back - part["y"]) ** 2, axis=1) / 2 + 5e-3 * (x @ x)
+
+    parts = [{"y": rows[i]} for i in np.array_split(np.argsort(rows[:, 0]), 8)]
+    return problems.from_losses(losses, parts, 0.3 * rng.standard_normal(60))
 
 
 def squared(x: Any, a: Any, b: Any) -> Any:
@@ -107,6 +120,7 @@ def suite() -> dict[str, Callable[[], Problem]]:
         "condition 1e4": lambda: quadratics(1e4),
         "one 100x steeper": lambda: quadratics(10, steep=100),
         "equal, 100": lambda: quadratics(100, equal=True),
+        "each indefinite": lambda: quadratics(100, least=-0.1),
         "ridge, diabetes": lambda: by_label(squared, weak, standard(diabetes.data), progress, 10),
         "softmax, wine": lambda: by_label(softmax(3), ridge(1e-2), standard(wine.data), wine.target, 6, 39),
         "logistic, cancer": lambda: by_label(logistic, weak, cells, benign, 10),
@@ -121,6 +135,7 @@ def suite() -> dict[str, Callable[[], Problem]]:
         "non-convex tanh, cancer": lambda: by_label(
             lambda x, a, b: 1 - jnp.tanh(b * (a @ x)), ridge(1e-2), cells, benign, 10
         ),
+        "linear autoencoder": autoencoder,
         "strongly non-iid": lambda: problems.penalized_logistic(*data.strongly_noniid()),
     }
 

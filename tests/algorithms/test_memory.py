@@ -8,7 +8,7 @@ import pytest
 
 from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, simulate
 from fedpd.algorithms._memory import with_memory
-from fedpd.algorithms._mixing import Rules, balanced, curvature_along, mixing_weights, server_step
+from fedpd.algorithms._mixing import Rules, affordable, balanced, curvature_along, mixing_weights, server_step
 from fedpd.base.precision import scope
 
 AUTO = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
@@ -53,24 +53,31 @@ def test_weights_by_hand() -> None:
         np.testing.assert_allclose(nothing, [0.5, 0.5, 0])
 
 
-def test_server_step_by_hand() -> None:
+@pytest.mark.parametrize(
+    ("before", "between", "after", "step"),
+    [
+        (4, 2, 1, 2),  # m^ = 2, m = 1: the step 1*2 changed it by 1
+        (1, 0, 0, 1),  # m = 0: just right
+        (1, -9, 81, 0.5),  # a change of 10 asks for 0.1; at least eta
+        (1, 2, 4, 2),  # m grew along m^: twice the last one
+        (1, 1 - 1e-12, 1, 500),  # hardly any change: at most 1e3 eta
+    ],
+)
+def test_server_step_by_hand(before: float, between: float, after: float, step: float) -> None:
     with scope(True):
-        number = lambda x: jnp.asarray(x, float)  # noqa: E731
-        step = lambda *three: float(server_step(number(1), number(0.5), *map(number, three), 1e3))  # noqa: E731
-        assert step(4, 2, 1) == 2  # m^ = 2, m = 1: the step 1*2 changed it by 1
-        assert step(1, 0, 0) == 1  # m = 0: just right
-        assert step(1, -9, 81) == 0.5  # a change of 10 asks for 0.1; at least eta
-        assert step(1, 2, 4) == 2  # m grew along m^: twice the last one
-        assert step(1, 1 - 1e-12, 1) == 500  # hardly any change: at most 1e3 eta
+        one, eta, *products = (jnp.asarray(x, float) for x in (1, 0.5, before, between, after))
+        assert float(server_step(one, eta, products[0], products[1], products[2], 1e3)) == step
 
 
 def test_eta_by_hand() -> None:
     with scope(True):
-        number = lambda x: jnp.asarray(x, float)  # noqa: E731
-        rules = Rules(aim=0.25)
-        assert float(balanced(number(3), number(4), number(1), rules)) == pytest.approx(3 * np.sqrt(0.5))
-        assert float(balanced(number(3), number(4), number(0), rules)) == 6
-        assert float(balanced(number(3), number(0), number(1), rules)) == 1.5
+        zero, one, three, four = (jnp.asarray(x, float) for x in (0, 1, 3, 4))
+        rules = Rules(aim=0.25, change=2.0)
+        assert float(balanced(three, four, one, one, rules)) == pytest.approx(3 * np.sqrt(0.5))
+        assert float(balanced(three, four, zero, one, rules)) == 6
+        assert float(balanced(three, zero, one, one, rules)) == 1.5
+        late = jnp.asarray(1e6, float)  # changes are summable
+        assert float(balanced(three, four, zero, late, rules)) == pytest.approx(3 * (1 + 100 / (1 + 1e6) ** 1.1))
 
 
 def test_curvature_by_hand() -> None:
@@ -80,6 +87,13 @@ def test_curvature_by_hand() -> None:
         change = jnp.array([0.5, -0.5])  # moves by 1.5
         assert float(curvature_along(change, turned, jnp.asarray(1.5**2))) == -2
         assert float(curvature_along(change, 0 * turned, jnp.asarray(1.0))) == 0
+
+
+def test_steps_beyond_algorithm_2_are_summable() -> None:
+    with scope(True):
+        beyond, unit = jnp.asarray([4.0, 6.0]), jnp.asarray(0.5)
+        assert affordable(beyond, unit, jnp.int32(0), 10.0).tolist() == [True, False]
+        assert affordable(beyond, unit, jnp.int32(1), 10.0).tolist() == [False, False]  # 5/2^1.1
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -154,12 +168,13 @@ def test_a_memory_with_gradient_descent_saves_communications() -> None:
 
 
 def test_single_precision() -> None:
-    problem = problems.penalized_logistic(*(part.astype(np.float32) for part in data.strongly_noniid(10, 50, 5)))
+    features, labels = data.strongly_noniid(10, 50, 5)
+    problem = problems.penalized_logistic(features.astype(np.float32), labels.astype(np.float32))
     assert not problem.double
     algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=10)
     history = simulate(algorithm, problem, rounds=40, progress=False).history
     assert history["stationarity"][8] < 1e-10 < history["stationarity"][0]
-    assert history["stationarity"][8:].max() < 1e-10  # rounding does not drive it away
+    assert history["stationarity"][8:].max() < 1e-10  # rounding does not drive eta away
 
 
 def test_agents_that_agree_and_a_start_that_is_the_answer() -> None:
@@ -188,8 +203,9 @@ def test_agents_that_agree_and_a_start_that_is_the_answer() -> None:
     ],
 )
 def test_what_does_not_go_with_a_memory(more: dict[str, Any], words: str) -> None:
+    usual: dict[str, Any] = {"eta": "auto", "oracle": oracles.lbfgs(), "memory": 5}
     with pytest.raises(FedpdError, match=words):
-        algorithms.fedpd(**({"eta": "auto", "oracle": oracles.lbfgs(), "memory": 5} | more))
+        algorithms.fedpd(**usual | more)
 
 
 def test_all_agents_must_be_present() -> None:

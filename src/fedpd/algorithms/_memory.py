@@ -10,7 +10,7 @@ differences). eta = 1/mean L_i. X_0 = x^0 is the first row of the memory. Then, 
     server  v = x^ + s m^                                               down: v, the weights c, eta
     agent   x_i = sum_k c_k X_k,   lambda_i = sum_k c_k Lambda_k        over its own last M + 1 rows
             w   = Oracle_i(L_i(., v, lambda_i)), started at x_i
-            append X = w, Lambda = lambda_i + (w - v)/eta, f_i(w)       up: w, and 3(M + 1) + 1 numbers
+            append X = w, Lambda = lambda_i + (w - v)/eta, f_i(w)       up: w, and 4(M + 1) + 2 numbers
     server  xbar = mean w,   m = m^ + (xbar - v)/eta                    append xbar and m
             c    = argmin c'Ac with sum c = 1,   A = a^2 G + K + diag(nu)
             x^   = sum_k c_k xbar_k,   m^ = sum_k c_k m_k
@@ -26,16 +26,18 @@ so that the mixed point nearly satisfies the optimality conditions, all x_i equa
     s     a Barzilai-Borwein length, at least eta           `server_step`
     eta   times sqrt(0.3 ||m||/(a sqrt(G_new,new)))         `balanced`; at most 0.3/c if an f_i has curvature -c < 0
     guard the newest row alone is taken where the mixed step goes along negative curvature   `curvature_along`
+    and   with s = eta where a step would go further beyond Algorithm 2 than is summable     `affordable`
+          or where m is not above rounding
 
-Everything that agents send is summed, and nothing else is needed of it: G from <w - v, X_l - v>, the curvature from
-<w - X_l, Lambda_new - Lambda_l>. The largest negative curvature over agents is no sum; the eighth root of the mean of
-eighth powers is, and is at least N^(-1/8) of it. An agent keeps 2(M + 1) models and the oracle's memory; the server
-2(M + 1). Without a memory (M = 0) nothing is mixed: the same steps s and eta remain.
+Everything that agents send is summed, and nothing else is needed of it: G from <w - v, X_l - v>, the curvature along a
+step from <w - X_l, Lambda_new - Lambda_l>, its length from ||Lambda_new - Lambda_l||^2. The largest negative curvature
+over agents is no sum; the eighth root of the mean of eighth powers is, and is at least N^(-1/8) of it. An agent keeps
+2(M + 1) models and the oracle's memory; the server 2(M + 1). With M = 0 nothing is mixed, and s and eta remain.
 
-What is proved. With M = 0, fixed eta, s = eta and duals that begin at 0 it is Algorithm 2. On quadratic f_i with exact
-solves and a memory of all rows, c minimises a norm of the optimality conditions over the affine hull of all outcomes,
-as GMRES does over a Krylov space. Convergence of the whole is not proved: eta, s and the norm change with the rounds.
-docs/theory/memory.md has more, and the ablation table by which these rules were chosen.
+What is proved (docs/theory/memory.md). With M = 0, fixed eta, s = eta and duals that begin at 0 it is Algorithm 2. For
+convex f_i and exact solves it converges to a minimiser: `affordable` makes it a summable perturbation of ADMM, whose
+eta changes summably. On quadratics with exact solves, fixed eta, s = eta and all rows it has the residual of GMRES. For
+inexact solves and for non-convex f_i nothing is proved.
 """
 
 from functools import partial
@@ -47,7 +49,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
-from fedpd.algorithms._mixing import Rules, balanced, curvature_along, mixing_weights, server_step
+from fedpd.algorithms._mixing import Rules, affordable, balanced, curvature_along, mixing_weights, server_step
 from fedpd.core import (
     Algorithm,
     Array,
@@ -83,8 +85,10 @@ class Numbers(NamedTuple):
 
     near: Array  # (M + 1,) <w - v, X_l - v>
     turned: Array  # (M + 1,) <w - X_l, Lambda_new - Lambda_l>
+    pulled: Array  # (M + 1,) ||Lambda_new - Lambda_l||^2
     bent: Array  # (M + 1,) nu_l
     curvature: Array  # L_i in the first round; later the eighth power of eta times the negative curvature
+    size: Array  # ||Lambda_new||^2
 
 
 class Broadcast(NamedTuple):
@@ -93,18 +97,27 @@ class Broadcast(NamedTuple):
     eta: Array
 
 
-class Server(NamedTuple):
-    x0: Vector  # v
-    dual: Vector  # m^
-    xs: Vector  # xbar_k, in the same places as the agents' rows
+class Rows(NamedTuple):
+    """The server's memory: row k is in place k mod (M + 1), as at the agents."""
+
+    xs: Vector  # xbar_k
     duals: Vector  # m_k
     consensus: Array  # (M + 1, M + 1) G
     turned: Array  # (M + 1, M + 1) mean_i <X_k - X_l, Lambda_k - Lambda_l>
-    rows: Array  # how many there have been
+    pulled: Array  # (M + 1, M + 1) mean_i ||Lambda_k - Lambda_l||^2
+
+
+class Server(NamedTuple):
+    x0: Vector  # v
+    dual: Vector  # m^
+    rows: Rows
+    number: Array  # of rows so far
     eta: Array
     first: Array  # the eta of the start
     step: Array  # s
     lowest: Array  # the negative curvature of the f_i so far, forgotten by a tenth per round; >= 0
+    unit: Array  # eta^(1/2) ||m|| of the start, or of the first solve if that is larger
+    beyond: Array  # how many steps went beyond Algorithm 2
 
 
 def with_memory(
@@ -125,12 +138,14 @@ def with_memory(
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         row, zero = jnp.zeros(size), jnp.zeros((), float)
-        stack, numbers = empty_stack(x, size), Numbers(row, row, row, zero)
+        stack, numbers = empty_stack(x, size), Numbers(row, row, row, row, zero, zero)
         return Agent(x, x, 0 * x, stack, stack, row, zero, numbers, oracle.init(f, x))
 
     def server(x: Vector) -> Server:
-        stack, square, zero = empty_stack(x, size), jnp.zeros((size, size)), jnp.zeros((), float)
-        return Server(x, 0 * x, stack, stack, square, square, jnp.int32(0), zero, zero, zero, zero)
+        stack, square = empty_stack(x, size), jnp.zeros((size, size))
+        zero, none = jnp.zeros((), float), jnp.int32(0)
+        rows = Rows(stack, stack, square, square, square)
+        return Server(x, 0 * x, rows, none, zero, zero, zero, zero, zero, none)
 
     def begin(f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
         value, gradient = f.value_and_gradient(agent.x0)
@@ -172,7 +187,7 @@ def with_memory(
 
     def aggregate(server: Server, mean: tuple[Vector, Numbers], share: Any) -> tuple[Server, Broadcast]:
         first, later = partial(first_server_step, eta=eta), partial(later_server_step, rules=rules)
-        return lax.cond(server.rows == 0, first, later, server, *mean)
+        return lax.cond(server.number == 0, first, later, server, *mean)
 
     def receive(agent: Agent, broadcast: Broadcast) -> Agent:
         x0, weights, eta = broadcast
@@ -221,62 +236,100 @@ def compare_rows(agent: Agent, value: Array, bend: float) -> Numbers:
     apart = _minus(xs, w)  # X_l - w
     v = agent.x0
     near = dots(_minus(xs, v), w - v)
-    turned = dots(apart, _minus(duals, dual))
+    turning = _minus(duals, dual)
+    turned, pulled = dots(apart, turning), dots(turning, turning)
     excess = jnp.abs(agent.values - value + dots(apart, _plus(duals, dual)) / 2)
     info = jnp.finfo(excess.dtype)
     excess = jnp.maximum(excess - 100 * info.eps * (jnp.abs(agent.values) + jnp.abs(value)), 0)
     distance = jnp.maximum(dots(apart, apart), info.tiny)
-    return Numbers(near, turned, jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0), value)
+    bent = jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0)
+    return Numbers(near, turned, pulled, bent, jnp.zeros_like(value), (dual @ dual).astype(float))
 
 
 def first_server_step(server: Server, dual: Vector, numbers: Numbers, eta: float | None) -> tuple[Server, Broadcast]:
     """Return the server that has the mean dual at the start, and eta."""
     chosen = 1 / numbers.curvature if eta is None else jnp.asarray(eta, float)
-    slot = jnp.int32(0)
+    rows = server.rows._replace(
+        xs=put(server.rows.xs, jnp.int32(0), server.x0), duals=put(server.rows.duals, jnp.int32(0), dual)
+    )
     server = server._replace(
         x0=server.x0 + _as(chosen, dual) * dual,
         dual=dual,
-        xs=put(server.xs, slot, server.x0),
-        duals=put(server.duals, slot, dual),
-        rows=jnp.int32(1),
+        rows=rows,
+        number=jnp.int32(1),
         eta=chosen,
         first=chosen,
         step=chosen,
+        unit=jnp.sqrt(chosen) * _norm(dual).astype(float),
     )
-    weights = jnp.zeros(len(server.consensus)).at[0].set(1)
+    weights = jnp.zeros(len(rows.consensus)).at[0].set(1)
     return server, Broadcast(server.x0, weights, chosen)
 
 
 def later_server_step(server: Server, xbar: Vector, numbers: Numbers, rules: Rules) -> tuple[Server, Broadcast]:
     """Return the server that has appended a row, mixed all rows, and chosen s and eta of the next round."""
-    size, v, eta, s = len(server.consensus), server.x0, server.eta, server.step
-    slot = server.rows % size
-    newest, valid = jnp.arange(size) == slot, jnp.arange(size) <= server.rows
+    v, eta, s, k = server.x0, server.eta, server.step, server.number
+    place = jnp.arange(len(server.rows.consensus))
+    slot = k % len(place)
     dual = server.dual + (xbar - v) / _as(eta, v)
-    xs, duals = put(server.xs, slot, xbar), put(server.duals, slot, dual)
-    consensus = _symmetric(server.consensus, slot, numbers.near - dots(_minus(xs, v), xbar - v))
-    turned = _symmetric(server.turned, slot, numbers.turned)
-
+    rows = append(server.rows, slot, v, xbar, dual, numbers)
     weight = eta**-0.5 * s**-1.5  # a^2
-    A = weight * consensus + gram(duals) + jnp.diag(numbers.bent)
-    mixed = mixing_weights(A, valid)
-    change = jnp.where(valid, mixed - newest, 0)
-    moved = mix(xs, change)
-    length = change @ consensus @ change + (moved @ moved).astype(float)
-    refused = ~jnp.all(jnp.isfinite(mixed)) | (s * curvature_along(change, turned, length) < -rules.uphill)
-    c = jnp.where(refused, newest.astype(mixed.dtype), mixed)
+    c, apart, pull = mixed_step(rows, place == slot, place <= k, weight, numbers.bent, s, rules)
 
     before, between, after = (jnp.asarray(a @ b, float) for a, b in _pairs(server.dual, dual))
+    unit = jnp.where(k == 1, jnp.maximum(server.unit, jnp.sqrt(eta * after)), server.unit)
     lowest = jnp.maximum(numbers.curvature ** (1 / 8) / eta, 0.9 * server.lowest)
-    eta = balanced(eta, after, weight * consensus[slot, slot], rules)
+    precise = after > (100 * jnp.finfo(after.dtype).eps) ** 2 * numbers.size  # else it is rounding
+    eta = jnp.where(precise, balanced(eta, after, weight * rows.consensus[slot, slot], k, rules), eta)
     eta = jnp.minimum(eta, rules.convex / jnp.maximum(lowest, jnp.finfo(eta.dtype).tiny))
     eta = jnp.clip(eta, server.first / RANGE, server.first * RANGE)
     s = server_step(s, eta, before, between, after, rules.longest)
 
-    best = mix(duals, c)
-    x0 = mix(xs, c) + _as(s, best) * best
-    server = Server(x0, best, xs, duals, consensus, turned, server.rows + 1, eta, server.first, s, lowest)
+    size = _norm(mix(rows.duals, c)).astype(float)
+    beyond = jnp.sqrt(apart / eta + eta * pull) + jnp.sqrt(2 / eta) * (s - eta) * size
+    within = precise & affordable(beyond, unit, server.beyond, rules.budget)
+    c, s = jnp.where(within, c, place == slot), jnp.where(within, s, eta)
+    mixed = mix(rows.duals, c)
+    x0 = mix(rows.xs, c) + _as(s, mixed) * mixed
+    server = Server(x0, mixed, rows, k + 1, eta, server.first, s, lowest, unit, server.beyond + within)
     return server, Broadcast(x0, c, eta)
+
+
+def append(rows: Rows, slot: Array, v: Vector, xbar: Vector, dual: Vector, numbers: Numbers) -> Rows:
+    """Return the rows with the newest in its place."""
+    xs = put(rows.xs, slot, xbar)
+    return Rows(
+        xs,
+        put(rows.duals, slot, dual),
+        _symmetric(rows.consensus, slot, numbers.near - dots(_minus(xs, v), xbar - v)),
+        _symmetric(rows.turned, slot, numbers.turned),
+        _symmetric(rows.pulled, slot, numbers.pulled),
+    )
+
+
+def mixed_step(
+    rows: Rows, newest: Array, valid: Array, weight: Array, bent: Array, s: Array, rules: Rules
+) -> tuple[Array, Array, Array]:
+    """Return the weights c, and how far the mixed row is from the newest: mean_i ||dX_i||^2 and mean_i ||dlambda_i||^2.
+
+    Args:
+        rows: The rows.
+        newest: (M + 1,) where the newest is.
+        valid: (M + 1,) where there is a row.
+        weight: a^2.
+        bent: (M + 1,) nu.
+        s: The server's step.
+        rules: The constants.
+    """
+    mixed = mixing_weights(weight * rows.consensus + gram(rows.duals) + jnp.diag(bent), valid)
+    change = jnp.where(valid, mixed - newest, 0)
+    moved = mix(rows.xs, change)
+    apart = change @ rows.consensus @ change + (moved @ moved).astype(float)
+    pull = -change @ rows.pulled @ change / 2
+    uphill = s * curvature_along(change, rows.turned, apart) < -rules.uphill
+    alone = uphill | ~jnp.all(jnp.isfinite(mixed))
+    apart, pull = (jnp.where(alone, 0, jnp.maximum(square, 0)) for square in (apart, pull))
+    return jnp.where(alone, newest, mixed), apart, pull
 
 
 def _symmetric(matrix: Array, slot: Array, row: Array) -> Array:

@@ -12,21 +12,24 @@ class Rules(NamedTuple):
 
     Attributes:
         aim: eta grows where this times ||m||/(a sqrt(G)) is above 1, and shrinks where it is below.
-        change: The largest factor by which eta changes in a round; 1 leaves it as it is.
+        change: The largest factor by which eta changes in a round; 1 leaves it as it is. In round k it is at most
+            1 + 100/(1 + k)^1.1 as well, so that changes are summable.
         longest: The longest server step s, in units of eta; 1 takes s = eta.
         bend: The weight of what is not quadratic, in nu; 0 leaves it out.
         uphill: The negative curvature along a mixed step, times s, from which on the step is not taken; infinite takes
             any, and minus infinity none: nothing is mixed.
         convex: The largest eta times the negative curvature of an f_i; infinite: any.
+        budget: What all steps beyond Algorithm 2 may sum up to; infinite: anything. `affordable` has its unit.
         informed: The duals of the start in units of minus the gradients; 0 begins as Algorithm 2 does.
     """
 
     aim: float = 0.3
-    change: float = 2.0
+    change: float = 10.0
     longest: float = 1e3
     bend: float = 6.0
     uphill: float = 0.1
     convex: float = 0.3
+    budget: float = 1e6
     informed: float = 1.0
 
 
@@ -79,14 +82,28 @@ def server_step(step: Array, eta: Array, before: Array, between: Array, after: A
     return jnp.clip(length, eta, longest * eta)
 
 
-def balanced(eta: Array, dual: Array, consensus: Array, rules: Rules) -> Array:
+def affordable(beyond: Array, unit: Array, steps: Array, budget: float) -> Array:
+    """Return whether a step may go so far beyond Algorithm 2's: at most `budget` units, ever fewer as steps are taken.
+
+    Args:
+        beyond: How far, in the norm (||x||^2/eta + eta ||lambda||^2)^(1/2).
+        unit: eta^(1/2) ||m|| at the start.
+        steps: How many such steps were taken.
+        budget: The constant.
+    """
+    return beyond <= budget * unit / (1 + steps.astype(beyond.dtype)) ** 1.1
+
+
+def balanced(eta: Array, dual: Array, consensus: Array, rows: Array, rules: Rules) -> Array:
     """Return eta times sqrt(aim ||m||/(a sqrt(G))), by at most a factor `change`: a larger eta lets agents differ more.
 
     Args:
         eta: The last eta.
         dual: ||m||^2 of the newest row.
         consensus: a^2 G of the newest row.
+        rows: k, how many rows there have been.
         rules: The constants.
     """
     ratio = jnp.sqrt(dual / jnp.maximum(consensus, jnp.finfo(dual.dtype).tiny))
-    return eta * jnp.clip(jnp.sqrt(rules.aim * ratio), 1 / rules.change, rules.change)
+    most = jnp.minimum(rules.change, 1 + 100 / (1.0 + rows) ** 1.1)
+    return eta * jnp.clip(jnp.sqrt(rules.aim * ratio), 1 / most, most)

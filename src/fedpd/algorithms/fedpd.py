@@ -104,7 +104,7 @@ def fedpd(
     drift="corrected-exact".
 
     `memory` = M mixes the newest outcome of every agent with its M last ones, which saves most of the communications
-    where f is ill-conditioned. One model and 3M + 4 numbers travel up, one model and M + 2 numbers down. An agent keeps
+    where f is ill-conditioned. One model and 4M + 6 numbers travel up, one model and M + 2 numbers down. An agent keeps
     2M + 2 models more. It needs full gradients, all agents in every communication, and p = 0. eta="auto" finds eta
     during the run, with or without a memory. `fedpd.solve` uses both.
 
@@ -293,7 +293,7 @@ CARD = Card(
             Guarantee("NC, delta-non-iid, p chosen from e/delta^2", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
         ),
         Variant("FedPD-GD p=auto", _rule(p="auto"), Guarantee("NC, not proved"), only_models=False),
-        Variant("FedPD-M", _automatic_rule, Guarantee("NC, not proved"), only_models=False),
+        Variant("FedPD-M", _automatic_rule, Guarantee("C, exact local solves; no rate"), only_models=False),
         Variant("FedPD-VR", _rule(reduced=True), Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e")),
     ),
     parameters={
