@@ -60,7 +60,7 @@ from fedpd.core import (
     specified,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
-from fedpd.oracles import lbfgs, vr
+from fedpd.oracles import vr
 from fedpd.theory.conditions import max_eta
 
 NAIVE = (
@@ -262,11 +262,6 @@ def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
     return rule
 
 
-def _automatic_rule(L: float, agents: int, scale: Any) -> Algorithm:
-    """Return FedPD-M, which has nothing to choose; L and the factor on its step size are not used."""
-    return fedpd(eta="auto", oracle=lbfgs(), memory=20)
-
-
 CARD = Card(
     title="FedPD",
     family="primal-dual",
@@ -293,7 +288,6 @@ CARD = Card(
             Guarantee("NC, delta-non-iid, p chosen from e/delta^2", "(1-p)/e", "log(1/e)/e", "M log(1/e)/e"),
         ),
         Variant("FedPD-GD p=auto", _rule(p="auto"), Guarantee("NC, not proved"), only_models=False),
-        Variant("FedPD-M", _automatic_rule, Guarantee("C, exact local solves; no rate"), only_models=False),
         Variant("FedPD-VR", _rule(reduced=True), Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e")),
     ),
     parameters={
