@@ -212,3 +212,10 @@ def test_all_agents_must_be_present() -> None:
     algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=5)
     with pytest.raises(FedpdError, match="needs all agents in every communication"):
         simulate(algorithm, problems.opposing_quadratics(), rounds=3, participation=0.5)
+
+
+def test_an_agent_that_lost_its_rows_is_refused() -> None:
+    """It could go on with another dual, but then the server's mean dual would be wrong for good."""
+    assert AUTO.away.rebuild is not None
+    with pytest.raises(FedpdError, match="this agent has lost its own"):
+        AUTO.away.rebuild(None, None)  # type: ignore[arg-type]

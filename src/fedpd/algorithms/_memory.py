@@ -50,6 +50,7 @@ from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
 from fedpd.algorithms._mixing import Rules, affordable, balanced, curvature_along, mixing_weights, server_step
+from fedpd.base.checks import refuse
 from fedpd.core import (
     Algorithm,
     Array,
@@ -193,13 +194,17 @@ def with_memory(
         x0, weights, eta = broadcast
         return agent._replace(x=mix(agent.xs, weights), x0=x0, dual=mix(agent.duals, weights), eta=eta)
 
+    def rebuild(f: LocalObjective, agent: Any) -> Agent:
+        rule = "mixes each agent's past outcomes, and this agent has lost its own"
+        refuse("memory", memory, rule, "Start the run again, from x^0 or from its last model")
+
     return Algorithm(
         "fedpd",
         init=init,
         server=server,
         exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x0,
-        away=Away(everyone=True),
+        away=Away(everyone=True, rebuild=rebuild),
     )
 
 
