@@ -20,7 +20,7 @@ from fedpd.core import Algorithm, Problem
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
 
-MEMORY = 20  # outcomes, and secant pairs; more than 20 save few communications
+MEMORY = 20  # outcomes, and secant pairs. On 17 problems 10 took up to 1.4 times as many communications
 ROOM = 2**31  # bytes for the memory of all agents
 
 
