@@ -17,7 +17,7 @@ from tree_math import Vector
 
 from fedpd import FedpdError, Oracle, algorithms, oracles, problems, simulate
 from fedpd.base.precision import scope
-from fedpd.core import LocalObjective, augmented_lagrangian
+from fedpd.core import LocalObjective, Subproblem, augmented_lagrangian
 from fedpd.core.sampling import Draw
 
 
@@ -134,6 +134,60 @@ def test_vr_carries_its_estimate_through_a_run() -> None:
         x0 = np.full(2, np.mean(x + eta * dual))
     np.testing.assert_allclose(run.agents.x.tree.ravel(), x, rtol=1e-13)
     np.testing.assert_allclose(run.agents.memory.g.tree.ravel(), g, rtol=1e-13)
+
+
+def test_lbfgs_by_hand() -> None:
+    # From 1 by -grad/curvature = -3.5/2: at -0.75 L_0 is the same, so the parabola halves the step; grad L_0(0.125) = 0
+    oracle = oracles.lbfgs(tolerance=1e-3, iterations=9, pairs=2)
+    first = solve(oracle)
+    assert (first.x, first.updates, first.samples) == (0.125, 2, 6)
+    assert first.memory.steps.tree[:, 0].tolist() == [-0.875, 0]
+    assert first.memory.changes.tree[:, 0].tolist() == [-1.75, 0]  # of grad f_0 = 2x + 1
+    assert first.memory.products[:, 0].tolist() == [0.875**2, 0.875 * 1.75, 1.75**2]
+    assert float(first.memory.value) == first.x**2 + first.x + 1  # f_0
+    # The pair tells the curvature, so that the next solve takes a single step.
+    second = solve(oracle, -2.0, r=1, memory=first.memory)
+    assert (second.x, second.updates) == (0.125, 1)
+
+
+def test_lbfgs_stops_at_its_tolerance_and_at_its_limit() -> None:
+    assert solve(oracles.lbfgs(tolerance=2.0, iterations=9))[:1] == (1.0,)
+    assert solve(oracles.lbfgs(tolerance=1e-3, iterations=1))[:1] == (1.0,)  # one trial, which does not lower L_0
+    assert solve(oracles.lbfgs(tolerance=1e-3, iterations=9), 0.125).updates == 0  # where the gradient is 0
+
+
+def test_lbfgs_never_raises_what_it_minimises() -> None:
+    """On a function that is not convex, from many starts; it reports the negative curvature that it met."""
+    with scope(True):
+        wavy = problems.from_losses(
+            lambda x, one: jnp.cos(3 * one * x).sum(1) + (x @ x) / 9, [np.ones((1, 2))], np.ones(2)
+        )
+        f = LocalObjective(wavy.losses, None, jnp.ones((1, 2)), jnp.int32(1), None, None, jnp.int32(0))
+        phi = Subproblem(f, Vector(jnp.array([0.3, -0.2])), 0.1)
+        oracle, key = oracles.lbfgs(1e-6, 60, 5), jax.random.key(0)
+
+        def ends(x: Any) -> tuple[Any, ...]:
+            x = Vector(x)
+            end, memory, _ = oracle.solve(phi, x, oracle.init(f, x), jnp.int32(0), key)
+            height = [f.value(at) + phi.linear @ at + 0.05 * (at @ at) for at in (x, end)]
+            slopes = [jnp.sqrt(phi.gradient(at) @ phi.gradient(at)) for at in (x, end)]
+            return *height, *slopes, memory.lowest
+
+        starts = jax.random.normal(key, (50, 2)) * 3
+        before, after, steep, flat, lowest = map(np.asarray, jax.jit(jax.vmap(ends))(starts))
+    assert (after <= before).all()
+    assert (flat <= 1e-6 * steep).all()
+    assert (lowest >= -9 + 2 / 9 - 1e-6).all()  # the least eigenvalue of the Hessian
+    assert (lowest < 0).any()
+
+
+def test_lbfgs_serves_other_methods_and_gradient_descent_agrees() -> None:
+    """Solved to the end, FedPD is the same with either oracle."""
+    exact = [oracles.lbfgs(1e-12, 50), oracles.gd(step=0.2, iterations=400)]
+    ours, theirs = (simulate(algorithms.fedpd(eta=0.5, oracle=oracle), PROBLEM, rounds=5) for oracle in exact)
+    np.testing.assert_allclose(ours.history["stationarity"], theirs.history["stationarity"], rtol=1e-8, atol=1e-24)
+    prox = algorithms.fedprox(oracle=oracles.lbfgs(), rho=1.0)
+    assert simulate(prox, PROBLEM, rounds=3).history["stationarity"][-1] < 1
 
 
 def test_optax_sgd_is_gd_and_sgd() -> None:

@@ -43,6 +43,7 @@ _HOMES = {
     "regularizers": "fedpd.regularizers",
     "schedules": "fedpd.schedules",
     "simulate": "fedpd.engine.simulate",
+    "solve": "fedpd.search.solve",
     "sweep": "fedpd.search.sweep",
     "theory": "fedpd.theory",
     "tune": "fedpd.search.tune",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.experiments.loading import load_model as load_model
     from fedpd.search.advise import Advice as Advice
     from fedpd.search.advise import advise as advise
+    from fedpd.search.solve import solve as solve
     from fedpd.search.sweep import Sweep as Sweep
     from fedpd.search.sweep import sweep as sweep
     from fedpd.search.tune import Tuned as Tuned

@@ -4,6 +4,7 @@
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
     vr     Oracle II              minimises a linearised phi_i exactly, with a recursive gradient estimate g_i
     optax  any optax optimiser on stochastic or full gradients of phi_i
+    lbfgs  L-BFGS on full gradients, with secant pairs kept over rounds; its tolerance is relative
 
 phi_i is a `Subproblem`. Each oracle does Q = `iterations` steps. With `tolerance` = eps_1 it stops earlier, at the
 first checked point with ||grad phi_i||^2 <= eps_1. For this check, stochastic oracles compute grad phi_i every `check`
@@ -23,6 +24,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import choice, count, positive, positive_or_schedule, refuse
 from fedpd.core import Array, Key, LocalObjective, Oracle, Spec, Subproblem, Tree, Work, specified
+from fedpd.core.lbfgs import Secants, minimise, no_secants
 from fedpd.core.sampling import Draw, uniform
 
 STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"
@@ -109,6 +111,30 @@ def sgd(
         return x, None, work
 
     return Oracle("sgd", lambda f, x: None, solve, batch)
+
+
+@specified
+def lbfgs(tolerance: float = 3e-3, iterations: int = 100, pairs: int = 20) -> Oracle:
+    """Return L-BFGS on full gradients of phi_i, which never raises phi_i. Secant pairs are kept from round to round.
+
+    Args:
+        tolerance: The factor by which a solve reduces ||grad phi_i||; rounding ends it as well.
+        iterations: Q, the most gradients of a solve after its first one.
+        pairs: The secant pairs that an agent keeps; each takes the room of two models.
+
+    Examples:
+        >>> lbfgs(tolerance=1e-2, iterations=50).description
+        'lbfgs(tolerance=0.01, iterations=50)'
+    """
+    positive("tolerance", tolerance, "Give the factor by which a solve reduces ||grad phi_i||, e.g. 3e-3")
+    count("iterations", iterations, ITERATIONS)
+    count("pairs", pairs, "Give the secant pairs that are kept, e.g. 20")
+
+    def solve(phi: Subproblem, x: Vector, known: Secants, r: Array, key: Key) -> tuple[Vector, Secants, Work]:
+        x, known, trials = minimise(phi, x, known, tolerance, phi.f.steps(iterations))
+        return x, known, Work(trials, (trials + 1) * phi.f.size)
+
+    return Oracle("lbfgs", lambda f, x: no_secants(x, pairs), solve)
 
 
 class Estimate(NamedTuple):

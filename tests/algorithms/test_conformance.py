@@ -52,6 +52,11 @@ ROWS = {
         "fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4, "drift": "corrected-exact"}, {"absent": "naive"}, 2, 2
     ),
     "fedpd-auto": row("fedpd", {"eta": 0.5, "oracle": GD, "p": "auto"}, {"drift": "paper"}, 2, 2, steady=False),
+    "fedpd-lbfgs": row("fedpd", {"eta": 0.5, "oracle": oracles.lbfgs(1e-2, 9, 3)}, {"oracle": "lbfgs"}),
+    "fedpd-memory": row(
+        "fedpd", {"eta": "auto", "oracle": oracles.lbfgs(1e-2, 9, 3), "memory": 2}, {"memory": -1}, steady=False
+    ),
+    "fedpd-memory-gd": row("fedpd", {"eta": 0.5, "oracle": GD, "memory": 2}, {"p": 0.5}, steady=False),
     "fedavg": row("fedavg", {"oracle": GD}, {"oracle": None}),
     "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),
     "local_gd": row("local_gd", {"step": 0.2, "iterations": 3}, {"step": -1}),

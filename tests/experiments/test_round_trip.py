@@ -52,6 +52,7 @@ ORACLES: dict[str, st.SearchStrategy[Any]] = {
     "optax": st.builds(
         oracles.optax, optimizer=optimizers, batch=optional(counts), keep_state=st.booleans(), label=st.text(), **stop
     ),
+    "lbfgs": st.builds(oracles.lbfgs, tolerance=positive, iterations=counts, pairs=counts),
 }
 PARTS = {
     "oracle": st.one_of(*ORACLES.values()),

@@ -28,7 +28,8 @@ This equals Algorithm 2 when all agents are present. At p = 0 the change of lamb
 x_i alone. At p > 0 an agent sends two models: x_i and the change of its dual. absent="naive" is the published form.
 
 A constant p > 0 leaves an error floor, because a skipped round moves away from the solution. `drift` removes the floor
-(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`).
+(`_corrected.py`), and p="auto" decides during the run when to communicate (`_automatic.py`). `memory` mixes the
+outcomes of past rounds, and eta="auto" finds eta (`_memory.py`).
 """
 
 import warnings
@@ -38,8 +39,9 @@ from tree_math import Vector
 
 from fedpd.algorithms._automatic import automatic
 from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
+from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._rules import Q, solver
-from fedpd.base.checks import choice, positive, refuse, skip_probability
+from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.spec import TRACED
 from fedpd.core import (
     Algorithm,
@@ -87,9 +89,10 @@ class PartialAgent(NamedTuple):
 @specified
 def fedpd(
     *,
-    eta: float,
+    eta: float | Literal["auto"],
     oracle: Oracle,
     p: float | Literal["auto"] | Skip = 0.0,
+    memory: int = 0,
     drift: Literal["paper", "corrected", "corrected-exact"] | None = None,
     start: Literal["local", "server"] = "local",
     x0_rule: Literal["paper", "matlab"] = "paper",
@@ -98,10 +101,14 @@ def fedpd(
     """Return FedPD with penalty 1/eta, a local oracle, and probability p of skipping a communication.
 
     Args:
-        eta: The penalty is 1/eta. Theorem 1 needs eta < (sqrt(5)-1)/(4L), with L the smoothness of the f_i.
+        eta: The penalty is 1/eta. Theorem 1 needs eta < (sqrt(5)-1)/(4L), with L the smoothness of the f_i. "auto"
+            finds eta during the run, with or without a memory.
         oracle: The local solver, from `fedpd.oracles`.
         p: The probability of skipping a communication: a number in [0, 1) or a function of the round r. With "auto"
             the run decides when to communicate, and drift is "corrected-exact".
+        memory: M: every agent mixes its newest outcome with its M last ones, which saves most of the communications if
+            f is ill-conditioned. One model and 4M + 6 numbers travel up, one model and M + 2 numbers down. An agent
+            keeps 2M + 2 models more. Memory needs full gradients, all agents in every communication, and p = 0.
         drift: Where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor if p > 0.
             "corrected" moves by the change of the dual since the last communication and leaves no floor.
             "corrected-exact" does the same with the exact mean dual, and sends two models each way.
@@ -126,10 +133,15 @@ def fedpd(
         True
     """
     check_oracle(oracle)
-    positive("eta", eta, "Theorem 1 needs eta < (sqrt(5)-1)/(4L), where L is the smoothness of the f_i")
+    if eta != "auto":
+        positive("eta", eta, 'Give "auto", or a number; Theorem 1 needs eta < (sqrt(5)-1)/(4L), L of the f_i')
+    count("memory", memory, "Give M, the outcomes of past rounds to mix, e.g. 20; 0 mixes none", least=0)
     choice("start", start, ("local", "server"))
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))
+    if eta == "auto" or memory > 0:
+        _check_memory(eta, memory, oracle, p=p, drift=drift, x0_rule=x0_rule, absent=absent)
+        return with_memory(None if eta == "auto" else eta, oracle, memory, start)
     auto = isinstance(p, str) and p == "auto"
     skip = None if auto else skip_probability(p)
     skipped = _drift(auto, drift, x0_rule, absent)
@@ -182,7 +194,7 @@ def fedpd(
 def _caution(spec: Spec, L: float) -> str | None:
     """Return a sentence if eta is too large for Theorem 1, else None. (The paper's own eta = 4 is too large.)"""
     eta, bound = spec["eta"], max_eta(L) if L > 0 else float("inf")
-    if eta is TRACED or eta < bound:
+    if eta is TRACED or eta == "auto" or eta < bound:
         return None
     return (
         f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}), so Theorem 1 does not cover this run. "
@@ -200,6 +212,18 @@ def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
         if drift != "paper" and value != usual:
             refuse(name, value, f"needs drift='paper', but drift is {drift!r}", f"Leave {name} out")
     return drift
+
+
+def _check_memory(eta: Any, memory: int, oracle: Oracle, **others: Any) -> None:
+    """Refuse what does not go with a memory or with eta="auto"."""
+    what, value = ("eta", eta) if eta == "auto" else ("memory", memory)
+    if oracle.batch is not None:
+        rule = f"needs full gradients, and {oracle.description} takes {oracle.batch} per step"
+        refuse(what, value, rule, "Give e.g. oracles.lbfgs()")
+    usual = {"p": 0, "drift": None, "x0_rule": "paper", "absent": "mean_of_duals"}
+    for name, given in others.items():
+        if given is not usual[name] and given != usual[name]:
+            refuse(what, value, f"does not go with {name} = {given!r}", f"Leave {name} out")
 
 
 def _partial_participation(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
@@ -283,6 +307,8 @@ CARD = Card(
     ),
     parameters={
         "p": 'the probability of skipping a communication: a number in [0, 1), a function of r, or `"auto"`',
+        "eta": 'η: the penalty is 1/η. 1/L is a good start, L the smoothness of the f_i; `"auto"` finds it',
+        "memory": "M: the outcomes of past rounds that are mixed with the newest; 20 is enough, 0 mixes none",
         "drift": 'where a skipped round moves: `"paper"` (the default), `"corrected"`, `"corrected-exact"`',
         "start": 'where the oracle starts: `"local"`, at x_i, or `"server"`, at the copy of the server\'s model',
         "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',

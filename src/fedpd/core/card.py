@@ -18,7 +18,7 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 # A parameter of this name means the same in every method, unless its card says otherwise.
 COMMON_PARAMETERS = {
-    "oracle": "the local solver: [`gd`, `sgd`, `vr`, `optax`](../reference/oracles.md)",
+    "oracle": "the local solver: [`gd`, `sgd`, `vr`, `optax`, `lbfgs`](../reference/oracles.md)",
     "eta": "η: the penalty is 1/η. Start with 1/L, where L is the smoothness of the f_i",
     "step": "γ, the local step size",
     "iterations": "Q, the number of local steps per round",

@@ -26,7 +26,13 @@ NONE = "none"  # TOML has no word for None; a file leaves the key out if None is
 Functions = Mapping[str, Callable[..., Any]]
 
 LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
-ORACLES: Functions = {"gd": oracles.gd, "sgd": oracles.sgd, "vr": oracles.vr, "optax": oracles.optax}
+ORACLES: Functions = {
+    "gd": oracles.gd,
+    "sgd": oracles.sgd,
+    "vr": oracles.vr,
+    "optax": oracles.optax,
+    "lbfgs": oracles.lbfgs,
+}
 STEPS: Functions = {
     "inverse_sqrt": schedules.inverse_sqrt,
     "program_fedpd_sgd": schedules.program_fedpd_sgd,

@@ -19,7 +19,7 @@ from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole
 
 ROUNDS = 8
-PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
+PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedpd-memory", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
 OTHERS = ("feddane", "pr_spider", "lag")  # two exchanges; one that is not always due; agents that stay silent
 APART = ("coop_sgd-elastic", "coop_sgd-mixing")  # every agent has a model of its own
 METHODS = [

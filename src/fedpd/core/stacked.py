@@ -1,0 +1,47 @@
+"""Several models in one: a `Vector` whose leaves have one more axis in front, one entry per model."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from tree_math import Vector
+
+from fedpd.core.types import Array
+
+
+def empty_stack(x: Vector, number: int) -> Vector:
+    """Return `number` models of the shape of x, all of them 0."""
+    return jax.tree.map(lambda leaf: jnp.zeros((number, *jnp.shape(leaf)), jnp.result_type(leaf)), x)
+
+
+def put(stack: Vector, slot: Array, x: Vector) -> Vector:
+    """Return the stack with the model x in place `slot`."""
+    return jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, slot, 0), stack, x)
+
+
+def push(stack: Vector, x: Vector) -> Vector:
+    """Return the stack with x in front and without its last model."""
+    return jax.tree.map(lambda leaf, new: jnp.concatenate([new[None], leaf[:-1]]), stack, x)
+
+
+def mix(stack: Vector, weights: Array) -> Vector:
+    """Return sum_k weights_k x_k."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), stack)
+
+
+def dots(stack: Vector, other: Vector) -> Array:
+    """Return the inner products <x_k, y_k> with the models of another stack, or <x_k, y> with a single model y."""
+
+    def of_leaf(leaf: Array, other: Array) -> Array:
+        return jnp.sum((leaf * other).reshape(len(leaf), -1), axis=1)
+
+    return jnp.asarray(sum(jax.tree.leaves(jax.tree.map(of_leaf, stack, other))), float)
+
+
+def gram(stack: Vector) -> Array:
+    """Return the matrix of the inner products <x_k, x_l>."""
+
+    def of_leaf(leaf: Array) -> Array:
+        rows = leaf.reshape(len(leaf), -1)
+        return rows @ rows.T
+
+    return jnp.asarray(sum(map(of_leaf, jax.tree.leaves(stack))), float)

@@ -1,0 +1,35 @@
+"""solve: nothing to choose."""
+
+import pytest
+
+import fedpd
+from fedpd import FedpdError, data, problems
+from fedpd.search import solve as rules
+
+
+def test_it_stops_at_the_target() -> None:
+    problem = problems.penalized_logistic(*data.weakly_noniid(10, 50, 5))
+    run = fedpd.solve(problem, target=1e-10)
+    stationarity = run.history["stationarity"]
+    assert stationarity[-1] <= 1e-10 < stationarity[-2]
+    assert run.history["communications"][-1] <= 8
+    shown: list[int] = []
+    fedpd.solve(problem, target=1e-4, progress=lambda done, total, _: shown.append(done))
+    assert shown
+
+
+def test_it_says_where_it_does_not_get_there() -> None:
+    with pytest.warns(UserWarning, match="did not reach 1e-10"):
+        run = fedpd.solve(problems.random_quadratic(agents=5, dimension=8), max_communications=2)
+    assert run.history["communications"][-1] == 2
+    with pytest.raises(FedpdError, match="target"):
+        fedpd.solve(problems.opposing_quadratics(), target=0)
+
+
+def test_the_memory_fits_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problems.random_quadratic(agents=5, dimension=8)
+    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(), memory=20)"
+    monkeypatch.setattr(rules, "ROOM", 5 * 8 * 8 * 4 * 7)
+    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=7), memory=7)"
+    monkeypatch.setattr(rules, "ROOM", 1)
+    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=1), memory=1)"
