@@ -256,5 +256,5 @@ def test_a_batch_of_one_is_refused() -> None:
 
 def test_models_without_statistics_have_none() -> None:
     problem = problems.network(networks.MLP(3), images())
-    with pytest.raises(FedpdError, match="normalises by no statistics"):
+    with pytest.raises(FedpdError, match="has no batch statistics"):
         problems.local_statistics(problem, problem.start)

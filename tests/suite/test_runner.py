@@ -134,7 +134,7 @@ def test_ctrl_c_leaves_a_run_that_continues(tmp_path: Path, monkeypatch: pytest.
         patch.setattr("fedpd.suite.runner.run_specs", interrupted)
         result = CliRunner().invoke(app, [*arguments, "Nesterov"])
     assert result.exit_code == 130
-    assert "the same command continues" in " ".join(result.output.split())
+    assert "The same command resumes the work" in " ".join(result.output.split())
     assert [cell.method for cell in read_cells(tmp_path / "cells.jsonl")] == ["Gradient descent"]
     assert CliRunner().invoke(app, [*arguments, "Nesterov"]).exit_code == 0
 

@@ -119,21 +119,23 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
         if task.renew or g is None:
             size = len(task.samples)
             g = losses.weighted_gradient(task.samples, torch.full((size,), task.scale / size, dtype=torch.float64))
-        if task.curvature is None and gamma == float("inf"):
-            refuse("gamma", gamma, "needs a method with a quadratic term", "Give a finite gamma, the local step size")
-        for indices in task.batches:
+        for indices, length in zip(task.batches, task.lengths.tolist(), strict=True):
+            if task.curvature is None and length == float("inf"):
+                remedy = "Give a finite gamma, the local step size"
+                refuse("gamma", length, "needs a method with a quadratic term", remedy)
             old = losses.gradient(indices)
             with torch.no_grad():
                 for name, parameter in losses.parameters.items():
-                    pull = parameter / gamma - (g[name] if task.linear is None else g[name] + task.linear[name])
-                    parameter.copy_(pull / (1 / gamma + (task.curvature or 0.0)))
+                    pull = parameter / length - (g[name] if task.linear is None else g[name] + task.linear[name])
+                    parameter.copy_(pull / (1 / length + (task.curvature or 0.0)))
             g = {
                 name: g[name] + task.scale * part - task.scale * old[name]
                 for name, part in losses.gradient(indices).items()
             }
         return g
 
-    return _oracle(loop, descend, refresh=refresh, per_step=2)
+    # gamma reaches PyTorch as the length of every step: it may be an argument of a compiled program.
+    return _oracle(loop, descend, step=lambda r, q: gamma, refresh=refresh, per_step=2)
 
 
 @torch_oracle
