@@ -16,7 +16,7 @@ import fedpd
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # Statements of each task: those that a user writes, without the pictures that one of them makes up.
-STATEMENTS = {"hospitals.py": 11, "images_by_client.py": 16, "long_run.py": 6, "paper_figure.py": 7}
+STATEMENTS = {"hospitals.py": 8, "images_by_client.py": 16, "long_run.py": 6, "paper_figure.py": 7}
 
 
 def run(name: str, folder: Path) -> str:
@@ -39,7 +39,7 @@ def test_a_task_is_short(name: str, most: int) -> None:
 def test_logistic_regression_on_a_csv_with_a_column_for_the_hospital(tmp_path: Path) -> None:
     printed = run("hospitals.py", tmp_path)
     assert "agents   5" in printed
-    assert "stationarity 9." in printed
+    assert float(printed.split("stationarity ")[1].split(",")[0]) <= 1e-10
     assert (tmp_path / "hospitals.png").stat().st_size > 10_000
 
 
