@@ -1,4 +1,4 @@
-"""The commands that search and check: advise, tune and reproduce."""
+"""The commands that search, solve and check: advise, tune, solve and reproduce."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from fedpd.cli.arguments import Out, Overwrite, Source
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (advise, tune, reproduce):
+    for command in (advise, tune, solve, reproduce):
         app.command()(command)
 
 
@@ -102,6 +102,44 @@ def tune(
     else:
         say(f"No method reached {criterion} {goal:g} in {rounds} rounds. Give more --rounds or an easier --target.")
     show_lines(f"Tuned experiment: fedpd run {folder / run_folder.EXPERIMENT}")
+
+
+def solve(
+    problem: Source = "strong",
+    target: Annotated[float, typer.Option(help="The ||grad f||^2 at which the run stops.")] = 1e-10,
+    max_communications: Annotated[int, typer.Option(help="The most communications.")] = 1000,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Minimise f with nothing to choose.
+
+    fedpd runs FedPD with a memory of past rounds, and finds eta during the run. This needs full gradients, and all
+    agents in every round. The folder gets the run, for fedpd.load in Python, and a figure.
+    """
+    from fedpd.base.checks import count, positive
+    from fedpd.base.saved import check_free
+    from fedpd.cli.terminal import new_folder, say, show_lines
+    from fedpd.experiments import calls, experiment
+    from fedpd.experiments.own_code import explain_errors
+    from fedpd.report import save_figure
+    from fedpd.search.solve import check_everyone, memory_for
+    from fedpd.search.solve import solve as minimise
+
+    positive("--target", target, "Give the ||grad f||^2 at which the run stops, e.g. 1e-10")
+    count("--max-communications", max_communications, "Give the most communications, e.g. 1000")
+    setting = experiment.find_problem(problem, say)
+    check_everyone(**setting.run)
+    folder = out or new_folder("solve")
+    check_free(folder, overwrite)
+    with explain_errors(setting.code):
+        built = calls.build_problem(setting.problem, setting.find)
+        memory = memory_for(built)
+        rounds = "1 round" if memory == 1 else f"{memory} rounds"
+        say(f"FedPD with a memory of {rounds}; L-BFGS solves the local problems; eta is found during the run.")
+        run = minimise(built, target, max_communications)
+    run.save(folder, overwrite=overwrite)
+    (figure, _) = save_figure(run.plot(), folder, "run")
+    show_lines(f"{run}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
 
 
 def reproduce(
