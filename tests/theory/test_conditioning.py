@@ -40,6 +40,17 @@ def test_an_indefinite_mean(whole: bool) -> None:
     assert found.condition == (pytest.approx(2) if whole else None)
 
 
+def test_bad_scaling_is_told_from_bad_conditioning() -> None:
+    """With the diagonal scaled to 1, H = [[1, 1/2], [1/2, 1]], whose eigenvalues are 1/2 and 3/2."""
+    scales = np.array([1.0, 1e-3])
+    matrix = np.outer(scales, scales) * np.array([[1.0, 0.5], [0.5, 1.0]])
+    found = theory.hessians(problems.quadratic(np.array([matrix, matrix]), np.ones((2, 2))))
+    assert found.scaled == pytest.approx(3)
+    assert found.condition == pytest.approx(4 / 3 * 1e6, rel=1e-5)
+    flat = theory.hessians(problems.quadratic(np.array([np.diag([1.0, -1.0])] * 2), np.ones((2, 2))))
+    assert flat.scaled is None
+
+
 def test_a_singular_mean_is_infinitely_ill_conditioned() -> None:
     found = theory.hessians(problems.quadratic(np.array([np.diag([1.0, 0.0])] * 2), np.ones((2, 2))))
     assert found.condition == np.inf

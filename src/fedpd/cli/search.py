@@ -20,13 +20,14 @@ def advise(
     floor: Annotated[
         float | None, typer.Option(help="A lower bound of f, if losses can be negative.", show_default=False)
     ] = None,
-    pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries the recommended setting.")] = 100,
+    pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries a setting, at most.")] = 100,
     out: Annotated[Path | None, typer.Option(help="Save the experiment file here.", show_default=False)] = None,
 ) -> None:
     """Recommend the settings of FedPD for a problem.
 
-    fedpd measures how smooth the problem is (L) and how much the agents differ (delta). It recommends eta, the local
-    step size, the local steps Q and the skip probability p, gives the reasons, and tries the setting.
+    fedpd measures how smooth the problem is (L), how much the agents differ (delta, Hessians) and the condition number.
+    It recommends eta, the local step size, the local steps Q and the skip probability p, gives the reasons, and tries
+    the setting. It also tries fedpd solve, which has nothing to tune, if all agents take part in every round.
     """
     from fedpd.cli.terminal import console, say, show_lines, steps, write
     from fedpd.experiments import calls, experiment
@@ -42,7 +43,7 @@ def advise(
     console.print(report.constants_table(advice), report.settings_table(advice))
     for note in report.advice_notes(advice):
         say(f"- {note}")
-    tables = [one.table for one in (advice.recommended, advice.guaranteed)]
+    tables = [one.table for one in reversed(advice.settings.values())]
     text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": pilot, **setting.run}, tables)
     show_lines(f"\nThe experiment file (fedpd run FILE):\n\n{text}")
     if out is not None:

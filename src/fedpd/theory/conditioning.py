@@ -41,6 +41,8 @@ class Hessians(NamedTuple):
             is singular up to rounding; None if H is not positive definite and only its extreme eigenvalues are known.
         largest: The largest |eigenvalue| of H at that point.
         least: The smallest eigenvalue of H at that point, which is negative if H is not positive semidefinite.
+        scaled: The condition number at that point after every parameter is scaled so that the diagonal of H is 1; None
+            if it is not known or the diagonal is not positive. Where it is much smaller, features are badly scaled.
         dissimilarity: max_i ||H_i - H||, the largest over all points.
         exact: Whether these are the numbers of H up to rounding. If not, `condition`, `largest` and `dissimilarity` are
             lower bounds and `least` is an upper bound.
@@ -51,6 +53,7 @@ class Hessians(NamedTuple):
     condition: float | None
     largest: float
     least: float
+    scaled: float | None
     dissimilarity: float
     exact: bool
     points: int
@@ -58,18 +61,13 @@ class Hessians(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """The numbers of `Hessians` at one point; smallest: the smallest |eigenvalue|, or None if it is not known."""
+    """The numbers of `Hessians` at one point."""
 
+    condition: float | None
     largest: float
     least: float
-    smallest: float | None
+    scaled: float | None
     dissimilarity: float
-
-    def condition(self, rounding: float) -> float | None:
-        """Return the condition number; infinity if the smallest |eigenvalue| is not above rounding."""
-        if self.smallest is None:
-            return None
-        return np.inf if self.smallest <= rounding * self.largest else self.largest / self.smallest
 
 
 def hessians(problem: Problem, points: Iterable[Tree] | None = None, *, progress: Progress | None = None) -> Hessians:
@@ -89,21 +87,22 @@ def hessians(problem: Problem, points: Iterable[Tree] | None = None, *, progress
     """
     where = places(problem, points, 1.0, 0, 0)
     whole = problem.dimension <= LARGEST and problem.agents * problem.dimension**2 <= ROOM
+    precision = ROUNDING * float(np.finfo(np.float64 if problem.double else np.float32).eps)
     functions, found = Functions.of(problem), []
     with scope(problem.double):
         shard = jax.device_put(arrays(problem))
         for i, model in enumerate(where.models):
             x = Vector(jax.device_put(model))
-            found.append((_whole if whole else _products_only)(functions, shard, x, i))
+            found.append((_whole if whole else _products_only)(functions, shard, x, i, precision))
             if progress is not None:
                 progress(i + 1, len(where.models))
-    rounding = ROUNDING * float(np.finfo(np.float64 if problem.double else np.float32).eps)
-    worst = max(found, key=lambda at: at.condition(rounding) or 0.0)
+    worst = max(found, key=lambda at: at.condition or 0.0)
     means = "all eigenvalues" if whole else f"{min(STEPS, problem.dimension)} steps of Lanczos' method: a lower bound"
     return Hessians(
-        worst.condition(rounding),
+        worst.condition,
         worst.largest,
         worst.least,
+        worst.scaled,
         max(at.dissimilarity for at in found),
         whole,
         len(found),
@@ -111,16 +110,28 @@ def hessians(problem: Problem, points: Iterable[Tree] | None = None, *, progress
     )
 
 
-def _whole(functions: Functions, shard: Shard, x: Vector, point: int) -> Spectrum:
+def _whole(functions: Functions, shard: Shard, x: Vector, point: int, precision: float) -> Spectrum:
     """Return the spectrum from all Hessians."""
     each = np.asarray(_each(functions, shard, x), np.float64)
     check_finite(each, "a Hessian", point)
     each = (each + each.swapaxes(1, 2)) / 2
     mean = each.mean(0)
     values = np.linalg.eigvalsh(mean)
-    sizes = np.abs(values)
-    apart = np.abs(np.linalg.eigvalsh(each - mean)).max()
-    return Spectrum(float(sizes.max()), float(values[0]), float(sizes.min()), float(apart))
+    diagonal = np.sqrt(np.maximum(np.diag(mean), 0))
+    scaled = np.linalg.eigvalsh(mean / np.outer(diagonal, diagonal)) if diagonal.all() else None
+    return Spectrum(
+        _condition(values, precision),
+        float(np.abs(values).max()),
+        float(values[0]),
+        None if scaled is None else _condition(scaled, precision),
+        float(np.abs(np.linalg.eigvalsh(each - mean)).max()),
+    )
+
+
+def _condition(values: np.ndarray, precision: float) -> float:
+    """Return the largest |eigenvalue| over the smallest; infinity if that is not above rounding."""
+    largest, smallest = np.abs(values).max(), np.abs(values).min()
+    return np.inf if smallest <= precision * largest else float(largest / smallest)
 
 
 @partial(jax.jit, static_argnames="functions")
@@ -139,7 +150,7 @@ def _each(functions: Functions, shard: Shard, x: Vector) -> Array:
     return lax.map(agent, shard)
 
 
-def _products_only(functions: Functions, shard: Shard, x: Vector, point: int) -> Spectrum:
+def _products_only(functions: Functions, shard: Shard, x: Vector, point: int, precision: float) -> Spectrum:
     """Return bounds of the spectrum from Hessian-vector products."""
     basis, products = _lanczos(functions, shard, x)
     check_finite(products, "a Hessian", point)
@@ -148,9 +159,9 @@ def _products_only(functions: Functions, shard: Shard, x: Vector, point: int) ->
     differences = np.asarray(_differences(functions, shard, x, probes, jnp.asarray(products[:PROBES], probes.dtype)))
     agent = int(differences.argmax())
     apart = _power(functions, shard, x, jax.tree.map(lambda leaf: leaf[agent], shard), probes[0])
-    smallest = float(values[0]) if values[0] > 0 else None  # inside of the spectrum Ritz values mean nothing
+    condition = _condition(values, precision) if values[0] > 0 else None  # inside, Ritz values mean nothing
     apart = max(float(apart), float(differences.max()))
-    return Spectrum(float(np.abs(values).max()), float(values[0]), smallest, apart)
+    return Spectrum(condition, float(np.abs(values).max()), float(values[0]), None, apart)
 
 
 def _lanczos(functions: Functions, shard: Shard, x: Vector) -> tuple[np.ndarray, np.ndarray]:
