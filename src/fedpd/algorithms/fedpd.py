@@ -314,7 +314,7 @@ CARD = Card(
             _with_memory_of_20,
             Guarantee("C, exact local solves: converges, no rate"),
             only_models=False,
-            summary="mixes past rounds, finds eta itself; nothing to tune",
+            summary="mixes past rounds, and has nothing to tune",
         ),
     ),
     parameters={
