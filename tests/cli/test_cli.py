@@ -15,6 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from fedpd import load
 from fedpd.base import checkpoint
 from fedpd.cli import main
 from fedpd.engine.history import COLUMNS, read_parquet
@@ -139,6 +140,9 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),
         (("advise", "weak", "--epsilon", "-1"), "epsilon = -1.0: must be positive"),
         (("data", "inspect", "nothing.json"), "nothing.json does not exist"),
+        (("solve", "week"), "PROBLEM 'week': there is no such file or problem. Did you mean 'weak'?"),
+        (("solve", "weak", "--target", "0"), "--target = 0.0: must be positive"),
+        (("solve", "weak", "--out", "full"), "the folder is not empty"),
         (("tune", "weak", "--methods", "FedPDGD"), "methods = 'FedPDGD': there is no such choice. Did you mean"),
     ],
 )
@@ -185,6 +189,39 @@ def test_tuning_leaves_a_table_a_figure_and_an_experiment_file(tmp_path: Path) -
     ran = fedpd("run", "out/experiment.toml", "--out", "again", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert list(read_parquet(tmp_path / "again" / "history.parquet")) == [("FedPD-GD", 0), ("Local GD", 0)]
+
+
+def test_solving_leaves_the_run_and_a_figure(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    done = fedpd("solve", "small.toml", "--target", "1e-8", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "FedPD with a memory of 20 rounds; L-BFGS solves the local problems; eta is found during the run."
+    assert second == "Run of fedpd(eta=auto, oracle=lbfgs(), memory=20), seed 0"
+    assert "Figure: out/run.png\nIn Python: fedpd.load('out')\n" in done.stdout
+    assert (tmp_path / "out" / "run.png").stat().st_size > 10_000
+    run = load(tmp_path / "out")
+    assert run.history["stationarity"][-1] <= 1e-8
+    again = fedpd("solve", "small.toml", "--out", "out", folder=tmp_path)
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+
+
+@pytest.mark.filterwarnings("default:solve came to")
+def test_solving_says_where_it_does_not_get_there(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    done = fedpd("solve", "small.toml", "--max-communications", "2", "--out", "out", folder=tmp_path)
+    assert done.returncode == 0
+    assert re.match(r"note: solve came to .* in 2 communications and did not reach 1e-10", done.stderr)
+
+
+@pytest.mark.parametrize("line", ["participation = 0.5", "stragglers = 0.1"])
+def test_solving_needs_all_agents(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(EXPERIMENT.format(rounds=40).replace("rounds = 40", f"rounds = 40\n{line}"))
+    done = fedpd("solve", "small.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert f"error: {line}: solve needs all agents, with all their steps, in every round" in done.stderr
 
 
 def test_who_takes_part_is_kept_by_advice_and_tuning(tmp_path: Path) -> None:

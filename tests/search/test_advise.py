@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpd import FedpdError, Problem, advise, data, problems, simulate
+from fedpd import FedpdError, Problem, advise, data, problems, simulate, solve, theory
 from fedpd.experiments.experiment import build_algorithm
+from fedpd.report.advice import advice_notes, settings_table
 from fedpd.search.sweep import first_below
 from fedpd.theory import max_eta, rates
 
@@ -72,7 +73,8 @@ def test_where_nothing_is_known_it_says_so() -> None:
     assert advice.guaranteed.table["p"] == 0.0
     assert advice.recommended.table["p"] == "auto"
     assert advice.recommended.reached
-    assert set(told) == {"measuring L", "measuring delta", "trying the recommended setting"}
+    steps = ("measuring L", "measuring delta", "trying the recommended setting", "trying the untuned setting")
+    assert tuple(dict.fromkeys(told)) == (*steps, "measuring Hessians")
 
 
 def test_a_target_out_of_reach_is_not_promised() -> None:
@@ -80,6 +82,38 @@ def test_a_target_out_of_reach_is_not_promised() -> None:
     assert not advice.recommended.reached
     assert "needs more" in advice.recommended.how
     assert advice.recommended.rounds == 3
+
+
+def test_solve_is_tried_where_it_applies() -> None:
+    problem = problems.penalized_logistic(*data.strongly_noniid(10, 40, 5))
+    advice = advise(problem, 1e-8)
+    assert advice.untuned is not None
+    assert list(advice.settings) == ["guaranteed", "recommended", "untuned"]
+    run = solve(problem, 1e-8)
+    spent = run.history["bytes_up"][-1] + run.history["bytes_down"][-1]
+    assert advice.untuned.reached
+    assert (advice.untuned.communications, advice.untuned.transfer) == (run.history["communications"][-1], spent)
+    assert f"untuned: FedPD with eta = auto, memory = 20: {advice.untuned.communications:.0f} comm" in repr(advice)
+    assert any(note.startswith("Use the untuned setting (fedpd solve). Comm") for note in advice_notes(advice))
+    assert build_algorithm({k: v for k, v in advice.untuned.table.items() if k != "label"}, 5).spec == run.spec
+    assert advice.hessians.points == 2
+    assert advice.hessians == theory.hessians(problem, [problem.start, run.model])
+
+
+def test_a_trial_without_progress_is_called_that() -> None:
+    """The start differs from the minimiser only where the curvature is 1e-6 of L."""
+    steep = np.array([np.diag([1.0, 1e-6])] * 3)
+    advice = advise(problems.quadratic(steep, np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])), 1e-8, pilot=20)
+    assert not advice.recommended.reached
+    assert "made NO PROGRESS: ||grad f||^2 = 4.0e+00 became" in advice.recommended.how
+    assert advice.untuned is not None
+    assert advice.untuned.reached
+    notes = advice_notes(advice)
+    assert notes[0] == "The trial of the recommended setting made no progress, so do not use it."
+    assert notes[1].startswith("Use the untuned setting (fedpd solve): it needs ")
+    assert notes[2].startswith("Scale the features: data.standardise. The condition number is 1e+06, and 1 if")
+    (saved,) = (column for column in settings_table(advice).columns if column.header == "recommended")
+    assert "%" not in "".join(map(str, saved.cells))
 
 
 def test_negative_losses_need_a_floor() -> None:
@@ -96,6 +130,8 @@ def test_partial_participation_is_tried_and_said() -> None:
     assert "p" not in advice.recommended.table  # "auto" needs all agents
     everyone = advise(unknown(), 1e-8, pilot=30)
     assert advice.recommended.transfer < everyone.recommended.transfer or not advice.recommended.reached
+    assert advice.untuned is None
+    assert any(note.startswith("fedpd solve was not tried. It needs all agents") for note in advice_notes(advice))
     assert "assumes that all agents do all their steps" in advice.guaranteed.how
     assert "assumes" not in everyone.guaranteed.how
     with pytest.raises(FedpdError, match="participation = 2: must be at most 1"):

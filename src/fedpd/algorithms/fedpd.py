@@ -60,7 +60,7 @@ from fedpd.core import (
     specified,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
-from fedpd.oracles import vr
+from fedpd.oracles import lbfgs, vr
 from fedpd.theory.conditions import max_eta
 
 NAIVE = (
@@ -264,6 +264,11 @@ def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
     return rule
 
 
+def _with_memory_of_20(L: float, agents: int, scale: Any) -> Algorithm:
+    """Return FedPD-M, which has no step size: the factor multiplies the accuracy of the local solves instead."""
+    return fedpd(eta="auto", oracle=lbfgs(tolerance=3e-3 * scale), memory=20)
+
+
 CARD = Card(
     title="FedPD",
     summary="primal-dual local solves, one dual per agent",
@@ -303,6 +308,13 @@ CARD = Card(
             _rule(reduced=True),
             Guarantee("NC", "1/e", "Q/e", "M + sqrt(M)/e"),
             summary="variance-reduced local steps",
+        ),
+        Variant(
+            "FedPD-M",
+            _with_memory_of_20,
+            Guarantee("C, exact local solves: converges, no rate"),
+            only_models=False,
+            summary="mixes past rounds, and has nothing to tune",
         ),
     ),
     parameters={

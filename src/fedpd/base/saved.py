@@ -31,7 +31,7 @@ def save_result(result: Any, folder: str | Path, *, model: Any = None, overwrite
         FedpdError: The folder holds something else, or the result cannot be described in a file.
     """
     folder = Path(folder)
-    _check_free(folder, overwrite)
+    check_free(folder, overwrite)
     plain, arrays = pack(result, "result", model)
     meta = {"kind": type(result).__name__, "result": plain, "versions": versions()}
     checkpoint.write(folder / FILE, arrays, meta)
@@ -72,8 +72,13 @@ def _without(plain: Any, names: Sequence[str]) -> Any:
     return {key: _without(one, names) for key, one in plain.items()}
 
 
-def _check_free(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds anything that must not be replaced."""
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds anything that must not be replaced.
+
+    Args:
+        folder: The folder in which a result is to be saved.
+        overwrite: Whether a saved result may be replaced.
+    """
     if folder.exists() and not folder.is_dir():
         raise FedpdError(f"{folder}: this is a file, not a folder. Choose another folder.")
     if not folder.exists() or not any(folder.iterdir()):
@@ -81,5 +86,6 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     if not is_saved(folder):
         raise FedpdError(f"{folder}: the folder is not empty, and it holds no saved result. Choose another folder.")
     if not overwrite:
-        raise FedpdError(f"{folder}: the folder holds a saved result. Choose another folder, or give overwrite=True.")
+        remedy = "Choose another folder, or give overwrite=True (in a shell: --overwrite)"
+        raise FedpdError(f"{folder}: the folder holds a saved result. {remedy}.")
     checkpoint.read(folder / FILE)  # refuses a file that fedpd did not write

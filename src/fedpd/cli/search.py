@@ -1,4 +1,4 @@
-"""The commands that search and check: advise, tune and reproduce."""
+"""The commands that search, solve and check: advise, tune, solve and reproduce."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from fedpd.cli.arguments import Out, Overwrite, Source
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (advise, tune, reproduce):
+    for command in (advise, tune, solve, reproduce):
         app.command()(command)
 
 
@@ -20,13 +20,14 @@ def advise(
     floor: Annotated[
         float | None, typer.Option(help="A lower bound of f, if losses can be negative.", show_default=False)
     ] = None,
-    pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries the recommended setting.")] = 100,
+    pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries a setting, at most.")] = 100,
     out: Annotated[Path | None, typer.Option(help="Save the experiment file here.", show_default=False)] = None,
 ) -> None:
     """Recommend the settings of FedPD for a problem.
 
-    fedpd measures how smooth the problem is (L) and how much the agents differ (delta). It recommends eta, the local
-    step size, the local steps Q and the skip probability p, gives the reasons, and tries the setting.
+    fedpd measures how smooth the problem is (L), how much the agents differ (delta, Hessians) and the condition number.
+    It recommends eta, the local step size, the local steps Q and the skip probability p, gives the reasons, and tries
+    the setting. It also tries fedpd solve, which has nothing to tune, if all agents take part in every round.
     """
     from fedpd.cli.terminal import console, say, show_lines, steps, write
     from fedpd.experiments import calls, experiment
@@ -42,7 +43,7 @@ def advise(
     console.print(report.constants_table(advice), report.settings_table(advice))
     for note in report.advice_notes(advice):
         say(f"- {note}")
-    tables = [one.table for one in (advice.recommended, advice.guaranteed)]
+    tables = [one.table for one in reversed(advice.settings.values())]
     text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": pilot, **setting.run}, tables)
     show_lines(f"\nThe experiment file (fedpd run FILE):\n\n{text}")
     if out is not None:
@@ -102,6 +103,44 @@ def tune(
     else:
         say(f"No method reached {criterion} {goal:g} in {rounds} rounds. Give more --rounds or an easier --target.")
     show_lines(f"Tuned experiment: fedpd run {folder / run_folder.EXPERIMENT}")
+
+
+def solve(
+    problem: Source = "strong",
+    target: Annotated[float, typer.Option(help="The ||grad f||^2 at which the run stops.")] = 1e-10,
+    max_communications: Annotated[int, typer.Option(help="The most communications.")] = 1000,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Minimise f with nothing to choose.
+
+    fedpd runs FedPD with a memory of past rounds, and finds eta during the run. This needs full gradients, and all
+    agents in every round. The folder gets the run, for fedpd.load in Python, and a figure.
+    """
+    from fedpd.base.checks import count, positive
+    from fedpd.base.saved import check_free
+    from fedpd.cli.terminal import new_folder, say, show_lines
+    from fedpd.experiments import calls, experiment
+    from fedpd.experiments.own_code import explain_errors
+    from fedpd.report import save_figure
+    from fedpd.search.solve import check_everyone, memory_for
+    from fedpd.search.solve import solve as minimise
+
+    positive("--target", target, "Give the ||grad f||^2 at which the run stops, e.g. 1e-10")
+    count("--max-communications", max_communications, "Give the most communications, e.g. 1000")
+    setting = experiment.find_problem(problem, say)
+    check_everyone(**setting.run)
+    folder = out or new_folder("solve")
+    check_free(folder, overwrite)
+    with explain_errors(setting.code):
+        built = calls.build_problem(setting.problem, setting.find)
+        memory = memory_for(built)
+        rounds = "1 round" if memory == 1 else f"{memory} rounds"
+        say(f"FedPD with a memory of {rounds}; L-BFGS solves the local problems; eta is found during the run.")
+        run = minimise(built, target, max_communications)
+    run.save(folder, overwrite=overwrite)
+    (figure, _) = save_figure(run.plot(), folder, "run")
+    show_lines(f"{run}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
 
 
 def reproduce(

@@ -81,7 +81,7 @@ def refuse_code(reference: str) -> Any:
     """Refuse to run the user's own code: a report only reads."""
     raise FedpdError(
         f"{reference!r} is the experiment author's own code, and reading results never runs it. "
-        "Use fedpd run, resume, tune or advise, which do."
+        "Use fedpd run, resume, tune, solve or advise, which do."
     )
 
 

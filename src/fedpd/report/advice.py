@@ -10,10 +10,13 @@ from fedpd.engine.history import first_row
 from fedpd.engine.views.quantities import COSTS, cost_text, cost_values
 from fedpd.experiments.calls import toml_text
 from fedpd.report.step_sizes import step_text
-from fedpd.search.advise import Advice, Setting
+from fedpd.search.advise import STALLED, Advice, Setting
 from fedpd.search.tune import Tuned
-from fedpd.search.views import amount_text, goal_text
+from fedpd.search.views import SETTINGS, amount_text, goal_text
 from fedpd.search.views import sensitivity_figure as sensitivity_figure
+from fedpd.theory import Hessians
+
+ILL = 1e4  # a condition number above this is large
 
 
 def constants_table(advice: Advice) -> Table:
@@ -26,50 +29,56 @@ def constants_table(advice: Advice) -> Table:
     table.add_row("delta, measured", f"{similarity.centred:.4g}", f"max ||grad f_i - grad f||; {similarity.how}")
     bound = "for all x" if np.isfinite(advice.delta) else "no bound for all x is known: skipping is not guaranteed"
     table.add_row("delta, bound", f"{advice.delta:.4g}", bound)
+    for row in _hessian_rows(advice.hessians):
+        table.add_row(*row)
     table.add_row("f(x^0) - inf f", f"{advice.gap:.4g}", f"at most; {advice.gap_how}")
     return table
 
 
-def settings_table(advice: Advice) -> Table:
-    """Return a table of the guaranteed and the recommended setting, side by side."""
-    table = Table(title=f"FedPD to ||grad f||^2 <= {advice.epsilon:g}", title_justify="left")
-    table.add_column("")
-    settings = (advice.guaranteed, advice.recommended)
-    for heading in ("guaranteed", "recommended"):
-        table.add_column(heading, justify="right", overflow="fold")
-    for name, row in _rows():
-        table.add_row(name, *(row(setting) for setting in settings))
-    return table
-
-
-def _rows() -> list[tuple[str, Callable[[Setting], str]]]:
+def _hessian_rows(hessians: Hessians) -> list[tuple[str, str, str]]:
+    """Return the rows of the Hessians H_i and of their mean H."""
+    where = "at the start" if hessians.points == 1 else "at the start and where a trial ended"
+    at_least, at_most = ("", "") if hessians.exact else ("at least ", "at most ")
+    meaning = f"largest |eigenvalue| of the mean Hessian H, {hessians.largest:.4g}, over the smallest; {where}"
+    if hessians.least < 0:
+        meaning += f"; the least eigenvalue is {at_most}{hessians.least:.4g}"
+    condition = "unknown" if hessians.condition is None else f"{at_least}{hessians.condition:.4g}"
     return [
-        ("eta", lambda setting: f"{setting.table['eta']:.4g}"),
-        ("local step 1/(L + 1/eta)", lambda setting: f"{setting.table['oracle']['step']:.4g}"),
-        ("local steps Q", _steps),
-        ("skip probability p", lambda setting: _word(setting.table.get("p", 0.0))),
-        ("communications saved", lambda setting: f"{1 - setting.communications / max(setting.rounds, 1):.1%}"),
-        ("rounds", lambda setting: amount_text(setting, setting.rounds)),
-        ("communications", lambda setting: amount_text(setting, setting.communications)),
-        ("sample gradients", lambda setting: amount_text(setting, setting.samples)),
-        ("bytes, up and down", lambda setting: amount_text(setting, setting.transfer)),
-        ("because", lambda setting: setting.how),
+        ("max ||H_i - H||", f"{at_least}{hessians.dissimilarity:.4g}", f"how much the Hessians differ; {where}"),
+        ("condition number", condition, meaning),
     ]
 
 
-def _steps(setting: Setting) -> str:
-    oracle = setting.table["oracle"]
-    most = f"{oracle['iterations']}"
-    return f"{most}, or until ||grad L_i||^2 <= {oracle['tolerance']:.1e}" if "tolerance" in oracle else most
+def settings_table(advice: Advice) -> Table:
+    """Return a table of the settings, side by side."""
+    table = Table(title=f"FedPD to ||grad f||^2 <= {advice.epsilon:g}", title_justify="left")
+    table.add_column("")
+    for heading in advice.settings:
+        table.add_column(heading, justify="right", overflow="fold")
+    for name, row in (SETTINGS | COSTS_OF_SETTINGS).items():
+        table.add_row(name, *(row(setting) for setting in advice.settings.values()))
+    return table
 
 
-def _word(p: object) -> str:
-    return f"{p:.3g}" if isinstance(p, float) else str(p)
+def _saved(setting: Setting) -> str:
+    """Return the share of the rounds that did not communicate; a trial that failed saved nothing."""
+    return f"{1 - setting.communications / max(setting.rounds, 1):.1%}" if setting.reached else "-"
+
+
+COSTS_OF_SETTINGS: dict[str, Callable[[Setting], str]] = {
+    "communications saved": _saved,
+    "rounds": lambda setting: amount_text(setting, setting.rounds),
+    "communications": lambda setting: amount_text(setting, setting.communications),
+    "sample gradients": lambda setting: amount_text(setting, setting.samples),
+    "bytes, up and down": lambda setting: amount_text(setting, setting.transfer),
+    "because": lambda setting: setting.how,
+}
 
 
 def advice_notes(advice: Advice) -> list[str]:
-    """Return the notes on the two settings, as sentences."""
-    notes = [
+    """Return the notes on the settings, as sentences."""
+    notes = [*_comparison(advice), *_scaling(advice.hessians)]
+    notes += [
         "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude. "
         "The recommended setting is a heuristic that fedpd tried on this problem.",
         f"The paper's own rule for p, C(p) <= epsilon/(3 delta^2), gives {advice.paper_p:.3g} at the measured delta; "
@@ -80,6 +89,44 @@ def advice_notes(advice: Advice) -> list[str]:
     else:
         notes.append('L is an estimate, so eta may be too small. p="auto" skips the communications that this wastes.')
     return notes
+
+
+def _comparison(advice: Advice) -> list[str]:
+    """Return which of the settings that were tried needs fewer communications, and which failed."""
+    recommended, untuned, notes = advice.recommended, advice.untuned, []
+    if not recommended.reached:
+        stalled = recommended.ended is None or not recommended.ended <= STALLED
+        what = "made no progress, so do not use it" if stalled else f"did not reach {advice.epsilon:g}"
+        notes.append(f"The trial of the recommended setting {what}.")
+    if untuned is None:
+        notes.append(
+            "fedpd solve was not tried. It needs all agents, with all their steps, in every round, and room for the "
+            "memory of all agents."
+        )
+    elif not untuned.reached:
+        notes.append(f"The untuned setting (fedpd solve) did not reach {advice.epsilon:g} in its trial.")
+    elif not recommended.reached:
+        notes.append(f"Use the untuned setting (fedpd solve): it needs {untuned.communications:.0f} communications.")
+    else:
+        ours, theirs = untuned.communications, recommended.communications
+        better = "the untuned setting (fedpd solve)" if ours < theirs else "the recommended setting"
+        verdict = "Both settings need as many communications" if ours == theirs else f"Use {better}"
+        costs = (
+            f"{one.communications:.0f} and {cost_text(COSTS['bytes'], one.transfer)}" for one in (untuned, recommended)
+        )
+        notes.append("{}. Communications and bytes: untuned {}, recommended {}.".format(verdict, *costs))
+    return notes
+
+
+def _scaling(hessians: Hessians) -> list[str]:
+    """Return a note if the features are badly scaled: the condition number is large, and scaling would mend it."""
+    condition, scaled = hessians.condition, hessians.scaled
+    if condition is None or scaled is None or condition <= ILL or scaled > condition / 10:
+        return []
+    return [
+        f"Scale the features: data.standardise. The condition number is {condition:.2g}, and {scaled:.2g} if every "
+        "parameter is scaled so that the mean Hessian has ones on its diagonal."
+    ]
 
 
 def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[dict[str, object]]) -> str:

@@ -1,9 +1,10 @@
 """Recommend the step sizes, local steps and communications of FedPD for any problem.
 
-The advice has two settings of FedPD. Theorem 1 proves the *guaranteed* one (theory.rates, corrected), which is
+The advice has up to three settings of FedPD. Theorem 1 proves the *guaranteed* one (theory.rates, corrected), which is
 pessimistic by orders of magnitude. The *recommended* one is a heuristic, eta = 1/L, which fedpd tries on the problem
 first. If L is exact, every round communicates, because nothing saves more than a large eta. If L is an estimate,
-p="auto" saves the communications that an eta below 1/L would waste.
+p="auto" saves the communications that an eta below 1/L would waste. The *untuned* one is FedPD with memory, as `solve`
+runs it. fedpd tries it too if it applies: all agents do all their steps in every round, and its whole memory fits.
 """
 
 import warnings
@@ -23,16 +24,18 @@ from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, simulate
 from fedpd.engine.views.frames import Frame, table_frame
-from fedpd.experiments.calls import build_algorithm
+from fedpd.experiments.calls import build_algorithm, table_of
+from fedpd.search.solve import MEMORY, chosen_method, memory_for
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
-from fedpd.theory import Similarity, Smoothness, max_eta, printed, rates
+from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
 SHARE = 0.9  # of the largest eta that Theorem 1 allows
+STALLED = 0.5  # a trial made no progress if this part of ||grad f||^2 or more is left
 WORTHWHILE = 1e-3  # a smaller p saves too little, so the guaranteed setting uses 0
 
 
@@ -46,6 +49,7 @@ class Setting(NamedTuple):
         communications: Communications until then.
         samples: Sample gradients until then.
         transfer: Bytes until then, up and down.
+        ended: ||grad f||^2 at the end of the trial, relative to the start; None: there was no trial.
         how: The origin of these numbers: a theorem or a trial.
     """
 
@@ -55,38 +59,45 @@ class Setting(NamedTuple):
     communications: float
     samples: float
     transfer: float
+    ended: float | None
     how: str
 
 
 class Advice(NamedTuple):
-    """The measured constants of a problem, and two settings for it.
+    """The measured constants of a problem, and settings for it.
 
     Attributes:
         epsilon: The target for ||grad f||^2.
         smoothness: L, and how it is known.
         similarity: How much the agents' gradients differ at the measured points.
+        hessians: The condition number of the mean Hessian, and how much the agents' Hessians differ, at the start and
+            where a trial ended.
         delta: An upper bound of ||grad f_i - grad f|| for all x; infinite if none is known.
         gap: An upper bound of f(x^0) - inf f.
         gap_how: How the gap is known.
         paper_p: The skip probability of the paper's rule, C(p) <= epsilon/(3 delta^2), at the measured delta.
         guaranteed: The setting that Theorem 1 proves.
         recommended: The heuristic setting, with the costs of the trial.
+        untuned: The setting of `solve`, with the costs of the trial; None: it does not apply.
     """
 
     epsilon: float
     smoothness: Smoothness
     similarity: Similarity
+    hessians: Hessians
     delta: float
     gap: float
     gap_how: str
     paper_p: float
     guaranteed: Setting
     recommended: Setting
+    untuned: Setting | None
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """Return both settings by name."""
-        return {"guaranteed": self.guaranteed, "recommended": self.recommended}
+        """Return the settings by name."""
+        both = {"guaranteed": self.guaranteed, "recommended": self.recommended}
+        return both if self.untuned is None else {**both, "untuned": self.untuned}
 
     def __repr__(self) -> str:
         return advice_text(self.epsilon, self.settings)
@@ -129,13 +140,13 @@ def advise(
         problem: The problem.
         epsilon: The target for ||grad f||^2.
         floor: A lower bound of f; None: f at the minimiser if that is known, else 0, which is right for losses >= 0.
-        pilot: The number of rounds of the trial of the recommended setting.
+        pilot: The number of rounds of each trial, at most.
         progress: A function of (name of the step, done, total).
         participation: Who takes part in a round of the trial, as for `simulate`.
         stragglers: The probability that an agent does only some of its local steps in a round of the trial.
 
     Returns:
-        The constants of the problem, a guaranteed setting and a recommended one.
+        The constants of the problem, a guaranteed setting, a recommended one, and an untuned one where it applies.
     """
     positive("epsilon", epsilon, "Give the target for ||grad f||^2, e.g. 1e-6")
     count("pilot", pilot, "Give the rounds of the trial, e.g. 100")
@@ -148,19 +159,31 @@ def advise(
     conditions: RunOptions = {"participation": participation, "stragglers": stragglers}
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
     similarity = theory.similarity(problem, epsilon=epsilon, progress=progress_of("measuring delta"))
-    trial = progress_of("trying the recommended setting")
     gap, gap_how = _gap(problem, floor)
     eta = SHARE * max_eta(smoothness.value)
+    table = _recommended(smoothness, everyone)
+    run = _trial(table, problem, pilot, conditions, progress_of("trying the recommended setting"))
+    recommended, ends = _tried(table, run, epsilon), run
+    untuned = None
+    if everyone and not idle and memory_for(problem) == MEMORY:
+        table = {"label": "FedPD, untuned"} | table_of(chosen_method(problem).spec)
+        options: RunOptions = {"until": {"stationarity": epsilon}}
+        run = _trial(table, problem, pilot, options, progress_of("trying the untuned setting"))
+        untuned, ends = _tried(table, run, epsilon), run
+    points = [problem.start] + ([ends.model] if ends.diverged is None else [])
+    hessians = theory.hessians(problem, points, progress=progress_of("measuring Hessians"))
     return Advice(
         epsilon,
         smoothness,
         similarity,
+        hessians,
         _delta(problem),
         gap,
         gap_how,
         printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
         _guaranteed(problem, epsilon, smoothness, similarity, gap, eta, everyone and not idle),
-        _recommended(problem, epsilon, smoothness, pilot, conditions, everyone, trial),
+        recommended,
+        untuned,
     )
 
 
@@ -213,6 +236,7 @@ def _guaranteed(
         communications,
         float(rounds) * iterations * problem.samples,
         communications * 2 * problem.agents * _model_bytes(problem),
+        None,
         f"Theorem 1, corrected: the mean of ||grad f||^2 over the rounds; {known}"
         + (
             "" if everyone else "; it assumes that all agents do all their steps in every round, which they do not here"
@@ -220,26 +244,23 @@ def _guaranteed(
     )
 
 
-def _recommended(
-    problem: Problem,
-    epsilon: float,
-    smoothness: Smoothness,
-    pilot: int,
-    conditions: RunOptions,
-    everyone: bool,
-    progress: Callable[[int, int], None],
-) -> Setting:
-    """Return the setting with eta = 1/L after its trial. It uses p="auto" only if all agents take part."""
+def _recommended(smoothness: Smoothness, everyone: bool) -> dict[str, Any]:
+    """Return the setting with eta = 1/L, as a table. It uses p="auto" only if all agents take part."""
     L = smoothness.value
     oracle = {"name": "gd", "step": 1 / (2 * L), "iterations": ITERATIONS}
     table = {"label": "FedPD, recommended", "name": "fedpd", "eta": 1 / L, "oracle": oracle}
-    table |= {} if smoothness.exact or not everyone else {"p": "auto"}
+    return table | ({} if smoothness.exact or not everyone else {"p": "auto"})
+
+
+def _trial(
+    table: dict[str, Any], problem: Problem, pilot: int, conditions: RunOptions, progress: Callable[[int, int], None]
+) -> Run:
+    """Return a run of a setting on the problem."""
     algorithm = build_algorithm({key: value for key, value in table.items() if key != "label"}, pilot)
     options: RunOptions = {**conditions, "progress": lambda done, total, _: progress(done, total)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TheoryWarning)  # `Setting.how` says that no theorem covers it
-        run = simulate(algorithm, problem, rounds=pilot, **options)
-    return _tried(table, run, epsilon)
+        return simulate(algorithm, problem, rounds=pilot, **options)
 
 
 def _tried(table: dict[str, Any], run: Run, epsilon: float) -> Setting:
@@ -247,13 +268,22 @@ def _tried(table: dict[str, Any], run: Run, epsilon: float) -> Setting:
     columns = ("round", "communications", "samples", "bytes_up", "bytes_down")
     spent = [first_below(run, epsilon, name) if reached else float(run.history[name][-1]) for name in columns]
     rounds, communications, samples, up, down = spent
-    last = run.history["stationarity"][-1]
-    how = "a heuristic, with a larger eta than Theorem 1 allows; these are the costs of a trial on this problem"
+    stationarity = run.history["stationarity"]
+    ended = float(stationarity[-1] / stationarity[0]) if stationarity[0] > 0 else 0.0
+    return Setting(table, reached, rounds, communications, samples, up + down, ended, _how(table, run, reached, ended))
+
+
+def _how(table: dict[str, Any], run: Run, reached: bool, ended: float) -> str:
+    """Return where the costs of a trial come from, or how it failed."""
+    rounds, first, last = run.history["round"][-1], *run.history["stationarity"][[0, -1]]
+    kind = "nothing to tune" if table["eta"] == "auto" else "a heuristic, with a larger eta than Theorem 1 allows"
     if run.diverged is not None:
-        how = f"a heuristic that FAILED here: it diverged at round {run.diverged.round}; use the guaranteed setting"
-    elif not reached:
-        how = f"a heuristic; its trial reached ||grad f||^2 = {last:.1e} after {rounds:.0f} rounds, and needs more"
-    return Setting(table, reached, rounds, communications, samples, up + down, how)
+        return f"{kind}; its trial FAILED: it diverged at round {run.diverged.round}; use another setting"
+    if reached:
+        return f"{kind}; these are the costs of a trial on this problem"
+    if ended > STALLED:
+        return f"{kind}; its trial made NO PROGRESS: ||grad f||^2 = {first:.1e} became {last:.1e} in {rounds} rounds"
+    return f"{kind}; its trial reached ||grad f||^2 = {last:.1e} after {rounds} rounds, and needs more"
 
 
 def _model_bytes(problem: Problem) -> int:

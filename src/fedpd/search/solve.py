@@ -8,12 +8,13 @@ start     x^0 of the problem; agents send their gradients there in the first com
 """
 
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedpd import algorithms, oracles
-from fedpd.base.checks import count, positive
+from fedpd.base.checks import count, positive, refuse
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.run import Run
@@ -65,8 +66,27 @@ def solve(
 
 def chosen_method(problem: Problem) -> Algorithm:
     """Return the method that `solve` runs on a problem."""
-    memory = min(MEMORY, max(1, _room(problem)))
+    memory = memory_for(problem)
     return algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(pairs=memory), memory=memory)
+
+
+def memory_for(problem: Problem) -> int:
+    """Return M, the outcomes and the secant pairs that `solve` keeps for each agent of a problem."""
+    return min(MEMORY, max(1, _room(problem)))
+
+
+def check_everyone(participation: Any = 1.0, stragglers: float = 0.0) -> None:
+    """Refuse partial participation and stragglers, since the memory needs all agents in every round.
+
+    Args:
+        participation: Who takes part in a round, as for `simulate`.
+        stragglers: The probability that an agent does only some of its local steps in a round.
+    """
+    rule, remedy = "solve needs all agents, with all their steps, in every round", "Leave it out, or use fedpd advise"
+    if np.any(np.asarray(participation) != 1):
+        refuse("participation", participation, rule, remedy)
+    if stragglers != 0:
+        refuse("stragglers", stragglers, rule, remedy)
 
 
 def _room(problem: Problem) -> int:

@@ -1,6 +1,6 @@
 """Show sweeps, tuned methods and advice as text, as a table in a notebook, and as a figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -175,23 +175,47 @@ def amount_text(setting: Described, number: float) -> str:
     return text if setting.reached else f"more than {text}"
 
 
+def number_text(value: Any, digits: int = 4) -> str:
+    """Return a setting that is a number or a word, such as "auto"."""
+    return value if isinstance(value, str) else f"{value:.{digits}g}"
+
+
+def _local_step(setting: Described) -> str:
+    step = setting.table["oracle"].get("step")
+    return "by line search" if step is None else number_text(step)
+
+
+def _local_steps(setting: Described) -> str:
+    oracle = setting.table["oracle"]
+    if "iterations" not in oracle:
+        return f"as {oracle['name']} needs"
+    most = f"{oracle['iterations']}"
+    return f"{most}, or until ||grad L_i||^2 <= {oracle['tolerance']:.1e}" if "tolerance" in oracle else most
+
+
+SETTINGS: dict[str, Callable[[Described], str]] = {  # what a setting consists of
+    "eta": lambda setting: number_text(setting.table["eta"]),
+    "local step 1/(L + 1/eta)": _local_step,
+    "local steps Q": _local_steps,
+    "skip probability p": lambda setting: number_text(setting.table.get("p", 0.0), 3),
+    "memory, in rounds": lambda setting: str(setting.table.get("memory", 0)),
+}
+
+
 def advice_text(epsilon: float, settings: Mapping[str, Described]) -> str:
     """Return advice in one line per setting."""
     lines = [f"Advice for ||grad f||^2 <= {epsilon:g}"]
     for name, setting in settings.items():
-        eta, p = setting.table["eta"], setting.table.get("p", 0.0)
-        spent = f"{amount_text(setting, setting.communications)} communications"
-        lines.append(f"  {name}: FedPD with eta = {eta:.4g}, p = {p if isinstance(p, str) else f'{p:.3g}'}: {spent}")
+        table, spent = setting.table, f"{amount_text(setting, setting.communications)} communications"
+        more = f"memory = {table['memory']}" if "memory" in table else f"p = {number_text(table.get('p', 0.0), 3)}"
+        lines.append(f"  {name}: FedPD with eta = {number_text(table['eta'])}, {more}: {spent}")
     return "\n".join(lines)
 
 
 def advice_html(epsilon: float, settings: Mapping[str, Described]) -> str:
     """Return advice as a table with one column per setting, and the reasons below."""
     values = settings.values()
-    rows = [["eta", *(f"{one.table['eta']:.4g}" for one in values)]]
-    rows.append(["local step", *(f"{one.table['oracle']['step']:.4g}" for one in values)])
-    rows.append(["local steps Q", *(str(one.table["oracle"]["iterations"]) for one in values)])
-    rows.append(["skip probability p", *(str(one.table.get("p", 0.0)) for one in values)])
+    rows = [[words, *(text(one) for one in values)] for words, text in SETTINGS.items()]
     rows += [[words, *(amount_text(one, getattr(one, name)) for one in values)] for name, words in AMOUNTS.items()]
     notes = [f"{name}: {setting.how}" for name, setting in settings.items()]
     return html_table(f"Advice: FedPD to ‖∇f‖² ≤ {epsilon:g}", ("", *settings), rows, notes)
@@ -206,11 +230,11 @@ def advice_figure(epsilon: float, settings: Mapping[str, Described]) -> "Figure"
     for number, (name, setting) in enumerate(settings.items()):
         amounts = [getattr(setting, one) for one in AMOUNTS]
         label = name if setting.reached else f"{name}: more than"
-        axes.plot(amounts, places, "o" if number else "s", color=line_style(number)["color"], label=label)
+        axes.plot(amounts, places, "so^"[number], color=line_style(number)["color"], label=label)
     axes.set_yticks(places, list(AMOUNTS.values()))
     axes.set_ylim(-0.6, len(AMOUNTS) - 0.4)
     set_log_scale(axes, "x")
     axes.set_xlabel(f"spent until ‖∇f‖² ≤ {epsilon:g}")
     clear_frame(axes)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure

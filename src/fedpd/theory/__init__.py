@@ -2,6 +2,7 @@
 
 - `constants`: L and delta as plain numbers
 - `curvature`: L of each f_i, of f and of the samples, exact or estimated, and how it was found
+- `conditioning`: the condition number of the mean Hessian, and how much the Hessians differ
 - `dissimilarity`: delta of Assumption 5, B of Assumption 4 and G of Assumption 3, measured at given models
 - `examples`: delta of the cost functions in the paper's Appendix A
 - `printed`: Theorem 1 as printed, with C(p)
@@ -13,6 +14,7 @@
 """
 
 from fedpd.theory import complexity, conditions, printed, rates, skipping, variance_reduction
+from fedpd.theory.conditioning import Hessians, hessians
 from fedpd.theory.conditions import max_eta
 from fedpd.theory.constants import heterogeneity, objective, smoothness
 from fedpd.theory.curvature import Smoothness, estimate_smoothness, exact_smoothness, smoothness_constants
@@ -31,6 +33,7 @@ from fedpd.theory.printed import communication_factor, skip_probability
 
 __all__ = [
     "DeltaBound",
+    "Hessians",
     "Profile",
     "Similarity",
     "Smoothness",
@@ -41,6 +44,7 @@ __all__ = [
     "estimate_smoothness",
     "exact_smoothness",
     "fedavg_bound",
+    "hessians",
     "heterogeneity",
     "linear_regression_delta",
     "logistic_delta",
