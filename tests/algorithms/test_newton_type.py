@@ -84,3 +84,10 @@ def test_fedadmm_insa_finds_its_penalty() -> None:
     settings: dict[str, Any] = {"beta": 1e3, "smoothness": L, "convexity": MU}
     assert stationarity(algorithms.fedadmm_insa(**settings), rounds=150)[-1] < 1e-12
     assert stationarity(algorithms.fedadmm_insa(**settings, tau=1.0), rounds=150)[-1] > 1e-2
+
+
+def test_fedosaa_ends_with_many_agents_on_two_devices() -> None:
+    """A batch of LAPACK calls per agent once waited for ever here."""
+    problem = problems.penalized_logistic(*data.strongly_noniid(agents=100, samples=20, dimension=20))
+    run = fedpd.simulate(algorithms.fedosaa(step=0.5, iterations=8), problem, rounds=3, devices=2)
+    assert run.history["round"][-1] == 3

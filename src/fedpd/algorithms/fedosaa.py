@@ -11,8 +11,7 @@
 The Anderson step approximates the Newton step -H_i^-1 h_0 in the span of the local steps (GMRES). Q + 1 gradients per
 agent and round. Agents send a model and a gradient, two models each way in a round, in two exchanges with "svrg" and in
 one with "scaffold" (not CTA). It needs all agents: the correction must belong to those who use it. Differences from the
-paper: full gradients only; singular values of Y below `cut` times the largest are left out of the least-squares
-problem.
+paper: full gradients only; a column of Y of which less than `cut` is new is left out of the least-squares problem.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -46,7 +45,7 @@ def fedosaa(
     positive("step", step, STEP)
     count("iterations", iterations, ITERATIONS)
     choice("base", base, ("svrg", "scaffold"))
-    positive("cut", cut, "The share of the largest singular value below which others are left out, e.g. 1e-8")
+    positive("cut", cut, "The share of a change of the gradient that must be new, e.g. 1e-8")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, x, 0 * x)
@@ -75,8 +74,9 @@ def fedosaa(
         flat, unravel = ravel_pytree(h)
         matrix = jax.vmap(lambda row: ravel_pytree(row)[0])
         s, y = matrix(steps), matrix(changes)
-        weights = jnp.linalg.lstsq(y.T, flat, rcond=cut)[0]
-        return unravel(step * (flat - weights @ y) + weights @ s)
+        u, v = orthonormal(y, s, cut)
+        along = u @ flat
+        return unravel(step * (flat - along @ u) + along @ v)
 
     def gradient_mean(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
         return server, mean
@@ -95,6 +95,34 @@ def fedosaa(
     else:
         exchanges = (Exchange(descend, lambda agent: (agent.local, agent.new), model_mean, hear),)
     return Algorithm("fedosaa", init, lambda x: x, exchanges, lambda agent: agent.x, away=Away(everyone=True))
+
+
+def orthonormal(y: Array, s: Array, cut: float) -> tuple[Array, Array]:
+    """Return orthonormal combinations of the rows of y, and the same combinations of the rows of s.
+
+    A row of which less than `cut` is new is left out: its place holds zeros. This is Gram-Schmidt, twice for accuracy,
+    and not LAPACK: where agents are sharded over the cores of a CPU, a batch of LAPACK calls waits for threads that
+    wait for it.
+
+    Args:
+        y: (Q, d).
+        s: (Q, d).
+        cut: The share of a row's length.
+    """
+    info = jnp.finfo(y.dtype)
+    least = jnp.maximum(cut, 10 * info.eps)
+
+    def add(q: Array, basis: tuple[Array, Array]) -> tuple[Array, Array]:
+        u, v = basis
+        new, combined = y[q], s[q]
+        for _ in range(2):
+            along = u @ new
+            new, combined = new - along @ u, combined - along @ v
+        length = jnp.linalg.norm(new)
+        scale = jnp.where(length > least * jnp.linalg.norm(y[q]), 1 / jnp.maximum(length, info.tiny), 0)
+        return u.at[q].set(scale * new), v.at[q].set(scale * combined)
+
+    return lax.fori_loop(0, len(y), add, (jnp.zeros_like(y), jnp.zeros_like(s)))
 
 
 CARD = Card(
@@ -128,7 +156,7 @@ CARD = Card(
     ),
     parameters={
         "base": '`"svrg"` or `"scaffold"`, where the correction comes from',
-        "cut": "the relative size below which singular values are left out",
+        "cut": "the share of a change of the gradient that must be new, or the change is left out",
     },
     theory_checked=(
         "The abstract in the proceedings confirms local linear convergence for smooth strongly convex functions."
