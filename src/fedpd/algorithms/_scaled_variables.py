@@ -1,0 +1,159 @@
+"""FedPD-M in scaled variables: x = D z, where the agents' Hessians say that variables differ much in scale.
+
+The penalty ||w - v||^2/(2 eta) weighs all variables alike. Where one feature is measured in thousands and another in
+thousandths, no eta suits both, and the condition number of f is that of the units. So, in the first communication,
+each agent equilibrates its own Hessian H_i at x^0 (Ruiz 2001; with random signs as in Diamond and Boyd, 2017): it finds
+a diagonal d_i such that all rows of d_i H_i d_i have about the same norm, and sends the spread of h_i = L_i/d_i^2, one
+number, where L_i is that norm. For most matrices h_i is close to the diagonal of H_i, but it needs no entries of it.
+
+    spread  geometric mean over agents of max h_i/min h_i
+    if it is at most SPREAD: D = 1, and nothing else happens
+    otherwise, in one more communication, agents send h_i, and the server answers D = (mean h_i)^(-1/2). The method
+    begins again at z = x^0/D, with f_i(D z).
+
+It costs SETS*PROBES gradients per agent, and two communications where variables are scaled.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from tree_math import Vector
+
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work
+
+SETS, PROBES = 3, 4  # products with a Hessian: so many per scaling of its rows
+SPREAD = 1e3  # of h_i, from which on variables are scaled
+LEAST = 1e-12  # h_i relative to its largest; variables on which f_i does not depend
+
+GO_ON, SEND_SCALES, TAKE_SCALES = 0, 1, 2  # what a broadcast asks of agents
+
+
+class Agent(NamedTuple):
+    inner: Any  # of the method, in the variables z
+    scale: Vector  # D
+    own: Vector  # h_i
+    spread: Array  # log(max h_i/min h_i)
+    asked: Array  # what the last broadcast asked for
+    shift: Array  # the round in which the method began
+
+
+class Server(NamedTuple):
+    inner: Any
+    number: Array  # of communications
+    asked: Array
+
+
+class Message(NamedTuple):
+    inner: Any  # h_i in the place of the model, if the server asked for it
+    spread: Array
+
+
+class Broadcast(NamedTuple):
+    inner: Any  # D in the place of the model, where that is what agents are to take
+    asked: Array
+
+
+def in_scaled_variables(method: Algorithm) -> Algorithm:
+    """Return a method of `_memory.py` that scales the variables where they differ by much.
+
+    Args:
+        method: The method. Its messages are (a model, numbers). Its broadcasts, agents and server have a model `x0`.
+    """
+    (exchange,) = method.exchanges
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        none = jnp.int32(GO_ON)
+        return Agent(method.init(f, x), _map(jnp.ones_like, x), 0 * x, jnp.zeros((), float), none, none)
+
+    def server(x: Vector) -> Server:
+        return Server(method.server(x), jnp.int32(0), jnp.int32(GO_ON))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        def work(agent: Agent) -> tuple[Agent, Work]:
+            inner, work = exchange.local(_scaled(f, agent.scale), agent.inner, r - agent.shift, key)
+            return agent._replace(inner=inner), work
+
+        def rest(agent: Agent) -> tuple[Agent, Work]:
+            return agent, Work(jnp.int32(0), 0 * jnp.asarray(f.size, jnp.int32))
+
+        own, spread = lax.cond(r == 0, partial(equilibrated, f, agent.inner.x0), lambda: (agent.own, agent.spread))
+        agent, done = lax.cond(agent.asked == SEND_SCALES, rest, work, agent._replace(own=own, spread=spread))
+        probed = jnp.where(r == 0, SETS * PROBES, 0) * jnp.asarray(f.size, jnp.int32)
+        return agent, done._replace(samples=done.samples + probed)
+
+    def send(agent: Agent) -> Message:
+        x, numbers = exchange.send(agent.inner)
+        asked = agent.asked == SEND_SCALES
+        return Message((_map(partial(jnp.where, asked), agent.own, x), numbers), agent.spread)
+
+    def aggregate(server: Server, mean: Message, share: Any) -> tuple[Server, Broadcast]:
+        usual, broadcast = exchange.aggregate(server.inner, mean.inner, share)  # type: ignore[operator]  # no Mixing
+        scale = _map(lambda h: 1 / jnp.sqrt(h), mean.inner[0])
+        begun = server.inner._replace(x0=server.inner.x0 / scale)
+        wanted = (server.number == 0) & (mean.spread > jnp.log(SPREAD))
+        asked = jnp.where(wanted, SEND_SCALES, jnp.where(server.asked == SEND_SCALES, TAKE_SCALES, GO_ON))
+        asked = asked.astype(jnp.int32)
+        inner = _choose(asked, usual, server.inner, begun)
+        broadcast = broadcast._replace(x0=_choose(asked, broadcast.x0, server.inner.x0, scale))
+        return Server(inner, server.number + 1, asked), Broadcast(broadcast, asked)
+
+    def receive(agent: Agent, broadcast: Broadcast) -> Agent:
+        asked, given = broadcast.asked, broadcast.inner.x0
+        usual = exchange.receive(agent.inner, broadcast.inner)
+        begun = agent.inner._replace(x0=agent.inner.x0 / given)
+        scale = _map(partial(jnp.where, asked == TAKE_SCALES), given, agent.scale)
+        shift = jnp.where(asked == TAKE_SCALES, 2, agent.shift)
+        return agent._replace(
+            inner=_choose(asked, usual, agent.inner, begun), scale=scale, asked=asked, shift=shift.astype(jnp.int32)
+        )
+
+    return method._replace(
+        init=init,
+        server=server,
+        exchanges=(Exchange(local, send, aggregate, receive),),
+        model=lambda agent: agent.scale * method.model(agent.inner),
+    )
+
+
+def equilibrated(f: LocalObjective, x: Vector) -> tuple[Vector, Array]:
+    """Return h_i, and log(max h_i/min h_i), by SETS*PROBES products of the Hessian of f_i(x) with random signs."""
+    flat, unravel = ravel_pytree(x)
+    key = jax.random.key(1, impl="threefry2x32")
+    signs = jax.random.rademacher(key, (SETS, PROBES, *flat.shape), flat.dtype)
+
+    def product(d: Array, z: Array) -> Array:
+        return d * ravel_pytree(jax.jvp(f.gradient, (x,), (unravel(d * z),))[1])[0]
+
+    def equalise(d: Array, signs: Array) -> tuple[Array, Array]:
+        rows = jnp.sqrt(jnp.mean(lax.map(partial(product, d), signs) ** 2, axis=0))
+        largest = jnp.max(rows)
+        return d / jnp.sqrt(jnp.maximum(rows / largest, LEAST)), largest
+
+    d, norms = lax.scan(equalise, jnp.ones_like(flat), signs)
+    h = norms[-1] / d**2
+    h = jnp.maximum(h, LEAST * jnp.max(h))
+    good = jnp.all(jnp.isfinite(h)) & (jnp.min(h) > 0)
+    h = jnp.where(good, h, 1)
+    return unravel(h), jnp.log(jnp.max(h) / jnp.min(h)).astype(float)
+
+
+def _scaled(f: LocalObjective, scale: Vector) -> LocalObjective:
+    """Return z -> f_i(D z)."""
+    losses, penalty = f.losses, f.penalty
+    return f._replace(
+        losses=lambda z, batch: losses((scale * Vector(z)).tree, batch),
+        penalty=None if penalty is None else lambda z: penalty((scale * Vector(z)).tree),
+    )
+
+
+def _choose(asked: Array, usual: Any, kept: Any, begun: Any) -> Any:
+    """Return the state for GO_ON, SEND_SCALES or TAKE_SCALES."""
+    return jax.tree.map(lambda *leaves: lax.select_n(asked, *leaves), usual, kept, begun)
+
+
+def _map(function: Any, *vectors: Vector) -> Vector:
+    return jax.tree.map(function, *vectors)
