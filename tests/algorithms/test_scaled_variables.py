@@ -52,3 +52,11 @@ def test_a_hessian_of_zeros_is_not_scaled() -> None:
     own = simulate(AUTO, problem, rounds=2, progress=False).agents
     np.testing.assert_array_equal(own.own.tree, np.ones((1, 3)))
     assert own.spread[0] == 0
+
+
+def test_a_feature_that_one_agent_lacks_is_no_reason_to_scale() -> None:
+    """Each agent depends on one variable; their mean on both alike."""
+    hessians = np.array([np.diag([1.0, 1e-6]), np.diag([1e-6, 1.0])])
+    run = simulate(AUTO, problems.quadratic(hessians, np.ones((2, 2))), rounds=4, progress=False)
+    assert (run.agents.spread > np.log(1e5)).all()
+    np.testing.assert_array_equal(run.agents.scale.tree, np.ones((2, 2)))

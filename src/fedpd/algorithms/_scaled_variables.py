@@ -1,17 +1,18 @@
 """FedPD-M in scaled variables: x = D z, where the agents' Hessians say that variables differ much in scale.
 
-The penalty ||w - v||^2/(2 eta) weighs all variables alike. Where one feature is measured in thousands and another in
-thousandths, no eta suits both, and the condition number of f is that of the units. So, in the first communication,
-each agent equilibrates its own Hessian H_i at x^0 (Ruiz 2001; with random signs as in Diamond and Boyd, 2017): it finds
-a diagonal d_i such that all rows of d_i H_i d_i have about the same norm, and sends the spread of h_i = L_i/d_i^2, one
-number, where L_i is that norm. For most matrices h_i is close to the diagonal of H_i, but it needs no entries of it.
+The penalty ||w - v||^2/(2 eta) has one weight for all variables. Where one feature is measured in thousands and
+another in thousandths, no eta suits both. So, in the first communication, each agent equilibrates its own Hessian H_i
+at x^0 (Ruiz 2001; with random signs as in Diamond and Boyd, 2017): it finds a diagonal d_i such that all rows of
+d_i H_i d_i have about the same norm L_i, and sends the spread of h_i = L_i/d_i^2, one number. If H_i is diagonal, h_i
+is its diagonal; otherwise it needs products with H_i only.
 
     spread  geometric mean over agents of max h_i/min h_i
     if it is at most SPREAD: D = 1, and nothing else happens
-    otherwise, in one more communication, agents send h_i, and the server answers D = (mean h_i)^(-1/2). The method
-    begins again at z = x^0/D, with f_i(D z).
+    otherwise, in one more communication, agents send h_i, and the server answers D = (mean h_i)^(-1/2), or D = 1 if
+    the mean spreads by at most SPREAD: an agent that lacks a feature is no reason to scale it. The method begins again
+    at z = x^0/D, with f_i(D z).
 
-It costs SETS*PROBES gradients per agent, and two communications where variables are scaled.
+It costs SETS*PROBES gradients per agent, and two communications where agents send h_i.
 """
 
 from functools import partial
@@ -92,7 +93,7 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
 
     def aggregate(server: Server, mean: Message, share: Any) -> tuple[Server, Broadcast]:
         usual, broadcast = exchange.aggregate(server.inner, mean.inner, share)  # type: ignore[operator]  # no Mixing
-        scale = _map(lambda h: 1 / jnp.sqrt(h), mean.inner[0])
+        scale = scales(mean.inner[0])
         begun = server.inner._replace(x0=server.inner.x0 / scale)
         wanted = (server.number == 0) & (mean.spread > jnp.log(SPREAD))
         asked = jnp.where(wanted, SEND_SCALES, jnp.where(server.asked == SEND_SCALES, TAKE_SCALES, GO_ON))
@@ -139,6 +140,12 @@ def equilibrated(f: LocalObjective, x: Vector) -> tuple[Vector, Array]:
     good = jnp.all(jnp.isfinite(h)) & (jnp.min(h) > 0)
     h = jnp.where(good, h, 1)
     return unravel(h), jnp.log(jnp.max(h) / jnp.min(h)).astype(float)
+
+
+def scales(h: Vector) -> Vector:
+    """Return D = h^(-1/2), or 1 if h spreads by at most SPREAD."""
+    flat, unravel = ravel_pytree(h)
+    return unravel(jnp.where(jnp.max(flat) > SPREAD * jnp.min(flat), 1 / jnp.sqrt(flat), 1))
 
 
 def _scaled(f: LocalObjective, scale: Vector) -> LocalObjective:
