@@ -12,7 +12,8 @@ is its diagonal; otherwise it needs products with H_i only.
     the mean spreads by at most SPREAD: an agent that lacks a feature is no reason to scale it. The method begins again
     at z = x^0/D, with f_i(D z).
 
-It costs SETS*PROBES gradients per agent, and two communications where agents send h_i.
+It costs SETS*PROBES gradients per agent, and two communications where agents send h_i. The broadcast of D holds no
+model. A server that knows its model from the newest broadcast alone (on Flower) measures that one round at 0.
 """
 
 from functools import partial
@@ -35,6 +36,7 @@ GO_ON, SEND_SCALES, TAKE_SCALES = 0, 1, 2  # what a broadcast asks of agents
 
 class Agent(NamedTuple):
     inner: Any  # of the method, in the variables z
+    x: Vector  # the global model, in the variables x
     scale: Vector  # D
     own: Vector  # h_i
     spread: Array  # log(max h_i/min h_i)
@@ -44,6 +46,7 @@ class Agent(NamedTuple):
 
 class Server(NamedTuple):
     inner: Any
+    scale: Vector  # D
     number: Array  # of communications
     asked: Array
 
@@ -54,7 +57,7 @@ class Message(NamedTuple):
 
 
 class Broadcast(NamedTuple):
-    inner: Any  # D in the place of the model, where that is what agents are to take
+    inner: Any  # its model is in the variables x; D in the place of the model, where that is what agents are to take
     asked: Array
 
 
@@ -68,10 +71,10 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         none = jnp.int32(GO_ON)
-        return Agent(method.init(f, x), _map(jnp.ones_like, x), 0 * x, jnp.zeros((), float), none, none)
+        return Agent(method.init(f, x), x, _map(jnp.ones_like, x), 0 * x, jnp.zeros((), float), none, none)
 
     def server(x: Vector) -> Server:
-        return Server(method.server(x), jnp.int32(0), jnp.int32(GO_ON))
+        return Server(method.server(x), _map(jnp.ones_like, x), jnp.int32(0), jnp.int32(GO_ON))
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         def work(agent: Agent) -> tuple[Agent, Work]:
@@ -93,30 +96,33 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
 
     def aggregate(server: Server, mean: Message, share: Any) -> tuple[Server, Broadcast]:
         usual, broadcast = exchange.aggregate(server.inner, mean.inner, share)  # type: ignore[operator]  # no Mixing
-        scale = scales(mean.inner[0])
-        begun = server.inner._replace(x0=server.inner.x0 / scale)
         wanted = (server.number == 0) & (mean.spread > jnp.log(SPREAD))
         asked = jnp.where(wanted, SEND_SCALES, jnp.where(server.asked == SEND_SCALES, TAKE_SCALES, GO_ON))
         asked = asked.astype(jnp.int32)
-        inner = _choose(asked, usual, server.inner, begun)
-        broadcast = broadcast._replace(x0=_choose(asked, broadcast.x0, server.inner.x0, scale))
-        return Server(inner, server.number + 1, asked), Broadcast(broadcast, asked)
+        new, x = scales(mean.inner[0]), server.scale * broadcast.x0
+        usual = usual._replace(x0=x / server.scale)  # as agents compute it
+        inner = _choose(asked, usual, server.inner, server.inner._replace(x0=server.inner.x0 / new))
+        scale = _choose(asked, server.scale, server.scale, new)
+        sent = broadcast._replace(x0=_choose(asked, x, server.inner.x0, new))
+        return Server(inner, scale, server.number + 1, asked), Broadcast(sent, asked)
 
     def receive(agent: Agent, broadcast: Broadcast) -> Agent:
         asked, given = broadcast.asked, broadcast.inner.x0
-        usual = exchange.receive(agent.inner, broadcast.inner)
+        usual = exchange.receive(agent.inner, broadcast.inner._replace(x0=given / agent.scale))
         begun = agent.inner._replace(x0=agent.inner.x0 / given)
-        scale = _map(partial(jnp.where, asked == TAKE_SCALES), given, agent.scale)
-        shift = jnp.where(asked == TAKE_SCALES, 2, agent.shift)
         return agent._replace(
-            inner=_choose(asked, usual, agent.inner, begun), scale=scale, asked=asked, shift=shift.astype(jnp.int32)
+            inner=_choose(asked, usual, agent.inner, begun),
+            x=_choose(asked, given, given, agent.x),
+            scale=_choose(asked, agent.scale, agent.scale, given),
+            asked=asked,
+            shift=jnp.where(asked == TAKE_SCALES, 2, agent.shift).astype(jnp.int32),
         )
 
     return method._replace(
         init=init,
         server=server,
         exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.scale * method.model(agent.inner),
+        model=lambda agent: agent.x,
     )
 
 
