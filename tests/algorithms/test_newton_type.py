@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpd import Algorithm, algorithms, oracles, problems, simulate
+from fedpd import Algorithm, algorithms, data, oracles, problems, simulate
 
 L, MU = 1.0, 0.2
 PROBLEM = problems.random_quadratic(6, 5, smoothness=L, convexity=MU, seed=1)
@@ -89,5 +89,5 @@ def test_fedadmm_insa_finds_its_penalty() -> None:
 def test_fedosaa_ends_with_many_agents_on_two_devices() -> None:
     """A batch of LAPACK calls per agent once waited for ever here."""
     problem = problems.penalized_logistic(*data.strongly_noniid(agents=100, samples=20, dimension=20))
-    run = fedpd.simulate(algorithms.fedosaa(step=0.5, iterations=8), problem, rounds=3, devices=2)
+    run = simulate(algorithms.fedosaa(step=0.5, iterations=8), problem, rounds=3, devices=2)
     assert run.history["round"][-1] == 3

@@ -15,7 +15,7 @@ from fedpd.core import Problem
 from fedpd.engine.run import Run
 from fedpd.suite.profiles import costs_of, finding, profile_figure, shares, table_markdown
 from fedpd.suite.registry import make
-from fedpd.suite.runner import Cell, default_methods, read_cells, run_suite
+from fedpd.suite.runner import SOLVE, Cell, default_methods, read_cells, run_suite
 from fedpd.suite.tries import run_specs, specs_within
 
 EASY = "quadratic-identity"
@@ -78,6 +78,14 @@ def test_a_solver_takes_part(tmp_path: Path) -> None:
     assert cell.communications == 1
     start = simulate(algorithms.gradient_descent(step=1.0), make(EASY), rounds=1).history["stationarity"][0]
     assert targets == [pytest.approx(1e-10 * start)]
+
+
+def test_solve_takes_part_by_its_label(tmp_path: Path) -> None:
+    """Agents send their gradients and their smoothness in the first communication: the step 1/L is the answer here."""
+    (cell,) = run_suite(tmp_path / "cells.jsonl", methods=[SOLVE], problems=[EASY], rounds=4)
+    assert cell.communications == 1
+    (short,) = run_suite(tmp_path / "short.jsonl", methods=[SOLVE], problems=["quadratic-rotated-1e1"], rounds=2)
+    assert short.communications == np.inf  # and no warning: the table says it
 
 
 def test_missing_data_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from fedpd.algorithms._automatic import automatic
 from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
 from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._rules import Q, solver
+from fedpd.algorithms._scaled_variables import in_scaled_variables
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.spec import TRACED
 from fedpd.core import (
@@ -107,7 +108,7 @@ def fedpd(
         p: The probability of skipping a communication: a number in [0, 1) or a function of the round r. With "auto"
             the run decides when to communicate, and drift is "corrected-exact".
         memory: M: every agent mixes its newest outcome with its M last ones, which saves most of the communications if
-            f is ill-conditioned. One model and 4M + 6 numbers travel up, one model and M + 2 numbers down. An agent
+            f is ill-conditioned. One model and 4M + 7 numbers travel up, one model and M + 3 numbers down. An agent
             keeps 2M + 2 models more. Memory needs full gradients, all agents in every communication, and p = 0.
         drift: Where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor if p > 0.
             "corrected" moves by the change of the dual since the last communication and leaves no floor.
@@ -141,7 +142,9 @@ def fedpd(
     choice("absent", absent, ("mean_of_duals", "naive"))
     if eta == "auto" or memory > 0:
         _check_memory(eta, memory, oracle, p=p, drift=drift, x0_rule=x0_rule, absent=absent)
-        return with_memory(None if eta == "auto" else eta, oracle, memory, start)
+        if eta == "auto":
+            return in_scaled_variables(with_memory(None, oracle, memory, start))
+        return with_memory(eta, oracle, memory, start)
     auto = isinstance(p, str) and p == "auto"
     skip = None if auto else skip_probability(p)
     skipped = _drift(auto, drift, x0_rule, absent)

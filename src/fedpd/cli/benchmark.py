@@ -11,15 +11,16 @@ if TYPE_CHECKING:
     from fedpd.base.progress import StepFunction
 
 
+METHODS_HELP = "A name from fedpd methods, or FedPD-M (solve) for fedpd solve. Default: all that fit."
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command()(benchmark)
 
 
 def benchmark(
-    methods: Annotated[
-        list[str] | None, typer.Option(help="A name from fedpd methods. Default: all that fit.", show_default=False)
-    ] = None,
+    methods: Annotated[list[str] | None, typer.Option(help=METHODS_HELP, show_default=False)] = None,
     problems: Annotated[
         list[str] | None, typer.Option(help="A name from --list. Default: all problems.", show_default=False)
     ] = None,

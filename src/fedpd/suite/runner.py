@@ -9,7 +9,9 @@ communication count: in others, nobody holds the mean of the agents' models at w
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from fedpd.base.progress import StepFunction
 from fedpd.core import Problem
 from fedpd.engine.history import first_row
 from fedpd.engine.run import Run
+from fedpd.search.solve import solve
 from fedpd.suite.registry import PROBLEMS, make
 from fedpd.suite.tables import bundled_module
 from fedpd.suite.tries import BUDGETS, run_specs, specs_within
@@ -33,6 +36,8 @@ COSTS = {
     "gradients": "gradients of all samples",
 }
 STAGES = (256, 1024)  # rounds: a second run only where no try reached the target in the first
+
+SOLVE = "FedPD-M (solve)"  # the label of `fedpd.solve`
 
 Solver = Callable[[Problem, float], Run]  # (problem, the stationarity to reach) -> a run that ends there
 
@@ -85,7 +90,8 @@ def run_suite(
 
     Args:
         file: One JSON object per line: first the settings, then a cell each, written as soon as it is there.
-        methods: Labels of `algorithms.variants()`, or names of `solvers`; None: `default_methods` and all solvers.
+        methods: Labels of `algorithms.variants()`, `SOLVE`, or names of `solvers`; None: `default_methods`, `SOLVE` and
+            all solvers.
         problems: Names of `PROBLEMS`; None: all.
         budgets: Which of 0, 8 and 64 runs.
         rounds: The rounds of a run, at most.
@@ -98,7 +104,7 @@ def run_suite(
     Raises:
         FedpdError: The file is of a run with other settings, or a name does not exist.
     """
-    solvers = solvers or {}
+    solvers = {SOLVE: partial(_solved, rounds=rounds), **(solvers or {})}
     labels = [*default_methods(), *solvers] if methods is None else list(methods)
     names = list(PROBLEMS) if problems is None else list(problems)
     for label in labels:
@@ -172,6 +178,12 @@ def _spent(
         if math.isfinite(spent[0]):
             break
     return spent
+
+
+def _solved(problem: Problem, target: float, rounds: int) -> Run:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a run that misses the target is a failure in the table
+        return solve(problem, target, rounds, progress=False)
 
 
 def _start(problem: Problem) -> float:
