@@ -44,4 +44,5 @@ def test_the_benchopt_folder_has_what_benchopt_looks_for() -> None:
         "datasets/suite.py": ["Dataset"],
         "solvers/scipy.py": ["Solver"],
         "solvers/fedpd_methods.py": ["Solver"],
+        "solvers/fedpd_solve.py": ["Solver"],
     }
