@@ -219,3 +219,11 @@ def test_an_agent_that_lost_its_rows_is_refused() -> None:
     assert AUTO.away.rebuild is not None
     with pytest.raises(FedpdError, match="this agent has lost its own"):
         AUTO.away.rebuild(None, None)  # type: ignore[arg-type]
+
+
+def test_many_seeds_end_on_two_devices() -> None:
+    """A batch of LAPACK calls at the server once waited for ever here."""
+    problem = problems.penalized_logistic(*data.strongly_noniid(agents=100, samples=10, dimension=5))
+    method = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
+    found = simulate(method, problem, rounds=2, seed=list(range(40)), devices=2)
+    assert len(found.runs) == 40

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from fedpd.core import Array
 
@@ -46,8 +47,22 @@ def mixing_weights(A: Array, valid: Array) -> Array:
     B = jnp.where(valid[:, None] & valid, A / root / root[:, None], 0)
     identity = jnp.eye(len(A), dtype=A.dtype)
     B = jnp.where(identity > 0, 1 + 10 * info.eps * len(A), B)
-    c = scaled * jnp.linalg.solve(B, scaled)
+    c = scaled * solve_positive(B, scaled)
     return c / jnp.sum(c)
+
+
+def solve_positive(B: Array, b: Array) -> Array:
+    """Return B^-1 b for a symmetric positive definite B, by Gauss-Jordan elimination.
+
+    Not by LAPACK: where agents are sharded over the cores of a CPU and there are many seeds, a batch of its calls waits
+    for threads that wait for it.
+    """
+
+    def eliminate(k: Array, rows: Array) -> Array:
+        pivot = rows[k] / rows[k, k]
+        return (rows - jnp.outer(rows[:, k], pivot)).at[k].set(pivot)
+
+    return lax.fori_loop(0, len(b), eliminate, jnp.concatenate([B, b[:, None]], axis=1))[:, -1]
 
 
 def curvature_along(change: Array, turned: Array, length: Array) -> Array:
