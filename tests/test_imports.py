@@ -1,4 +1,4 @@
-"""What importing costs: which packages each use of fedpd loads, and the time beside the packages that it needs."""
+"""The cost of importing: which packages each use of fedpd loads, and the time beside the packages that it needs."""
 
 import subprocess
 import sys
