@@ -1,6 +1,8 @@
 """fedpd uses a checkpoint only if it is intact and belongs to this run; otherwise the error says why not."""
 
 import ast
+import hashlib
+import json
 import logging
 import pickle
 from pathlib import Path
@@ -21,6 +23,7 @@ from fedpd.base.checkpoint import (
     fingerprint,
     flatten,
     load_newest,
+    peek,
     read,
     save_round,
     unflatten,
@@ -103,7 +106,7 @@ def test_a_flipped_bit_of_a_number_is_named_as_such(tmp_path: Path) -> None:
     path, content = tmp_path / "one.safetensors", bytearray(whole(tmp_path))
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"one\.safetensors: its checksum does not match: .*changed\.$"):
+    with pytest.raises(CheckpointError, match=r"one\.safetensors: its checksum does not match: .*another folder\.$"):
         read(path)
 
 
@@ -197,6 +200,50 @@ def test_the_one_before_is_used_where_the_newest_is_torn(tmp_path: Path, caplog:
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "round-000000100.safetensors: is not a complete safetensors file" in record.getMessage()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "damaged-round-000000100.safetensors",
+        "round-000000050.safetensors",
+    ]
+
+
+def test_fresh_checkpoints_stay_where_later_ones_were_torn(tmp_path: Path) -> None:
+    for done in (900, 1000):
+        (tmp_path / f"round-{done:09d}.safetensors").write_bytes(b"torn")
+    assert load_newest(tmp_path, identified()) is None
+    for done in (50, 100):
+        save_round(tmp_path, done, {"x": np.array([float(done)])}, identified())
+    found = load_newest(tmp_path, identified())
+    assert found is not None
+    assert found[0]["x"] == [100.0]
+
+
+def test_a_look_at_some_arrays_reads_and_checks_only_these(tmp_path: Path) -> None:
+    save_round(tmp_path, 50, {"model": np.arange(3.0), "history.loss": np.array([2.0, 1.0])}, identified())
+    found = peek(tmp_path, "history.")
+    assert found is not None
+    assert list(found[0]) == ["history.loss"]
+    path = tmp_path / "round-000000050.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(np.array([2.0, 1.0]).tobytes(), np.array([2.0, 0.5]).tobytes()))
+    assert peek(tmp_path, "history.") is None
+    path.write_bytes(content.replace(b"fedpd(eta=0.1)", b"fedpd(eta=0.2)"))
+    assert peek(tmp_path, "history.") is None
+
+
+def test_a_file_with_one_checksum_of_everything_is_read_and_checked(tmp_path: Path) -> None:
+    path, meta, arrays = tmp_path / "round-000000050.safetensors", json.dumps(META), {"x": np.ones(2), "y": np.ones(1)}
+    digest = hashlib.sha256(meta.encode())
+    for name, array in arrays.items():
+        digest.update(f"{name}|float64|{array.shape}|".encode() + array.tobytes())
+    for text in (meta, meta.replace("3", "4")):
+        save_file(arrays, path, {"fedpd-1": json.dumps({"meta": text, "sha256": digest.hexdigest()})})
+        if text == meta:
+            assert read(path)[1] == META
+            found = peek(tmp_path, "x")
+            assert found is not None
+            assert list(found[0]) == ["x"]
+        else:
+            assert peek(tmp_path, "x") is None
 
 
 def test_there_may_be_nothing_to_resume_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

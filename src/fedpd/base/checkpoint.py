@@ -19,6 +19,9 @@ from fedpd.base.spec import differences
 log = logging.getLogger(__name__)
 
 FORMAT = "fedpd-1"
+NOTHING = "\0"  # no array has a name that begins so
+DAMAGED = "damaged-"  # comes before the name of a file that cannot be read
+CHANGED = "its checksum does not match: it is damaged or was changed. Use a copy of it, or run again in another folder."
 KEPT = 2  # the newest checkpoint, and the one before it in case the newest is damaged
 Arrays = dict[str, np.ndarray]
 
@@ -62,32 +65,62 @@ def _digest(arrays: Arrays, text: str = "") -> str:
     return digest.hexdigest()
 
 
+def _digest_of(name: str, array: np.ndarray) -> str:
+    return _digest({name: array})
+
+
 def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-    """Write one file with its checksum, atomically."""
-    text = json.dumps(meta, sort_keys=True)
+    """Write one file with the checksums of its metadata and of each array, atomically."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}  # safetensors writes memory order
+    sums = {name: _digest_of(name, arrays[name]) for name in sorted(arrays)}
+    text = json.dumps({"meta": meta, "arrays": sums}, sort_keys=True)
     with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
-        save_file(arrays, file.name, {FORMAT: json.dumps({"meta": text, "sha256": _digest(arrays, text)})})
+        save_file(arrays, file.name, {FORMAT: json.dumps({"text": text, "sha256": _digest({}, text)})})
 
 
-def read(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Return the arrays and metadata that `write` wrote; refuse a damaged file or one that fedpd did not write."""
+def read(path: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]]:
+    """Return the arrays and the metadata that `write` wrote.
+
+    Args:
+        path: The file.
+        prefixes: Read only the arrays whose names begin with one of these; none: read all.
+
+    Raises:
+        CheckpointError: The file is damaged, or fedpd did not write it.
+    """
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            found = sorted(file.keys())
+            arrays = {name: file.get_tensor(name) for name in found if not prefixes or name.startswith(prefixes)}
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: is not a complete safetensors file ({error}).") from None
+        remedy = "Give the folder of a run, or write the file again"
+        raise CheckpointError(f"{path}: is not a complete safetensors file ({error}). {remedy}.") from None
     if FORMAT not in metadata:
         raise CheckpointError(f"{path}: fedpd did not write it. Give the folder of a run.")
     try:
         envelope = json.loads(metadata[FORMAT])
-        intact = envelope["sha256"] == _digest(arrays, envelope["meta"])
+        if "text" not in envelope:
+            return _checked_whole(path, envelope, prefixes)
+        content = json.loads(envelope["text"])
+        sums, meta = content["arrays"], content["meta"]
+        intact = envelope["sha256"] == _digest({}, envelope["text"]) and sorted(sums) == found
+        intact = intact and all(sums[name] == _digest_of(name, array) for name, array in arrays.items())
     except (ValueError, LookupError, TypeError):  # the metadata itself was altered
         intact = False
     if not intact:
-        raise CheckpointError(f"{path}: its checksum does not match: it is damaged or was changed.")
-    return arrays, json.loads(envelope["meta"])
+        raise CheckpointError(f"{path}: {CHANGED}")
+    return arrays, meta
+
+
+def _checked_whole(path: Path, envelope: Mapping[str, str], prefixes: tuple[str, ...]) -> tuple[Arrays, dict[str, Any]]:
+    """Return the content of a file of fedpd 0.1, which has one checksum of everything."""
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    if envelope["sha256"] != _digest(arrays, envelope["meta"]):
+        raise CheckpointError(f"{path}: {CHANGED}")
+    kept = {name: array for name, array in arrays.items() if not prefixes or name.startswith(prefixes)}
+    return kept, json.loads(envelope["meta"])
 
 
 def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
@@ -98,25 +131,28 @@ def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any])
 
 
 def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict[str, Any]] | None:
-    """Return the newest intact checkpoint, or None if there is none; log the damaged ones.
+    """Return the newest intact checkpoint, or None if there is none.
 
-    An intact checkpoint of another run (its `identity` differs) is an error, so that runs are never mixed or
-    overwritten.
+    Damaged files are logged and renamed, so that they never count as one of the newest checkpoints. An intact
+    checkpoint of another run (its `identity` differs) is an error, so that runs are never mixed or overwritten.
     """
-    refused = ""
+    refused: dict[Path, str] = {}
+    found = None
     for path in _files(folder):
         try:
-            arrays, meta = read(path)
+            found = path, *read(path)
+            break
         except CheckpointError as error:
-            refused += f"{error} "
-            continue
-        if refused:
-            log.warning("%sfedpd uses the checkpoint before it: %s", refused, path.name)
-        _check_identity(path, meta, identity)
-        return arrays, meta
+            refused[path] = str(error)
+    if found is not None:
+        _check_identity(found[0], found[2], identity)
     if refused:
-        log.warning("%sThere is no other checkpoint: the run starts from the beginning.", refused)
-    return None
+        then = "there is no other checkpoint, and the run starts from the beginning"
+        then = then if found is None else f"the run continues from {found[0].name}"
+        log.warning("%s fedpd renamed it to %s*; %s.", " ".join(refused.values()), DAMAGED, then)
+        for path in refused:
+            path.replace(path.with_name(DAMAGED + path.name))
+    return None if found is None else found[1:]
 
 
 def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
@@ -140,15 +176,13 @@ def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, 
 def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:
     """Return the arrays with these prefixes and the metadata of the newest readable checkpoint, to watch a run.
 
-    It does not check the checksum: models may be large, and the run may remove the file at any moment.
+    Only these arrays and the metadata are read and checked: models may be large. A file may disappear at any moment,
+    because the run removes old ones.
     """
     for path in _files(folder):
         try:
-            with safe_open(path, framework="numpy") as file:
-                envelope = json.loads((file.metadata() or {})[FORMAT])
-                names = [name for name in file.keys() if name.startswith(prefixes)]  # noqa: SIM118 (not a mapping)
-                return {name: file.get_tensor(name) for name in names}, json.loads(envelope["meta"])
-        except (SafetensorError, OSError, ValueError, LookupError):
+            return read(path, *(prefixes or (NOTHING,)))
+        except CheckpointError:
             continue
     return None
 

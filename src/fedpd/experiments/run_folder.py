@@ -37,7 +37,7 @@ MODELS = "models"
 # Everything that fedpd writes into a run folder, as relative paths. `--overwrite` removes nothing else.
 WRITTEN = re.compile(
     r"\.fedpd-run|experiment\.toml|history\.parquet"
-    r"|checkpoints(/[^/]+(/round-\d+\.safetensors)?)?"
+    r"|checkpoints(/[^/]+(/(damaged-)?round-\d+\.safetensors)?)?"
     r"|models(/[^/]+-seed-\d+\.safetensors)?"
     r"|(comparison|accuracy|sensitivity)\.(png|svg)"
     r"|report\.html|report-(histories|costs)\.csv|report-figures(/[a-z_]+-[a-z_]+\.(pdf|svg|png))?"
