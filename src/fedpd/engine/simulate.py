@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpd.algorithms import cards
 from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
+from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
@@ -220,13 +221,15 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
     folder = None if options["checkpoints"] is None else Path(options["checkpoints"])
     identified = {} if folder is None else identity(driver.plan)
     targets, runs = driver.plan.targets, runs_of(options["start"])
-    if runs:
-        continue_runs(driver, runs)
-    if folder is not None:
-        restore(driver, folder, identified)
-    if are_reached(targets, driver.measurements):
-        return
     with ExitStack() as stack:
+        if runs:
+            continue_runs(driver, runs)
+        if folder is not None:
+            if jax.process_index() == 0:  # it alone writes
+                stack.enter_context(held(folder))
+            restore(driver, folder, identified)
+        if are_reached(targets, driver.measurements):
+            return
         bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
         stack.enter_context(opened(log))
         bar(driver.event()._replace(compiling=True))

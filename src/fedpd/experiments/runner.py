@@ -9,6 +9,7 @@ import jax
 
 from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError
+from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
 from fedpd.engine.driver import compile_ahead
@@ -46,7 +47,16 @@ def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
         plan: The experiment.
         folder: Its run folder.
         listen: Receives the progress of each method under its label.
+
+    Raises:
+        FedpdError: Another process runs in the folder, or the folder holds other methods.
     """
+    with held(folder):
+        return _run_held(plan, folder, listen)
+
+
+def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
+    """Run the methods in a folder that no other process writes to."""
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
     options = [_options(plan.settings, number, method, folder) for number, method in enumerate(plan.methods, 1)]

@@ -1,0 +1,63 @@
+"""Hold a folder, so that no other process writes to it, and remove what killed processes left there."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedpd.base.errors import FedpdError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no locks on folders
+    fcntl = None  # type: ignore[assignment]
+
+TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")  # the name that `replace_file` gives to an unfinished file of a process
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder during a block; make it if it does not exist.
+
+    The system releases the folder when the process ends, however it ends. Unfinished files of processes that no longer
+    exist are removed.
+
+    Raises:
+        FedpdError: Another process holds the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            remedy = "Wait until it has finished, end it, or choose another folder"
+            raise FedpdError(f"{folder}: another process is writing to this folder. {remedy}.") from None
+        except OSError:  # a file system without locks
+            pass
+        remove_unfinished(folder)
+        yield
+    finally:
+        os.close(directory)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files that killed processes left in a folder."""
+    for path in folder.iterdir():
+        found = TEMPORARY.fullmatch(path.name)
+        if found and path.is_file() and not path.is_symlink() and not _runs(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:  # it belongs to another user
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
