@@ -1,5 +1,6 @@
 """Checkpoints: fedpd refuses the checkpoint of another run and names the difference."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from fedpd import (
     simulate,
 )
 from fedpd.base import checkpoint
+from fedpd.base.lock import held
 from fedpd.engine.resume import identity
 
 GD = oracles.gd(step=0.1, iterations=2)
@@ -179,3 +181,27 @@ def test_the_identity_is_plain(tmp_path: Path) -> None:
 
     plan = make_plan(fedpd(p=lambda r: jnp.where(r > 1, 0.5, 0.0)), PROBLEM, 3, [0], False, with_defaults({}))
     assert json.loads(json.dumps(identity(plan))) == identity(plan)
+
+
+def test_other_packages_or_devices_are_named_because_bits_may_differ(tmp_path: Path) -> None:
+    problem = problems.random_quadratic(agents=4, dimension=3)
+    algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
+    simulate(algorithm, problem, rounds=2, checkpoints=tmp_path)
+    path = max(tmp_path.glob("round-*"))
+    arrays, meta = checkpoint.read(path)
+    checkpoint.write(path, arrays, meta | {"versions": meta["versions"] | {"jax": "0.0.1"}})
+    with pytest.warns(UserWarning, match=r"jax was 0\.0\.1, and is .*may differ in its last digits"):
+        simulate(algorithm, problem, rounds=3, checkpoints=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(algorithm, problem, rounds=4, checkpoints=tmp_path)
+    with pytest.warns(UserWarning, match="at once was True, and is False"):
+        simulate(algorithm, problem, rounds=5, checkpoints=tmp_path, execution="sequential")
+
+
+def test_two_processes_cannot_resume_one_folder(tmp_path: Path) -> None:
+    problem = problems.random_quadratic(agents=4, dimension=3)
+    algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
+    with held(tmp_path), pytest.raises(FedpdError, match="another process is writing to this folder"):
+        simulate(algorithm, problem, rounds=2, checkpoints=tmp_path)
+    simulate(algorithm, problem, rounds=2, checkpoints=tmp_path)

@@ -1,5 +1,6 @@
 """Save a run and resume it bit for bit. The identity of a run decides which checkpoints it can resume from."""
 
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
         "totals": [one.totals for one in driver.measurements],
         "diverged": [None if one.diverged is None else list(one.diverged) for one in driver.measurements],
         "versions": versions(),
+        "layout": _layout(driver.plan),
     }
     if jax.process_index() == 0:
         checkpoint.save_round(folder, driver.done, arrays, identified | meta)
@@ -91,8 +93,24 @@ class SavedRun(NamedTuple):
     diverged: Divergence | None
 
 
-def peek(folder: Path) -> tuple[list[SavedRun], dict[str, str]] | None:
-    """Return the runs of the newest checkpoint, and the versions that wrote it, without resuming the run."""
+class SavedRuns(NamedTuple):
+    """The runs of a checkpoint.
+
+    Attributes:
+        runs: One per seed.
+        versions: The versions that wrote it.
+        algorithm: The spec of the method, as plain values.
+        seeds: The seeds.
+    """
+
+    runs: list[SavedRun]
+    versions: dict[str, str]
+    algorithm: Any
+    seeds: list[int]
+
+
+def peek(folder: Path) -> SavedRuns | None:
+    """Return the runs of the newest intact checkpoint, without resuming the run."""
     found = checkpoint.peek(folder, "history.", "clock")
     if found is None:
         return None
@@ -102,7 +120,7 @@ def peek(folder: Path) -> tuple[list[SavedRun], dict[str, str]] | None:
         history = _history(arrays, i)
         elapsed = np.interp(history["round"], *arrays["clock"].T)
         runs.append(SavedRun(history, elapsed, None if diverged is None else Divergence(*diverged)))
-    return runs, meta["versions"]
+    return SavedRuns(runs, meta["versions"], meta["algorithm"], meta["seeds"])
 
 
 def _history(arrays: checkpoint.Arrays, i: int) -> History:
@@ -122,6 +140,7 @@ def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
     if meta["round"] > rounds:
         rule = f"must be at least {meta['round']}, the rounds that {folder} already holds"
         refuse("rounds", rounds, rule, "Give more rounds, or choose another folder")
+    _warn_of_other_bits(folder, meta, driver.plan)
     like = jax.eval_shape(lambda agents: jax.tree.map(driver.without_padding, agents), driver.state.agents)
     agents, server = checkpoint.unflatten("state", (like, driver.state.server), arrays)
     driver.set_state(agents, server, meta["round"])
@@ -133,6 +152,27 @@ def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
         keep = rows_to_keep(numbers, every, rounds, diverged)
         history = {name: arrays[f"history.{i}.{name}"][keep] for name in measurements.history}
         driver.measurements[i] = Measurements(history, meta["totals"][i], arrays["updates"][i], diverged)
+
+
+def _layout(plan: Plan) -> dict[str, Any]:
+    """Return how the loop over agents runs, which decides the order of its sums and so their last bits."""
+    mesh = plan.layout.mesh
+    return {"devices": 1 if mesh is None else int(mesh.size), "at once": plan.layout.parallel}
+
+
+def _warn_of_other_bits(folder: Path, meta: dict[str, Any], plan: Plan) -> None:
+    """Warn if the packages, the machine or the devices are not those of the checkpoint."""
+    if meta["round"] >= plan.rounds:
+        return
+    now = {**versions(), **_layout(plan)}
+    before = {**meta.get("versions", {}), **meta.get("layout", {})}
+    changed = [f"{name} was {before[name]}, and is {now[name]}" for name in before if before[name] != now.get(name)]
+    if changed:
+        warnings.warn(
+            f"{folder}: {'; '.join(changed)}. The run resumes, but the result may differ in its last digits from that "
+            "of a run without interruption. To have the same bits, resume with the same packages, machine and devices.",
+            stacklevel=6,
+        )
 
 
 def rows_to_keep(numbers: np.ndarray, every: int, rounds: int, diverged: Divergence | None) -> np.ndarray:
