@@ -164,13 +164,18 @@ def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, 
             f"{path}: fedpd {version} wrote it, and did not record enough to check that it belongs to this run. "
             "Resume it with that version, or choose another folder."
         )
-    expected = json.loads(json.dumps(identity))  # as a file has it
+    expected = as_read(identity)
     different = list(differences({name: meta.get(name) for name in expected}, expected))
     if different:
         raise CheckpointError(
             f"{path}: it belongs to another run: its {', and '.join(different[:3])}. "
             "Choose another folder, or remove this one."
         )
+
+
+def as_read(meta: Any) -> Any:
+    """Return metadata as a file gives it back, e.g. lists in place of tuples."""
+    return json.loads(json.dumps(meta))
 
 
 def peek(folder: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]] | None:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest
+from fedpd.base.spec import spec_of
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.columns import RECORDABLE, Column
 from fedpd.engine.execution import Execution
@@ -98,9 +99,10 @@ class Experiment(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A method of which only the label is known."""
+    """A method that is not made: its label, and its spec as plain values (None: the user's own code makes it)."""
 
     label: str
+    spec: Any = None
 
 
 class Outline(NamedTuple):
@@ -312,18 +314,20 @@ def _arguments(table: Table) -> dict[str, Any]:
 
 def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
     """Return the labels of the methods. A method without own code is made, to find its label."""
-    labels = []
+    found = []
     for number, table in enumerate(tables, 1):
-        place = _place(number, table)
+        place, spec = _place(number, table), None
         if any(own_code.references(table)):
             usual = label_of_table(table)
         else:
-            usual = build_algorithm(_arguments(table), settings.rounds, place).description
+            made = build_algorithm(_arguments(table), settings.rounds, place)
+            usual, spec = made.description, spec_of(made).plain()
         label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
             raise FedpdError(f"{place} label = {label!r}: must be a text. Leave it out for {usual!r}.")
-        labels.append(label)
+        found.append(Label(label, spec))
+    labels = [one.label for one in found]
     for label in labels:
         if labels.count(label) > 1:
             raise FedpdError(f"two algorithms are called {label!r}: labels must differ. Give each its own label.")
-    return tuple(map(Label, labels))
+    return tuple(found)

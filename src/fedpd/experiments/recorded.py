@@ -1,5 +1,6 @@
 """Read the runs of a report from their folders, finished or not, or from memory."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +9,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from fedpd.base.checkpoint import as_read
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.saved import is_saved, load_result
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import History
-from fedpd.engine.resume import SavedRun, peek
+from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments import experiment, run_folder
+from fedpd.experiments.experiment import Label
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
@@ -90,26 +93,50 @@ def read(folder: Path) -> Record:
         raise FedpdError(f"{folder / run_folder.EXPERIMENT}: {error}") from None
     whole, entries, versions = run_folder.read_histories(folder), [], None
     for number, method in enumerate(methods, 1):
-        saved = peek(run_folder.checkpoints_of(folder, number, method.label))
+        saved = _of_this_run(peek(run_folder.checkpoints_of(folder, number, method.label)), method, settings.seeds)
         runs = [_recorded(saved, i, seed, whole.get((method.label, seed))) for i, seed in enumerate(settings.seeds)]
         known = tuple(run for run in runs if run is not None)
         if len(known) == len(runs):
             entries.append(Entry(method.label, known, settings.rounds))
-        versions = saved[1] if saved else versions
+        versions = saved.versions if saved else versions
     waiting = tuple(method.label for method in methods if method.label not in {entry.label for entry in entries})
     name = folder.resolve().name
     return Record(name, tuple(entries), settings.seeds, settings.rounds, waiting, text, outline.problem, versions)
 
 
-def _recorded(
-    saved: tuple[list[SavedRun], Mapping[str, str]] | None, i: int, seed: int, history: History | None
-) -> Recorded | None:
-    """Return the rows of one seed from the last checkpoint, which is never older, or else from `history`."""
-    if saved is not None:
-        return Recorded(seed, *saved[0][i])
-    if history is None or not len(history["round"]):
+def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:
+    """Return what a checkpoint holds; None with a warning if it is of another method or of other seeds."""
+    if saved is None:
         return None
+    other_method = (
+        isinstance(saved.algorithm, dict) and method.spec is not None and saved.algorithm != as_read(method.spec)
+    )
+    if not other_method and saved.seeds == list(seeds):
+        return saved
+    warnings.warn(
+        f"{method.label}: its checkpoint is of another method or of other seeds, so its rows are left out. "
+        "If the experiment file was edited, undo the change.",
+        stacklevel=2,
+    )
+    return None
+
+
+def _recorded(saved: SavedRuns | None, i: int, seed: int, history: History | None) -> Recorded | None:
+    """Return the rows of one seed.
+
+    The last checkpoint has them, with their seconds. But `history`, which a finished method has, decides: if the
+    checkpoint has other rows, it was altered or is of another run.
+    """
+    from_checkpoint = None if saved is None else Recorded(seed, *saved.runs[i])
+    if history is None or not len(history["round"]):
+        return from_checkpoint
+    if from_checkpoint is not None and _same_rows(from_checkpoint.history, history):
+        return from_checkpoint
     return Recorded(seed, history, np.full(len(history["round"]), np.nan))
+
+
+def _same_rows(one: History, other: History) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
 def read_all(folders: Sequence[Path]) -> list[Record]:
