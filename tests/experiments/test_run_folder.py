@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpd import FedpdError
+from fedpd.base.lock import held
 from fedpd.experiments import run_folder
 
 TEXT = "[problem]\n"
@@ -50,6 +51,36 @@ def test_overwrite_leaves_only_the_new_run(finished: Path) -> None:
     run_folder.create(finished, "[run]\n", overwrite=True)
     assert sorted(snapshot(finished)) == [".fedpd-run", "experiment.toml"]
     assert (finished / "experiment.toml").read_text() == "[run]\n"
+
+
+def test_overwrite_leaves_nothing_beside_the_folder(finished: Path) -> None:
+    run_folder.create(finished, TEXT, overwrite=True)
+    assert [path.name for path in finished.parent.iterdir()] == ["run"]
+
+
+def test_overwrite_works_where_the_folder_cannot_be_renamed(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    run_folder.create(finished, "[run]\n", overwrite=True)
+    assert sorted(snapshot(finished)) == [".fedpd-run", "experiment.toml"]
+    assert [path.name for path in finished.parent.iterdir()] == ["run"]
+
+
+def test_overwrite_through_a_link_replaces_the_run_and_keeps_the_link(finished: Path, tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(finished)
+    run_folder.create(link, "[run]\n", overwrite=True)
+    assert link.is_symlink()
+    assert sorted(snapshot(finished)) == [".fedpd-run", "experiment.toml"]
+
+
+def test_a_folder_in_which_another_process_runs_is_not_replaced(finished: Path) -> None:
+    before = snapshot(finished)
+    with held(finished), pytest.raises(FedpdError, match="another process is writing"):
+        run_folder.create(finished, TEXT, overwrite=True)
+    assert sorted(snapshot(finished)) == sorted(before)
 
 
 def test_a_run_is_kept_without_overwrite(finished: Path) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from fedpd.base import checkpoint
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError
+from fedpd.base.lock import held
 from fedpd.base.spec import Spec
 from fedpd.base.trees import pack, unpack
 from fedpd.base.versions import versions
@@ -197,18 +198,50 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
     """
     if folder.exists() and not folder.is_dir():
         raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
-    if folder.exists() and any(folder.iterdir()):
-        _remove_run(folder, overwrite)
     marker = {"fedpd": versions()["fedpd"]}
     if beside is not None:
         marker["modules"] = os.path.relpath(beside.resolve(), folder.resolve())
-    for name, content in ((MARKER, json.dumps(marker)), (EXPERIMENT, text)):
+    files = {MARKER: json.dumps(marker), EXPERIMENT: text}
+    if folder.exists() and any(folder.iterdir()):
+        _check_removable(folder, overwrite)
+        with held(folder):
+            _replace_run(folder.resolve(), files)
+    else:
+        _write_files(folder, files)
+
+
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
+    for name, content in files.items():
         with replace_file(folder / name) as file:
             file.write(content.encode())
 
 
-def _remove_run(folder: Path, overwrite: bool) -> None:
-    """Remove the run in a folder, or refuse to."""
+def _replace_run(folder: Path, files: Mapping[str, str]) -> None:
+    """Replace a run by a new one: make the new folder beside it, exchange both, and remove the old one."""
+    new, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{word}") for word in ("new", "old"))
+    try:
+        _write_files(new, files)
+        folder.rename(old)
+    except OSError:  # it is a mounted disk, or its parent is read-only
+        _empty(new)
+        if new.exists():
+            new.rmdir()
+        _empty(folder)
+        _write_files(folder, files)
+        return
+    new.rename(folder)
+    _empty(old)
+    old.rmdir()
+
+
+def _empty(folder: Path) -> None:
+    """Remove everything in a folder; there are no links in it."""
+    for path in sorted(_contents(folder), reverse=True):  # a folder comes after its contents
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _check_removable(folder: Path, overwrite: bool) -> None:
+    """Refuse to replace a folder unless it holds nothing but a run, and `overwrite` was given."""
     if not is_run_folder(folder):
         raise FedpdError(
             f"--out {folder}: the folder is not empty, and fedpd did not make it for a run. Choose another folder."
@@ -224,20 +257,17 @@ def _remove_run(folder: Path, overwrite: bool) -> None:
             f"--out {folder}: the current folder is inside it, and fedpd never removes the current folder. "
             "Change to another folder, or choose another --out."
         )
-    contents = sorted(_contents(folder), reverse=True)  # a folder comes after its contents
-    for path in contents:
+    for path in _contents(folder):
         if path.is_symlink() or not WRITTEN.fullmatch(path.relative_to(folder).as_posix()):
             raise FedpdError(
                 f"--out {folder}: it also holds {path.relative_to(folder)}, which fedpd did not write, so nothing was "
                 "removed. Move that file away, or choose another folder."
             )
-    for path in contents:
-        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _contents(folder: Path) -> Iterator[Path]:
-    """Yield everything below a folder, without following links."""
-    for path in folder.iterdir():
+    """Yield everything below a folder, without following links; nothing if there is no such folder."""
+    for path in folder.iterdir() if folder.is_dir() else ():
         yield path
         if path.is_dir() and not path.is_symlink():
             yield from _contents(path)
