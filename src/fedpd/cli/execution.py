@@ -12,6 +12,8 @@ from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.bars import terminal_bars
 from fedpd.base.checks import choice, count, positive
+from fedpd.base.interrupts import CODE, in_order
+from fedpd.base.progress import Event
 from fedpd.cli.terminal import console, say, show_lines
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
@@ -62,7 +64,7 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
         results = _with_bars(plan, folder)
     except KeyboardInterrupt:
         show_lines(f"Interrupted. Resume it: fedpd resume {folder}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(CODE) from None
     for result in results:
         for outcome in result.runs:
             if outcome.diverged is not None:
@@ -73,8 +75,13 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
 def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
     """Run the methods, with one bar per method."""
     labels = [method.label for method in plan.methods]
-    with terminal_bars(console, labels, plan.settings.rounds) as listen:
-        return runner.run(plan, folder, listen)
+    with in_order() as check_interrupt, terminal_bars(console, labels, plan.settings.rounds) as listen:
+
+        def show(event: Event) -> None:
+            check_interrupt()
+            listen(event)
+
+        return runner.run(plan, folder, show)
 
 
 def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: float | None) -> None:

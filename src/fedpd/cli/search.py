@@ -160,6 +160,7 @@ def reproduce(
 
     fedpd measures each of them and gives a verdict: reproduced, corrected, or not.
     """
+    from fedpd.base.interrupts import CODE, in_order
     from fedpd.cli.terminal import console, show_lines, steps
     from fedpd.reproduce.command import listing, wanted_items
     from fedpd.reproduce.command import reproduce as measure
@@ -170,11 +171,11 @@ def reproduce(
         return
     wanted_items(items or ())
     try:
-        with steps() as display:
+        with in_order(), steps() as display:
             found = measure(items or (), out=out, data=data, on_progress=display)
     except KeyboardInterrupt:
         show_lines(f"Interrupted. The same command resumes the work in {out}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(CODE) from None
     for item in found:
         console.print(checks_table(item), *([rows_table(item)] if item.table else []))
     console.print(verdict_table(found))

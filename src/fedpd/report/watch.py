@@ -1,6 +1,7 @@
 """Show the curves and the latest numbers of a run in the terminal while it runs, from its folder."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedpd.base.interrupts import in_order
 from fedpd.engine.columns import column_of
 from fedpd.engine.views.entries import Entry, Measured
 from fedpd.engine.views.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, value_text
@@ -34,14 +36,12 @@ def watch(folder: Path, console: Console, *, once: bool = False, every: float = 
     if once or record.finished:
         console.print(view(record, console.width))
         return
-    with Live(view(record, console.width), console=console, auto_refresh=False) as live:
-        try:
-            while not record.finished:
-                time.sleep(every)
-                record = read(folder)
-                live.update(view(record, console.width), refresh=True)
-        except KeyboardInterrupt:
-            pass  # only the view ends, not the run
+    live = Live(view(record, console.width), console=console, auto_refresh=False)
+    with live, suppress(KeyboardInterrupt), in_order():  # Ctrl-C ends only the view, not the run
+        while not record.finished:
+            time.sleep(every)
+            record = read(folder)
+            live.update(view(record, console.width), refresh=True)
 
 
 def view(record: Record, width: int) -> Group:
