@@ -2,16 +2,15 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedpd.base.errors import FedpdError
 
-try:
+if sys.platform != "win32":
     import fcntl
-except ImportError:  # Windows has no locks on folders
-    fcntl = None  # type: ignore[assignment]
 
 TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")  # the name that `replace_file` gives to an unfinished file of a process
 
@@ -27,7 +26,7 @@ def held(folder: Path) -> Iterator[None]:
         FedpdError: Another process holds the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
+    if sys.platform == "win32":  # which has no locks on folders
         yield
         return
     directory = os.open(folder, os.O_RDONLY)
