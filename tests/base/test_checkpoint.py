@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 import fedpd
@@ -124,6 +125,16 @@ def test_a_foreign_file_is_refused(tmp_path: Path, metadata: dict[str, str] | No
     save_file({"weight": np.ones(2)}, tmp_path / "model.safetensors", metadata)
     with pytest.raises(CheckpointError, match=r"model\.safetensors: fedpd did not write it\. Give the folder of a run"):
         read(tmp_path / "model.safetensors")
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("fedpd.base.checkpoint.save_file", full)
+    with pytest.raises(FedpdError, match=r"one\.safetensors cannot be written \(.*No space left.*Make room there"):
+        write(tmp_path / "one.safetensors", ARRAYS, META)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_file_is_an_error_of_this_package(tmp_path: Path) -> None:

@@ -6,22 +6,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from fedpd.base.errors import FedpdError
+
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield a binary file to write. It replaces `path` only when it is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Yield a binary file to write. It replaces `path` only when it is complete and on disk.
+
+    Raises:
+        FedpdError: The file cannot be written, e.g. because the disk is full or the folder is read-only.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the rename itself
-    finally:
-        os.close(directory)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the rename itself
+        finally:
+            os.close(directory)
+    except OSError as error:
+        remedy = "Make room there and check the permissions, or choose another folder"
+        raise FedpdError(f"{path} cannot be written ({error.strerror or error}). {remedy}.") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file. A pipe or a device is refused, because reading it may never end.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("it is a folder" if path.is_dir() else "it is not a file, but a pipe or a device")
+    return path.read_bytes()

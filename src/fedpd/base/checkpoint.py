@@ -75,7 +75,10 @@ def write(path: Path, arrays: Arrays, meta: Mapping[str, Any]) -> None:
     sums = {name: _digest_of(name, arrays[name]) for name in sorted(arrays)}
     text = json.dumps({"meta": meta, "arrays": sums}, sort_keys=True)
     with replace_file(path) as file:  # one metadata entry, since safetensors writes several in any order
-        save_file(arrays, file.name, {FORMAT: json.dumps({"text": text, "sha256": _digest({}, text)})})
+        try:
+            save_file(arrays, file.name, {FORMAT: json.dumps({"text": text, "sha256": _digest({}, text)})})
+        except SafetensorError as error:  # e.g. the disk is full
+            raise OSError(str(error)) from None
 
 
 def read(path: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]]:
@@ -89,6 +92,8 @@ def read(path: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]]:
         CheckpointError: The file is damaged, or fedpd did not write it.
     """
     try:
+        if not path.is_file():  # safe_open waits for ever at a pipe
+            raise OSError("No such file" if not path.exists() else "it is not a file")
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             found = sorted(file.keys())

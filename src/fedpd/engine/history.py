@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpd.base.atomic import replace_file
+from fedpd.base.atomic import read_file, replace_file
 from fedpd.engine.columns import COLUMNS, column_of
 from fedpd.engine.costs import Costs
 
@@ -96,7 +96,7 @@ def _read_table(path: Path) -> Any:
     """Return an Arrow table; raise an OSError if the file cannot be read for any reason."""
     from arro3.io import read_parquet as read
 
-    content = path.read_bytes()
+    content = read_file(path)
     if len(content) < 12 or not content.startswith(MAGIC) or not content.endswith(MAGIC):
         raise OSError("it is not Parquet, or its end is missing")
     try:

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from fedpd.base.atomic import read_file
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest
 from fedpd.base.spec import spec_of
 from fedpd.core import Algorithm, Problem
@@ -163,7 +164,7 @@ def beside_of(path: Path) -> Path:
 def read_text(path: Path) -> str:
     """Return the text of an experiment file."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise FedpdError(f"{path} cannot be read ({error}). Give the path of an experiment file (TOML).") from None
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
-from fedpd.base.atomic import replace_file
+from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError
 from fedpd.base.lock import held
 from fedpd.base.spec import Spec
@@ -149,7 +149,7 @@ def read_histories(folder: Path) -> dict[tuple[str, int], History]:
     path = folder / HISTORY
     try:
         return read_parquet(path) if path.exists() else {}
-    except (OSError, LookupError) as error:
+    except (OSError, LookupError, TypeError, ValueError) as error:  # it may be Parquet of something else
         raise FedpdError(f"{path} cannot be read ({error}). Write it again: fedpd resume {folder}.") from None
 
 
@@ -164,7 +164,7 @@ def read_experiment(folder: Path) -> str:
         what = "fedpd did not make this folder for a run" if folder.exists() else "there is no such folder"
         raise FedpdError(f"{folder}: {what}. Start a run: fedpd run FILE.")
     try:
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise FedpdError(f"{path} cannot be read ({error}). Start the run again in another folder.") from None
 
@@ -177,7 +177,7 @@ def is_run_folder(folder: Path) -> bool:
 def modules_of(folder: Path) -> Path:
     """Return the folder of the original experiment file, in which fedpd looks first for the user's own modules."""
     try:
-        beside = json.loads((folder / MARKER).read_text(encoding="utf-8")).get("modules", ".")
+        beside = json.loads(read_file(folder / MARKER)).get("modules", ".")
     except (OSError, ValueError, AttributeError):
         beside = "."
     return folder / beside
