@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_a_damaged_folder_ends_in_a_result_or_a_sentence(
     damage(path, files[(place + 1) % len(files)], number)
     if twice and path.is_file():
         flip(path, path, number // 8)
-    sentences = [sentence(lambda look=look: look(folder)) for look in (recorded.read, fedpd.load, report.figure)]
+    sentences = [sentence(partial(look, folder)) for look in (recorded.read, fedpd.load, report.figure)]
     sentences.append(sentence(lambda: runner.run(runner.open_folder(folder), folder, lambda event: None)))
     assert all(text is None or text.endswith(".") for text in sentences)
     if sentences[-1] is None and (folder / "experiment.toml").read_text() == (whole / "experiment.toml").read_text():
