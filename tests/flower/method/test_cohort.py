@@ -87,7 +87,7 @@ def test_stale_uses_the_last_message_of_a_client_that_is_asked_but_away() -> Non
     first = int(ASKED[0, 0])
     with pytest.raises(FederationError, match="has sent no message yet"):
         federation(FEDAVG, Recording(FEDAVG, ((0, first),)), on_timeout="stale", deadline=0.01)
-    with pytest.raises(FedpdError, match="messages of fedpd.* are changes, or its server adds them up"):
+    with pytest.raises(FedpdError, match=r"messages of fedpd.* are changes, or its server adds them up"):
         federation(FEDPD, on_timeout="stale")
 
 
@@ -143,7 +143,7 @@ def test_a_cohort_that_cannot_be_drawn_is_refused_before_the_first_message(cohor
 
 def test_settings_that_need_all_clients_are_refused() -> None:
     automatic = algorithms.fedpd(eta=0.5, oracle=GD, p="auto")
-    with pytest.raises(FedpdError, match="needs all agents in every communication. Leave cohort out"):
+    with pytest.raises(FedpdError, match=r"needs all agents in every communication\. Leave cohort out"):
         federation(automatic)
     with pytest.raises(FedpdError, match="skips communications, and every round has another cohort"):
         federation(algorithms.fedpd(eta=0.5, oracle=GD, p=0.5))
