@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Message
 
 from fedpd import Algorithm, FedpdError, algorithms, simulate
+from fedpd.base import checkpoint
 from fedpd.base.checkpoint import CheckpointError
 from fedpd.engine.cohorts import draw
 from fedpd.flower import Federated, FederationError, InProcessGrid, Settings, Strategy, read_settings
@@ -28,17 +29,18 @@ def schedule() -> np.ndarray:
 
 
 class Recording(InProcessGrid):
-    """Records the orders as (number, agent), and loses those of clients that are away."""
+    """Records the names of the arrays of each order, by (number, agent), and loses orders to clients that are away."""
 
     def __init__(self, algorithm: Algorithm, away: tuple[tuple[int, int], ...] = ()) -> None:
         super().__init__(app(algorithm, SIZES), CLIENTS, {})
-        self.away, self.orders, self.evaluations = away, set[tuple[int, int]](), 0
+        self.away, self.evaluations = away, 0
+        self.orders: dict[tuple[int, int], list[str]] = {}
 
     def deliver(self, message: Message) -> Message | None:
         agent, number = order_of(message)
         self.evaluations += message.metadata.message_type == "evaluate"
         if agent >= 0:
-            self.orders.add((number, agent))
+            self.orders[number, agent] = list(message.content.array_records)
         return None if (number, agent) in self.away else super().deliver(message)
 
 
@@ -65,6 +67,26 @@ def test_the_model_is_the_simulations_and_only_the_cohort_is_asked(name: str) ->
     assert there.history["missing"][-1] == 0
 
 
+def test_a_client_gets_one_broadcast_unless_the_method_needs_the_one_that_it_missed(tmp_path: Path) -> None:
+    def arrays(name: str) -> list[str]:
+        grid = Recording(METHODS[name])
+        federation(METHODS[name], grid, out=tmp_path / name)
+        return [array for names in grid.orders.values() for array in names if array not in ("arrays", "start")]
+
+    assert arrays("fedpd") == []
+    assert arrays("a_fedpd")  # its absent agents add the difference to the broadcast before
+    kept = checkpoint.peek(tmp_path / "fedpd" / "checkpoints")
+    assert kept is not None
+    assert list(kept[1]["outcomes"]) == [str(ROUNDS - 1)]
+
+
+def test_a_cohort_of_all_clients_is_full_participation() -> None:
+    automatic = algorithms.fedpd(eta=0.5, oracle=GD, p="auto")
+    for algorithm in (FEDPD, automatic):
+        everyone = federation(algorithm, cohort=CLIENTS, rounds=3)
+        assert_same(everyone.model, federation(algorithm, cohort=None, rounds=3).model, rtol=0)
+
+
 def test_a_client_that_is_asked_but_away_is_absent_and_the_others_are_not_missing() -> None:
     gone = ((2, int(ASKED[2, 0])), (5, int(ASKED[5, 1])))
     grid = Recording(FEDPD, gone)
@@ -78,11 +100,21 @@ def test_a_client_that_is_asked_but_away_is_absent_and_the_others_are_not_missin
 
 
 def test_stale_uses_the_last_message_of_a_client_that_is_asked_but_away() -> None:
-    agent = next(int(one) for one in ASKED[0] if one in ASKED[1:])
-    again = 1 + int(np.flatnonzero((ASKED[1:] == agent).any(axis=1))[0])
-    there = federation(
-        FEDAVG, Recording(FEDAVG, ((again, agent),)), on_timeout="stale", deadline=0.01, rounds=again + 1
-    )
+    again, agent = next((r, int(one)) for r in range(1, ROUNDS) for one in ASKED[r] if one in ASKED[:r])
+    before = max(r for r in range(again) if agent in ASKED[r])
+    grid, sent = Recording(FEDAVG, ((again, agent),)), {}
+    deliver = grid.deliver
+
+    def record(message: Message) -> Message | None:
+        reply = deliver(message)
+        if reply is not None and order_of(message)[1] >= 0:
+            sent[order_of(message)] = reply.content.array_records["arrays"]["w"].numpy()
+        return reply
+
+    grid.deliver = record  # type: ignore[method-assign]
+    there = federation(FEDAVG, grid, on_timeout="stale", deadline=0.01, rounds=again + 1)
+    messages = [sent[one, before if one == agent else again] for one in ASKED[again].tolist()]
+    np.testing.assert_allclose(there.model["w"], np.mean(messages, axis=0), rtol=1e-14)
     assert there.history["missing"][-1] == 1
     first = int(ASKED[0, 0])
     with pytest.raises(FederationError, match="has sent no message yet"):

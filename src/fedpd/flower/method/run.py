@@ -39,6 +39,7 @@ from fedpd.flower.method.server import (
 )
 from fedpd.flower.method.settings import Settings, check_secure
 from fedpd.flower.method.shapes import shapes
+from fedpd.flower.method.superseded import is_superseded
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -76,7 +77,8 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     directory = wait_for_clients(grid, settings.agents, settings.deadline, settings.poll, meta.get("names"))
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec_text(algorithm), settings.form, made
-    setup = ServerSetup(*method, start, names, settings.seed, run, settings.cohort)
+    replaced = is_superseded(algorithm, made)
+    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)

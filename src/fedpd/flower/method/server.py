@@ -32,6 +32,7 @@ class ServerSetup(NamedTuple):
         seed: The seed of the run.
         run: The identity of the run.
         cohort: K, the number of agents that the server asks in each round; None: all of them.
+        superseded: Whether a later broadcast replaces all that an earlier one leaves at an agent.
     """
 
     algorithm: Algorithm
@@ -43,6 +44,7 @@ class ServerSetup(NamedTuple):
     seed: int
     run: str
     cohort: int | None = None
+    superseded: bool = False
 
     @property
     def exchanges(self) -> int:
@@ -250,7 +252,7 @@ def server_step(
     counted = [state.number if agent in used else since for agent, since in enumerate(state.counted)]
     outcomes = state.outcomes | {state.number: Outcome(e, broadcast)}
     new = ServerState(server, state.number + 1, last + 1, counted, outcomes, state.last)
-    needed = {*newest_outcomes(new), *counted}
+    needed = {*newest_outcomes(new), *(() if setup.superseded else counted)}
     return new._replace(outcomes={n: outcome for n, outcome in outcomes.items() if n in needed})
 
 

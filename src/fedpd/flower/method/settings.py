@@ -60,16 +60,21 @@ class Settings(NamedTuple):
     cohort: int | None = None
 
     @property
+    def sampled(self) -> int | None:
+        """K, if the server asks only some of the clients in each round; None: it asks all."""
+        return None if self.cohort == self.agents else self.cohort
+
+    @property
     def form(self) -> Form:
         """The form of the method: for full participation, or for partial participation."""
-        return "partial" if self.on_timeout == "partial" or self.cohort is not None else "whole"
+        return "partial" if self.on_timeout == "partial" or self.sampled is not None else "whole"
 
     @property
     def evaluation_interval(self) -> int:
         """The communications between two evaluations; 0: there are none."""
         if self.evaluate_every is not None:
             return self.evaluate_every
-        return 1 if self.cohort is None else -(-self.agents // self.cohort)
+        return 1 if self.sampled is None else -(-self.agents // self.sampled)
 
 
 def read_settings(config: Config) -> Settings:
@@ -101,7 +106,9 @@ def read_settings(config: Config) -> Settings:
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
     """Return the form of the method that `cohort` and `on_timeout` need; refuse the setting if there is none."""
     if settings.cohort is not None:
-        algorithm = _check_asked(algorithm, settings.cohort, settings.agents)
+        check_cohort(settings.cohort, settings.agents)
+    if settings.sampled is not None:
+        algorithm = _check_asked(algorithm, settings.sampled)
     name = algorithm.description
     if settings.on_timeout == "stale" and not algorithm.away.repeats:
         rule = f"would use a message twice, but messages of {name} are changes, or its server adds them up"
@@ -113,9 +120,8 @@ def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
     return algorithm.away.partial or algorithm
 
 
-def _check_asked(algorithm: Algorithm, cohort: int, agents: int) -> Algorithm:
+def _check_asked(algorithm: Algorithm, cohort: int) -> Algorithm:
     """Return the form of the method for cohorts; refuse a method that cannot run with them."""
-    check_cohort(cohort, agents)
     name = algorithm.description
     if algorithm.away.everyone:
         refuse("algorithm", name, "needs all agents in every communication", "Leave cohort out")
@@ -136,7 +142,7 @@ def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> No
     if settings.agents < 3:
         rule = f"a sum over {settings.agents} clients does not hide a client's message"
         refuse(what, settings.secure_range, rule, "Use at least 3 clients")
-    if settings.cohort is not None:
+    if settings.sampled is not None:
         rule = "sums over different clients would reveal single messages, so the server must ask all clients"
         refuse("cohort", settings.cohort, rule, "Leave cohort out with secure-range")
     if settings.on_timeout != "fail":
