@@ -84,3 +84,22 @@ def test_the_same_app_serves_runs_of_other_configurations() -> None:
     for eta in (3, 4, 4):
         run(FEDPD, 1, InProcessGrid(shared, AGENTS, {"eta": eta}))
     assert made == [{"eta": 3, "a": 2}, {"eta": 4, "a": 2}]
+
+
+def test_a_process_reads_the_samples_of_each_client_once_while_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def part(context: Context) -> Local:
+        read.append(int(context.node_config["partition-id"]))
+        return Local(losses, samples()[read[-1] % AGENTS])
+
+    def federation(agents: int) -> Any:
+        read.clear()
+        return run(FEDPD, 2, InProcessGrid(client_app(lambda config: FEDPD, start, part), agents, {}), agents=agents)
+
+    federation(70)
+    assert read == list(range(70))
+    kept = federation(AGENTS).model
+    monkeypatch.setattr("fedpd.flower.clients.client.KEPT_BYTES", 1)  # only the client that is at work
+    assert_same(federation(AGENTS).model, kept, rtol=0)
+    assert read == [*range(AGENTS), *range(AGENTS)]

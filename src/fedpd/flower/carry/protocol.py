@@ -37,8 +37,9 @@ class Order(NamedTuple):
         number: n, the number of the communication.
         first: The first step to do.
         last: The last step to do, after which the agent reports.
-        counted: The number of this agent's last reply that the server used; -1 if there is none.
+        used: The number of this agent's last reply that the server used; -1 if there is none.
         past: The communications whose outcomes the order contains, the newest (in "arrays") last; empty at the start.
+            It lacks `used` if the newest outcome replaces all that outcome `used` would leave at the agent.
         exchanges: The exchange of each of them.
     """
 
@@ -50,7 +51,7 @@ class Order(NamedTuple):
     number: int
     first: int
     last: int
-    counted: int
+    used: int
     past: list[int]
     exchanges: list[int]
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
@@ -19,13 +20,13 @@ from fedpd.flower.method.agent import ClientSetup, Local, LostStateError, carry_
 from fedpd.flower.method.evaluation import evaluate
 from fedpd.flower.method.identity import check_same_method
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
-from fedpd.flower.method.shapes import check_algorithm, check_start, shapes
+from fedpd.flower.method.shapes import Shapes, check_algorithm, check_start, shapes
 
 log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
 
 MakeLocal = Callable[[Context], Local | Problem]
 GetName = Callable[[Context], str]
-SETUPS = 64  # a process keeps the samples of at most this many clients in memory
+KEPT_BYTES = 2**30  # a process keeps at most this much of its clients' samples in memory
 
 
 def client_name(context: Context) -> str:
@@ -47,11 +48,13 @@ class _Setups:
     ) -> None:
         self.algorithm, self.start, self.local, self.defaults, self.name = algorithm, start, local, defaults, name
         self.methods: dict[Any, tuple[Algorithm, Tree]] = {}
+        self.shapes: dict[Any, Shapes] = {}
         self.clients: dict[Any, ClientSetup] = {}
+        self.kept = 0  # bytes of the samples of `clients`
 
     def method(self, context: Context, form: str = "whole") -> tuple[Algorithm, Tree]:
         """Return the method in a form, and the model that it starts from."""
-        key = (*sorted(context.run_config.items()), form)
+        key = _method_key(context, form)
         if key not in self.methods:
             config = {**(self.defaults or {}), **context.run_config}
             whole = check_algorithm(self.algorithm(config))
@@ -62,13 +65,26 @@ class _Setups:
     def client(self, context: Context, form: str) -> ClientSetup:
         """Return the setup of the client of this context."""
         name = self.name(context)
-        key = (name, context.node_id, *sorted(context.run_config.items()), form)
+        method = _method_key(context, form)
+        key = (name, context.node_id, *method)
         if key not in self.clients:
-            if len(self.clients) == SETUPS:
-                self.clients.pop(next(iter(self.clients)))
             chosen, model = self.method(context, form)
-            self.clients[key] = set_up_client(self.local(context), model, chosen, shapes(chosen, model), name)
+            if method not in self.shapes:  # the same for all clients: tracing a round takes longer than the other steps
+                self.shapes[method] = shapes(chosen, model)
+            made = set_up_client(self.local(context), model, chosen, self.shapes[method], name)
+            self.kept += _size(made)
+            while self.clients and self.kept > KEPT_BYTES:  # remove the oldest clients until the new one fits
+                self.kept -= _size(self.clients.pop(next(iter(self.clients))))
+            self.clients[key] = made
         return self.clients[key]
+
+
+def _size(setup: ClientSetup) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(setup.shard))
+
+
+def _method_key(context: Context, form: str) -> tuple[Any, ...]:
+    return (*sorted(context.run_config.items()), form)
 
 
 def client_app(

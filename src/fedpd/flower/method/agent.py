@@ -175,13 +175,13 @@ def _agent_at_first_step(
     setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None
 ) -> tuple[Any, int]:
     """Return the agent's state at the order's first step, and 1 if it had to be rebuilt, else 0."""
-    lost = order.counted >= 0 and (saved is None or saved.number < order.counted)
+    lost = order.used >= 0 and (saved is None or saved.number < order.used)
     if lost or saved is None:
         if order.number > 0 and "start" not in content.array_records:
             raise LostStateError("the client has lost its state.")
         agent = _initial_agent(setup, arrays_of(content, "start" if order.number else "arrays", "order"))
     else:
-        agent = saved.after if saved.number == order.counted else saved.before
+        agent = saved.after if saved.number == order.used else saved.before
     # The state after order n includes the broadcasts before n; `before` includes no later ones either.
     known = -1 if lost or saved is None else saved.number
     for number, e in zip(order.past, order.exchanges, strict=True):
@@ -190,7 +190,9 @@ def _agent_at_first_step(
         name = "arrays" if number == order.past[-1] else f"past-{number}"
         broadcast = unpack(arrays_of(content, name, "order"), setup.shapes.broadcasts[e], "broadcast")
         exchange = setup.algorithm.exchanges[e]
-        was_there = number == order.counted and not lost
+        was_there = number == order.used and not lost
+        if 0 <= known == order.used and order.used not in order.past:
+            agent = call_compiled(exchange.receive, agent, broadcast)  # the result does not depend on this broadcast
         receive = exchange.receive if exchange.absent is None or was_there else exchange.absent
         agent = call_compiled(receive, agent, broadcast)
     rebuild = setup.algorithm.away.rebuild

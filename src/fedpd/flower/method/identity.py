@@ -63,6 +63,7 @@ def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[s
         "form": settings.form,
         "seed": settings.seed,
         "agents": settings.agents,
+        "cohort": settings.sampled,
         "start": fingerprint(start),
     }
 

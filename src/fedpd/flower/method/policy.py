@@ -10,39 +10,36 @@ import numpy as np
 from fedpd.core import Tree
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import FederationError
-from fedpd.flower.method.server import ServerSetup, ServerState
+from fedpd.flower.method.server import Communication, ServerState
 from fedpd.flower.method.settings import OnTimeout
 
 log = logging.getLogger(f"flwr.{__name__}")
 
 
-def choose_messages(
-    setup: ServerSetup, state: ServerState, expected: list[int], found: Collected, on_timeout: OnTimeout
-) -> dict[int, Tree]:
+def choose_messages(communication: Communication, found: Collected, on_timeout: OnTimeout) -> dict[int, Tree]:
     """Return the messages to average, by agent: the new ones, and the old ones that the policy uses for other agents.
 
     Args:
-        setup: The constants of the run.
-        state: The state of the server.
-        expected: The agents that can take part.
+        communication: The communication.
         found: The clients' replies.
         on_timeout: The policy.
 
     Raises:
         FederationError: If the policy does not let the run continue.
     """
+    setup, state, cohort = communication.setup, communication.state, communication.cohort()
     absent = log_absent(state, found)
     answered = {setup.names.index(name): answer.message for name, answer in found.answers.items()}
     messages = {agent: message for agent, message in answered.items() if message is not None}
-    if not absent and len(expected) == len(setup.names):
+    if not absent and len(communication.agents()) == len(cohort):
         return messages
     if on_timeout == "fail":
-        raise incomplete_error(setup, state, absent, '; or choose on-timeout = "stale" or "partial"')
+        raise incomplete_error(communication, absent, '; or choose on-timeout = "stale" or "partial"')
     reasons = _reasons(absent)
     if not found.answers:
         raise FederationError(f"communication {state.number}: no client replied ({reasons}). Repair them, start again.")
     if on_timeout == "stale":
-        for agent in range(len(setup.names)):
+        for agent in cohort:
             if agent not in answered and agent not in state.last:
                 name = setup.names[agent]
                 raise FederationError(f"client {name!r} has sent no message yet that could be used again ({reasons}).")
@@ -59,13 +56,11 @@ def log_absent(state: ServerState, found: Collected) -> dict[str, str]:
     return absent
 
 
-def incomplete_error(
-    setup: ServerSetup, state: ServerState, absent: Mapping[str, str], otherwise: str = ""
-) -> FederationError:
-    """Return the error for a communication that needs all clients and lacks some."""
+def incomplete_error(communication: Communication, absent: Mapping[str, str], otherwise: str = "") -> FederationError:
+    """Return the error for a communication that needs all clients that it asks and lacks some."""
     return FederationError(
-        f"communication {state.number} lacks {len(absent)} of {len(setup.names)} clients ({_reasons(absent)}). Repair "
-        f"them and start the run again to resume it{otherwise}."
+        f"communication {communication.state.number} lacks {len(absent)} of {len(communication.cohort())} clients "
+        f"({_reasons(absent)}). Repair them and start the run again to resume it{otherwise}."
     )
 
 

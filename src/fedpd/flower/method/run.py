@@ -30,6 +30,7 @@ from fedpd.flower.method.server import (
     Communication,
     ServerSetup,
     ServerState,
+    cohort_of_step,
     initial_state,
     mean_of,
     next_communication,
@@ -38,6 +39,7 @@ from fedpd.flower.method.server import (
 )
 from fedpd.flower.method.settings import Settings, check_secure
 from fedpd.flower.method.shapes import shapes
+from fedpd.flower.method.superseded import is_superseded
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -74,7 +76,9 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     meta = {} if found is None else found[1]
     directory = wait_for_clients(grid, settings.agents, settings.deadline, settings.poll, meta.get("names"))
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
-    setup = ServerSetup(algorithm, spec_text(algorithm), settings.form, made, start, names, settings.seed, run)
+    method = algorithm, spec_text(algorithm), settings.form, made
+    replaced = is_superseded(algorithm, made)
+    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -108,7 +112,7 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
     """Return the run after a communication: it averages the messages by the policy and does the server step."""
     run = _count_messages(run, found)
     policy = run.settings.on_timeout
-    messages = choose_messages(run.setup, run.state, communication.agents(), found, policy)
+    messages = choose_messages(communication, found, policy)
     run, messages = _clip(run, messages)
     if policy == "stale":
         run = run._replace(state=run.state._replace(last=run.state.last | messages))
@@ -121,7 +125,7 @@ def apply_sum(run: FederatedRun, communication: Communication, found: Collected,
     """Return the run as `apply_replies` does, if only the mean of the messages is known; None: clients are missing."""
     run = _count_messages(run, found)
     if mean is None:
-        raise incomplete_error(run.setup, run.state, log_absent(run.state, found))
+        raise incomplete_error(communication, log_absent(run.state, found))
     return _server_step(run, communication, found, mean, len(found.answers), len(found.answers))
 
 
@@ -162,10 +166,11 @@ def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, d
 
 def is_evaluation_due(run: FederatedRun) -> bool:
     """Return whether to evaluate the model now: at the start, every `evaluate_every` communications, and at the end."""
-    every, state = run.settings.evaluate_every, run.state
+    every, state = run.settings.evaluation_interval, run.state
     if not every or not ends_round(run) or (state.number % every and next_step(run) is not None):
         return False
-    away = [agent for agent, counted in enumerate(state.counted) if counted != state.number - 1]
+    asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
+    away = [agent for agent in asked if state.counted[agent] != state.number - 1]
     for agent in away:  # waiting for it again would not bring it back
         log.warning("The model is not evaluated this time, because client %r is absent.", run.setup.names[agent])
     return not away

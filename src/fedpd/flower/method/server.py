@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Key, Tree
+from fedpd.engine.cohorts import draw
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
 from fedpd.flower.carry.records import RefusedError, pack, unpack
@@ -30,6 +31,8 @@ class ServerSetup(NamedTuple):
         names: The names of agent 0, 1, ...
         seed: The seed of the run.
         run: The identity of the run.
+        cohort: K, the number of agents that the server asks in each round; None: all of them.
+        superseded: Whether a later broadcast replaces all that an earlier one leaves at an agent.
     """
 
     algorithm: Algorithm
@@ -40,6 +43,8 @@ class ServerSetup(NamedTuple):
     names: list[str]
     seed: int
     run: str
+    cohort: int | None = None
+    superseded: bool = False
 
     @property
     def exchanges(self) -> int:
@@ -102,6 +107,14 @@ def first_step(setup: ServerSetup, state: ServerState, agent: int) -> int:
     return -(-state.step // setup.exchanges) * setup.exchanges
 
 
+def cohort_of_step(setup: ServerSetup, step: int) -> list[int]:
+    """Return the agents that the server asks in the round of a step."""
+    number = len(setup.names)
+    if setup.cohort is None:
+        return list(range(number))
+    return draw(setup.seed, [step // setup.exchanges], number, setup.cohort)[0].tolist()
+
+
 class Communication(NamedTuple):
     """Writes the orders of one communication and checks the replies.
 
@@ -117,13 +130,16 @@ class Communication(NamedTuple):
     last: int
     records: dict[int | str, ArrayRecord]
 
+    def cohort(self) -> list[int]:
+        """Return the agents that the server asks in this round."""
+        return cohort_of_step(self.setup, self.last)
+
     def agents(self) -> list[int]:
         """Return the agents that can take part, without those that missed an earlier exchange of the same round."""
-        everyone = range(len(self.setup.names))
-        return [agent for agent in everyone if first_step(self.setup, self.state, agent) <= self.last]
+        return [agent for agent in self.cohort() if first_step(self.setup, self.state, agent) <= self.last]
 
     def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> dict[str, RecordDict]:
-        """Return the orders to all clients that can take part, by name.
+        """Return the orders to the clients that can take part, by name.
 
         Args:
             config: Further entries for the orders, such as a clipping norm.
@@ -236,7 +252,7 @@ def server_step(
     counted = [state.number if agent in used else since for agent, since in enumerate(state.counted)]
     outcomes = state.outcomes | {state.number: Outcome(e, broadcast)}
     new = ServerState(server, state.number + 1, last + 1, counted, outcomes, state.last)
-    needed = {*newest_outcomes(new), *counted}
+    needed = {*newest_outcomes(new), *(() if setup.superseded else counted)}
     return new._replace(outcomes={n: outcome for n, outcome in outcomes.items() if n in needed})
 
 

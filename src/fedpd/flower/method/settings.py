@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
 from fedpd.core import Algorithm, Tree
+from fedpd.engine.cohorts import check_cohort
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
 
@@ -29,7 +30,8 @@ class Settings(NamedTuple):
         deadline: Seconds that a communication may take, from the order to the last reply.
         on_timeout: What the server does at the deadline if clients did not reply or their replies were refused. "fail"
             ends the run (it can be resumed), "stale" uses their last message again, "partial" continues without them.
-        evaluate_every: Communications between two evaluations by all clients; 0: never.
+        evaluate_every: Communications between two evaluations by all clients; 0: never. None: 1, or N/K rounded up with
+            a cohort of K, so that evaluations ask about as many clients as the communications between them.
         clip: The largest norm of a client's update; larger updates are clipped. 0: no clipping.
         secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+). The
             server then learns the sum of all messages and no single message. 0: no secure aggregation. It needs
@@ -39,6 +41,8 @@ class Settings(NamedTuple):
         out: A folder of the server for checkpoints, history.parquet and model.safetensors. Without it the server saves
             nothing, and the run cannot be resumed.
         label: The run's name in the history.
+        cohort: K, the number of clients that the server asks in each round: those that `fedpd.simulate` draws from the
+            same seed. None: all clients in every round.
     """
 
     agents: int
@@ -46,18 +50,31 @@ class Settings(NamedTuple):
     seed: int = 0
     deadline: float = 600.0
     on_timeout: OnTimeout = "fail"
-    evaluate_every: int = 1
+    evaluate_every: int | None = None
     clip: float = 0.0
     secure_range: float = 0.0
     resend: float = 60.0
     poll: float = 0.5
     out: Path | None = None
     label: str = ""
+    cohort: int | None = None
+
+    @property
+    def sampled(self) -> int | None:
+        """K, if the server asks only some of the clients in each round; None: it asks all."""
+        return None if self.cohort == self.agents else self.cohort
 
     @property
     def form(self) -> Form:
         """The form of the method: for full participation, or for partial participation."""
-        return "partial" if self.on_timeout == "partial" else "whole"
+        return "partial" if self.on_timeout == "partial" or self.sampled is not None else "whole"
+
+    @property
+    def evaluation_interval(self) -> int:
+        """The communications between two evaluations; 0: there are none."""
+        if self.evaluate_every is not None:
+            return self.evaluate_every
+        return 1 if self.sampled is None else -(-self.agents // self.sampled)
 
 
 def read_settings(config: Config) -> Settings:
@@ -73,7 +90,10 @@ def read_settings(config: Config) -> Settings:
     settings = Settings(**given)
     count("agents", settings.agents, "Give N, the number of clients")
     count("rounds", settings.rounds, "Give T, the number of rounds")
-    count("evaluate-every", settings.evaluate_every, "Give communications, or 0 for never", least=0)
+    if settings.evaluate_every is not None:
+        count("evaluate-every", settings.evaluate_every, "Give communications, or 0 for never", least=0)
+    if settings.cohort is not None:
+        check_cohort(settings.cohort, settings.agents)
     check_seeds("seed", [settings.seed])
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
@@ -84,7 +104,11 @@ def read_settings(config: Config) -> Settings:
 
 
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
-    """Return the form of the method that `on_timeout` needs; refuse the setting if there is none."""
+    """Return the form of the method that `cohort` and `on_timeout` need; refuse the setting if there is none."""
+    if settings.cohort is not None:
+        check_cohort(settings.cohort, settings.agents)
+    if settings.sampled is not None:
+        algorithm = _check_asked(algorithm, settings.sampled)
     name = algorithm.description
     if settings.on_timeout == "stale" and not algorithm.away.repeats:
         rule = f"would use a message twice, but messages of {name} are changes, or its server adds them up"
@@ -96,6 +120,20 @@ def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
     return algorithm.away.partial or algorithm
 
 
+def _check_asked(algorithm: Algorithm, cohort: int) -> Algorithm:
+    """Return the form of the method for cohorts; refuse a method that cannot run with them."""
+    name = algorithm.description
+    if algorithm.away.everyone:
+        refuse("algorithm", name, "needs all agents in every communication", "Leave cohort out")
+    if algorithm.timing.skips or algorithm.exchanges[-1].when is not None:
+        rule = (
+            f"{name} skips communications, and every round has another cohort: a client would not learn of the skipped "
+            "rounds in which it takes part"
+        )
+        refuse("cohort", cohort, rule, "Set p = 0, or leave cohort out")
+    return algorithm.away.partial or algorithm
+
+
 def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
     """Check that secure aggregation, if it is on, is possible with this method and these settings."""
     if not settings.secure_range:
@@ -104,6 +142,9 @@ def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> No
     if settings.agents < 3:
         rule = f"a sum over {settings.agents} clients does not hide a client's message"
         refuse(what, settings.secure_range, rule, "Use at least 3 clients")
+    if settings.sampled is not None:
+        rule = "sums over different clients would reveal single messages, so the server must ask all clients"
+        refuse("cohort", settings.cohort, rule, "Leave cohort out with secure-range")
     if settings.on_timeout != "fail":
         rule = "sums over different clients would reveal single messages, so all clients must reply"
         refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" with secure-range')
