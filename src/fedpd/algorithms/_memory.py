@@ -62,7 +62,7 @@ from fedpd.core import (
     Work,
     augmented_lagrangian,
 )
-from fedpd.core.lbfgs import Secants
+from fedpd.core.lbfgs import Secants, rounding_of, steepest
 from fedpd.core.stacked import dots, empty_stack, gram, mix, put
 
 PROBES = 10  # gradients of the power iteration for L_i
@@ -167,7 +167,7 @@ def with_memory(
         lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, agent.eta)
         w, kept, work = oracle.solve(lagrangian, agent.x if start == "local" else agent.x0, agent.memory, r, key)
         dual = agent.dual + (w - agent.x0) / agent.eta
-        value, lowest, more = _seen(f, w, kept)
+        value, lowest, L, more = _seen(f, w, kept)
         slot = r % size
         agent = agent._replace(
             x=w,
@@ -177,7 +177,7 @@ def with_memory(
             duals=put(agent.duals, slot, dual),
             values=agent.values.at[slot].set(value),
         )
-        numbers = compare_rows(agent, value, rules.bend)._replace(curvature=(agent.eta * lowest) ** 8)
+        numbers = compare_rows(agent, value, L, rules.bend)._replace(curvature=(agent.eta * lowest) ** 8)
         return agent._replace(numbers=numbers), work._replace(samples=work.samples + more)
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
@@ -225,14 +225,15 @@ def largest_curvature(f: LocalObjective, x: Vector, gradient: Vector) -> Array:
     return jnp.maximum(largest, info.tiny).astype(float)
 
 
-def _seen(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Any]:
-    """Return f_i(w), the negative curvature that the oracle met, and the samples that this cost."""
+def _seen(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Array, Any]:
+    """Return f_i(w), the negative and the largest curvature that the oracle met, and the samples that this cost."""
     if isinstance(kept, Secants):
-        return kept.value, -kept.lowest, 0
-    return f.value(w).astype(float), jnp.zeros((), float), f.size
+        return kept.value, -kept.lowest, steepest(kept), 0
+    none = jnp.zeros((), float)
+    return f.value(w).astype(float), none, none, f.size
 
 
-def compare_rows(agent: Agent, value: Array, bend: float) -> Numbers:
+def compare_rows(agent: Agent, value: Array, L: Array, bend: float) -> Numbers:
     """Return what the newest row (w, Lambda_new, f_new) has to do with each of the rows; 0 with places still empty.
 
     Empty places hold zeros, which the server's weights leave out.
@@ -245,7 +246,8 @@ def compare_rows(agent: Agent, value: Array, bend: float) -> Numbers:
     turned, pulled = dots(apart, turning), dots(turning, turning)
     excess = jnp.abs(agent.values - value + dots(apart, _plus(duals, dual)) / 2)
     info = jnp.finfo(excess.dtype)
-    excess = jnp.maximum(excess - 100 * info.eps * (jnp.abs(agent.values) + jnp.abs(value)), 0)
+    rounding = rounding_of(agent.values, dots(xs, xs), L) + rounding_of(value, (w @ w).astype(float), L)
+    excess = jnp.maximum(excess - rounding, 0)
     distance = jnp.maximum(dots(apart, apart), info.tiny)
     bent = jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0)
     return Numbers(near, turned, pulled, bent, jnp.zeros_like(value), (dual @ dual).astype(float))
