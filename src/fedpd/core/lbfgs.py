@@ -85,6 +85,9 @@ def rounding_of(value: Array, square: Array, L: Array) -> Array:
 def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials: Any) -> tuple[Vector, Secants, Array]:
     """Lower phi_i from x until its gradient's norm is `tolerance` times that at x, or rounding is reached.
 
+    Where the quadratic term is steeper than f_i, most of the gradient at x is its part, which one step removes. There
+    the norm falls to `tolerance` times L_i/curvature of that at x: the error is relative to the change of grad f_i.
+
     Args:
         phi: The subproblem.
         x: The start.
@@ -100,7 +103,7 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     norm, eps = _norm(gradient), jnp.finfo(value.dtype).eps
     inside = _as(steepest(known), x) * _norm(x)  # the size of terms that may cancel in grad f_i
     rounding = 4 * eps * (_norm(own) + _norm(phi.complete(0 * x, 0 * x)) + _norm(phi.complete(0 * x, x)) + inside)
-    goal = jnp.maximum(tolerance * norm, rounding)
+    goal = jnp.maximum(tolerance * _share(phi, known).astype(norm.dtype) * norm, rounding)
     known = known._replace(lowest=jnp.zeros((), float))
     first = _Search(x, value, gradient, jnp.ones((), value.dtype), norm, known, jnp.int32(0))
 
@@ -109,6 +112,15 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
 
     end = lax.while_loop(onward, lambda search: _try(phi, search), first)
     return end.x, end.secants._replace(value=end.value.astype(float)), end.trials
+
+
+def _share(phi: Subproblem, known: Secants) -> Array:
+    """Return min(1, L_i/curvature), with 1 where one of them is not known."""
+    L = steepest(known)
+    if phi.curvature is None:
+        return jnp.ones_like(L)
+    curvature = jnp.asarray(phi.curvature, L.dtype)
+    return jnp.where((L > 0) & (curvature > L), L / jnp.where(curvature > 0, curvature, 1), 1)
 
 
 def _try(phi: Subproblem, here: _Search) -> _Search:
