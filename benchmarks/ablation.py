@@ -20,7 +20,7 @@ from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._mixing import Rules
 from fedpd.search.sweep import first_below
 
-ROUNDS, MEMORY, PRECISION = 200, 20, 1e-10
+ROUNDS, MEMORY, PRECISION = 200, 30, 1e-10
 
 
 class Variant(NamedTuple):
@@ -30,12 +30,12 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "FedPD-M": Variant(),
-    "nothing mixed": Variant(Rules(uphill=-np.inf)),
+    "nothing mixed": Variant(Rules(mixes=0.0)),
     "without nu": Variant(Rules(bend=0.0)),
     "s = eta": Variant(Rules(longest=1.0)),
     "eta = 1/L": Variant(Rules(change=1.0)),
     "eta by at most 2": Variant(Rules(change=2.0)),
-    "any curvature mixed": Variant(Rules(uphill=np.inf)),
+    "no descent": Variant(Rules(patience=np.inf)),
     "any eta if not convex": Variant(Rules(convex=np.inf)),
     "duals begin at 0": Variant(Rules(informed=0.0)),
     "tolerance 0.1": Variant(tolerance=1e-1),

@@ -181,6 +181,30 @@ def test_lbfgs_never_raises_what_it_minimises() -> None:
     assert (lowest < 0).any()
 
 
+def test_lbfgs_solves_far_from_zero() -> None:
+    """Terms of size L ||x||^2 = 1e10 cancel in f, so that its values are lost in rounding before its gradients are.
+
+    The line search once took that rounding for a rise, and ended with a gradient that was 300 times too large.
+    """
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.standard_normal((10, 10)))[0]
+    hessian = (basis * np.logspace(-6, 0, 10)) @ basis.T
+    far = 1e5 * basis[:, 0] + rng.standard_normal(10)  # the minimiser of f, which is flat along this eigenvector
+    with scope(True):
+        f = LocalObjective(
+            lambda x, one: (x @ one @ x / 2 - x @ one @ far)[None], None, jnp.array(hessian), 1, None, None, 0
+        )
+        start = Vector(jnp.array(far + 1e-3 * rng.standard_normal(10)))
+        phi = Subproblem(f, Vector(jnp.array(-far / 30)), 1 / 30)
+        oracle = oracles.lbfgs(1e-4, 100)
+        memory = oracle.init(f, start)
+        for r in range(3):
+            end, memory, work = oracle.solve(phi, start, memory, jnp.int32(r), jax.random.key(0))
+        before, after = (float(jnp.sqrt(phi.gradient(at) @ phi.gradient(at))) for at in (start, end))
+    assert after <= 1e-4 * before
+    assert int(work.updates) < 30
+
+
 def test_lbfgs_serves_other_methods_and_gradient_descent_agrees() -> None:
     """Solved to the end, FedPD is the same with either oracle."""
     exact = [oracles.lbfgs(1e-12, 50), oracles.gd(step=0.2, iterations=400)]

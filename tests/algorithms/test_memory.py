@@ -5,10 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tree_math import Vector
 
 from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, simulate
+from fedpd.algorithms._descent import descend, no_descent, notice_stall
 from fedpd.algorithms._memory import with_memory
-from fedpd.algorithms._mixing import Rules, affordable, balanced, curvature_along, mixing_weights, server_step
+from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
 from fedpd.base.precision import scope
 
 AUTO = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
@@ -80,20 +82,30 @@ def test_eta_by_hand() -> None:
         assert float(balanced(three, four, zero, late, rules)) == pytest.approx(3 * (1 + 100 / (1 + 1e6) ** 1.1))
 
 
-def test_curvature_by_hand() -> None:
-    """One agent in one dimension with f = -x^2, so lambda = 2x, at x = 0 and 3: the curvature is -2."""
+def test_a_stall_is_noticed_only_where_a_function_is_not_convex() -> None:
+    """The residual's square must fall to a quarter within the patience, here 2 rounds."""
     with scope(True):
-        turned = jnp.array([[0.0, 18.0], [18.0, 0.0]])  # <0 - 3, 0 - 6>
-        change = jnp.array([0.5, -0.5])  # moves by 1.5
-        assert float(curvature_along(change, turned, jnp.asarray(1.5**2))) == -2
-        assert float(curvature_along(change, 0 * turned, jnp.asarray(1.0))) == 0
+        convex, not_convex = jnp.bool_(True), jnp.bool_(False)
+        for is_convex, answers in ((not_convex, [0, 0, 0, 1, 0]), (convex, [0, 0, 0, 0, 0])):
+            state, begun = no_descent(Vector(jnp.zeros(1)), 2), []
+            for square in (8.0, 3.0, 2.1, 2.0, 0.1):  # 2.0 is not below 8/4
+                state, begins = notice_stall(state, jnp.asarray(square), is_convex, 2.0)
+                begun.append(int(begins))
+            assert begun == answers
+            assert bool(state.on) == any(answers)
 
 
-def test_steps_beyond_algorithm_2_are_summable() -> None:
+def test_a_descent_by_hand() -> None:
+    """f = 2 x^2: the first point is accepted, a rise shortens the step, and one secant pair gives Newton's step."""
     with scope(True):
-        beyond, unit = jnp.asarray([4.0, 6.0]), jnp.asarray(0.5)
-        assert affordable(beyond, unit, jnp.int32(0), 10.0).tolist() == [True, False]
-        assert affordable(beyond, unit, jnp.int32(1), 10.0).tolist() == [False, False]  # 5/2^1.1
+        search, step, near = no_descent(Vector(jnp.ones(1)), 3).search, jnp.asarray(1.0), jnp.asarray(0.0)
+        points = []
+        for x, apart in ((1.0, near), (-3.0, near), (0.5, near), (0.0, near + 1)):
+            at, dual = Vector(jnp.array([x])), Vector(jnp.array([-4 * x]))
+            search, accepted = descend(search, at, jnp.asarray(2 * x**2), dual, apart, step)
+            points.append((float(search.trial.point.tree[0]), bool(accepted)))
+    assert points[:3] == [(-3, True), (0, False), (0, True)]  # 1 - 4; the lowest point of the parabola; 0.5 - 0.5
+    assert points[3] == (pytest.approx(0.45), False)  # agents were not near: a tenth of the step
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -104,7 +116,7 @@ def test_without_its_rules_it_is_algorithm_2() -> None:
     problem, oracle = problems.random_quadratic(agents=4, dimension=3), oracles.gd(step=0.2, iterations=3)
     paper = simulate(algorithms.fedpd(eta=0.5, oracle=oracle), problem, rounds=12)
     for memory in (0, 3):
-        rules = Rules(longest=1.0, uphill=-np.inf, informed=0.0)
+        rules = Rules(longest=1.0, mixes=0.0, informed=0.0)
         ours = simulate(with_memory(0.5, oracle, memory, rules=rules), problem, rounds=13)
         np.testing.assert_allclose(
             ours.history["stationarity"][1:], paper.history["stationarity"], rtol=1e-9, atol=1e-28
@@ -126,7 +138,7 @@ def test_on_quadratics_it_is_gmres() -> None:
     The plain iterates u_k span the Krylov space of the fixed-point map, so this is the residual of GMRES.
     """
     problem, eta = own_quadratics(20, agents=3, size=4), 0.7
-    ours, paper = (with_memory(eta, EXACT, 9, rules=PLAIN._replace(uphill=bound)) for bound in (np.inf, -np.inf))
+    ours, paper = (with_memory(eta, EXACT, 9, rules=PLAIN._replace(mixes=mixes)) for mixes in (1.0, 0.0))
 
     def residual_rows(rounds: int, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
         agents = simulate(algorithm, problem, rounds=rounds, progress=False).agents
@@ -183,6 +195,33 @@ def test_agents_that_agree_and_a_start_that_is_the_answer() -> None:
     alike, solved = problems.quadratic(hessians, np.ones((3, 2))), problems.quadratic(hessians, np.zeros((3, 2)))
     assert communications(AUTO, alike, 30) <= 10
     assert np.array_equal(simulate(AUTO, solved, rounds=30, progress=False).model, np.zeros(2))
+
+
+def test_it_descends_where_mixing_stalls() -> None:
+    """With a patience of 2 rounds the server takes over: the answer is a minimum, and f never rises by much."""
+    rng = np.random.default_rng(6)
+    rows = rng.standard_normal((40, 2)) @ rng.standard_normal((2, 5))
+
+    def losses(x: Any, part: Any) -> Any:
+        return jnp.sum((part @ x[:10].reshape(5, 2) @ x[10:].reshape(2, 5) - part) ** 2, axis=1) / 2 + 0.05 * (x @ x)
+
+    problem = problems.from_losses(losses, np.split(rows[np.argsort(rows[:, 0])], 4), 0.1 * rng.standard_normal(20))
+    algorithm = with_memory(None, oracles.lbfgs(), 10, rules=Rules(patience=2.0))
+    run = simulate(algorithm, problem, rounds=120, progress=False)
+    assert bool(run.server.descent.on)
+    assert run.history["stationarity"][-1] < 1e-10 * run.history["stationarity"][0]
+    assert run.history["loss"][-1] < 0.9 * run.history["loss"][0]
+
+
+def test_when_the_budget_is_spent_it_is_algorithm_2() -> None:
+    """Without a budget only the first step goes beyond it: its length is known when it has been made."""
+    problem = own_quadratics(20, agents=3, size=4)
+    algorithm = with_memory(0.5, EXACT, 5, rules=Rules(budget=0.0, longest=1.0))
+    plain = with_memory(0.5, EXACT, 5, rules=Rules(mixes=0.0, longest=1.0))
+    late, never = (simulate(one, problem, rounds=9, progress=False) for one in (algorithm, plain))
+    assert float(late.server.spent) > 0 == float(never.server.spent)
+    c = late.agents.x.tree - late.agents.xs.tree[:, 8 % 6]  # the newest row alone
+    np.testing.assert_allclose(c, 0, atol=1e-12)
 
 
 # --- what it refuses ------------------------------------------------------------------------------------------------

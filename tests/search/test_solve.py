@@ -28,8 +28,8 @@ def test_it_says_where_it_does_not_get_there() -> None:
 
 def test_the_memory_fits_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problems.random_quadratic(agents=5, dimension=8)
-    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=40), memory=20)"
-    monkeypatch.setattr(rules, "ROOM", 5 * 8 * 8 * 6 * 7)
-    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=14), memory=7)"
+    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=40), memory=30)"
+    monkeypatch.setattr(rules, "ROOM", 5 * 8 * 8 * 14 * 2)
+    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=8), memory=6)"
     monkeypatch.setattr(rules, "ROOM", 1)
-    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=2), memory=1)"
+    assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=1), memory=1)"

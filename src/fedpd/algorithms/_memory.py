@@ -5,12 +5,12 @@ FedPD at p = 0 with a deterministic oracle is a fixed-point iteration, so mixing
 a point of the gradient's graph, whatever its eta was: outcomes of different eta can be mixed.
 
 Start. Agents send lambda_i = -grad f_i(x^0) and L_i, an estimate of ||Hessian of f_i|| (power iteration on gradient
-differences). eta = 1/mean L_i. X_0 = x^0 is the first row of the memory. Then, in each communication,
+differences). eta = 0.3/mean L_i. X_0 = x^0 is the first row of the memory. Then, in each communication,
 
     server  v = x^ + s m^                                               down: v, the weights c, eta
     agent   x_i = sum_k c_k X_k,   lambda_i = sum_k c_k Lambda_k        over its own last M + 1 rows
             w   = Oracle_i(L_i(., v, lambda_i)), started at x_i
-            append X = w, Lambda = lambda_i + (w - v)/eta, f_i(w)       up: w, and 4(M + 1) + 2 numbers
+            append X = w, Lambda = lambda_i + (w - v)/eta, f_i(w)       up: w, and 2(M + 1) + 4 numbers
     server  xbar = mean w,   m = m^ + (xbar - v)/eta                    append xbar and m
             c    = argmin c'Ac with sum c = 1,   A = a^2 G + K + diag(nu)
             x^   = sum_k c_k xbar_k,   m^ = sum_k c_k m_k
@@ -19,24 +19,24 @@ so that the mixed point nearly satisfies the optimality conditions, all x_i equa
 
     G_kl  = mean_i <X_k - xbar_k, X_l - xbar_l>      how far agents are from each other
     K_kl  = <m_k, m_l>                               the mean dual, minus the gradient of f where agents agree
-    nu_k  = mean_i (6 t_k)^2/||X_k - w||^2,   t_k = |f_k - f_new + <Lambda_k + Lambda_new, X_k - w>/2|
+    nu_k  = mean_i (10 t_k)^2/||X_k - w||^2,   t_k = |f_k - f_new + <Lambda_k + Lambda_new, X_k - w>/2|
             how far f_i is from a quadratic function between this row and the newest
     a     = eta^(-1/4) s^(-3/4)                      a length in units of a gradient
 
     s     a Barzilai-Borwein length, at least eta           `server_step`
-    eta   times sqrt(0.3 ||m||/(a sqrt(G_new,new)))         `balanced`; at most 0.3/c if an f_i has curvature -c < 0
-    guard the newest row alone is taken where the mixed step goes along negative curvature   `curvature_along`
-    and   with s = eta where a step would go further beyond Algorithm 2 than is summable     `affordable`
-          or where m is not above rounding
+    eta   times sqrt(0.2 ||m||/(a sqrt(G_new,new)))         `balanced`; at most 0.3/c if an f_i has curvature -c < 0
+    guard the newest row alone is taken, with s = eta, once all steps so far went further beyond Algorithm 2 than a
+          constant allows, or where m is not above rounding
+    and   the server descends on f where mixing stalls and an f_i is not convex   `_descent.py`
 
-Everything that agents send is summed, and nothing else is needed of it: G from <w - v, X_l - v>, the curvature along a
-step from <w - X_l, Lambda_new - Lambda_l>, its length from ||Lambda_new - Lambda_l||^2. The largest negative curvature
-over agents is no sum; the eighth root of the mean of eighth powers is, and is at least N^(-1/8) of it. An agent keeps
-2(M + 1) models and the oracle's memory; the server 2(M + 1). With M = 0 nothing is mixed, and s and eta remain.
+Everything that agents send is summed, and nothing else is needed of it: G from <w - v, X_l - v>, the length of the last
+step from the distance of the mixed row to the row before. The largest negative curvature over agents is no sum; the
+eighth root of the mean of eighth powers is, and is at least N^(-1/8) of it. An agent keeps 2(M + 1) models and the
+oracle's memory; the server 4(M + 1). With M = 0 nothing is mixed, and s and eta remain.
 
 What is proved (docs/theory/memory.md). With M = 0, fixed eta, s = eta and duals that begin at 0 it is Algorithm 2. For
-convex f_i and exact solves it converges to a minimiser: `affordable` makes it a summable perturbation of ADMM, whose
-eta changes summably. On quadratics with exact solves, fixed eta, s = eta and all rows it has the residual of GMRES. For
+convex f_i and exact solves it converges to a minimiser: the guard makes it a summable perturbation of ADMM, whose eta
+changes summably. On quadratics with exact solves, fixed eta, s = eta and all rows it has the residual of GMRES. For
 inexact solves and for non-convex f_i nothing is proved.
 """
 
@@ -49,7 +49,9 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
-from fedpd.algorithms._mixing import Rules, affordable, balanced, curvature_along, mixing_weights, server_step
+from fedpd.algorithms._descent import Descent, Search, descend, first_trial, no_descent, notice_stall, small_eta
+from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
+from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import refuse
 from fedpd.core import (
     Algorithm,
@@ -62,10 +64,11 @@ from fedpd.core import (
     Work,
     augmented_lagrangian,
 )
-from fedpd.core.lbfgs import Secants
-from fedpd.core.stacked import dots, empty_stack, gram, mix, put
+from fedpd.core.lbfgs import Secants, rounding_of, steepest
+from fedpd.core.stacked import dots, empty_stack, gram, mix, put, row
 
 PROBES = 10  # gradients of the power iteration for L_i
+FIRST = 0.3  # eta of the start in units of 1/mean L_i
 RANGE = 1e6  # eta stays within this factor of its start
 
 
@@ -85,11 +88,11 @@ class Numbers(NamedTuple):
     """The numbers that agents send beside a model; the server averages all of them."""
 
     near: Array  # (M + 1,) <w - v, X_l - v>
-    turned: Array  # (M + 1,) <w - X_l, Lambda_new - Lambda_l>
-    pulled: Array  # (M + 1,) ||Lambda_new - Lambda_l||^2
     bent: Array  # (M + 1,) nu_l
     curvature: Array  # L_i in the first round; later the eighth power of eta times the negative curvature
     size: Array  # ||Lambda_new||^2
+    level: Array  # f_i(w) + <Lambda_new, w - v>
+    moved: Array  # ||dX||^2/eta + eta ||dlambda||^2, from the last row to the mixed one
 
 
 class Broadcast(NamedTuple):
@@ -104,8 +107,6 @@ class Rows(NamedTuple):
     xs: Vector  # xbar_k
     duals: Vector  # m_k
     consensus: Array  # (M + 1, M + 1) G
-    turned: Array  # (M + 1, M + 1) mean_i <X_k - X_l, Lambda_k - Lambda_l>
-    pulled: Array  # (M + 1, M + 1) mean_i ||Lambda_k - Lambda_l||^2
 
 
 class Server(NamedTuple):
@@ -118,7 +119,8 @@ class Server(NamedTuple):
     step: Array  # s
     lowest: Array  # the negative curvature of the f_i so far, forgotten by a tenth per round; >= 0
     unit: Array  # eta^(1/2) ||m|| of the start, or of the first solve if that is larger
-    beyond: Array  # how many steps went beyond Algorithm 2
+    spent: Array  # how far all steps so far went beyond Algorithm 2
+    descent: Descent
 
 
 def with_memory(
@@ -134,19 +136,19 @@ def with_memory(
         rules: The constants; None: the usual ones.
     """
     rules = Rules() if rules is None else rules
-    rules = rules if eta is None else rules._replace(change=1.0, convex=float("inf"))
+    rules = rules if eta is None else rules._replace(change=1.0, convex=float("inf"), patience=float("inf"))
     size = memory + 1
 
     def init(f: LocalObjective, x: Vector) -> Agent:
-        row, zero = jnp.zeros(size), jnp.zeros((), float)
-        stack, numbers = empty_stack(x, size), Numbers(row, row, row, row, zero, zero)
-        return Agent(x, x, 0 * x, stack, stack, row, zero, numbers, oracle.init(f, x))
+        none, zero = jnp.zeros(size), jnp.zeros((), float)
+        stack, numbers = empty_stack(x, size), Numbers(none, none, zero, zero, zero, zero)
+        return Agent(x, x, 0 * x, stack, stack, none, zero, numbers, oracle.init(f, x))
 
     def server(x: Vector) -> Server:
         stack, square = empty_stack(x, size), jnp.zeros((size, size))
         zero, none = jnp.zeros((), float), jnp.int32(0)
-        rows = Rows(stack, stack, square, square, square)
-        return Server(x, 0 * x, rows, none, zero, zero, zero, zero, zero, none)
+        rows = Rows(stack, stack, square)
+        return Server(x, 0 * x, rows, none, zero, zero, zero, zero, zero, zero, no_descent(x, max(memory, 1)))
 
     def begin(f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
         value, gradient = f.value_and_gradient(agent.x0)
@@ -167,8 +169,8 @@ def with_memory(
         lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, agent.eta)
         w, kept, work = oracle.solve(lagrangian, agent.x if start == "local" else agent.x0, agent.memory, r, key)
         dual = agent.dual + (w - agent.x0) / agent.eta
-        value, lowest, more = _seen(f, w, kept)
-        slot = r % size
+        value, lowest, L, more = _seen(f, w, kept)
+        slot, moved = r % size, distance_to_row(agent, (r - 1) % size)
         agent = agent._replace(
             x=w,
             dual=dual,
@@ -177,7 +179,8 @@ def with_memory(
             duals=put(agent.duals, slot, dual),
             values=agent.values.at[slot].set(value),
         )
-        numbers = compare_rows(agent, value, rules.bend)._replace(curvature=(agent.eta * lowest) ** 8)
+        numbers = compare_rows(agent, value, L, rules.bend)
+        numbers = numbers._replace(curvature=(agent.eta * lowest) ** 8, moved=moved)
         return agent._replace(numbers=numbers), work._replace(samples=work.samples + more)
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
@@ -225,14 +228,15 @@ def largest_curvature(f: LocalObjective, x: Vector, gradient: Vector) -> Array:
     return jnp.maximum(largest, info.tiny).astype(float)
 
 
-def _seen(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Any]:
-    """Return f_i(w), the negative curvature that the oracle met, and the samples that this cost."""
+def _seen(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Array, Any]:
+    """Return f_i(w), the negative and the largest curvature that the oracle met, and the samples that this cost."""
     if isinstance(kept, Secants):
-        return kept.value, -kept.lowest, 0
-    return f.value(w).astype(float), jnp.zeros((), float), f.size
+        return kept.value, -kept.lowest, steepest(kept), 0
+    none = jnp.zeros((), float)
+    return f.value(w).astype(float), none, none, f.size
 
 
-def compare_rows(agent: Agent, value: Array, bend: float) -> Numbers:
+def compare_rows(agent: Agent, value: Array, L: Array, bend: float) -> Numbers:
     """Return what the newest row (w, Lambda_new, f_new) has to do with each of the rows; 0 with places still empty.
 
     Empty places hold zeros, which the server's weights leave out.
@@ -241,19 +245,25 @@ def compare_rows(agent: Agent, value: Array, bend: float) -> Numbers:
     apart = _minus(xs, w)  # X_l - w
     v = agent.x0
     near = dots(_minus(xs, v), w - v)
-    turning = _minus(duals, dual)
-    turned, pulled = dots(apart, turning), dots(turning, turning)
     excess = jnp.abs(agent.values - value + dots(apart, _plus(duals, dual)) / 2)
     info = jnp.finfo(excess.dtype)
-    excess = jnp.maximum(excess - 100 * info.eps * (jnp.abs(agent.values) + jnp.abs(value)), 0)
+    rounding = rounding_of(agent.values, dots(xs, xs), L) + rounding_of(value, (w @ w).astype(float), L)
+    excess = jnp.maximum(excess - rounding, 0)
     distance = jnp.maximum(dots(apart, apart), info.tiny)
     bent = jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0)
-    return Numbers(near, turned, pulled, bent, jnp.zeros_like(value), (dual @ dual).astype(float))
+    none, level = jnp.zeros_like(value), value + (dual @ (w - v)).astype(float)
+    return Numbers(near, bent, none, (dual @ dual).astype(float), level, none)
+
+
+def distance_to_row(agent: Agent, slot: Array) -> Array:
+    """Return the square of the distance of the mixed row from another, in the norm of Theorem 4."""
+    dx, dual = (one - row(stack, slot) for one, stack in ((agent.x, agent.xs), (agent.dual, agent.duals)))
+    return (dx @ dx).astype(float) / agent.eta + agent.eta * (dual @ dual).astype(float)
 
 
 def first_server_step(server: Server, dual: Vector, numbers: Numbers, eta: float | None) -> tuple[Server, Broadcast]:
     """Return the server that has the mean dual at the start, and eta."""
-    chosen = 1 / numbers.curvature if eta is None else jnp.asarray(eta, float)
+    chosen = FIRST / numbers.curvature if eta is None else jnp.asarray(eta, float)
     rows = server.rows._replace(
         xs=put(server.rows.xs, jnp.int32(0), server.x0), duals=put(server.rows.duals, jnp.int32(0), dual)
     )
@@ -276,10 +286,14 @@ def later_server_step(server: Server, xbar: Vector, numbers: Numbers, rules: Rul
     v, eta, s, k = server.x0, server.eta, server.step, server.number
     place = jnp.arange(len(server.rows.consensus))
     slot = k % len(place)
+    newest, valid = (place == slot).astype(float), place <= k
     dual = server.dual + (xbar - v) / _as(eta, v)
     rows = append(server.rows, slot, v, xbar, dual, numbers)
+    spent = server.spent + jnp.sqrt(numbers.moved) + jnp.sqrt(2 / eta) * (s - eta) * _norm(server.dual).astype(float)
+
     weight = eta**-0.5 * s**-1.5  # a^2
-    c, apart, pull = mixed_step(rows, place == slot, place <= k, weight, numbers.bent, s, rules)
+    A = weight * rows.consensus + gram(rows.duals)
+    c = mixing_weights(A + jnp.diag(numbers.bent), valid)
 
     before, between, after = (jnp.asarray(a @ b, float) for a, b in _pairs(server.dual, dual))
     unit = jnp.where(k == 1, jnp.maximum(server.unit, jnp.sqrt(eta * after)), server.unit)
@@ -290,51 +304,44 @@ def later_server_step(server: Server, xbar: Vector, numbers: Numbers, rules: Rul
     eta = jnp.clip(eta, server.first / RANGE, server.first * RANGE)
     s = server_step(s, eta, before, between, after, rules.longest)
 
-    size = _norm(mix(rows.duals, c)).astype(float)
-    beyond = jnp.sqrt(apart / eta + eta * pull) + jnp.sqrt(2 / eta) * (s - eta) * size
-    within = precise & affordable(beyond, unit, server.beyond, rules.budget)
-    c, s = jnp.where(within, c, place == slot), jnp.where(within, s, eta)
+    within = precise & (spent <= rules.budget * unit)
+    c = jnp.where(within & (rules.mixes > 0) & jnp.all(jnp.isfinite(c)), c, newest)
+    s = jnp.where(within, s, eta)
     mixed = mix(rows.duals, c)
-    x0 = mix(rows.xs, c) + _as(s, mixed) * mixed
-    server = Server(x0, mixed, rows, k + 1, eta, server.first, s, lowest, unit, server.beyond + within)
-    return server, Broadcast(x0, c, eta)
+    server = server._replace(
+        x0=mix(rows.xs, c) + _as(s, mixed) * mixed,
+        dual=mixed,
+        rows=rows,
+        number=k + 1,
+        eta=eta,
+        step=s,
+        lowest=lowest,
+        unit=unit,
+        spent=spent,
+    )
+    descent, begins = notice_stall(server.descent, A[slot, slot], lowest <= 0, rules.patience)
+    best = jnp.argmin(jnp.where(valid, jnp.diag(A), jnp.inf)).astype(jnp.int32)
+    value = numbers.level - (dual @ (xbar - v)).astype(float)
+    search, accepted = descend(descent.search, xbar, value, dual, numbers.near[slot], server.first)
+    search = choose(begins, first_trial(row(rows.xs, best), len(search.pairs.inverse)), search)
+    base = jnp.where(begins, best, jnp.where(accepted, slot, descent.base)).astype(jnp.int32)
+    downhill = descending(server, search, row(rows.duals, base))
+    descent = choose(descent.on, descent._replace(search=search, base=base), descent)
+    server = choose(descent.on, downhill, server)._replace(descent=descent)
+    return server, Broadcast(server.x0, jnp.where(descent.on, place == base, c), server.eta)
+
+
+def descending(server: Server, search: Search, dual: Vector) -> Server:
+    """Return the server that tries a point of a descent, from one row alone, whose mean dual this is."""
+    eta = small_eta(server.first, server.lowest)
+    return server._replace(x0=search.trial.point, dual=dual, eta=eta, step=eta)
 
 
 def append(rows: Rows, slot: Array, v: Vector, xbar: Vector, dual: Vector, numbers: Numbers) -> Rows:
     """Return the rows with the newest in its place."""
     xs = put(rows.xs, slot, xbar)
-    return Rows(
-        xs,
-        put(rows.duals, slot, dual),
-        _symmetric(rows.consensus, slot, numbers.near - dots(_minus(xs, v), xbar - v)),
-        _symmetric(rows.turned, slot, numbers.turned),
-        _symmetric(rows.pulled, slot, numbers.pulled),
-    )
-
-
-def mixed_step(
-    rows: Rows, newest: Array, valid: Array, weight: Array, bent: Array, s: Array, rules: Rules
-) -> tuple[Array, Array, Array]:
-    """Return the weights c, and how far the mixed row is from the newest: mean_i ||dX_i||^2 and mean_i ||dlambda_i||^2.
-
-    Args:
-        rows: The rows.
-        newest: (M + 1,) where the newest is.
-        valid: (M + 1,) where there is a row.
-        weight: a^2.
-        bent: (M + 1,) nu.
-        s: The server's step.
-        rules: The constants.
-    """
-    mixed = mixing_weights(weight * rows.consensus + gram(rows.duals) + jnp.diag(bent), valid)
-    change = jnp.where(valid, mixed - newest, 0)
-    moved = mix(rows.xs, change)
-    apart = change @ rows.consensus @ change + (moved @ moved).astype(float)
-    pull = -change @ rows.pulled @ change / 2
-    uphill = s * curvature_along(change, rows.turned, apart) < -rules.uphill
-    alone = uphill | ~jnp.all(jnp.isfinite(mixed))
-    apart, pull = (jnp.where(alone, 0, jnp.maximum(square, 0)) for square in (apart, pull))
-    return jnp.where(alone, newest, mixed), apart, pull
+    near = numbers.near - dots(_minus(xs, v), xbar - v)
+    return Rows(xs, put(rows.duals, slot, dual), _symmetric(rows.consensus, slot, near))
 
 
 def _symmetric(matrix: Array, slot: Array, row: Array) -> Array:

@@ -17,20 +17,23 @@ class Rules(NamedTuple):
             1 + 100/(1 + k)^1.1 as well, so that changes are summable.
         longest: The longest server step s, in units of eta; 1 takes s = eta.
         bend: The weight of what is not quadratic, in nu; 0 leaves it out.
-        uphill: The negative curvature along a mixed step, times s, from which on the step is not taken; infinite takes
-            any, and minus infinity none: nothing is mixed.
+        mixes: Whether older rows are mixed with the newest, 1 or 0.
         convex: The largest eta times the negative curvature of an f_i; infinite: any.
-        budget: What all steps beyond Algorithm 2 may sum up to; infinite: anything. `affordable` has its unit.
+        budget: What all steps beyond Algorithm 2 may sum up to, in units of eta^(1/2) ||m|| of the start; infinite:
+            anything. When it is spent, all further rounds are those of Algorithm 2.
+        patience: The rounds without progress after which the server descends where an f_i is not convex; infinite:
+            never.
         informed: The duals of the start in units of minus the gradients; 0 begins as Algorithm 2 does.
     """
 
-    aim: float = 0.3
+    aim: float = 0.2
     change: float = 10.0
     longest: float = 1e3
-    bend: float = 6.0
-    uphill: float = 0.1
+    bend: float = 10.0
+    mixes: float = 1.0
     convex: float = 0.3
-    budget: float = 1e6
+    budget: float = 1e9
+    patience: float = 20.0
     informed: float = 1.0
 
 
@@ -65,19 +68,6 @@ def solve_positive(B: Array, b: Array) -> Array:
     return lax.fori_loop(0, len(b), eliminate, jnp.concatenate([B, b[:, None]], axis=1))[:, -1]
 
 
-def curvature_along(change: Array, turned: Array, length: Array) -> Array:
-    """Return the mean curvature of the f_i along a mixed step; 0 where it is lost in rounding.
-
-    Args:
-        change: c minus the weight of the newest row alone; its sum is 0.
-        turned: The matrix of mean_i <X_k - X_l, lambda_k - lambda_l>.
-        length: The mean square of the agents' steps.
-    """
-    bent = change @ turned @ change / 2  # = -mean_i <dX_i, dlambda_i>, since the weights sum to 0
-    rounding = 1e3 * jnp.finfo(bent.dtype).eps * (jnp.abs(change) @ jnp.abs(turned) @ jnp.abs(change))
-    return jnp.where(jnp.abs(bent) > rounding, bent / jnp.maximum(length, jnp.finfo(bent.dtype).tiny), 0)
-
-
 def server_step(step: Array, eta: Array, before: Array, between: Array, after: Array, longest: float) -> Array:
     """Return s of the next round: a Barzilai-Borwein length, at least eta.
 
@@ -95,18 +85,6 @@ def server_step(step: Array, eta: Array, before: Array, between: Array, after: A
     moved = jnp.maximum(before - 2 * between + after, jnp.finfo(before.dtype).tiny)
     length = jnp.where(before > between, step * jnp.sqrt(before / moved), 2 * step)
     return jnp.clip(length, eta, longest * eta)
-
-
-def affordable(beyond: Array, unit: Array, steps: Array, budget: float) -> Array:
-    """Return whether a step may go so far beyond Algorithm 2's: at most `budget` units, ever fewer as steps are taken.
-
-    Args:
-        beyond: How far, in the norm (||x||^2/eta + eta ||lambda||^2)^(1/2).
-        unit: eta^(1/2) ||m|| at the start.
-        steps: How many such steps were taken.
-        budget: The constant.
-    """
-    return beyond <= budget * unit / (1 + steps.astype(beyond.dtype)) ** 1.1
 
 
 def balanced(eta: Array, dual: Array, consensus: Array, rows: Array, rules: Rules) -> Array:

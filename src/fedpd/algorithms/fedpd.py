@@ -108,7 +108,7 @@ def fedpd(
         p: The probability of skipping a communication: a number in [0, 1) or a function of the round r. With "auto"
             the run decides when to communicate, and drift is "corrected-exact".
         memory: M: every agent mixes its newest outcome with its M last ones, which saves most of the communications if
-            f is ill-conditioned. One model and 4M + 7 numbers travel up, one model and M + 3 numbers down. An agent
+            f is ill-conditioned. One model and 2M + 7 numbers travel up, one model and M + 3 numbers down. An agent
             keeps 2M + 2 models more. Memory needs full gradients, all agents in every communication, and p = 0.
         drift: Where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor if p > 0.
             "corrected" moves by the change of the dual since the last communication and leaves no floor.

@@ -38,23 +38,37 @@ def lbfgs(*, memory: int = 20, first: float = 1.0) -> Algorithm:
     count("memory", memory, "Give the number of pairs that are kept, e.g. 20")
     positive("first", first, "The length of the first step, e.g. 1")
 
-    def start(x: Vector) -> Server:
-        return Server(Trial(x, jnp.asarray(jnp.inf), 0 * x, 0 * x, jnp.ones(())), no_pairs(x, memory))
-
     def step(server: Server, value: Array, gradient: Vector) -> tuple[Server, Vector]:
-        trial, tried = server.trial, server.trial.point
-        pairs = add_pair(server.pairs, tried - trial.x, gradient - trial.gradient)
-        pairs = choose(jnp.isinf(trial.value), server.pairs, pairs)  # at x^0 there is no gradient to compare with
         length = jnp.sqrt(gradient @ gradient)
-        steepest = first / jnp.where(length > 0, length, 1)
-        pairs = pairs._replace(scale=jnp.where(pairs.is_empty, steepest, pairs.scale))
-        direction = -1.0 * times_inverse(pairs, gradient)
-        onward = Server(Trial(tried, value, gradient, direction, jnp.ones(())), pairs)
-        back = Server(trial.shorter(value), server.pairs)
-        server = choose(trial.is_enough(value, trial.value), onward, back)
+        server = next_trial(server, server.trial.point, value, gradient, first / jnp.where(length > 0, length, 1))
         return server, server.trial.point
 
-    return server_steps(start, step, values=True)
+    return server_steps(lambda x: first_trial(x, memory), step, values=True)
+
+
+def first_trial(x: Vector, memory: int) -> Server:
+    """Return the server that will accept x, where nothing is known yet."""
+    return Server(Trial(x, jnp.asarray(jnp.inf), 0 * x, 0 * x, jnp.ones(())), no_pairs(x, memory))
+
+
+def next_trial(server: Server, tried: Vector, value: Array, gradient: Vector, steepest: Array) -> Server:
+    """Return the server that has accepted or refused a point, with the point to try next.
+
+    Args:
+        server: The server.
+        tried: The point.
+        value: f there.
+        gradient: grad f there.
+        steepest: The step size while there is no pair.
+    """
+    trial = server.trial
+    pairs = add_pair(server.pairs, tried - trial.x, gradient - trial.gradient)
+    pairs = choose(jnp.isinf(trial.value), server.pairs, pairs)  # at x^0 there is no gradient to compare with
+    pairs = pairs._replace(scale=jnp.where(pairs.is_empty, steepest, pairs.scale))
+    direction = -1.0 * times_inverse(pairs, gradient)
+    onward = Server(Trial(tried, value, gradient, direction, jnp.ones(())), pairs)
+    back = Server(trial.shorter(value), server.pairs)
+    return choose(trial.is_enough(value, trial.value), onward, back)
 
 
 CARD = Card(

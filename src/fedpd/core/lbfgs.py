@@ -7,7 +7,8 @@ with guaranteed descent and an efficient line search, 2005, for the condition ne
 
 Each pass of the loop is one gradient at x + t d. The point is accepted if phi_i falls by at least DECREASE t <g, d>,
 and t is shortened otherwise: phi_i never rises. Differences of phi_i are computed from differences of f_i, so that a
-large constant does not hide them; where they are lost in rounding, the slopes at both ends tell the decrease.
+large constant does not hide them; where they are lost in rounding, the slopes at both ends tell the decrease. Far from
+0, terms of size L ||x||^2 cancel in f_i, and its rounding is that of these terms.
 """
 
 from functools import partial
@@ -62,8 +63,30 @@ def no_secants(x: Vector, pairs: int) -> Secants:
     return Secants(empty_stack(x, pairs), empty_stack(x, pairs), jnp.zeros((3, pairs)), zero, zero)
 
 
+def steepest(known: Secants) -> Array:
+    """Return the largest ||y||/||s|| of the pairs, an estimate of L_i; 0 without pairs."""
+    ss, _, yy = known.products
+    return jnp.sqrt(jnp.max(jnp.where(ss > 0, yy / jnp.where(ss > 0, ss, 1), 0)))
+
+
+def rounding_of(value: Array, square: Array, L: Array) -> Array:
+    """Return how much of f_i(x) may be rounding.
+
+    Terms as large as L ||x||^2 may cancel in f_i: a quadratic function far from 0 loses more than the precision of f_i.
+
+    Args:
+        value: f_i(x).
+        square: ||x||^2.
+        L: The curvature of f_i.
+    """
+    return jnp.finfo(value.dtype).eps * (100 * jnp.abs(value) + L.astype(value.dtype) * square)
+
+
 def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials: Any) -> tuple[Vector, Secants, Array]:
     """Lower phi_i from x until its gradient's norm is `tolerance` times that at x, or rounding is reached.
+
+    Where the quadratic term is steeper than f_i, most of the gradient at x is its part, which one step removes. There
+    the norm falls to `tolerance` times L_i/curvature of that at x: the error is relative to the change of grad f_i.
 
     Args:
         phi: The subproblem.
@@ -78,8 +101,9 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
     value, own = phi.f.value_and_gradient(x)
     gradient = phi.complete(own, x)
     norm, eps = _norm(gradient), jnp.finfo(value.dtype).eps
-    rounding = 4 * eps * (_norm(own) + _norm(phi.complete(0 * x, 0 * x)) + _norm(phi.complete(0 * x, x)))
-    goal = jnp.maximum(tolerance * norm, rounding)
+    inside = _as(steepest(known), x) * _norm(x)  # the size of terms that may cancel in grad f_i
+    rounding = 4 * eps * (_norm(own) + _norm(phi.complete(0 * x, 0 * x)) + _norm(phi.complete(0 * x, x)) + inside)
+    goal = jnp.maximum(tolerance * _share(phi, known).astype(norm.dtype) * norm, rounding)
     known = known._replace(lowest=jnp.zeros((), float))
     first = _Search(x, value, gradient, jnp.ones((), value.dtype), norm, known, jnp.int32(0))
 
@@ -88,6 +112,15 @@ def minimise(phi: Subproblem, x: Vector, known: Secants, tolerance: Any, trials:
 
     end = lax.while_loop(onward, lambda search: _try(phi, search), first)
     return end.x, end.secants._replace(value=end.value.astype(float)), end.trials
+
+
+def _share(phi: Subproblem, known: Secants) -> Array:
+    """Return min(1, L_i/curvature), with 1 where one of them is not known."""
+    L = steepest(known)
+    if phi.curvature is None:
+        return jnp.ones_like(L)
+    curvature = jnp.asarray(phi.curvature, L.dtype)
+    return jnp.where((L > 0) & (curvature > L), L / jnp.where(curvature > 0, curvature, 1), 1)
 
 
 def _try(phi: Subproblem, here: _Search) -> _Search:
@@ -99,7 +132,8 @@ def _try(phi: Subproblem, here: _Search) -> _Search:
     slope, end_slope = here.gradient @ d, gradient @ d
     tilt = phi.complete(0 * d, here.x) @ d + t / 2 * (phi.complete(0 * d, d) - phi.complete(0 * d, 0 * d)) @ d
     rise = value - here.value + t * tilt
-    noise = 100 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.abs(here.value))
+    L = steepest(here.secants)
+    noise = rounding_of(value, here.x @ here.x, L) + rounding_of(here.value, there @ there, L)
     by_slopes = (jnp.abs(rise) <= noise) & (slope + end_slope <= 2 * DECREASE * slope)
     accepted = jnp.isfinite(rise) & jnp.isfinite(end_slope) & ((rise <= DECREASE * t * slope) | by_slopes)
 
@@ -118,7 +152,7 @@ def _learn(phi: Subproblem, here: _Search, there: Vector, gradient: Vector) -> S
     added = phi.complete(0 * s, s) - phi.complete(0 * s, 0 * s)  # by the quadratic term
     y = gradient - here.gradient - added
     products = jnp.stack([jnp.asarray(a @ b, float) for a, b in ((s, s), (s, y), (y, y))])
-    size = _norm(here.gradient) + _norm(phi.complete(0 * s, here.x))
+    size = _norm(here.gradient) + _norm(phi.complete(0 * s, here.x)) + _as(steepest(known), s) * _norm(here.x)
     visible = jnp.sqrt(products[2]) > 1e4 * jnp.finfo(size.dtype).eps * size  # rounding may look like curvature
     curvature = jnp.where(visible & (products[0] > 0), products[1] / products[0], 0)
     return Secants(

@@ -18,6 +18,11 @@ def put(stack: Vector, slot: Array, x: Vector) -> Vector:
     return jax.tree.map(lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, slot, 0), stack, x)
 
 
+def row(stack: Vector, slot: Array) -> Vector:
+    """Return the model in place `slot`."""
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, slot, 0, keepdims=False), stack)
+
+
 def push(stack: Vector, x: Vector) -> Vector:
     """Return the stack with x in front and without its last model."""
     return jax.tree.map(lambda leaf, new: jnp.concatenate([new[None], leaf[:-1]]), stack, x)
