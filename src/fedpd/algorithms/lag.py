@@ -94,7 +94,9 @@ def lag(
         agent = agent._replace(sent=keep(agent.gradient, agent.sent), x_sent=keep(agent.x, agent.x_sent))
         return update(agent, x)
 
-    def aggregate_steps(server: ServerOfSteps, change: Vector, share: Any) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
+    def aggregate_steps(
+        server: ServerOfSteps, change: Vector, share: Any
+    ) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
         (x, g), _ = aggregate(Server(server.x, server.g), change, share)
         steps = update(Agent(server.x, x, x, x, server.steps, jnp.bool_(False)), x).steps
         return ServerOfSteps(x, g, steps), (x, steps)

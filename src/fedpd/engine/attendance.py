@@ -1,6 +1,6 @@
 """Run the chunks of a plan in which agents are absent: bring the rows of a chunk's agents to the device, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,17 @@ from fedpd.engine.costs import exchanged_messages
 from fedpd.engine.kept import Kept, Shapes, kept_leaves
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import Metrics, copies_differ
-from fedpd.engine.plan import EACH_INPUTS, IN_SWEEP, OpenMethod, Plan, Settings, StartedRun, on_host, prepare, put_on_devices
+from fedpd.engine.plan import (
+    EACH_INPUTS,
+    IN_SWEEP,
+    OpenMethod,
+    Plan,
+    Settings,
+    StartedRun,
+    on_host,
+    prepare,
+    put_on_devices,
+)
 from fedpd.engine.present import (
     ATTENDANCE,
     NEVER,
@@ -117,7 +127,7 @@ class PartialRun:
         assert plan.participation is not None
         rule, rounds = plan.participation, range(done, done + number)
         drawn = {seed: who(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
-        most = max((_most(here, width.block) for here in drawn.values()), default=0)
+        most = max(_most(here, width, plan.problem.agents) for here in drawn.values())
         if most > width.columns:
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
         calls = [_gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
@@ -132,7 +142,7 @@ class PartialRun:
         (table, newest, server, r), rows = _advance()(kind, self.inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
-            self.seen[i].put(one.slots, [leaf[one.places] for leaf in _flat(variant(table, i, plan.many))])
+            self.seen[i].put(one.slots, _flat(variant(table, i, plan.many)), one.places)
         agents = np.stack([one.attendance.agents[:number] for one in calls])
         state = State(newest, server, r)
         if not self.kept.steady and ((done + number) % plan.every == 0 or done + number == plan.rounds):
@@ -171,7 +181,7 @@ class PartialRun:
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         for seen, one in zip(self.seen, agents, strict=True):
             seen.add(one.agent)
-            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last])
+            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last], np.arange(len(one.agent)))
         return put_on_devices(plan.layout, _stacked([one.newest for one in agents], plan.many), SHARED)
 
     def model(self, state: State, i: int) -> Tree:
@@ -203,22 +213,34 @@ class PartialRun:
         shard = jax.tree.map(lambda leaf: leaf[:1], self.inputs.shard)
         away = jax.device_get(_copy_of_absent(self.template, shard, self.inputs.start, newest, settings))
         offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
-        for segment in range(len(seen.segments)):
-            number = min(seen.length, seen.number - segment * seen.length)
-            *rows, last = (leaf[:number] for leaf in seen.segments[segment])
-            arguments = (*(np.asarray(leaf) for leaf in rows),), np.asarray(last)
-            copies = jax.device_get(_copies(self.template, self.kept, self.one.agent, newest, settings, *arguments))
+        for rows, last in _blocks(seen):
+            copies = jax.device_get(_copies(self.template, self.kept, self.one.agent, newest, settings, rows, last))
             came = last != NEVER
             copies = jax.tree.map(lambda leaf: leaf[came], copies)  # noqa: B023
             offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
-            found.append(copies)
-        mean = jax.tree.map(lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset)
+            found += [copies] if differ else []
+        mean = jax.tree.map(
+            lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset
+        )
         gap = 0.0
         if differ:
             everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
             everyone = everyone if seen.number < plan.problem.agents else jax.tree.map(lambda leaf: leaf[1:], everyone)
             gap = largest_distance_on_host(everyone)
         return mean, gap
+
+
+def _blocks(seen: SeenAgents) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+    """Return the rows of all agents seen and their last rounds, in the order of the agents, in blocks of equal length.
+
+    The last block is filled up with rows of nobody, which were NEVER present.
+    """
+    order = np.argsort(seen.agents)
+    for first in range(0, seen.number, seen.length):
+        some = order[first : first + seen.length]
+        *rows, last = (np.zeros((seen.length, *shape.shape), shape.dtype) for shape in seen.shapes)
+        seen.take(some, [*rows, last], np.arange(len(some)))
+        yield tuple(rows), last
 
 
 class _Call(NamedTuple):
@@ -230,39 +252,47 @@ class _Call(NamedTuple):
     places: np.ndarray  # their rows in the table
 
 
-def _gather(seen: SeenAgents, here: list[np.ndarray], width: Width, shapes: Any) -> _Call:
-    """Return the table of the agents of a chunk, and who is present in its rounds."""
-    total = width.devices * width.columns
-    agents = np.full((width.rounds, total), len(seen.slots), np.int32)
-    slots = np.full((width.rounds, total), width.rows, np.int32)
-    data = np.zeros((width.rounds, total), np.int32)
-    everyone = np.unique(np.concatenate(here))
-    seen.add(everyone)
+def _gather(seen: SeenAgents, here: np.ndarray, width: Width, shapes: Any) -> _Call:
+    """Return the table of the agents of a chunk, and who is present in its rounds.
+
+    Args:
+        seen: The rows of all agents seen, to which this adds the agents that come for the first time.
+        here: (rounds, C) the agents of each round; N where nobody is.
+        width: The sizes of the arrays.
+        shapes: The shapes of the leaves of a row.
+    """
+    none = len(seen.slots)
+    agents = np.full((width.rounds, width.devices * width.columns), none, np.int32)
+    slots, data = np.full_like(agents, width.rows), np.zeros_like(agents)
+    t, column = np.nonzero(here < none)
+    members = here[t, column]
+    own = members // width.block
+    column = column - _before(here, width)[t, own] + own * width.columns
+    everyone, number = np.unique(members, return_inverse=True)
     device = everyone // width.block
     local = np.arange(len(everyone)) - np.searchsorted(device, np.arange(width.devices))[device]  # rows on its device
-    for t, members in enumerate(here):
-        own = members // width.block
-        column = own * width.columns + np.arange(len(members)) - np.searchsorted(own, np.arange(width.devices))[own]
-        agents[t, column], data[t, column] = members, members - own * width.block
-        slots[t, column] = local[np.searchsorted(everyone, members)]
-    places = device * (width.rows + 1) + local
+    agents[t, column], data[t, column], slots[t, column] = members, members - own * width.block, local[number]
+    seen.add(everyone)
+    places, numbers = device * (width.rows + 1) + local, seen.slots[everyone]
     rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
-    numbers = seen.slots[everyone]
-    gathered = [np.empty((len(everyone), *shape.shape), shape.dtype) for shape in shapes]
-    seen.take(numbers, gathered)
-    for array, values in zip(rows, gathered, strict=True):
-        array[places] = values
+    seen.take(numbers, rows, places)
     rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
     return _Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
 
 
+def _before(here: np.ndarray, width: Width) -> np.ndarray:
+    """Return how many agents of each round belong to earlier devices than each, (rounds, devices)."""
+    return np.stack([(here < d * width.block).sum(axis=1) for d in range(width.devices)], axis=1)
+
+
+def _most(here: np.ndarray, width: Width, agents: int) -> int:
+    """Return the largest number of a device's agents in a round."""
+    ends = np.concatenate([_before(here, width), (here < agents).sum(axis=1)[:, None]], axis=1)
+    return int(np.diff(ends, axis=1).max())
+
+
 def _flat(table: Table) -> list[np.ndarray]:
     return [*table.rows, table.last]
-
-
-def _most(here: list[np.ndarray], block: int) -> int:
-    """Return the largest number of a device's agents in a round."""
-    return max(int(np.bincount(members // block).max()) if len(members) else 0 for members in here)
 
 
 def _width(plan: Plan, shapes: Any, variants: int) -> Width:
@@ -302,7 +332,12 @@ def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
         agent = algorithm.init(local_objective(template.functions, one), start)
         objective = partial(local_objective, template.functions)
         messages = exchanged_messages(
-            algorithm, objective, one, agent, algorithm.server(start), evaluate=lambda function, *parts: function(*parts)
+            algorithm,
+            objective,
+            one,
+            agent,
+            algorithm.server(start),
+            evaluate=lambda function, *parts: function(*parts),
         )
         return agent, tuple(broadcast for _, broadcast in messages)
 

@@ -119,7 +119,11 @@ class Present(NamedTuple):
 
         def body(agent: Any, here: Attendance) -> Any:
             effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, here.agents)
-            part = agent_part(inputs.shard, here.places, together(layout, self.here)), here.agents < layout.agents, effort
+            part = (
+                agent_part(inputs.shard, here.places, together(layout, self.here)),
+                here.agents < layout.agents,
+                effort,
+            )
             return take_part(program, exchange, number, r, inputs.key, agent, part)
 
         (total, sending), agents, (_, work) = update_agents(body, visit.agents, self.here, layout)
@@ -276,7 +280,9 @@ def partial_chunk(
         if kept.steady:
             model = current_model(program, newest, visit.agents)
             newest = newest._replace(model=_either(happened.communicated, model, newest.model))
-            metrics_now = lax.cond(measured, partial(measure_model, program, inputs, newest.model, 0.0), lambda: metrics_now)
+            metrics_now = lax.cond(
+                measured, partial(measure_model, program, inputs, newest.model, 0.0), lambda: metrics_now
+            )
             if stop_early:
                 usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
                 finite = jnp.isfinite(sum(usual))
