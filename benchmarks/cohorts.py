@@ -1,6 +1,6 @@
 """Time rounds of 50 agents out of a thousand and out of a million, and measure the memory beyond the data.
 
-Each agent has 20 samples of 20 features and does 10 steps of stochastic gradient descent on 5 samples. Run it alone with
+Each agent has 20 samples of 20 features and does 10 steps of stochastic gradient descent on 5 samples. To run it alone:
 `python -m benchmarks.cohorts`.
 """
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from fedpd import Algorithm, Problem, Run, algorithms, oracles, problems, simulate
+from fedpd.engine.simulate import RunOptions
 
 FEW, MANY, COHORT = 1000, 1_000_000, 50
 SAMPLES, FEATURES = 20, 20
@@ -80,8 +81,8 @@ def _measure(name: str, method: Algorithm, few: Problem, many: Problem) -> Measu
 
 
 def _play(method: Algorithm, problem: Problem) -> Run:
-    options = {"rounds": ROUNDS, "metrics_every": ROUNDS // 4, "metrics_agents": 100, "progress": False}
-    return simulate(method, problem, cohort=COHORT, devices=1, **options)  # type: ignore[arg-type]  # a dict of options
+    options: RunOptions = {"metrics_every": ROUNDS // 4, "metrics_agents": 100, "progress": False, "devices": 1}
+    return simulate(method, problem, rounds=ROUNDS, cohort=COHORT, **options)
 
 
 def _seconds(run: Run) -> float:
@@ -100,8 +101,8 @@ def main() -> None:
         few, many = (1e3 * np.median(times) for times in (one.few, one.many))
         print(
             f"{one.method}: {few:.2f} ms per round with {FEW} agents, {many:.2f} ms with {MANY}, ratio {one.ratio:.2f} "
-            f"(at most {MOST_TIME}); {one.seen} agents seen, {one.state:.0f} MB of state, {one.memory:.0f} MB beyond the "
-            f"data (at most {MOST_STATE * one.state + MOST_MEMORY:.0f})"
+            f"(at most {MOST_TIME}); {one.seen} agents seen, {one.state:.0f} MB of state, {one.memory:.0f} MB beyond "
+            f"the data (at most {MOST_STATE * one.state + MOST_MEMORY:.0f})"
         )
 
 

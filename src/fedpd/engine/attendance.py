@@ -1,6 +1,6 @@
 """Run the chunks of a plan in which agents are absent: bring the rows of a chunk's agents to the device, and back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,12 +12,12 @@ from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
 from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, sharded
-from fedpd.core.distances import largest_distance_on_host
-from fedpd.engine.cohorts import most_present, who
+from fedpd.engine.cohorts import who
+from fedpd.engine.copies import Method, mean_and_gap
 from fedpd.engine.costs import exchanged_messages
 from fedpd.engine.kept import Kept, Shapes, kept_leaves
 from fedpd.engine.measurements import variant
-from fedpd.engine.metrics import Metrics, copies_differ
+from fedpd.engine.metrics import Metrics
 from fedpd.engine.plan import (
     EACH_INPUTS,
     IN_SWEEP,
@@ -36,17 +36,12 @@ from fedpd.engine.present import (
     Attendance,
     Newest,
     PartialState,
-    Table,
-    catch_up,
     partial_chunk,
-    returned,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template, measure_model
 from fedpd.engine.seen import SeenAgents
+from fedpd.engine.tables import choose_width, gather, most_on_a_device
 from fedpd.engine.targets import target_values
-
-LONGEST_CHUNK = 256  # rounds
-TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
 
 _axis: Any = 0  # the axis of the variants in each array, for jax.vmap
 _none: Any = None
@@ -62,24 +57,6 @@ class PartialKind(NamedTuple):
     sweep: bool
 
 
-class Width(NamedTuple):
-    """The sizes of the arrays of a chunk.
-
-    Attributes:
-        rounds: The longest chunk.
-        columns: Agents per round and device.
-        rows: Rows of the table per device, without the last, which is nobody's.
-        block: The agents whose data a device has.
-        devices: The number of devices.
-    """
-
-    rounds: int
-    columns: int
-    rows: int
-    block: int
-    devices: int
-
-
 class AgentsSeen(NamedTuple):
     """The agents that were present at least once, at the end of a run with absent agents.
 
@@ -91,8 +68,8 @@ class AgentsSeen(NamedTuple):
         newest: The newest broadcast of each exchange, which absent agents receive when they come back.
     """
 
-    agent: np.ndarray
-    last: np.ndarray
+    agent: Any
+    last: Any
     state: Any
     newest: Newest
 
@@ -112,7 +89,7 @@ class PartialRun:
         leaves = jax.tree.leaves(one.agent)
         self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
-        self.width = _width(plan, self.shapes, len(plan.seeds))
+        self.width = choose_width(plan, self.shapes)
 
     def run(self, state: State, done: int, number: int) -> tuple[State, Rows, np.ndarray]:
         """Run at most `number` rounds after `done`.
@@ -127,10 +104,10 @@ class PartialRun:
         assert plan.participation is not None
         rule, rounds = plan.participation, range(done, done + number)
         drawn = {seed: who(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
-        most = max(_most(here, width, plan.problem.agents) for here in drawn.values())
+        most = max(most_on_a_device(here, width, plan.problem.agents) for here in drawn.values())
         if most > width.columns:
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
-        calls = [_gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
+        calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
         table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
         kind = PartialKind(self.template, self.kept, width.rounds, plan.many, plan.settings is not None)
         numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
@@ -142,7 +119,8 @@ class PartialRun:
         (table, newest, server, r), rows = _advance()(kind, self.inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
-            self.seen[i].put(one.slots, _flat(variant(table, i, plan.many)), one.places)
+            own = variant(table, i, plan.many)
+            self.seen[i].put(one.slots, [*own.rows, own.last], one.places)
         agents = np.stack([one.attendance.agents[:number] for one in calls])
         state = State(newest, server, r)
         if not self.kept.steady and ((done + number) % plan.every == 0 or done + number == plan.rounds):
@@ -201,108 +179,16 @@ class PartialRun:
         return rows._replace(metrics=metrics)
 
     def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
-        x, gap = self._mean_and_gap(state, i, bool(copies_differ(self.plan.algorithm, skipped)))
-        settings = variant(self.inputs.settings, i, self.plan.settings is not None)
-        return jax.device_get(_measured(self.template, self.inputs._replace(settings=settings), x, np.float64(gap)))
+        x, gap = self._mean_and_gap(state, i, skipped or self.plan.algorithm.timing.drifts)
+        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
-        """Return the mean of all copies, and their largest distance if they differ."""
-        plan, seen = self.plan, self.seen[i]
-        newest = variant(state.agents, i, plan.many)
-        settings = variant(self.inputs.settings, i, plan.settings is not None)
-        shard = jax.tree.map(lambda leaf: leaf[:1], self.inputs.shard)
-        away = jax.device_get(_copy_of_absent(self.template, shard, self.inputs.start, newest, settings))
-        offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
-        for rows, last in _blocks(seen):
-            copies = jax.device_get(_copies(self.template, self.kept, self.one.agent, newest, settings, rows, last))
-            came = last != NEVER
-            copies = jax.tree.map(lambda leaf: leaf[came], copies)  # noqa: B023
-            offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
-            found += [copies] if differ else []
-        mean = jax.tree.map(
-            lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset
-        )
-        gap = 0.0
-        if differ:
-            everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
-            everyone = everyone if seen.number < plan.problem.agents else jax.tree.map(lambda leaf: leaf[1:], everyone)
-            gap = largest_distance_on_host(everyone)
-        return mean, gap
+        method = Method(self.template, self.kept, self.one.agent)
+        return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
 
-
-def _blocks(seen: SeenAgents) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
-    """Return the rows of all agents seen and their last rounds, in the order of the agents, in blocks of equal length.
-
-    The last block is filled up with rows of nobody, which were NEVER present.
-    """
-    order = np.argsort(seen.agents)
-    for first in range(0, seen.number, seen.length):
-        some = order[first : first + seen.length]
-        *rows, last = (np.zeros((seen.length, *shape.shape), shape.dtype) for shape in seen.shapes)
-        seen.take(some, [*rows, last], np.arange(len(some)))
-        yield tuple(rows), last
-
-
-class _Call(NamedTuple):
-    """The arrays of one variant for one chunk, and where its rows belong."""
-
-    table: Table
-    attendance: Attendance
-    slots: np.ndarray  # rows of the seen agents
-    places: np.ndarray  # their rows in the table
-
-
-def _gather(seen: SeenAgents, here: np.ndarray, width: Width, shapes: Any) -> _Call:
-    """Return the table of the agents of a chunk, and who is present in its rounds.
-
-    Args:
-        seen: The rows of all agents seen, to which this adds the agents that come for the first time.
-        here: (rounds, C) the agents of each round; N where nobody is.
-        width: The sizes of the arrays.
-        shapes: The shapes of the leaves of a row.
-    """
-    none = len(seen.slots)
-    agents = np.full((width.rounds, width.devices * width.columns), none, np.int32)
-    slots, data = np.full_like(agents, width.rows), np.zeros_like(agents)
-    t, column = np.nonzero(here < none)
-    members = here[t, column]
-    own = members // width.block
-    column = column - _before(here, width)[t, own] + own * width.columns
-    everyone, number = np.unique(members, return_inverse=True)
-    device = everyone // width.block
-    local = np.arange(len(everyone)) - np.searchsorted(device, np.arange(width.devices))[device]  # rows on its device
-    agents[t, column], data[t, column], slots[t, column] = members, members - own * width.block, local[number]
-    seen.add(everyone)
-    places, numbers = device * (width.rows + 1) + local, seen.slots[everyone]
-    rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
-    seen.take(numbers, rows, places)
-    rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
-    return _Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
-
-
-def _before(here: np.ndarray, width: Width) -> np.ndarray:
-    """Return how many agents of each round belong to earlier devices than each, (rounds, devices)."""
-    return np.stack([(here < d * width.block).sum(axis=1) for d in range(width.devices)], axis=1)
-
-
-def _most(here: np.ndarray, width: Width, agents: int) -> int:
-    """Return the largest number of a device's agents in a round."""
-    ends = np.concatenate([_before(here, width), (here < agents).sum(axis=1)[:, None]], axis=1)
-    return int(np.diff(ends, axis=1).max())
-
-
-def _flat(table: Table) -> list[np.ndarray]:
-    return [*table.rows, table.last]
-
-
-def _width(plan: Plan, shapes: Any, variants: int) -> Width:
-    devices = 1 if plan.layout.mesh is None else plan.layout.mesh.size
-    block = -(-plan.problem.agents // devices)
-    assert plan.participation is not None
-    columns = most_present(plan.participation, plan.problem.agents, block)
-    row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
-    rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * variants)))
-    return Width(rounds, columns, min(rounds * columns, block), block, devices)
+    def _inputs(self, i: int) -> Inputs:
+        """Return the arrays of the run with the settings of variant i."""
+        return self.inputs._replace(settings=variant(self.inputs.settings, i, self.plan.settings is not None))
 
 
 def _stacked(trees: list[Any], many: bool) -> Any:
@@ -362,40 +248,10 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
 
 
 def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
-    """Return the newest broadcasts before the first, which are zeros; `variants`: the axis that `model` has in front."""
+    """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
     axis = () if variants is None else (variants,)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
     return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
-
-
-@partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, shard: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
-    """Return the copy of the model of an agent that was never present."""
-    program = template.program(settings)
-    first = jax.tree.map(lambda leaf: leaf[0], shard._replace(real=None))
-    agent = program.algorithm.init(local_objective(program.functions, first), start)
-    return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
-
-
-def _copies(
-    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
-) -> Vector:
-    """Return the copies of the model of agents with these rows, leaves (rows, ...)."""
-    leaves, structure = jax.tree.flatten(shapes)
-    return _copies_compiled(template, kept, (structure, tuple(leaves)), newest, settings, rows, last)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _copies_compiled(
-    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
-) -> Vector:
-    program, (structure, leaves) = template.program(settings), shapes
-
-    def copy(row: tuple[Array, ...], last: Array) -> Vector:
-        agent = returned(program, kept, newest, row, jax.tree.unflatten(structure, leaves))
-        return program.algorithm.model(catch_up(program, newest, last, agent))
-
-    return jax.vmap(copy)(rows, last)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -419,7 +275,7 @@ def _rounds(
     run = sharded(rounds, kind.template.layout, specs, (PARTIAL_STATE, ROWS))
     if kind.many:
         each = IN_SWEEP if kind.sweep else EACH_INPUTS
-        states: Any = PartialState(*[_axis] * 3, _none)
+        states = PartialState(_axis, _axis, _axis, _none)
         run = jax.vmap(run, in_axes=(each, states, 0, *[None] * len(numbers)), out_axes=(states, 0))
     return run(inputs, state, attendance, *numbers)
 

@@ -1,9 +1,10 @@
 """Find out which agents are present in a round, from the rule, the seed and the round alone.
 
-A cohort is K of N agents. Its draw costs O(K), whatever N is. The K agents of round r are the images of 0, ..., K-1 under a random permutation of
-0, ..., N-1. The permutation is never written out: a Feistel network permutes the numbers below a power
-of 4 that is at least N, and a number that lands at N or above goes through it again until it lands below ("cycle
-walking"). Everybody who knows the seed draws the same agents: the simulator, the server of a federation, a reader.
+A cohort is K of N agents. Its draw costs O(K), whatever N is. The K agents of round r are the images of 0, ..., K-1
+under a random permutation of 0, ..., N-1. The permutation is never written out: a Feistel network permutes the numbers
+below a power of 4 that is at least N, and a number that lands at N or above goes through it again until it lands below
+("cycle walking"). Everybody who knows the seed draws the same agents: the simulator, the server of a federation, a
+reader.
 """
 
 from collections.abc import Sequence
