@@ -133,10 +133,12 @@ class PartialRun:
         return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
 
     def _agents(self, seen: SeenAgents, newest: Newest) -> AgentsSeen:
-        *rows, last = seen.rows()
-        came = np.flatnonzero(last != NEVER)  # a run may end before some agents of its last chunk come
-        order = came[np.argsort(seen.agents[came])]
-        return AgentsSeen(seen.agents[order], last[order], self._state([leaf[order] for leaf in rows]), newest)
+        agents = np.sort(seen.agents)
+        found = [agents, *seen.in_order(agents)]
+        if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
+            found = [leaf[found[-1] != NEVER] for leaf in found]
+        agents, *rows, last = found
+        return AgentsSeen(agents, last, self._state(rows), newest)
 
     def _state(self, rows: list[Any]) -> Any:
         leaves, structure = jax.tree.flatten(self.one.agent)
@@ -159,7 +161,8 @@ class PartialRun:
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         for seen, one in zip(self.seen, agents, strict=True):
             seen.add(one.agent)
-            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last], np.arange(len(one.agent)))
+            everyone = np.arange(len(one.agent))  # in the order of their numbers, and so of their rows
+            seen.put(everyone, [*jax.tree.leaves(one.state), one.last], everyone)
         return put_on_devices(plan.layout, _stacked([one.newest for one in agents], plan.many), SHARED)
 
     def model(self, state: State, i: int) -> Tree:

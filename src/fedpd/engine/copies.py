@@ -67,12 +67,13 @@ def _blocks(seen: SeenAgents) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarr
 
     The last block is filled up with rows of nobody, which were NEVER present.
     """
-    order = np.argsort(seen.agents)
-    for first in range(0, seen.number, seen.length):
-        some = order[first : first + seen.length]
-        *rows, last = (np.zeros((seen.length, *shape.shape), shape.dtype) for shape in seen.shapes)
-        seen.take(some, [*rows, last], np.arange(len(some)))
-        yield tuple(rows), last
+    agents = np.sort(seen.agents)
+    for first in range(0, len(agents), seen.length):
+        some = seen.in_order(agents[first : first + seen.length])
+        filled = [
+            np.concatenate([leaf, np.zeros((seen.length - len(leaf), *leaf.shape[1:]), leaf.dtype)]) for leaf in some
+        ]
+        yield tuple(filled[:-1]), filled[-1]
 
 
 @partial(jax.jit, static_argnums=0)
