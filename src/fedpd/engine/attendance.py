@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, sharded
+from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, sharded
 from fedpd.engine.cohorts import who
 from fedpd.engine.copies import Method, mean_and_gap
 from fedpd.engine.costs import exchanged_messages
@@ -186,7 +186,8 @@ class PartialRun:
         return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
-        method = Method(self.template, self.kept, self.one.agent)
+        first = jax.tree.map(lambda leaf: leaf[0], arrays(self.plan.problem.subset([0])))
+        method = Method(self.template, self.kept, self.one.agent, first)
         return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
 
     def _inputs(self, i: int) -> Inputs:

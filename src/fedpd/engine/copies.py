@@ -26,11 +26,14 @@ class Method(NamedTuple):
         template: The method on the problem's functions.
         kept: Which leaves of an agent's state a row holds.
         shapes: The shapes of an agent's state.
+        first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
+            would have.
     """
 
     template: Template
     kept: Kept
     shapes: Any
+    first: Shard
 
 
 def mean_and_gap(
@@ -46,8 +49,7 @@ def mean_and_gap(
         differ: Whether copies can differ now; if not, the distance is 0.
     """
     number = len(seen.slots)
-    shard = jax.tree.map(lambda leaf: leaf[:1], inputs.shard)
-    away = jax.device_get(_copy_of_absent(method.template, shard, inputs.start, newest, inputs.settings))
+    away = jax.device_get(_copy_of_absent(method.template, method.first, inputs.start, newest, inputs.settings))
     offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
     for rows, last in _blocks(seen):
         copies = _copies(method, newest, inputs.settings, rows, last)
@@ -77,10 +79,9 @@ def _blocks(seen: SeenAgents) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarr
 
 
 @partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, shard: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
+def _copy_of_absent(template: Template, first: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
     """Return the copy of the model of an agent that was never present."""
     program = template.program(settings)
-    first = jax.tree.map(lambda leaf: leaf[0], shard._replace(real=None))
     agent = program.algorithm.init(local_objective(program.functions, first), start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 

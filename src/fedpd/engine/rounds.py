@@ -322,7 +322,9 @@ def chunk(
         state, happened = one_round(program, inputs, state)
         measured = (state.round % every == 0) | (state.round == last)
 
-        metrics = partial(measure_copies, program, inputs, state.agents, ~happened.communicated)
+        def metrics() -> Metrics:
+            return measure_copies(program, inputs, state.agents, ~happened.communicated)
+
         metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
             usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
