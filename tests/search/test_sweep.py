@@ -156,17 +156,6 @@ def test_oracles_texts_and_numbers_in_one_list() -> None:
     assert_like_single_runs(by_function, lambda point: algorithms.fedpd(eta=0.5, oracle=several[0], **point), 2, step=2)
 
 
-def test_participation_takes_another_pass_not_another_program() -> None:
-    traces = []
-
-    def make(eta: Any) -> Algorithm:
-        traces.append(eta)
-        return algorithms.fedpd(eta=eta, oracle=oracles.gd(step=0.2, iterations=2))
-
-    sweep(make, PROBLEM, {"eta": [0.3, 1.0], "participation": [0.2, 0.5, 0.7]}, rounds=2)
-    assert len(traces) == 6 + 2  # each point for its name, and the program: once for the start, once for the rounds
-
-
 def test_few_programs() -> None:
     """Numbers share a program; the batch size, another oracle and another text do not."""
 

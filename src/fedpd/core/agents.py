@@ -82,6 +82,8 @@ class Shard(NamedTuple):
         real: (N,) False on padding agents; None: there are no padding agents.
         test: Test samples, leaves (N, m, ...).
         test_sizes: (N,) the numbers of test samples.
+        flat: For one agent only: the training samples of all agents, leaves (N n, ...), and the row where this agent's
+            begin. `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent.
     """
 
     data: Tree
@@ -92,6 +94,7 @@ class Shard(NamedTuple):
     real: AnyArray | None = None
     test: Tree | None = None
     test_sizes: AnyArray | None = None
+    flat: tuple[Tree, Array] | None = None
 
 
 def arrays(problem: Problem) -> Shard:
@@ -252,7 +255,7 @@ def local_objective(functions: Functions, one: Shard, effort: Array | None = Non
     """Return f_i of one agent; `effort` is the fraction of its local steps that a straggler does."""
     losses, penalty, block = functions.losses, functions.penalty, functions.block
     size, scale, mask, agent = jax.tree.map(jnp.asarray, (one.sizes, one.scale, one.mask, one.agent))
-    return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block)
+    return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block, one.flat)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:

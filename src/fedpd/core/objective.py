@@ -23,6 +23,7 @@ class LocalObjective(NamedTuple):
         agent: i.
         effort: The fraction of its local steps that a straggler does, in (0, 1]; None: all of them.
         block: The number of samples that a full gradient takes at a time; None: all of them.
+        flat: The samples of all agents, leaves (M, ...), and the row where this agent's begin; None: `data` only.
     """
 
     losses: Losses
@@ -34,6 +35,7 @@ class LocalObjective(NamedTuple):
     agent: Array
     effort: Array | None = None
     block: int | None = None
+    flat: tuple[Tree, Array] | None = None
 
     def steps(self, iterations: Any) -> Any:
         """Return the number of local steps of this agent: Q, or fewer (but at least one) for a straggler."""
@@ -80,7 +82,11 @@ class LocalObjective(NamedTuple):
 
     def rows(self, indices: Array) -> Tree:
         """Return the samples with these indices, leaves (*indices.shape, ...); `indices` may have any shape."""
-        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), self.data)
+        data = self.data
+        if self.flat is not None:
+            data, first = self.flat
+            indices = first + indices
+        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), data)
 
 
 def in_blocks(

@@ -56,9 +56,10 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
     plan, many = driver.plan, driver.plan.many
     done = max(int(run.history["round"][-1]) for run in runs)
     _check_same(driver, runs, done)
-    agents, server = _joined([(run.agents, run.server) for run in runs], many)
-    like = jax.eval_shape(lambda state: jax.tree.map(driver.without_padding, state), driver.state.agents)
-    if _shapes(agents) != _shapes(like):
+    server = _joined([run.server for run in runs], many)
+    states = [run.agents for run in runs]
+    agents = jax.tree.map(np.array, states) if driver.has_absent_agents else _joined(states, many)
+    if _shapes(agents) != _shapes(driver.like([len(getattr(state, "agent", ())) for state in states])):
         rule = "the agents of the run to continue have a state of another shape"
         refuse("start", runs[0].algorithm, rule, "Give the method and the problem of that run")
     longest = max(runs, key=lambda run: run.history["round"][-1])
@@ -69,7 +70,7 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
         totals = {name: int(run.history[name][-1]) for name in TOTALS}
         keep = rows_to_keep(run.history["round"], plan.every, plan.rounds, run.diverged)
         history = {name: column[keep] for name, column in run.history.items()}
-        driver.measurements[i] = Measurements(history, totals, run.updates, run.diverged)
+        driver.measurements[i] = Measurements(history, totals, run.updates.copy(), run.diverged)
 
 
 def _check_same(driver: Driver, runs: Sequence[Run], done: int) -> None:
@@ -96,7 +97,8 @@ def _check_same(driver: Driver, runs: Sequence[Run], done: int) -> None:
 
 def _check_problem(driver: Driver, runs: Sequence[Run]) -> None:
     """Refuse a run of another problem, on which its model has another loss."""
-    problem = driver.plan.problem
+    problem, sample = driver.plan.problem, driver.plan.sample
+    problem = problem if sample is None else problem.subset(sample)
     for run in runs[:1]:
         recorded, fits = float(run.history["loss"][-1]), _same_structure(run.model, problem.start)
         if not fits or not np.isclose(theory.objective(problem, run.model), recorded, rtol=SAME, atol=SAME**4):

@@ -2,26 +2,22 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
-from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, sharded, with_padding_agents
+from fedpd.core.agents import SHARED, sharded
 from fedpd.engine import disk
-from fedpd.engine.costs import Costs, message_costs
-from fedpd.engine.debug import costs_without_compilation
+from fedpd.engine.attendance import PartialRun, begin_partial
 from fedpd.engine.divergence import explain
 from fedpd.engine.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
-from fedpd.engine.metrics import mean_copy, not_measured
+from fedpd.engine.metrics import not_measured
 from fedpd.engine.plan import (
     EACH_INPUTS,
     EACH_STATE,
@@ -31,11 +27,19 @@ from fedpd.engine.plan import (
     StartedRun,
     begin,
     compiled_begin,
+    on_host,
     open_numbers,
     prepare,
-    put_on_devices,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, Template, chunk
+from fedpd.engine.states import (
+    agents_of,
+    bytes_of_messages,
+    model_of,
+    restored_state,
+    shapes_of_agents,
+    without_padding,
+)
 from fedpd.engine.targets import target_values
 
 log = logging.getLogger(__name__)
@@ -98,12 +102,12 @@ def compile_ahead(plan: Plan) -> None:
     Call it in a thread while another plan runs. It does nothing if the agents are not in memory, if there are several
     seeds, or if the compilation fails: the run itself then reports the error.
     """
-    if plan.store is not None or plan.debug or plan.many:
+    if plan.store is not None or plan.debug or plan.many or plan.participation is not None:
         return
     try:
         _, template, inputs = prepare(plan, open_numbers(plan))
-        start = Vector(plan.problem.start)
-        first = compiled_begin.lower(template, False, inputs.shard, start, inputs.settings).compile()
+        begun = inputs._replace(start=Vector(plan.problem.start))
+        first = compiled_begin.lower(template, False, begun).compile()
         shape = _sharded_shape if plan.layout.mesh is not None else _shape
         state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
         _advance().lower(*_arguments(plan, template, inputs, state, 0)).compile()
@@ -122,14 +126,15 @@ def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # without a sharding, as
 def begin_traced(plan: Plan) -> StartedRun:
     """Return a run at its start, with the method's numbers as arguments of the program if it can be traced so."""
     opened = open_numbers(plan)
+    start = begin if plan.participation is None or plan.debug else begin_partial
     try:
-        begun = begin(plan, opened)
+        begun = start(plan, opened)
         if begun.place is None:  # JAX keeps the trace for the first chunk
             _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
     except Exception:  # a method may raise anything if it branches on its numbers or checks their type
         if opened is None or plan.build is not None:
             raise
-        begun = begin(plan, None)
+        begun = start(plan, None)
     return begun
 
 
@@ -139,7 +144,7 @@ class Driver:
     def __init__(self, plan: Plan) -> None:
         self.began, self.plan = time.perf_counter(), plan
         self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
-        self.costs = self._message_costs()
+        self.costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
         found = jax.device_get(metrics)
         measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
         self.measurements: list[Measurements] = [first_measurements(plan.problem.agents, measured) for _ in plan.seeds]
@@ -163,21 +168,18 @@ class Driver:
             last = min(until, _next_multiple(self.done, self.plan.every)) if row_by_row else until
             started = time.perf_counter()
             self._run_chunk(min(step, last - self.done), listen)
-            step = _pace(step, time.perf_counter() - started) if self.place is None else 1
+            compiled = self.place is None or isinstance(self.place, PartialRun)
+            step = _pace(step, time.perf_counter() - started) if compiled else 1
             self.seconds = before + time.perf_counter() - self.began
             self.clock.append((self.done, self.seconds))
             stop = listen(self._event(self.done, self._new_rows)) is True
             if save is not None and (self.done == until or self.ended or stop):
                 save()
 
-    def _message_costs(self) -> Costs:
-        plan, functions = self.plan, self.program.functions
-        if plan.debug:
-            one, agent = variant((self.inputs.shard, self.state.agents), 0, True)
-            return costs_without_compilation(plan.algorithm, functions, one, agent, self.state.server)
-        agents, server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state[:2])
-        one, agent = jax.eval_shape(lambda tree: variant(tree, 0, True), (self.inputs.shard, agents))
-        return message_costs(plan.algorithm, functions, one, agent, server)
+    @property
+    def has_absent_agents(self) -> bool:
+        """Whether agents may be absent, so that `agents()` has a list with the agents seen by each variant."""
+        return isinstance(self.place, PartialRun)
 
     @property
     def ended(self) -> bool:
@@ -185,8 +187,10 @@ class Driver:
         return all(one.diverged is not None for one in self.measurements)
 
     def _run_chunk(self, number: int, listen: Listener) -> None:
-        plan = self.plan
-        if self.place is None:
+        plan, who = self.plan, None
+        if isinstance(self.place, PartialRun):
+            state, rows, who = self.place.run(self.state, self.done, number)
+        elif self.place is None:
             state, rows = _advance()(*_arguments(plan, self.template, self.inputs, self.state, number))
         else:
             place = self.place
@@ -197,7 +201,9 @@ class Driver:
         number = int(on_host(state.round)) - self.done  # a chunk may end early
         for i, one in enumerate(self.measurements):
             own = jax.tree.map(lambda leaf: leaf[:number], variant(rows, i, plan.many))
-            self.measurements[i] = add_rounds(one, own, self.done, plan.every, plan.rounds, self.costs, explained)
+            self.measurements[i] = add_rounds(
+                one, own, self.done, plan.every, plan.rounds, self.costs, explained, None if who is None else who[i]
+            )
         self.state, self.done = state, int(on_host(state.round))
 
     def event(self) -> Event:
@@ -222,49 +228,39 @@ class Driver:
 
     def model(self, i: int = 0) -> Tree:
         """Return the current model of variant i."""
-        return mean_copy(self.plan.algorithm, variant(self.agents(), i, self.plan.many), self.plan.problem.agents)
+        return model_of(self.plan, self.place, self.state, i)
 
     def agents(self) -> Any:
-        """Return the state of the agents without padding: leaves (N, ...), (variants, N, ...) if there are several."""
-        return jax.tree.map(lambda leaf: self.without_padding(on_host(leaf)), self.state.agents)
+        """Return the state of the agents; see `states.agents_of`."""
+        return agents_of(self.plan, self.place, self.state)
 
     def release(self) -> Any:
         """Return `agents()`, and free each array on the device once it is on the host. The run cannot continue then."""
+        if isinstance(self.place, PartialRun):
+            return self.agents()
         leaves, structure = jax.tree.flatten(self.state.agents)
         self.state = self.state._replace(agents=None)
         for i in range(len(leaves)):
-            leaves[i] = self.without_padding(on_host(leaves[i]))
+            leaves[i] = without_padding(self.plan, on_host(leaves[i]))
         return jax.tree.unflatten(structure, leaves)
 
-    def without_padding(self, leaf: Any) -> Any:
-        return leaf[(slice(None),) * self.plan.many + (slice(self.plan.problem.agents),)]
+    def like(self, seen: Sequence[int]) -> Any:
+        """Return the shapes of `agents()`; `seen`: how many agents each variant has seen, if agents may be absent."""
+        return shapes_of_agents(self.plan, self.place, self.state, seen)
 
     def set_state(self, agents: Any, server: Any, done: int) -> None:
         """Replace the state by one that was saved after `done` rounds."""
-        plan, layout = self.plan, self.plan.layout
-        if isinstance(self.place, disk.OnDisk):
-            agents = self.place.store.fill(agents)
-        elif self.place is None:
-            axes = [None, *AGENTS] if plan.many else AGENTS
-            agents = put_on_devices(layout, with_padding_agents(agents, layout, int(plan.many)), PartitionSpec(*axes))
-        self.state, self.done = State(agents, put_on_devices(layout, server, SHARED), jnp.int32(done)), done
+        self.state, self.done = restored_state(self.plan, self.place, agents, server, done), done
 
 
 def _round_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Inputs, state: State) -> tuple[State, Rows]:
     """Run one round outside of a compiled loop, and return the state and the rows of a chunk of one round."""
     state, happened = place.run_round(program, inputs, state)
     if int(state.round) % plan.every == 0 or int(state.round) == plan.rounds:
-        metrics = place.measure(program, inputs.shard, state.agents, not happened.communicated)
+        metrics = place.measure(program, inputs, state.agents, not happened.communicated)
     else:
         metrics = not_measured(program.columns)
     return state, jax.tree.map(lambda leaf: np.asarray(leaf)[None], Rows(happened, metrics))
-
-
-def on_host(leaf: Any) -> np.ndarray:
-    """Return an array on the host; if agents are sharded over several processes, gather it from all of them."""
-    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        return multihost_utils.process_allgather(leaf, tiled=True)
-    return np.asarray(leaf)
 
 
 def _next_multiple(done: int, every: int) -> int:

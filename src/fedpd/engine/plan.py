@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
@@ -16,15 +17,20 @@ from fedpd.base.structure import Structure, split
 from fedpd.core import Algorithm, Problem, State, Tree
 from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_padding_agents
 from fedpd.engine import disk
+from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.debug import AgentByAgent, init_each
-from fedpd.engine.metrics import Metrics, measure
+from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
-from fedpd.engine.rounds import STATE, Inputs, Program, Template, init_agents
+from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
+
+if TYPE_CHECKING:
+    from fedpd.engine.attendance import PartialRun
 
 Settings = Mapping[str, Any] | None
 HostPlace = disk.OnDisk | AgentByAgent
+MEASURED_BYTES = 2**28  # the most memory for the gradients of all agents, if a run measures all agents at once
 
 # The axis of the variants in each array, for jax.vmap.
 _axis: Any = 0
@@ -52,6 +58,7 @@ class Plan(NamedTuple):
         build: Returns the method of a variant from its settings, in a sweep.
         settings: The settings of the variants by name, each (variants,).
         targets: The values that end the run when it reaches all of them.
+        sample: The agents over which the run measures; None: all of them.
     """
 
     algorithm: Algorithm
@@ -69,6 +76,7 @@ class Plan(NamedTuple):
     build: Callable[..., Algorithm] | None = None
     settings: Mapping[str, np.ndarray] | None = None
     targets: tuple[Target, ...] = ()
+    sample: np.ndarray | None = None
 
 
 class OpenMethod(NamedTuple):
@@ -95,7 +103,7 @@ class StartedRun(NamedTuple):
         metrics: The measured values at the start.
     """
 
-    place: HostPlace | None
+    place: "HostPlace | PartialRun | None"
     program: Program
     template: Template
     inputs: Inputs
@@ -117,7 +125,7 @@ def open_numbers(plan: Plan) -> OpenMethod | None:
     """Return the method as a function of its numbers, and the numbers; None if they must be constants."""
     if plan.build is not None and plan.settings is not None:
         return OpenMethod(plan.build, plan.settings)
-    if plan.store is not None or plan.debug:
+    if plan.debug or (plan.store is not None and plan.participation is None):
         return None
     whole = split(plan.algorithm)
     if whole is not None:
@@ -133,15 +141,31 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
         plan: The plan.
         opened: The method as a function of its numbers, and the numbers; None: they are constants of the program.
     """
-    problem, layout, who = plan.problem, plan.layout, plan.participation
-    kind, numbers = (None, None) if who is None else who
-    program = Program(plan.algorithm, Functions.of(problem), layout, kind, (*MEASURED, *plan.recorded))
+    problem, layout = plan.problem, plan.layout
+    columns = (*MEASURED, *plan.recorded)
+    measured = _measured_layout(plan)
+    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
     method, settings = (plan.algorithm, None) if opened is None else opened
     shard = put_on_devices(layout, with_padding_agents(arrays(problem), layout), AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
-    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], numbers, stragglers, settings)
+    start = None if plan.participation is None else Vector(problem.start)
+    sample = None
+    if plan.sample is not None:
+        some = jax.tree.map(lambda leaf: leaf[plan.sample], arrays(problem))
+        sample = put_on_devices(layout, with_padding_agents(some, measured or layout), AGENTS)
+    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample)
     return program, Template(method, *program[1:]), inputs
+
+
+def _measured_layout(plan: Plan) -> Layout | None:
+    """Return how the loop over the agents runs over which a run measures; None: as for all agents."""
+    layout, problem = plan.layout, plan.problem
+    if plan.sample is None and plan.participation is None:
+        return None
+    number = problem.agents if plan.sample is None else len(plan.sample)
+    size = number * problem.dimension * (8 if problem.double else 4)  # of the gradients, if all agents compute at once
+    return layout._replace(agents=number, parallel=layout.parallel and size <= MEASURED_BYTES)
 
 
 def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
@@ -151,8 +175,8 @@ def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     if plan.store is not None or plan.debug:
         place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
         state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
-        return StartedRun(place, program, template, inputs, state, place.measure(program, shard, agents, False))
-    state, metrics = compiled_begin(template, plan.settings is not None, shard, start, inputs.settings)
+        return StartedRun(place, program, template, inputs, state, place.measure(program, inputs, agents, False))
+    state, metrics = compiled_begin(template, plan.settings is not None, inputs._replace(start=start))
     if plan.many and plan.settings is None:
         repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
         state = State(repeat(state.agents), repeat(state.server), state.round)
@@ -160,30 +184,43 @@ def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def compiled_begin(
-    template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings
-) -> tuple[State, Metrics]:
-    def begin(shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
-        program = template.program(settings)
-        agents = init_agents(program, shard, start)
-        metrics = measure(*program[:3], shard, agents, False, program.columns)
-        return State(agents, program.algorithm.server(start), jnp.int32(0)), metrics
+def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
+    def begin(inputs: Inputs) -> tuple[State, Metrics]:
+        program = template.program(inputs.settings)
+        agents = init_agents(program, inputs.shard, inputs.start)
+        metrics = measure_copies(program, inputs, agents, False)
+        return State(agents, program.algorithm.server(inputs.start), jnp.int32(0)), metrics
 
-    run = sharded(begin, template.layout, (AGENTS, SHARED, SHARED), (STATE, SHARED))
+    run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
-        run = jax.vmap(run, in_axes=(None, None, 0), out_axes=(EACH_STATE, None))
-    return run(shard, start, settings)
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(EACH_STATE, None))
+    return run(inputs)
 
 
 def _begin_on_host(plan: Plan, program: Program, on_host: Shard, shard: Shard, start: Vector) -> tuple[HostPlace, Any]:
     if plan.store is None:
-        return AgentByAgent(), init_each(program, shard, start)
+        return AgentByAgent(_present(plan)), init_each(program, shard, start)
     block = disk.block_size(program, on_host, start)
     filled = with_padding_agents(on_host, plan.layout, block=block)
     store = disk.create(plan.store, program, filled, block, start, partial(put_on_devices, plan.layout))
     return disk.OnDisk(store, lambda part: None), store.agents
 
 
+def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
+    """Return a function that says which agents are present in a round, (N,); None: all are."""
+    rule, agents = plan.participation, plan.problem.agents
+    if rule is None:
+        return None
+    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents))
+
+
 def put_on_devices(layout: Layout, tree: Tree, spec: PartitionSpec) -> Tree:
     """Return the arrays on the devices of the layout, sharded by the spec."""
     return jax.device_put(tree, None if layout.mesh is None else NamedSharding(layout.mesh, spec))
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """Return an array on the host; if agents are sharded over several processes, gather it from all of them."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        return multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf)

@@ -37,6 +37,7 @@ def identity(plan: Plan) -> dict[str, Any]:
         "participation": _rule(plan.participation),
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": {column.name: fingerprint(column.measure, column.merge) for column in plan.recorded},
+        "sample": None if plan.sample is None else checkpoint.fingerprint(plan.sample),
         "grid": {name: values.tolist() for name, values in settings.items()},
     }
 
@@ -141,7 +142,7 @@ def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
         rule = f"must be at least {meta['round']}, the rounds that {folder} already holds"
         refuse("rounds", rounds, rule, "Give more rounds, or choose another folder")
     _warn_of_other_bits(folder, meta, driver.plan)
-    like = jax.eval_shape(lambda agents: jax.tree.map(driver.without_padding, agents), driver.state.agents)
+    like = driver.like([len(arrays.get(f"state[0][{i}].agent", ())) for i in range(len(driver.measurements))])
     agents, server = checkpoint.unflatten("state", (like, driver.state.server), arrays)
     driver.set_state(agents, server, meta["round"])
     driver.seconds = meta["seconds"]

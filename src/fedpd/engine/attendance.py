@@ -1,0 +1,293 @@
+"""Run the chunks of a plan in which agents are absent: bring the rows of a chunk's agents to the device, and back."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from tree_math import Vector
+
+from fedpd.core import Array, State, Tree
+from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, sharded
+from fedpd.engine.cohorts import who
+from fedpd.engine.copies import Method, mean_and_gap
+from fedpd.engine.costs import exchanged_messages
+from fedpd.engine.kept import Kept, Shapes, kept_leaves
+from fedpd.engine.measurements import variant
+from fedpd.engine.metrics import Metrics
+from fedpd.engine.plan import (
+    EACH_INPUTS,
+    IN_SWEEP,
+    OpenMethod,
+    Plan,
+    Settings,
+    StartedRun,
+    on_host,
+    prepare,
+    put_on_devices,
+)
+from fedpd.engine.present import (
+    ATTENDANCE,
+    NEVER,
+    PARTIAL_STATE,
+    Attendance,
+    Newest,
+    PartialState,
+    partial_chunk,
+)
+from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template, measure_model
+from fedpd.engine.seen import SeenAgents
+from fedpd.engine.tables import choose_width, gather, most_on_a_device
+from fedpd.engine.targets import target_values
+
+_axis: Any = 0  # the axis of the variants in each array, for jax.vmap
+_none: Any = None
+
+
+class PartialKind(NamedTuple):
+    """The key that selects a compiled chunk, together with the shapes of its arrays; see `driver.Kind`."""
+
+    template: Template
+    kept: Kept
+    length: int
+    many: bool
+    sweep: bool
+
+
+class AgentsSeen(NamedTuple):
+    """The agents that were present at least once, at the end of a run with absent agents.
+
+    Attributes:
+        agent: (seen,) their numbers, in ascending order.
+        last: (seen,) the last round in which each was present, counted from 1.
+        state: What is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest
+            broadcasts replace, or that nothing reads, are None.
+        newest: The newest broadcast of each exchange, which absent agents receive when they come back.
+    """
+
+    agent: Any
+    last: Any
+    state: Any
+    newest: Newest
+
+
+class PartialRun:
+    """The rows of a run in which agents are absent, and its compiled rounds.
+
+    Attributes:
+        kept: Which leaves of an agent's state are kept.
+        one: The shapes of one agent's arrays and state.
+        seen: The rows of each variant.
+    """
+
+    def __init__(self, plan: Plan, template: Template, inputs: Inputs, one: Shapes) -> None:
+        self.plan, self.template, self.inputs, self.one = plan, template, inputs, one
+        self.kept = kept_leaves(lambda settings: template.program(settings).algorithm, template.functions, one)
+        leaves = jax.tree.leaves(one.agent)
+        self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
+        self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
+        self.width = choose_width(plan, self.shapes)
+
+    def run(self, state: State, done: int, number: int) -> tuple[State, Rows, np.ndarray]:
+        """Run at most `number` rounds after `done`.
+
+        Returns:
+            The state, the rows of the rounds, and the agents of the rounds, (rounds, columns), per variant.
+        """
+        plan, width = self.plan, self.width
+        number = min(number, width.rounds)
+        if not self.kept.steady:
+            number = min(number, plan.every - done % plan.every)
+        assert plan.participation is not None
+        rule, rounds = plan.participation, range(done, done + number)
+        drawn = {seed: who(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
+        most = max(most_on_a_device(here, width, plan.problem.agents) for here in drawn.values())
+        if most > width.columns:
+            width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
+        calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
+        table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
+        kind = PartialKind(self.template, self.kept, width.rounds, plan.many, plan.settings is not None)
+        numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
+        targets = target_values(plan.targets, self.template.columns, plan.problem.double)
+        spec = (None,) * plan.many
+        table = put_on_devices(plan.layout, table, PartitionSpec(*spec, AXIS))
+        attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
+        begun = PartialState(table, state.agents, state.server, state.round)
+        (table, newest, server, r), rows = _advance()(kind, self.inputs, begun, attendance, *numbers, targets)
+        table, rows = jax.tree.map(on_host, (table, rows))
+        for i, one in enumerate(calls):
+            own = variant(table, i, plan.many)
+            self.seen[i].put(one.slots, [*own.rows, own.last], one.places)
+        agents = np.stack([one.attendance.agents[:number] for one in calls])
+        state = State(newest, server, r)
+        if not self.kept.steady and ((done + number) % plan.every == 0 or done + number == plan.rounds):
+            rows = self._with_metrics(state, rows, number - 1)
+        return state, rows, agents
+
+    def agents(self, state: State) -> list[AgentsSeen]:
+        """Return the agents seen by each variant."""
+        heard = jax.tree.map(on_host, state.agents)
+        return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
+
+    def _agents(self, seen: SeenAgents, newest: Newest) -> AgentsSeen:
+        agents = np.sort(seen.agents)
+        found = [agents, *seen.in_order(agents)]
+        if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
+            found = [leaf[found[-1] != NEVER] for leaf in found]
+        agents, *rows, last = found
+        return AgentsSeen(agents, last, self._state(rows), newest)
+
+    def _state(self, rows: list[Any]) -> Any:
+        leaves, structure = jax.tree.flatten(self.one.agent)
+        found = dict(zip(self.kept.rows, rows, strict=True))
+        return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
+
+    def like(self, numbers: Sequence[int], state: State) -> list[AgentsSeen]:
+        """Return the shapes of `agents`, for these numbers of agents seen."""
+
+        def shapes(number: int) -> AgentsSeen:
+            *rows, last = [jax.ShapeDtypeStruct((number, *shape.shape), shape.dtype) for shape in self.shapes]
+            return AgentsSeen(last, last, self._state(rows), newest)
+
+        newest = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), state.agents)
+        return [shapes(number) for number in numbers]
+
+    def fill(self, agents: list[AgentsSeen]) -> Newest:
+        """Replace all rows by those of `agents`, and return the newest broadcasts."""
+        plan = self.plan
+        self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
+        for seen, one in zip(self.seen, agents, strict=True):
+            seen.add(one.agent)
+            everyone = np.arange(len(one.agent))  # in the order of their numbers, and so of their rows
+            seen.put(everyone, [*jax.tree.leaves(one.state), one.last], everyone)
+        return put_on_devices(plan.layout, _stacked([one.newest for one in agents], plan.many), SHARED)
+
+    def model(self, state: State, i: int) -> Tree:
+        """Return the mean of the copies of variant i."""
+        if self.kept.steady:
+            return jax.tree.map(np.asarray, variant(state.agents.model, i, self.plan.many).tree)
+        return self._mean_and_gap(state, i, False)[0].tree
+
+    def _with_metrics(self, state: State, rows: Rows, t: int) -> Rows:
+        """Return the rows with the metrics of round t of the chunk."""
+        metrics = jax.tree.map(np.array, rows.metrics)
+        for i in range(len(self.plan.seeds)):
+            place = (i, t) if self.plan.many else t
+            measured = self._measure(state, i, not rows.rounds.communicated[place])
+            for name, value in measured.items():
+                metrics[name][place] = value
+        return rows._replace(metrics=metrics)
+
+    def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
+        x, gap = self._mean_and_gap(state, i, skipped or self.plan.algorithm.timing.drifts)
+        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
+
+    def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
+        first = jax.tree.map(lambda leaf: leaf[0], arrays(self.plan.problem.subset([0])))
+        method = Method(self.template, self.kept, self.one.agent, first)
+        return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
+
+    def _inputs(self, i: int) -> Inputs:
+        """Return the arrays of the run with the settings of variant i."""
+        return self.inputs._replace(settings=variant(self.inputs.settings, i, self.plan.settings is not None))
+
+
+def _stacked(trees: list[Any], many: bool) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees) if many else trees[0]
+
+
+def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
+    """Return a run with absent agents at its start; `opened` is as for `prepare`."""
+    program, template, inputs = prepare(plan, opened)
+    sweep = plan.settings is not None
+    one = shapes_of(template, inputs, sweep)
+    server, model, metrics = first_state(template, sweep, inputs)
+    newest = nothing_heard(one.broadcasts, model, len(plan.seeds) if sweep else None)
+    if plan.many and not sweep:
+        server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
+    place = PartialRun(plan, template, inputs, one)
+    return StartedRun(place, program, template, inputs, State(newest, server, jnp.int32(0)), metrics)
+
+
+def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
+    """Return the shapes of one agent's arrays and state, and of the broadcasts of a round."""
+    one = jax.eval_shape(lambda shard: jax.tree.map(lambda leaf: leaf[0], shard), inputs.shard._replace(real=None))
+    settings = jax.eval_shape(lambda tree: variant(tree, 0, sweep), inputs.settings)
+
+    def begin(settings: Settings, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
+        algorithm = template.program(settings).algorithm
+        agent = algorithm.init(local_objective(template.functions, one), start)
+        objective = partial(local_objective, template.functions)
+        messages = exchanged_messages(
+            algorithm,
+            objective,
+            one,
+            agent,
+            algorithm.server(start),
+            evaluate=lambda function, *parts: function(*parts),
+        )
+        return agent, tuple(broadcast for _, broadcast in messages)
+
+    agent, broadcasts = jax.eval_shape(begin, settings, one, inputs.start)
+    return Shapes(one, agent, broadcasts, settings)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
+    """Return the state of the server and the model at the start, and the metrics there."""
+
+    def begin(inputs: Inputs) -> Any:
+        program = template.program(inputs.settings)
+        first = jax.tree.map(lambda leaf: leaf[0], inputs.shard._replace(real=None))
+        model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
+        return program.algorithm.server(inputs.start), model, measure_model(program, inputs, model, 0.0)
+
+    run = sharded(begin, template.layout, (INPUTS,), SHARED)
+    if sweep:
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(0, 0, None))
+    return run(inputs)
+
+
+def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
+    """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
+    axis = () if variants is None else (variants,)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
+    return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
+
+
+@partial(jax.jit, static_argnums=0)
+def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
+    def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
+        return measure_model(template.program(inputs.settings), inputs, x, gap)
+
+    return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
+
+
+def _rounds(
+    kind: PartialKind, inputs: Inputs, state: PartialState, attendance: Attendance, *numbers: Array
+) -> tuple[PartialState, Rows]:
+    """Run a chunk of rounds; `numbers` are the last four arguments of `partial_chunk`."""
+
+    def rounds(inputs: Inputs, *rest: Any) -> tuple[PartialState, Rows]:
+        program: Program = kind.template.program(inputs.settings)
+        return partial_chunk(program, kind.kept, kind.length, not kind.many, inputs, *rest)
+
+    specs = (INPUTS, PARTIAL_STATE, ATTENDANCE, *[SHARED] * len(numbers))
+    run = sharded(rounds, kind.template.layout, specs, (PARTIAL_STATE, ROWS))
+    if kind.many:
+        each = IN_SWEEP if kind.sweep else EACH_INPUTS
+        states = PartialState(_axis, _axis, _axis, _none)
+        run = jax.vmap(run, in_axes=(each, states, 0, *[None] * len(numbers)), out_axes=(states, 0))
+    return run(inputs, state, attendance, *numbers)
+
+
+_compiled = partial(jax.jit, _rounds, static_argnums=0, donate_argnums=2)
+_on_accelerators = _compiled()
+_on_cores = _compiled(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})  # as in driver.py
+
+
+def _advance() -> Any:
+    return _on_cores if jax.default_backend() == "cpu" else _on_accelerators
