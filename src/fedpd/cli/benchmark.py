@@ -27,7 +27,7 @@ def benchmark(
     budgets: Annotated[
         list[int] | None, typer.Option(help="The runs to tune each method: 0, 8 or 64. Default: 0.", show_default=False)
     ] = None,
-    rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 1024,
+    rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 512,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/suite"),
     again: Annotated[
         bool, typer.Option("--again", help="Run the chosen methods anew and replace their results.")

@@ -9,6 +9,7 @@ from fedpd.suite.profiles import costs_of
 from fedpd.suite.registry import PROBLEMS
 from fedpd.suite.runner import Cell
 from fedpd.suite.spending import COSTS
+from fedpd.suite.tries import BUDGETS
 
 
 class Rival(NamedTuple):
@@ -51,6 +52,23 @@ def measured_everywhere(cells: Sequence[Cell], budget: int) -> list[Cell]:
     for cell in own:
         problems.setdefault(cell.method, set()).add(cell.problem)
     return [cell for cell in own if problems[cell.method] == set(PROBLEMS)]
+
+
+def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[str, int]]:
+    """Return cells of a budget, and the methods that had a smaller one, because they were not run with this one.
+
+    Args:
+        cells: Results.
+        budget: The tuning budget. A method that was not run with it on all problems is judged by the largest budget
+            below it with which it was.
+    """
+    found, smaller = measured_everywhere(cells, budget), {}
+    for less in sorted((other for other in BUDGETS if other < budget), reverse=True):
+        known = {cell.method for cell in found}
+        more = [cell for cell in measured_everywhere(cells, less) if cell.method not in known]
+        smaller |= dict.fromkeys((cell.method for cell in more), less)
+        found += [cell._replace(budget=budget) for cell in more]
+    return found, smaller
 
 
 def against_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[Row]:
@@ -105,7 +123,7 @@ def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) 
         method: The label of the method.
         budgets: The tuning budgets of the rivals.
     """
-    rows = {budget: against_best(measured_everywhere(cells, budget), method, "vectors", budget) for budget in budgets}
+    rows = {budget: against_best(tuned_at_most(cells, budget)[0], method, "vectors", budget) for budget in budgets}
     own = {cell.problem: cell for cell in cells if cell.method == method and cell.budget == budgets[0]}
     heads = [f"best rival, {budget} tries" if budget else "best rival, untuned" for budget in budgets]
     lines = [f"| problem | {method} | {' | '.join(heads)} | factor |", f"|---|---{'|---' * len(heads)}|---|"]
@@ -132,7 +150,7 @@ def far_from_best(cells: Sequence[Cell], method: str, cost: str, budget: int, fa
         factor: The factor.
     """
     sentences = []
-    for row in against_best(measured_everywhere(cells, budget), method, cost, budget):
+    for row in against_best(tuned_at_most(cells, budget)[0], method, cost, budget):
         if row.factor <= factor or np.isnan(row.factor):
             continue
         rival = f"{row.rival.method} with {row.rival.spent:.0f}"

@@ -8,12 +8,12 @@ is written by hand.
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fedpd.suite.comparison import against_best, far_from_best, measured_everywhere, rivals_markdown, summary_markdown
+from fedpd.suite.comparison import against_best, far_from_best, rivals_markdown, summary_markdown, tuned_at_most
 from fedpd.suite.profiles import profile_figure, table_markdown
 from fedpd.suite.runner import SOLVE, Cell, read_cells
 from fedpd.suite.spending import COSTS
@@ -32,7 +32,7 @@ def main(file: str, docs: str) -> None:
     """
     cells, folder = read_cells(Path(file)), Path(docs)
     for budget in BUDGETS:
-        figure = profile_figure(measured_everywhere(cells, budget), budget)
+        figure = profile_figure(tuned_at_most(cells, budget)[0], budget)
         figure.savefig(folder / "images" / f"suite_{budget}.png", dpi=110)
     for page in (folder.parent / "README.md", *sorted(folder.rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
@@ -46,17 +46,18 @@ def made(cells: Sequence[Cell], name: str) -> str:
 
     Args:
         cells: Results.
-        name: "summary", "rivals", "far", "few", "headline", or "COST BUDGET", e.g. "vectors 64".
+        name: "headline", "brief", "summary", "rivals", "far", "few", or "COST BUDGET", e.g. "vectors 64".
     """
     cost, _, budget = name.partition(" ")
     if cost in COSTS:
-        return table_markdown(measured_everywhere(cells, int(budget)), cost, int(budget))
+        return table_markdown(tuned_at_most(cells, int(budget))[0], cost, int(budget))
     parts: dict[str, Callable[[], str]] = {
         "summary": lambda: summary_markdown(cells, BUDGETS, "vectors"),
         "rivals": lambda: rivals_markdown(cells, SOLVE, BUDGETS),
         "far": lambda: "".join(f"- {one}\n" for one in far_from_best(cells, SOLVE, "vectors", BUDGETS[-1])),
         "few": lambda: few_markdown(cells),
         "headline": lambda: headline(cells),
+        "brief": lambda: brief(cells),
     }
     return parts[name]()
 
@@ -69,18 +70,46 @@ def headline(cells: Sequence[Cell]) -> str:
     """
     lines = []
     for budget in BUDGETS:
-        own = measured_everywhere(cells, budget)
+        own, smaller = tuned_at_most(cells, budget)
         words = []
         for cost in ("vectors", "communications", "bytes", "gradients"):
             factors = np.array([row.factor for row in against_best(own, SOLVE, cost, budget)])
             words.append(f"{cost} {(factors <= 1).sum()} and {(factors <= 2).sum()}")
-        rivals = len({cell.method for cell in own}) - 1
         tuned = f"with the best of {budget} tries" if budget else "with their own rules"
         lines.append(
-            f"- Against {rivals} methods {tuned}, untuned solve is the best, and within twice the best, on so many of "
-            f"{len(factors)} problems: {', '.join(words)}.\n"
+            f"- Against {_rivals(own)} methods {tuned}, untuned solve is the best, and within twice the best, on so "
+            f"many of {len(factors)} problems: {', '.join(words)}.{_fewer_tries(smaller)}\n"
         )
     return "".join(lines)
+
+
+def brief(cells: Sequence[Cell]) -> str:
+    """Return one item of a list: solve, untuned, against all others at their best.
+
+    Args:
+        cells: Results.
+    """
+    own, smaller = tuned_at_most(cells, BUDGETS[-1])
+    rows = against_best(own, SOLVE, "vectors", BUDGETS[-1])
+    factors, solved = np.array([row.factor for row in rows]), sum(np.isfinite(row.own) for row in rows)
+    return (
+        f"- **`fedpd solve` needs no tuning, and is not always the best.** On [{len(rows)} problems]"
+        f"(docs/suite/results.md) it solves {solved}. Against {_rivals(own)} methods, "
+        f"each with the best of up to {BUDGETS[-1]} tries per problem, it sends the fewest vectors of the model's size "
+        f"on {(factors <= 1).sum()} and at most twice the fewest on {(factors <= 2).sum()}.{_fewer_tries(smaller)}\n"
+    )
+
+
+def _rivals(cells: Sequence[Cell]) -> int:
+    return len({cell.method for cell in cells} - {SOLVE})
+
+
+def _fewer_tries(smaller: Mapping[str, int]) -> str:
+    """Return a sentence about the methods that had a smaller budget; "" if there is none."""
+    groups: dict[int, list[str]] = {}
+    for method, budget in smaller.items():
+        groups.setdefault(budget, []).append(method)
+    return "".join(f" Only {budget} tries: {', '.join(methods)}." for budget, methods in groups.items())
 
 
 def few_markdown(cells: Sequence[Cell]) -> str:
@@ -90,15 +119,16 @@ def few_markdown(cells: Sequence[Cell]) -> str:
         cells: Results.
     """
     found = {(cell.method, cell.problem, cell.budget): cell.communications for cell in cells}
-    tuned = BUDGETS[-1]
-    labels = {cell.method for cell in measured_everywhere(cells, tuned)}
+    own, _ = tuned_at_most(cells, BUDGETS[-1])
+    tuned = {(cell.method, cell.problem): cell.communications for cell in own}
+    labels = {cell.method for cell in own}
 
     def words(label: str, problem: str) -> str:
-        costs = [found[label, problem, budget] for budget in ((0,) if label == SOLVE else (0, tuned))]
+        costs = [found[label, problem, 0], *([] if label == SOLVE else [tuned[label, problem]])]
         return " / ".join("-" if not np.isfinite(cost) else f"{cost:.0f}" for cost in costs)
 
     def rank(label: str) -> tuple[int, float]:
-        costs = np.array([found[label, problem, tuned] for problem in FEW])
+        costs = np.array([tuned[label, problem] for problem in FEW])
         return -int(np.isfinite(costs).sum()), float(np.log(np.minimum(costs, 1e6)).sum())
 
     lines = [f"| method | {' | '.join(FEW)} |", f"|---{'|---' * len(FEW)}|"]

@@ -38,7 +38,7 @@ from fedpd.suite.spending import (
 )
 
 BATCH = 16  # tries that run at once
-STEPS = 8  # gradients of all samples per round that is allowed
+STEPS = 16  # gradients of all samples per round that is allowed
 EARLIEST = 16  # rounds, before which the speed of a try does not end it
 
 Tries = Mapping[int, Sequence[Algorithm]]  # the tries of each budget

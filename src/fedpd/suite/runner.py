@@ -33,7 +33,7 @@ from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, 
 from fedpd.suite.tables import bundled_module
 from fedpd.suite.tries import BUDGETS, tries_within
 
-ROUNDS = 1024  # of a run, at most
+ROUNDS = 512  # of a run, at most
 SOLVE = "FedPD-M (solve)"  # the label of `fedpd.solve`
 RUN_BY_SOLVE = "FedPD-M"  # the method that solve runs: in a table it would be there twice
 
@@ -120,7 +120,7 @@ def run_suite(
         choice("budgets", str(budget), map(str, BUDGETS))
     if any(PROBLEMS[name].bundled for name in names):
         bundled_module()  # refuse now, not after hours
-    count("rounds", rounds, "Give the rounds of a run, at most, e.g. 1024")
+    count("rounds", rounds, "Give the rounds of a run, at most, e.g. 512")
     chosen = sorted(set(budgets))
     wanted = [(name, label, budget) for name in names for label in labels for budget in chosen]
     known = {_key(cell): cell for cell in _open(file, rounds, wanted if again else [])}
