@@ -62,7 +62,7 @@ def test_pages_are_remade(tmp_path: Path) -> None:
     (tmp_path / "cells.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (tmp_path / "docs" / "images").mkdir(parents=True)
     page = tmp_path / "docs" / "page.md"
-    parts = ["headline", "brief", "summary", "rivals", "far", "few", "vectors 64"]
+    parts = ["headline", "brief", "summary", "rivals", "far", "few", "few 1", "vectors 64"]
     page.write_text("\n".join(f"<!-- measured: {part} -->\nold\n<!-- end -->" for part in parts), encoding="utf-8")
     (tmp_path / "README.md").write_text("by hand\n", encoding="utf-8")
     main(str(tmp_path / "cells.jsonl"), str(tmp_path / "docs"))
@@ -70,6 +70,7 @@ def test_pages_are_remade(tmp_path: Path) -> None:
     assert "old" not in text
     assert text.count("<!-- end -->") == len(parts)
     assert f"| {NAMES[2]} | 5; 10; 0; 5 | 20, L-BFGS | 20, L-BFGS | 20, L-BFGS | 0.5 |" in text
+    assert text.count("| L-BFGS | 10 / 10 |") == text.count(f"| {SOLVE} | 5 |") - 1 == 1
     assert "solve is the best, and within twice the best, on so many of 38 problems: vectors 36 and 36" in text
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == "by hand\n"
     assert {path.name for path in (tmp_path / "docs" / "images").iterdir()} == {f"suite_{b}.png" for b in (0, 8, 64)}

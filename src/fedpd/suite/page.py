@@ -46,20 +46,21 @@ def made(cells: Sequence[Cell], name: str) -> str:
 
     Args:
         cells: Results.
-        name: "headline", "brief", "summary", "rivals", "far", "few", or "COST BUDGET", e.g. "vectors 64".
+        name: "headline", "brief", "summary", "rivals", "far", "few", "few NUMBER" of methods, or "COST BUDGET", e.g.
+            "vectors 64".
     """
-    cost, _, budget = name.partition(" ")
-    if cost in COSTS:
-        return table_markdown(tuned_at_most(cells, int(budget))[0], cost, int(budget))
+    word, _, number = name.partition(" ")
+    if word in COSTS:
+        return table_markdown(tuned_at_most(cells, int(number))[0], word, int(number))
     parts: dict[str, Callable[[], str]] = {
         "summary": lambda: summary_markdown(cells, BUDGETS, "vectors"),
         "rivals": lambda: rivals_markdown(cells, SOLVE, BUDGETS),
         "far": lambda: "".join(f"- {one}\n" for one in far_from_best(cells, SOLVE, "vectors", BUDGETS[-1])),
-        "few": lambda: few_markdown(cells),
+        "few": lambda: few_markdown(cells, int(number) if number else None),
         "headline": lambda: headline(cells),
         "brief": lambda: brief(cells),
     }
-    return parts[name]()
+    return parts[word]()
 
 
 def headline(cells: Sequence[Cell]) -> str:
@@ -112,11 +113,12 @@ def _fewer_tries(smaller: Mapping[str, int]) -> str:
     return "".join(f" Only {budget} tries: {', '.join(methods)}." for budget, methods in groups.items())
 
 
-def few_markdown(cells: Sequence[Cell]) -> str:
+def few_markdown(cells: Sequence[Cell], most: int | None = None) -> str:
     """Return a table of communications on a few problems, untuned and tuned, one row per method.
 
     Args:
         cells: Results.
+        most: The most methods: those with the fewest communications on these problems. None: all.
     """
     found = {(cell.method, cell.problem, cell.budget): cell.communications for cell in cells}
     own, _ = tuned_at_most(cells, BUDGETS[-1])
@@ -132,7 +134,7 @@ def few_markdown(cells: Sequence[Cell]) -> str:
         return -int(np.isfinite(costs).sum()), float(np.log(np.minimum(costs, 1e6)).sum())
 
     lines = [f"| method | {' | '.join(FEW)} |", f"|---{'|---' * len(FEW)}|"]
-    for label in sorted(labels, key=rank):
+    for label in sorted(labels, key=rank)[:most]:
         lines.append(f"| {label} | {' | '.join(words(label, problem) for problem in FEW)} |")
     return "\n".join(lines) + "\n"
 
