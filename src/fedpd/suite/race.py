@@ -6,10 +6,11 @@ and a batch ends when each of its tries has ended:
     it reached the target, or diverged;
     it has spent at least as much, of every cost, as another try of each of its budgets needed in all;
     it has computed STEPS gradients of all samples per round that is allowed;
-    at twice the speed of the second half of its rounds so far, it would not reach the target in the rounds that are
-    left. This may end a try that becomes much faster late.
+    it computes several gradients per round, and at twice the speed of the second half of its rounds so far it would not
+    reach the target in the rounds that are left.
 
-The first three change no result.
+The first three change no result. The last one may end a try that becomes much faster late. It spares methods with one
+gradient per round: their rounds are cheap, and some of them, such as Newton-CG, move in few of their rounds.
 """
 
 import math
@@ -39,6 +40,7 @@ from fedpd.suite.spending import (
 
 BATCH = 16  # tries that run at once
 STEPS = 16  # gradients of all samples per round that is allowed
+SEVERAL = 2  # gradients of all samples per round, below which the speed of a try does not end it
 EARLIEST = 16  # rounds, before which the speed of a try does not end it
 
 Tries = Mapping[int, Sequence[Algorithm]]  # the tries of each budget
@@ -151,9 +153,11 @@ def _may_end(history: History, gradients: float, rounds: int) -> bool:
     done, limit = len(relative) - 1, STEPS * rounds
     if relative[-1] <= TARGET or gradients >= limit:
         return True
-    left = min(rounds - done, done * (limit / gradients - 1)) if gradients else rounds - done
+    if done < EARLIEST or gradients < SEVERAL * done:
+        return False
+    left = min(rounds - done, done * (limit / gradients - 1))
     speed = np.log(relative[done // 2] / relative[-1]) / (done - done // 2)
-    return done >= EARLIEST and bool(2 * speed * left < np.log(relative[-1] / TARGET))
+    return bool(2 * speed * left < np.log(relative[-1] / TARGET))
 
 
 def _programs(tries: Tries) -> list[list[Algorithm]]:
