@@ -59,6 +59,13 @@ def test_a_race_finds_what_all_tries_alone_find() -> None:
     assert np.isfinite(found[64].spent).all()
 
 
+def test_a_race_waits_for_methods_that_move_in_few_rounds() -> None:
+    """Newton-CG keeps its model while it collects products: for 60 rounds and more on this problem."""
+    tries = tries_within(variants()["Newton-CG"], 0, 1.0, 20)
+    (found,) = race({0: tries}, make("quadratic-equal-1e4"), 1.0, 512).values()
+    assert found.spent.communications < 200
+
+
 def test_vectors_are_counted_by_shape() -> None:
     """A number beside the model, as the value of f for a line search, adds bytes but no vector."""
     problem = make(EASY)  # 30 variables

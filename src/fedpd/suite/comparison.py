@@ -11,6 +11,8 @@ from fedpd.suite.runner import Cell
 from fedpd.suite.spending import COSTS
 from fedpd.suite.tries import BUDGETS
 
+ORDER = list(PROBLEMS)
+
 
 class Rival(NamedTuple):
     """The method that spends the least of a cost on a problem, and what it spends; "" if none reached the target."""
@@ -41,7 +43,7 @@ class Row(NamedTuple):
 
 
 def measured_everywhere(cells: Sequence[Cell], budget: int) -> list[Cell]:
-    """Return the cells of a budget, of those methods only that were run on all problems of the suite.
+    """Return the cells of a budget, of those methods only that were run on all problems that there are cells of.
 
     Args:
         cells: Results.
@@ -51,7 +53,8 @@ def measured_everywhere(cells: Sequence[Cell], budget: int) -> list[Cell]:
     problems: dict[str, set[str]] = {}
     for cell in own:
         problems.setdefault(cell.method, set()).add(cell.problem)
-    return [cell for cell in own if problems[cell.method] == set(PROBLEMS)]
+    every = {cell.problem for cell in cells}
+    return sorted((cell for cell in own if problems[cell.method] == every), key=lambda cell: ORDER.index(cell.problem))
 
 
 def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[str, int]]:

@@ -122,6 +122,7 @@ def few_markdown(cells: Sequence[Cell], most: int | None = None) -> str:
     """
     found = {(cell.method, cell.problem, cell.budget): cell.communications for cell in cells}
     own, _ = tuned_at_most(cells, BUDGETS[-1])
+    few = [problem for problem in FEW if any(cell.problem == problem for cell in own)]
     tuned = {(cell.method, cell.problem): cell.communications for cell in own}
     labels = {cell.method for cell in own}
 
@@ -130,12 +131,12 @@ def few_markdown(cells: Sequence[Cell], most: int | None = None) -> str:
         return " / ".join("-" if not np.isfinite(cost) else f"{cost:.0f}" for cost in costs)
 
     def rank(label: str) -> tuple[int, float]:
-        costs = np.array([tuned[label, problem] for problem in FEW])
+        costs = np.array([tuned[label, problem] for problem in few])
         return -int(np.isfinite(costs).sum()), float(np.log(np.minimum(costs, 1e6)).sum())
 
-    lines = [f"| method | {' | '.join(FEW)} |", f"|---{'|---' * len(FEW)}|"]
+    lines = [f"| method | {' | '.join(few)} |", f"|---{'|---' * len(few)}|"]
     for label in sorted(labels, key=rank)[:most]:
-        lines.append(f"| {label} | {' | '.join(words(label, problem) for problem in FEW)} |")
+        lines.append(f"| {label} | {' | '.join(words(label, problem) for problem in few)} |")
     return "\n".join(lines) + "\n"
 
 
