@@ -104,12 +104,14 @@ def summary_markdown(cells: Sequence[Cell], budgets: Sequence[int], cost: str) -
     """
     counts: dict[str, dict[int, str]] = {}
     for budget in budgets:
-        _, methods, spent = costs_of(measured_everywhere(cells, budget), cost, budget)
+        judged, smaller = tuned_at_most(cells, budget)
+        _, methods, spent = costs_of(judged, cost, budget)
         least = spent.min(axis=1, keepdims=True)
         for method, own in zip(methods, spent.T, strict=True):
             known = np.isfinite(own)
             best, near = ((known & (own <= factor * least[:, 0])).sum() for factor in (1, 2))
-            counts.setdefault(method, {})[budget] = f"{best}, {near}, {known.sum()}"
+            note = f" ({smaller[method]} tries)" if method in smaller else ""
+            counts.setdefault(method, {})[budget] = f"{best}, {near}, {known.sum()}{note}"
     order = sorted(counts, key=lambda name: -int(counts[name].get(budgets[-1], "0, 0, 0").split(", ")[1]))
     heads = [f"{budget} tries" if budget else "its own rule" for budget in budgets]
     lines = [f"| {COSTS[cost]}: best, within twice, solved | {' | '.join(heads)} |", f"|---{'|---' * len(heads)}|"]

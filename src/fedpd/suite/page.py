@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpd.suite.comparison import against_best, far_from_best, rivals_markdown, summary_markdown, tuned_at_most
 from fedpd.suite.profiles import profile_figure, table_markdown
+from fedpd.suite.registry import PROBLEMS
 from fedpd.suite.runner import SOLVE, Cell, read_cells
 from fedpd.suite.spending import COSTS
 from fedpd.suite.tries import BUDGETS
@@ -69,7 +70,8 @@ def headline(cells: Sequence[Cell]) -> str:
     Args:
         cells: Results.
     """
-    lines = []
+    measured = len({cell.problem for cell in cells})
+    lines = [] if measured == len(PROBLEMS) else [f"- Measured so far: {measured} of {len(PROBLEMS)} problems.\n"]
     for budget in BUDGETS:
         own, smaller = tuned_at_most(cells, budget)
         words = []
