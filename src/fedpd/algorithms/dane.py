@@ -18,6 +18,7 @@ from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, specified
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import lbfgs
 
 
 @specified
@@ -57,6 +58,13 @@ CARD = Card(
             lambda L, agents, scale: dane(mu=L / scale, oracle=solver(L, L / scale)),
             Guarantee("SC quadratics with similar Hessians", "log(1/e)"),
             only_models=False,
+        ),
+        Variant(
+            "DANE-LBFGS",
+            lambda L, agents, scale: dane(mu=L / scale, oracle=lbfgs()),
+            Guarantee("SC quadratics with similar Hessians", "log(1/e)"),
+            only_models=False,
+            summary="local problems solved by L-BFGS",
         ),
     ),
     parameters={

@@ -30,6 +30,7 @@ from fedpd.core import (
     specified,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import lbfgs
 
 
 class Agent(NamedTuple):
@@ -89,6 +90,13 @@ CARD = Card(
             lambda L, agents, scale: s_dane(rho=L / scale, oracle=solver(L, L / scale)),
             Guarantee("SC, Hessians that differ by D", "(D/mu) log(1/e)"),
             only_models=False,
+        ),
+        Variant(
+            "S-DANE-LBFGS",
+            lambda L, agents, scale: s_dane(rho=L / scale, oracle=lbfgs()),
+            Guarantee("SC, Hessians that differ by D", "(D/mu) log(1/e)"),
+            only_models=False,
+            summary="local problems solved by L-BFGS",
         ),
     ),
     parameters={"mu": "μ ≥ 0, the strong convexity of the f_i"},

@@ -27,8 +27,11 @@ def benchmark(
     budgets: Annotated[
         list[int] | None, typer.Option(help="The runs to tune each method: 0, 8 or 64. Default: 0.", show_default=False)
     ] = None,
-    rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 1024,
+    rounds: Annotated[int, typer.Option(help="The largest number of rounds of a run.")] = 512,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/suite"),
+    again: Annotated[
+        bool, typer.Option("--again", help="Run the chosen methods anew and replace their results.")
+    ] = False,
     show: Annotated[bool, typer.Option("--list", help="List the problems and exit.")] = False,
 ) -> None:
     """Compare methods on a suite of problems.
@@ -47,7 +50,13 @@ def benchmark(
     try:
         with _one_bar() as display:
             cells = run_suite(
-                out / "cells.jsonl", methods=methods, problems=problems, budgets=chosen, rounds=rounds, progress=display
+                out / "cells.jsonl",
+                methods=methods,
+                problems=problems,
+                budgets=chosen,
+                rounds=rounds,
+                again=again,
+                progress=display,
             )
     except KeyboardInterrupt:
         show_lines(f"Interrupted. The same command resumes the work in {out}")

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from fedpd.engine.views.drawing import COLOURS, DASHES
-from fedpd.suite.runner import COSTS, Cell
+from fedpd.suite.runner import SOLVE, Cell
+from fedpd.suite.spending import COSTS
 
 FARTHEST = 32.0  # the factor at which the figure ends
 
@@ -19,7 +20,7 @@ def costs_of(cells: Sequence[Cell], cost: str, budget: int) -> tuple[list[str], 
 
     Args:
         cells: Results.
-        cost: "communications", "vectors" or "gradients".
+        cost: A name of `COSTS`.
         budget: The tuning budget.
     """
     chosen = {(cell.problem, cell.method): getattr(cell, cost) for cell in cells if cell.budget == budget}
@@ -63,18 +64,21 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
     factors = np.logspace(0, np.log2(FARTHEST), 400, base=2)
     problems, methods, first = costs_of(cells, "communications", budget)
     order = np.argsort(-shares(first, factors).mean(axis=0), kind="stable")
-    figure = Figure(figsize=(13, 5.2 + 0.18 * -(-len(methods) // 5)), layout="constrained")
-    for axes, (cost, words) in zip(figure.subplots(1, len(COSTS), sharey=True), COSTS.items(), strict=True):
+    figure = Figure(figsize=(12, 8.4 + 0.2 * -(-len(methods) // 5)), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
+    for axes, (cost, words) in zip(panels, COSTS.items(), strict=True):
         drawn = shares(costs_of(cells, cost, budget)[2], factors)
         for rank, method in enumerate(order):
             style = {"color": COLOURS[rank % len(COLOURS)], "linestyle": DASHES[rank % len(DASHES)]}
-            axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=1.6, **style)
+            width = 2.8 if methods[method] == SOLVE else 1.4
+            axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=width, **style)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}"))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"{words}: factor to the least")
         axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel(f"share of {len(problems)} problems within the factor")
+    for axes in (figure.axes[0], figure.axes[2]):
+        axes.set_ylabel(f"share of {len(problems)} problems within the factor")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     figure.suptitle(finding(cells, budget))
@@ -103,7 +107,7 @@ def table_markdown(cells: Sequence[Cell], cost: str, budget: int) -> str:
 
     Args:
         cells: Results.
-        cost: "communications", "vectors" or "gradients".
+        cost: A name of `COSTS`.
         budget: The tuning budget.
     """
     problems, methods, spent = costs_of(cells, cost, budget)

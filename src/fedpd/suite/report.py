@@ -10,7 +10,8 @@ from rich.table import Table
 from fedpd.suite.answers import known
 from fedpd.suite.profiles import finding, profile_figure, table_markdown
 from fedpd.suite.registry import PROBLEMS
-from fedpd.suite.runner import COSTS, Cell
+from fedpd.suite.runner import Cell
+from fedpd.suite.spending import COSTS
 
 HEADINGS = ("problem", "N", "d", "samples", "convex", "cond.", "diff.", "f*", "data")
 CAPTION = "cond.: condition number of the mean Hessian H at the minimum; diff.: max ||H_i - H||/||H|| there."

@@ -1,43 +1,41 @@
 """Run methods on the problems of the suite, cell by cell, into a file that an interrupted run continues.
 
 A cell is a problem, a method and a tuning budget. Its costs are those until ||grad f||^2 has come down to 1e-10 of the
-start's: communications, models that an agent sends and receives, and gradients of all samples. Each cost is the least
-over the tries of the budget, so that a method is tuned for what it is judged by. Only rounds that ended in a
-communication count: in others, nobody holds the mean of the agents' models at which f is measured.
+start's. Each cost is the least over the tries of the budget, so that a method is tuned for what it is judged by.
 """
 
 import json
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedpd import theory
 from fedpd.algorithms import cards, variants
+from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, choice, count
 from fedpd.base.progress import StepFunction
+from fedpd.base.spec import Spec
 from fedpd.core import Problem
-from fedpd.engine.history import first_row
 from fedpd.engine.run import Run
+from fedpd.experiments.calls import ALGORITHMS, build_algorithm, table_of
 from fedpd.search.solve import solve
+from fedpd.suite.federation import Federation
+from fedpd.suite.race import Result, race
 from fedpd.suite.registry import PROBLEMS, make
+from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, spent_until_target, vectors_per_byte
 from fedpd.suite.tables import bundled_module
-from fedpd.suite.tries import BUDGETS, run_specs, specs_within
+from fedpd.suite.tries import BUDGETS, tries_within
 
-TARGET = 1e-10  # of the start's ||grad f||^2
-COSTS = {
-    "communications": "communications",
-    "vectors": "models sent and received",
-    "gradients": "gradients of all samples",
-}
-STAGES = (256, 1024)  # rounds: a second run only where no try reached the target in the first
-
+ROUNDS = 512  # of a run, at most
 SOLVE = "FedPD-M (solve)"  # the label of `fedpd.solve`
+RUN_BY_SOLVE = "FedPD-M"  # the method that solve runs: in a table it would be there twice
 
 Solver = Callable[[Problem, float], Run]  # (problem, the stationarity to reach) -> a run that ends there
 
@@ -50,10 +48,11 @@ class Cell(NamedTuple):
         method: The method's label.
         budget: How many settings it could try; 0: its own rule.
         communications: The fewest of any try until the target; infinite where none reached it.
-        vectors: The fewest models that an agent sent and received until then.
+        vectors: The fewest vectors of the model's size that an agent sent and received until then.
+        bytes: The fewest bytes that an agent sent and received until then.
         gradients: The fewest gradients of all samples until then.
-        stationarity: The smallest relative to the start's that any try ended with.
-        seconds: How long it took.
+        stationarity: The smallest relative to the start's that any try reached.
+        seconds: How long all budgets of this run took together.
     """
 
     problem: str
@@ -61,18 +60,22 @@ class Cell(NamedTuple):
     budget: int
     communications: float
     vectors: float
+    bytes: float
     gradients: float
     stationarity: float
     seconds: float
 
 
 def default_methods() -> list[str]:
-    """Return the labels of all methods that may reach the target: full gradients, and no averaging with a floor."""
+    """Return the labels of all methods that may reach the target: full gradients, and no averaging with a floor.
+
+    `RUN_BY_SOLVE` is left out, because `SOLVE` takes part.
+    """
     averaging = {one.label for card in cards().values() if card.family == "averaging" for one in card.variants}
     return [
         label
         for label, variant in variants().items()
-        if label not in averaging and variant.rule(1.0, 2, 1.0).batch is None
+        if label not in {*averaging, RUN_BY_SOLVE} and variant.rule(1.0, 2, 1.0).batch is None
     ]
 
 
@@ -82,8 +85,9 @@ def run_suite(
     methods: Sequence[str] | None = None,
     problems: Sequence[str] | None = None,
     budgets: Sequence[int] = (0,),
-    rounds: int = STAGES[-1],
+    rounds: int = ROUNDS,
     solvers: Mapping[str, Solver] | None = None,
+    again: bool = False,
     progress: StepFunction | None = None,
 ) -> list[Cell]:
     """Run every method on every problem with every budget, except for the cells that the file already has.
@@ -96,6 +100,7 @@ def run_suite(
         budgets: Which of 0, 8 and 64 runs.
         rounds: The rounds of a run, at most.
         solvers: Functions that solve a problem with nothing to tune, by name; they are run once, whatever the budget.
+        again: Whether to drop the cells that the file has for these methods, problems and budgets, and run them anew.
         progress: A function of (what, cells done, cells in all).
 
     Returns:
@@ -115,31 +120,46 @@ def run_suite(
         choice("budgets", str(budget), map(str, BUDGETS))
     if any(PROBLEMS[name].bundled for name in names):
         bundled_module()  # refuse now, not after hours
-    count("rounds", rounds, "Give the rounds of a run, at most, e.g. 1024")
-    known = {(cell.problem, cell.method, cell.budget): cell for cell in _open(file, rounds)}
-    wanted = [(name, label, budget) for name in names for budget in sorted(set(budgets)) for label in labels]
+    count("rounds", rounds, "Give the rounds of a run, at most, e.g. 512")
+    chosen = sorted(set(budgets))
+    wanted = [(name, label, budget) for name in names for label in labels for budget in chosen]
+    known = {_key(cell): cell for cell in _open(file, rounds, wanted if again else [])}
     problem: Problem | None = None
-    for done, (name, label, budget) in enumerate(wanted):
-        if progress is not None:
-            progress(f"{name}: {label}", done, len(wanted))
-        if (name, label, budget) in known:
+    for name, label in product(names, labels):
+        missing = [budget for budget in chosen if (name, label, budget) not in known]
+        if not missing:
             continue
+        if progress is not None:
+            progress(f"{name}: {label}", sum(key in known for key in wanted), len(wanted))
         if problem is None or problem.name != name:
             problem = make(name)
+            smoothness = theory.smoothness(problem)
         began = time.perf_counter()
-        spent = _spent(problem, label, budget, rounds, solvers)
-        cell = Cell(name, label, budget, *spent, round(time.perf_counter() - began, 2))
+        results = _results(problem, smoothness, label, missing, rounds, solvers)
+        seconds = round(time.perf_counter() - began, 2)
+        cells = [Cell(name, label, budget, *one.spent, one.stationarity, seconds) for budget, one in results.items()]
         with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(cell._asdict()) + "\n")
-        known[name, label, budget] = cell
+            lines.writelines(json.dumps(cell._asdict()) + "\n" for cell in cells)
+        known |= {_key(cell): cell for cell in cells}
     if progress is not None:
         progress("done", len(wanted), len(wanted))
     return [known[key] for key in wanted]
 
 
 def read_cells(file: Path) -> list[Cell]:
-    """Return the cells of a file of results."""
-    return [Cell(**row) for row in _rows(file)[1:]]
+    """Return the cells of a file of results.
+
+    Raises:
+        FedpdError: The file is not of this version of the suite.
+    """
+    settings, *rows = _rows(file)
+    if settings.get("costs") != list(COSTS):
+        raise FedpdError(f"{file} holds results of another version, with other costs. Run the suite in another folder.")
+    return [Cell(**row) for row in rows]
+
+
+def _key(cell: Cell) -> tuple[str, str, int]:
+    return cell.problem, cell.method, cell.budget
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -148,9 +168,9 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _open(file: Path, rounds: int) -> list[Cell]:
-    """Return the cells that a file has; make it if it is not there."""
-    settings = {"target": TARGET, "rounds": rounds}
+def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list[Cell]:
+    """Return the cells that a file has, without those to drop; make it if it is not there."""
+    settings = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}
     if not file.exists() or not _rows(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(settings) + "\n", encoding="utf-8")
@@ -158,57 +178,38 @@ def _open(file: Path, rounds: int) -> list[Cell]:
     rows = _rows(file)
     if rows[0] != settings:
         raise FedpdError(f"{file} holds results of {rows[0]}, not of {settings}. Give another folder.")
-    whole = "".join(json.dumps(row) + "\n" for row in rows)
-    if file.read_text(encoding="utf-8") != whole:  # drop what an interruption left of a line
-        file.write_text(whole, encoding="utf-8")
-    return [Cell(**row) for row in rows[1:]]
+    cells = [cell for cell in (Cell(**row) for row in rows[1:]) if _key(cell) not in drop]
+    whole = "".join(json.dumps(row) + "\n" for row in (settings, *(cell._asdict() for cell in cells)))
+    if file.read_text(encoding="utf-8") != whole:  # drop also what an interruption left of a line
+        with replace_file(file) as new:
+            new.write(whole.encode())
+    return cells
 
 
-def _spent(
-    problem: Problem, label: str, budget: int, rounds: int, solvers: Mapping[str, Solver]
-) -> tuple[float, float, float, float]:
-    """Return communications, vectors and gradients until the target, and the relative stationarity at the end."""
-    if label in solvers:
-        start = _start(problem)
-        return _least([solvers[label](problem, TARGET * start)], problem, start)
-    specs = specs_within(variants()[label], budget, theory.smoothness(problem), problem.agents)
-    spent = (math.inf, math.inf, math.inf, math.inf)
-    for stage in [stage for stage in STAGES if stage < rounds] + [rounds]:
-        spent = _least(run_specs(specs, problem, stage), problem)
-        if math.isfinite(spent[0]):
-            break
-    return spent
+def _results(
+    problem: Problem, smoothness: float, label: str, budgets: Sequence[int], rounds: int, solvers: Mapping[str, Solver]
+) -> dict[int, Result]:
+    """Return what a method spends on a problem within each budget."""
+    if label not in solvers:
+        tries = {budget: tries_within(variants()[label], budget, smoothness, problem.agents) for budget in budgets}
+        return race(tries, problem, smoothness, rounds)
+    federation = Federation(problem)
+    _, gradient = federation.evaluate(federation.start)
+    start = float(gradient @ gradient)
+    run = solvers[label](problem, TARGET * start)
+    spent = spent_until_target(run.history, start, _vectors(run, problem, rounds), problem)
+    return dict.fromkeys(budgets, Result(spent, float(relative_stationarity(run.history, start).min())))
+
+
+def _vectors(run: Run, problem: Problem, rounds: int) -> Vectors:
+    """Return the share of vectors in the messages of a run; of a method that is not of fedpd, all of them."""
+    if isinstance(run.spec, Spec) and run.spec.name in ALGORITHMS:
+        return vectors_per_byte(build_algorithm(table_of(run.spec), rounds), problem)
+    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
+    return Vectors(1 / model, 1 / model)
 
 
 def _solved(problem: Problem, target: float, rounds: int) -> Run:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a run that misses the target is a failure in the table
         return solve(problem, target, rounds, progress=False)
-
-
-def _start(problem: Problem) -> float:
-    """Return ||grad f(x^0)||^2."""
-    spec = specs_within(variants()["Gradient descent"], 0, 1.0, problem.agents)
-    return float(run_specs(spec, problem, 1)[0].history["stationarity"][0])
-
-
-def _least(runs: Iterable[Run], problem: Problem, start: float | None = None) -> tuple[float, float, float, float]:
-    least = np.full(4, math.inf)
-    for run in runs:
-        history = run.history
-        first = history["stationarity"][0] if start is None else start
-        relative = history["stationarity"] / first
-        finite = relative[np.isfinite(relative)]
-        least[3] = min(least[3], finite.min()) if len(finite) else least[3]
-        held = np.where(history["communicated"] | (history["round"] == 0), relative, math.inf)
-        row = first_row(held, TARGET)
-        if row is not None:
-            sent = (history["bytes_up"][row] + history["bytes_down"][row]) / (problem.agents * _bytes(problem))
-            spent = (history["communications"][row], sent, history["samples"][row] / problem.samples)
-            least[:3] = np.minimum(least[:3], spent)
-    communications, vectors, gradients, relative_least = (float(value) for value in least)
-    return communications, vectors, gradients, relative_least
-
-
-def _bytes(problem: Problem) -> int:
-    return problem.dimension * (8 if problem.double else 4)

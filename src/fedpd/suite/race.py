@@ -1,0 +1,191 @@
+"""Run the tries of a method against each other, and end those that can no longer win.
+
+Tries that differ in real numbers, or in the steps of gradient descent, share one compiled program. They run in batches,
+and a batch ends when each of its tries has ended:
+
+    it reached the target, or diverged;
+    it has spent at least as much, of every cost, as another try of each of its budgets needed in all;
+    it has computed STEPS gradients of all samples per round that is allowed;
+    it computes several gradients per round, and at twice the speed of the second half of its rounds so far it would not
+    reach the target in the rounds that are left.
+
+The first three change no result. The last one may end a try that becomes much faster late. It spares methods with one
+gradient per round: their rounds are cheap, and some of them, such as Newton-CG, move in few of their rounds.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd.base.precision import scope
+from fedpd.core import Algorithm, Problem
+from fedpd.engine.driver import Driver
+from fedpd.engine.history import History
+from fedpd.engine.plan import Plan
+from fedpd.engine.simulate import make_plan, with_defaults
+from fedpd.experiments.remake import leaves, with_settings
+from fedpd.suite.spending import (
+    TARGET,
+    Spent,
+    Vectors,
+    relative_stationarity,
+    spent_at,
+    spent_until_target,
+    vectors_per_byte,
+)
+
+BATCH = 16  # tries that run at once
+STEPS = 16  # gradients of all samples per round that is allowed
+SEVERAL = 2  # gradients of all samples per round, below which the speed of a try does not end it
+EARLIEST = 16  # rounds, before which the speed of a try does not end it
+
+Tries = Mapping[int, Sequence[Algorithm]]  # the tries of each budget
+
+
+class Result(NamedTuple):
+    """What a method spent within a budget.
+
+    Attributes:
+        spent: The least of any try until the target, for each cost.
+        stationarity: The smallest relative to the start's that any try reached.
+    """
+
+    spent: Spent = Spent()
+    stationarity: float = math.inf
+
+
+class Field(NamedTuple):
+    """What all tries of a race have in common.
+
+    Attributes:
+        specs: The settings that each budget allows.
+        problem: The problem, with its smoothness.
+        rounds: The most rounds of a try.
+    """
+
+    specs: Mapping[int, set[Any]]
+    problem: Problem
+    rounds: int
+
+
+def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict[int, Result]:
+    """Return the result of each budget.
+
+    Args:
+        tries: One method with the settings of each budget.
+        problem: The problem.
+        smoothness: L. Without it, the message about each divergence would compute it.
+        rounds: The most rounds of a try.
+    """
+    known = replace(problem, answer=problem.answer._replace(smoothness=smoothness))
+    specs = {budget: {one.spec for one in own} for budget, own in tries.items()}
+    field, found = Field(specs, known, rounds), dict.fromkeys(tries, Result())
+    for members in _programs(tries):
+        found = _run_program(field, members, found)
+    return found
+
+
+def _run_program(field: Field, members: list[Algorithm], found: dict[int, Result]) -> dict[int, Result]:
+    """Run the tries that share a compiled program, batch by batch."""
+    first, vectors = members[0], vectors_per_byte(members[0], field.problem)
+    varied = [path for path, value in leaves(first.spec) if _is_free(first, path, value)]
+
+    def build(**numbers: Any) -> Algorithm:
+        return with_settings(first, numbers)
+
+    for batch in _batches(members):
+        settings = [dict(leaves(one.spec)) for one in batch]
+        columns = {path: _column([one[path] for one in settings]) for path in varied}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # most tries are beyond what is proved
+            plan = make_plan(first, field.problem, field.rounds, [0] * len(batch), True, with_defaults({}))
+        found = _run_batch(field, plan._replace(build=build, settings=columns), batch, vectors, found)
+    return found
+
+
+def _run_batch(
+    field: Field, plan: Plan, batch: list[Algorithm], vectors: Vectors, found: dict[int, Result]
+) -> dict[int, Result]:
+    """Run a batch until all its tries have ended, and return the results with those of this batch."""
+    budgets = [[budget for budget, specs in field.specs.items() if one.spec in specs] for one in batch]
+    with scope(field.problem.double):
+        driver = Driver(plan)
+
+        def results() -> dict[int, Result]:
+            better = dict(found)
+            for one, own in zip(driver.measurements, budgets, strict=True):
+                start = one.history["stationarity"][0]
+                spent = spent_until_target(one.history, start, vectors, field.problem)
+                least = float(relative_stationarity(one.history, start).min())
+                for budget in own:
+                    old = better[budget]
+                    better[budget] = Result(Spent(*map(min, old.spent, spent)), min(old.stationarity, least))
+            return better
+
+        def has_ended(i: int, now: dict[int, Result]) -> bool:
+            one = driver.measurements[i]
+            if one.diverged is not None:
+                return True
+            spent = spent_at(one.history, -1, vectors, field.problem)
+            beaten = all(np.all(np.array(spent) >= now[budget].spent) for budget in budgets[i])
+            return beaten or _may_end(one.history, spent.gradients, field.rounds)
+
+        def all_ended(event: Any) -> bool:
+            now = results()
+            return all(has_ended(i, now) for i in range(len(batch)))
+
+        driver.run(all_ended)
+        return results()
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    column = np.array(values)
+    return column.astype(np.int32) if np.issubdtype(column.dtype, np.integer) else column
+
+
+def _may_end(history: History, gradients: float, rounds: int) -> bool:
+    """Return whether a try has reached the target, has done all its work, or would not reach the target in time."""
+    relative = np.minimum.accumulate(relative_stationarity(history, history["stationarity"][0]))
+    done, limit = len(relative) - 1, STEPS * rounds
+    if relative[-1] <= TARGET or gradients >= limit:
+        return True
+    if done < EARLIEST or gradients < SEVERAL * done:
+        return False
+    left = min(rounds - done, done * (limit / gradients - 1))
+    speed = np.log(relative[done // 2] / relative[-1]) / (done - done // 2)
+    return bool(2 * speed * left < np.log(relative[-1] / TARGET))
+
+
+def _programs(tries: Tries) -> list[list[Algorithm]]:
+    """Return the different tries of all budgets in groups that share a compiled program."""
+    programs: dict[Any, dict[Any, Algorithm]] = {}
+    for one in (one for own in tries.values() for one in own):
+        fixed = tuple((path, value) for path, value in leaves(one.spec) if not _is_free(one, path, value))
+        programs.setdefault(fixed, {})[one.spec] = one
+    return [list(members.values()) for members in programs.values()]
+
+
+def _is_free(method: Algorithm, path: str, value: Any) -> bool:
+    """Return whether a setting is a number that may be an argument of a compiled program."""
+    owner, _, key = path.rpartition(".")
+    steps = key == "iterations" and dict(leaves(method.spec))[owner] == "gd"
+    return steps or (isinstance(value, float) and math.isfinite(value))
+
+
+def _batches(members: list[Algorithm]) -> Iterator[list[Algorithm]]:
+    """Yield the tries in batches of equal length, so that they share a program; the last try fills up the last ones.
+
+    Those with equally many local steps are together, because a batch takes the time of its longest loop.
+    """
+    size = min(BATCH, len(members))
+    together: dict[Any, list[Algorithm]] = {}
+    for one in members:
+        together.setdefault(one.spec.find("iterations") if not isinstance(one.spec, str) else None, []).append(one)
+    for own in together.values():
+        for at in range(0, len(own), size):
+            batch = own[at : at + size]
+            yield batch + batch[-1:] * (size - len(batch))
