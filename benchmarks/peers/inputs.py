@@ -15,7 +15,7 @@ from fedpd import data, networks
 from fedpd.engine.cohorts import draw
 
 WRITERS, IMAGES, CLASSES = 24, 100, 62
-STACKOVERFLOW_USERS, WORDS, LENGTH, TAGS = 342_477, 10_000, 20, 500
+USERS, WORDS, LENGTH, TAGS = 342_477, 10_000, 20, 500
 
 
 def linear() -> Task:
@@ -95,14 +95,14 @@ def cifar() -> Task:
     )
 
 
-def tags() -> Task:
+def stackoverflow() -> Task:
     """Return a task of StackOverflow's shape: sizes follow a power law, and an embedding predicts a post's tag.
 
-    The sizes are 4 (1-u)^(-2/3) for uniform u, rounded down, and at most 1,000. A word's number says its tag, with
-    noise.
+    The sizes are 4 (1-u)^(-2/3) for uniform u, rounded down, and at most 1,000. A post of tag t has words
+    whose numbers are t modulo the number of tags, and as many random words.
     """
     rng = np.random.default_rng(0)
-    sizes = np.minimum(4 * (1 - rng.random(STACKOVERFLOW_USERS)) ** (-2 / 3), 1000).astype(np.int32)
+    sizes = np.minimum(4 * (1 - rng.random(USERS)) ** (-2 / 3), 1000).astype(np.int32)
     labels = rng.integers(0, TAGS, int(sizes.sum()), dtype=np.int32)
     noise = rng.integers(0, WORDS, (len(labels), LENGTH), dtype=np.int32)
     words = np.where(rng.random(noise.shape, np.float32) < 0.5, labels[:, None] + TAGS * (noise // TAGS), noise)
@@ -112,7 +112,7 @@ def tags() -> Task:
         words.astype(np.int32),
         labels,
         sizes=sizes,
-        cohorts=draw(0, range(11), STACKOVERFLOW_USERS, 400),
+        cohorts=draw(0, range(11), USERS, 400),
         start=_start(models.Tags(TAGS, WORDS, 16), words[:1]),
         batch=8,
         steps=4,

@@ -63,6 +63,7 @@ class Task(NamedTuple):
 class Outcome(NamedTuple):
     seconds: float  # per round
     loss: float  # of the model after the last round, the mean over `Task.last_samples`
+    memory: int = 0  # bytes of the main process at its peak
 
 
 def save(task: Task, path: Path) -> None:

@@ -102,12 +102,12 @@ def samples(task: Task, agents: Iterable[int]) -> dict[int, Samples]:
 
 
 def tensors(task: Task, x: Any, y: Any) -> Samples:
-    """Return x and y as tensors; images are (C, H, W)."""
+    """Return x and y as tensors; images are (C, H, W), and PyTorch's cross entropy takes classes of 64 bits."""
     if task.kind == "cnn":
         x = x[:, None]
     elif task.kind == "cifar":
         x = x.transpose(0, 3, 1, 2).copy()
-    return torch.tensor(x), torch.tensor(y)
+    return torch.tensor(x), torch.tensor(y if task.kind == "linear" else y.astype("int64"))
 
 
 @torch.no_grad()
