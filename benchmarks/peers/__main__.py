@@ -151,7 +151,7 @@ def table(task: Task, finished: list[Played]) -> Table:
     ours = finished[0]
     result = Table(
         title=f"{task.title}: {task.steps} steps of {task.batch} samples; {task.rounds} rounds",
-        caption="loss: after the last round, at the same start, steps and batches\nmemory: the main process at its peak",
+        caption="loss: after the last round, from the same start and batches\nmemory: the main process at its peak",
         title_justify="left",
         caption_justify="left",
     )
