@@ -45,7 +45,11 @@ def problem_of(task: Task) -> fedpd.Problem:
     for name, array in task.start.items():
         layer, part = name.split("/")
         start.setdefault(layer, {})[part] = array
-    return problems.from_losses(losses, data.ragged({"x": task.x, "y": task.y}, task.sizes), start)
+    rows = {"x": task.x, "y": task.y}
+    if (task.sizes < size).any():
+        return problems.from_losses(losses, data.ragged(rows, task.sizes), start)
+    stacked = {name: array.reshape(agents, size, *array.shape[1:]) for name, array in rows.items()}
+    return problems.from_losses(losses, stacked, start)
 
 
 def module_of(task: Task) -> linen.Module:
