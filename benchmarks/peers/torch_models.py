@@ -72,7 +72,7 @@ def model(task: Task) -> torch_loop.Model:
         return _at(Softmax(task.x.shape[-1], task.classes), _dense(task, "Dense_0"))
     if task.kind == "tags":
         words = torch.tensor(task.start["Embed_0/embedding"])
-        return _at(Tags(*words.shape, task.classes), [words, *_dense(task, "Dense_0")])
+        return _at(Tags(words.shape[0], words.shape[1], task.classes), [words, *_dense(task, "Dense_0")])
     module = Cifar(task.classes) if task.kind == "cifar" else torch_loop.CNN(CHANNELS, WIDTH, task.classes)
     return _at(module, torch_loop.from_flax(_nested(task), module))
 
