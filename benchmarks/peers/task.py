@@ -14,7 +14,8 @@ SCALARS = ("kind", "title", "batch", "steps", "step", "rounding")
 class Task(NamedTuple):
     """FedAvg, in which the agents of a round take the same number of SGD steps, each through its samples in order.
 
-    An agent that comes to the end of its samples starts again with its first one. The server gives all agents the same weight.
+    An agent that comes to the end of its samples starts again with its first one. The server takes the plain mean of
+    the agents' models.
     """
 
     kind: str  # the model: "linear", "cnn", "softmax", "cifar" or "tags"
