@@ -36,12 +36,12 @@ class CNN(Model):
         return functional.cross_entropy(self(x), y)
 
 
-def from_flax(tree: dict[str, Any], module: CNN) -> Parameters:
-    """Return the parameters of a flax `LeafCNN` in the order and layout of `module`: images are (C, H, W) here."""
+def from_flax(tree: dict[str, Any], module: Model) -> Parameters:
+    """Return the parameters of a flax network in the order and layout of `module`: images are (C, H, W) here."""
     convolutions = [np.transpose(tree[name]["kernel"], (3, 2, 0, 1)) for name in ("Conv_0", "Conv_1")]
     depth = convolutions[1].shape[0]
     dense = tree["Dense_0"]["kernel"]
-    dense = dense.reshape(7, 7, depth, -1).transpose(2, 0, 1, 3).reshape(dense.shape)
+    dense = dense.reshape(-1, depth, dense.shape[1]).swapaxes(0, 1).reshape(dense.shape)  # pixels, channels
     kernels = [*convolutions, dense.T, tree["Dense_1"]["kernel"].T]
     biases = [tree[name]["bias"] for name in ("Conv_0", "Conv_1", "Dense_0", "Dense_1")]
     arrays = [array for pair in zip(kernels, biases, strict=True) for array in pair]

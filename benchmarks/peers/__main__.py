@@ -21,6 +21,13 @@ from benchmarks.peers.roster import CORES, FEDPD, PEERS, Peer, Way
 from benchmarks.peers.task import Outcome, Task, save
 
 PASSES = 3
+TASKS: dict[str, Callable[[], Task]] = {
+    "linear": inputs.linear,
+    "cnn": inputs.cnn,
+    "flute": inputs.flute,
+    "cifar": inputs.cifar,
+    "stackoverflow": inputs.stackoverflow,
+}
 PATIENCE = 1200.0  # seconds that one process may take
 
 
@@ -56,11 +63,12 @@ class Played(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--passes", type=int, default=PASSES, help="how many times each library runs every task")
-    passes = parser.parse_args().passes
-    console = Console()
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="the tasks; by default all")
+    arguments = parser.parse_args()
+    passes, console = arguments.passes, Console()
     console.print(f"FedAvg, seconds per round: medians of {passes} processes each, in turns, float32, on {CORES} cores")
     contenders = [one for peer in (FEDPD, *PEERS) for one in installed(peer, console)]
-    agree = [run(task, contenders, passes, console) for task in (inputs.linear(), inputs.cnn())]
+    agree = [run(TASKS[name](), contenders, passes, console) for name in arguments.tasks]
     if not all(agree):
         raise SystemExit("Not everyone computed the same model: the times above compare different things.")
 
@@ -141,16 +149,15 @@ def same_loss(task: Task, played: Played, ours: Played) -> bool:
 def table(task: Task, finished: list[Played]) -> Table:
     """Return the table, fedpd first. The quickest of a library's ways is bold."""
     ours = finished[0]
-    agents, samples = task.y.shape
     result = Table(
-        title=f"{task.kind}: {agents} agents x {samples} samples, {task.steps} steps of {task.batch} per round",
-        caption="loss: after the last round, at the same start, steps and batches",
+        title=f"{task.title}: {task.steps} steps of {task.batch} samples; {task.rounds} rounds",
+        caption="loss: after the last round, from the same start and batches\nmemory: the main process at its peak",
         title_justify="left",
         caption_justify="left",
     )
     result.add_column("")
     result.add_column("version")
-    for heading in ("ms per round", "quickest", "times fedpd's", "loss"):
+    for heading in ("ms per round", "quickest", "times fedpd's", "loss", "memory"):
         result.add_column(heading, justify="right")
     for played in finished:
         rivals = [one.seconds for one in finished if one.contender.peer is played.contender.peer]
@@ -159,11 +166,13 @@ def table(task: Task, finished: list[Played]) -> Table:
 
 
 def cells(task: Task, played: Played, ours: Played) -> tuple[str, ...]:
-    quickest = min(outcome.seconds for outcome in played.outcomes)
-    ratio = "" if played is ours else f"{played.seconds / ours.seconds:.1f}x"
-    loss = f"{played.loss:.6f}" + ("" if same_loss(task, played, ours) else ": ANOTHER")
+    """Return the cells of a row. Times of different computations are not compared: another loss has no ratio."""
+    quickest, same = min(outcome.seconds for outcome in played.outcomes), same_loss(task, played, ours)
+    ratio = "" if played is ours or not same else f"{played.seconds / ours.seconds:.1f}x"
+    loss = f"{played.loss:.6f}" + ("" if same else ": ANOTHER")
     times = (f"{1e3 * played.seconds:.1f}", f"{1e3 * quickest:.1f}")
-    return (played.contender.label, played.contender.version, *times, ratio, loss)
+    memory = f"{max(outcome.memory for outcome in played.outcomes) / 2**20:,.0f} MB"
+    return (played.contender.label, played.contender.version, *times, ratio, loss, memory)
 
 
 if __name__ == "__main__":

@@ -32,21 +32,22 @@ class Clock(TrainingProcessCallback):
 
 
 def play(task: Task) -> Outcome:
-    module, data = torch_models.model(task), torch_models.agents(task)
+    module, data = torch_models.model(task), torch_models.samples(task, task.taking_part)
 
     def metrics(x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:  # pfl asks for them at its first round, untimed
         return {"loss": Weighted(len(x) * module.loss(x, y).item(), len(x))}
 
     module.metrics = metrics  # type: ignore[assignment]
-    users = [PyTorchTensorDataset(samples, user_id=str(i)) for i, samples in enumerate(data)]
-    federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(range(len(users))))
+    users = {i: PyTorchTensorDataset(samples, user_id=str(i)) for i, samples in data.items()}
+    order = [int(i) for cohort in task.cohorts for i in cohort]
+    federation = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler(order))
     clock = Clock()
     FederatedAveraging().run(
-        NNAlgorithmParams(task.rounds, task.rounds, train_cohort_size=len(users), val_cohort_size=0),
+        NNAlgorithmParams(task.rounds, task.rounds, train_cohort_size=task.cohorts.shape[1], val_cohort_size=0),
         SimulatedBackend(federation, federation),
         PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
         NNTrainHyperParams(local_batch_size=task.batch, local_num_epochs=1, local_learning_rate=task.step),
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
-    return Outcome(pace(clock.marks), torch_models.mean_loss(module, task))
+    return Outcome(pace(clock.marks), torch_models.final_loss(module, task))

@@ -1,7 +1,7 @@
 """Classification by any model: losses and accuracies by hand, padding, networks, what is refused."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -127,18 +127,19 @@ def test_what_is_refused() -> None:
         simulate(STAND, problems.random_quadratic(2, 2), rounds=1, record=["accuracy"])
 
 
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize(("size", "side"), [(5, 7), (3, 4), (2, 6)])
-def test_convolutions_are_flaxs(size: int, side: int) -> None:
+def test_convolutions_are_flaxs(size: int, side: int, padding: Literal["SAME", "VALID"]) -> None:
     """Parameter for parameter, and pooling too."""
     x = np.random.default_rng(0).standard_normal((2, side, side, 3)).astype(np.float32)
-    ours, theirs = networks.Conv(4, size), nn.Conv(4, (size, size))
+    ours, theirs = networks.Conv(4, size, padding=padding), nn.Conv(4, (size, size), padding=padding)
     variables = theirs.init(jax.random.key(0), x)
     assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, ours.init(jax.random.key(1), x))
     expected, found = (jnp.asarray(module.apply(variables, x)) for module in (theirs, ours))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     pooled = nn.max_pool(expected, (2, 2), strides=(2, 2))
     np.testing.assert_array_equal(networks.max_pool(expected), pooled)
-    first = networks.Conv(4, size, first=True).apply(variables, np.moveaxis(x, -1, 0))
+    first = networks.Conv(4, size, first=True, padding=padding).apply(variables, np.moveaxis(x, -1, 0))
     np.testing.assert_allclose(np.moveaxis(np.asarray(first), 0, -1), expected, atol=1e-5)
     np.testing.assert_array_equal(
         networks.max_pool(jnp.moveaxis(expected, -1, 0), first=True), np.moveaxis(pooled, -1, 0)
