@@ -12,7 +12,7 @@ steps, and fedpd counts the cost (|D_i| samples).
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ import optax as optax_library
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.checks import choice, count, positive, positive_or_schedule, refuse
+from fedpd.base.checks import as_number, choice, count, is_traced, positive, positive_or_schedule, refuse
+from fedpd.base.spec import label_of
 from fedpd.core import Array, Key, LocalObjective, Oracle, Spec, Subproblem, Tree, Work, specified
 from fedpd.core.lbfgs import Secants, minimise, no_secants
 from fedpd.core.sampling import Draw, uniform
@@ -248,7 +249,12 @@ def optax(
 
     def advance(phi: Subproblem, carry: tuple[Vector, Any], rows: Tree, r: Array, q: Array) -> tuple[Vector, Any]:
         x, state = carry
-        updates, state = transform.update(phi.complete(estimate(phi, x, rows), x), state, x)
+        gradient = phi.complete(estimate(phi, x, rows), x)
+        try:
+            updates, state = transform.update(gradient, state, x)
+        except TypeError as error:
+            rule = f"cannot take a step with a gradient alone ({error})"
+            refuse("optimizer", label_of(getattr(optimizer, "spec", label)), rule, "Give e.g. optax.adam(1e-2)")
         return x + updates, state
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
@@ -285,7 +291,21 @@ def optimizer(name: str, **settings: Any) -> Optimizer:
     """Return an optax optimiser by its name, e.g. optimizer("adam", learning_rate=0.01)."""
     known = optimizers()
     choice("optimizer", name, known)
+    _check_optimizer(known[name], settings)
     return Optimizer(known[name](**settings), Spec.of(name, **settings))
+
+
+def _check_optimizer(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that optax accepts and that fail, or do nothing sensible, in the first step."""
+    parameters = inspect.signature(function).parameters
+    for key, value in settings.items():
+        usual = parameters[key].default if key in parameters else None
+        if key == "learning_rate":
+            positive_or_schedule(key, value, "Give the step size of the optimiser, e.g. 0.01")
+        elif isinstance(usual, bool) and not isinstance(value, bool):
+            refuse(key, value, "must be True or False", f"Its default is {usual}")
+        elif type(usual) in (int, float) and not callable(value) and not is_traced(value):
+            as_number(key, value, f"Its default is {usual}")
 
 
 class Loop(NamedTuple):

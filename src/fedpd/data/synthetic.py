@@ -6,8 +6,9 @@ Its text and its authors' program generate the strong kind differently, so both 
 
 import numpy as np
 
-from fedpd.base.checks import count
+from fedpd.base.checks import check_room, count
 
+FEWER = "Give fewer agents or samples, or a smaller dimension"
 Data = tuple[np.ndarray, np.ndarray]
 
 
@@ -78,6 +79,8 @@ def _features(agents: int, samples: int, dimension: int, seed: int) -> tuple[np.
     count("agents", agents, "Give N")
     count("samples", samples, "Give the samples of an agent")
     count("dimension", dimension, "Give D, the constant feature included")
+    count("seed", seed, "Give the seed of all draws, an integer", least=0)
+    check_room(f"{agents} agents with {samples} samples of {dimension} numbers", agents * samples * dimension, FEWER)
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((agents, samples, dimension))
     features[..., -1] = 1.0

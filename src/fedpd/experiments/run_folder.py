@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpd.base import checkpoint
 from fedpd.base.atomic import replace_file
-from fedpd.base.checks import FedpdError
+from fedpd.base.checks import FedpdError, shown
 from fedpd.base.spec import Spec
 from fedpd.base.trees import pack, unpack
 from fedpd.base.versions import versions
@@ -34,6 +34,7 @@ EXPERIMENT = "experiment.toml"
 HISTORY = "history.parquet"
 CHECKPOINTS = "checkpoints"
 MODELS = "models"
+LONGEST = 100  # characters of a label in the names of files, which file systems limit to 255
 # Everything that fedpd writes into a run folder, as relative paths. `--overwrite` removes nothing else.
 WRITTEN = re.compile(
     r"\.fedpd-run|experiment\.toml|history\.parquet"
@@ -52,7 +53,7 @@ def method_name(number: int, label: str) -> str:
         >>> method_name(3, "FedPD-GD p=0.5")
         '03-fedpd-gd-p-0.5'
     """
-    return f"{number:02d}-{re.sub(r'[^a-z0-9.]+', '-', label.lower()).strip('-.') or 'method'}"
+    return f"{number:02d}-{re.sub(r'[^a-z0-9.]+', '-', label.lower())[:LONGEST].strip('-.') or 'method'}"
 
 
 def checkpoints_of(folder: Path, number: int, label: str) -> Path:
@@ -195,10 +196,8 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
     Raises:
         FedpdError: The folder holds anything that fedpd did not write, or it is the current folder.
     """
-    if folder.exists() and not folder.is_dir():
-        raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
-    if folder.exists() and any(folder.iterdir()):
-        _remove_run(folder, overwrite)
+    for path in check_free(folder, overwrite):
+        path.rmdir() if path.is_dir() else path.unlink()
     marker = {"fedpd": versions()["fedpd"]}
     if beside is not None:
         marker["modules"] = os.path.relpath(beside.resolve(), folder.resolve())
@@ -207,8 +206,24 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
             file.write(content.encode())
 
 
-def _remove_run(folder: Path, overwrite: bool) -> None:
-    """Remove the run in a folder, or refuse to."""
+def check_free(folder: Path, overwrite: bool) -> list[Path]:
+    """Check that a run can be made in a folder, and return what must be removed first, the contents of folders first.
+
+    Raises:
+        FedpdError: It is a file, it holds anything that must not be removed, or it cannot be read.
+    """
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
+        return _old_run(folder, overwrite) if folder.exists() and any(folder.iterdir()) else []
+    except (OSError, ValueError) as error:
+        if isinstance(error, FedpdError):
+            raise
+        raise FedpdError(f"--out {shown(str(folder))} cannot be used: {error}. Choose another folder.") from None
+
+
+def _old_run(folder: Path, overwrite: bool) -> list[Path]:
+    """Return all files of the run in a folder, or refuse to remove them."""
     if not is_run_folder(folder):
         raise FedpdError(
             f"--out {folder}: the folder is not empty, and fedpd did not make it for a run. Choose another folder."
@@ -231,8 +246,7 @@ def _remove_run(folder: Path, overwrite: bool) -> None:
                 f"--out {folder}: it also holds {path.relative_to(folder)}, which fedpd did not write, so nothing was "
                 "removed. Move that file away, or choose another folder."
             )
-    for path in contents:
-        path.rmdir() if path.is_dir() else path.unlink()
+    return contents
 
 
 def _contents(folder: Path) -> Iterator[Path]:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from fedpd.base.checks import count, positive, refuse
+from fedpd.base.checks import check_room, count, positive, refuse
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems.build import from_losses
 
@@ -70,6 +70,7 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
         smoothness: L of the f_i.
     """
     _check(agents, rounds)
+    check_room(f"a chain of {rounds} links for {agents} agents", agents * (rounds + 1), "Give fewer agents or rounds")
     height, width = _scale(agents, epsilon, smoothness)
     links = np.ones((agents, 1, rounds + 1))  # all agents hold Theta(x, 1); agent m mod N holds Theta(x, m+2)
     links[:, 0, 1:] = np.arange(rounds) % agents == np.arange(agents)[:, None]

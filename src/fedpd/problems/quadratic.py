@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import at_least, count, positive, refuse
+from fedpd.base.checks import at_least, check_room, count, positive, refuse
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems.build import from_losses
 
@@ -70,6 +70,9 @@ def random_quadratic(
     positive("convexity", convexity, "Give mu, the smallest eigenvalue")
     at_least("smoothness", smoothness, convexity, "L, the largest eigenvalue, is at least mu")
     at_least("heterogeneity", heterogeneity, 0, "0 gives all agents the same f_i")
+    count("seed", seed, "Give the seed of all random numbers, an integer", least=0)
+    hessians_of = f"{agents} Hessians of {dimension} x {dimension} numbers"
+    check_room(hessians_of, (agents + 1) * dimension**2, "Give fewer agents or a smaller dimension")
     rng = np.random.default_rng(seed)
     common, own = _spd(rng, dimension, convexity, smoothness), []
     for _ in range(agents):
