@@ -35,6 +35,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # too many digits, too deep, or an object with a repr of its own
         text = f"a value of the type {type(value).__name__}"
+    text = " ".join(text.split()) if "\n" in text else text
     if len(text) <= LONGEST:
         return text
     ends = 10 if isinstance(value, int) else LONGEST // 2
@@ -104,6 +105,12 @@ def count(name: str, value: Any, remedy: str, *, least: int = 1, bits: int = 63)
     if value >= 2**bits:
         refuse(name, value, f"must be below 2^{bits}", remedy)
     return int(value)
+
+
+def check_not_masked(name: str, value: Any) -> None:
+    """Refuse a masked array: without its mask, the hidden values would count as data."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise FedpdError(f"{name} is a masked array, and fedpd has no missing values. Fill or drop the masked samples.")
 
 
 def check_room(what: str, numbers: float, remedy: str) -> None:

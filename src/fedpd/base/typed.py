@@ -43,16 +43,51 @@ def typed(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        given = signature.bind(*args, **kwargs).arguments
-        check_arguments(function, given)
-        try:
-            return function(*args, **kwargs)
-        except ArithmeticError as error:
-            numbers = ", ".join(f"{name}={shown(value)}" for name, value in given.items() if isinstance(value, Real))
-            rule = "these numbers are too large or too small to compute with"
-            raise FedpdError(f"{function.__name__}({numbers}): {rule}. Give numbers nearer to 1.") from error
+        check_arguments(function, signature.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
 
     return checked
+
+
+def explained(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function whose every error is a sentence: its own, that of the annotations, or that of what it calls.
+
+    It is for functions that do nothing but compute their result, so that an error is due to their arguments.
+
+    Examples:
+        >>> @explained
+        ... def inverse(x: float) -> float:
+        ...     return 1 / x
+        >>> inverse(0)
+        Traceback (most recent call last):
+        fedpd.base.errors.FedpdError: inverse(x=0): division by zero. Give numbers that are neither huge nor tiny.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def explaining(*args: P.args, **kwargs: P.kwargs) -> T:
+        given = signature.bind(*args, **kwargs).arguments  # a missing argument is a TypeError, as in all of Python
+        try:
+            return call_checked(function, LARGEST, *args, **kwargs)
+        except FedpdError:
+            raise
+        except Exception as error:
+            words = ", ".join(
+                f"{name}={shown(value)}" for name, value in given.items() if isinstance(value, Real | str)
+            )
+            numbers = isinstance(error, ArithmeticError)
+            remedy = (
+                "Give numbers that are neither huge nor tiny" if numbers else "Check the arguments and their shapes"
+            )
+            raise FedpdError(f"{function.__name__}({words}): {first_line(error)}. {remedy}.") from error
+
+    return explaining
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without a full stop at its end."""
+    (line, *_) = str(error).strip().splitlines() or [""]
+    return line[:300].rstrip(".") or type(error).__name__
 
 
 def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -114,7 +149,10 @@ def misfit(value: Any, kind: Any, largest: int = LARGEST) -> str | None:
         >>> misfit(3, float), misfit("3", float | None)
         (None, 'must be a number or None, not str')
     """
-    reasons = [_misfit(value, one, largest) for one in _alternatives(kind)]
+    kinds = _alternatives(kind)
+    if isinstance(value, list | tuple) and any((get_origin(one) or one) in LISTS for one in kinds):
+        kinds = tuple(one for one in kinds if one is not np.ndarray)  # the entries of a list have a kind of their own
+    reasons = [_misfit(value, one, largest) for one in kinds]
     if None in reasons:
         return None
     exact = [reason for reason in reasons if reason]  # of the alternatives that would fit but for the value
@@ -165,6 +203,8 @@ def _misfit_list(value: Any, origin: Any, inner: tuple[Any, ...], largest: int) 
         return "must not be masked: fedpd has no missing values"
     if isinstance(value, ARRAYS) or origin is np.ndarray:
         return _misfit_array(value)
+    if isinstance(value, str) and inner == (str,):
+        return None  # the names of classes may be the characters of a text
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return ""
     if not isinstance(value, Sized) or isinstance(value, range) or not inner or origin is Iterable:
@@ -232,8 +272,9 @@ def _remedy(function: Callable[..., Any], name: str, value: Any, kind: Any) -> s
     found = re.search(rf"^ +{name}: (.+?)(?:\.\s|\.?$)", _one_line_each(function.__doc__ or ""), re.MULTILINE)
     if found is None:
         return f"Give {' or '.join(_word(one) for one in _alternatives(kind))}"
-    first, second = found[1][0], found[1][1:2]
-    return "Give " + (first if second.isupper() or not second.isalpha() else first.lower()) + found[1][1:]
+    (word, *_) = found[1].split()
+    symbol = word != "A" and (len(word) == 1 or not word.istitle() or not word.isalpha())  # N, or MSE
+    return "Give " + (found[1] if symbol else found[1][0].lower() + found[1][1:])
 
 
 def _one_line_each(doc: str) -> str:

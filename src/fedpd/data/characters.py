@@ -8,12 +8,14 @@ kind of heterogeneity that FEMNIST has. Nothing measured on this data is a resul
 import numpy as np
 
 from fedpd.base.checks import below, check_room, count, positive
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated, Samples, from_arrays
 
 POINTS = 24  # on a stroke
 THICKNESS = (0.05, 0.10)  # as parts of the image
 
 
+@explained
 def characters(
     writers: int = 30,
     samples: int = 60,
@@ -44,7 +46,7 @@ def characters(
           features (8, 8) float32
           classes  5
     """
-    count("writers", writers, "Give the writers, each an agent")
+    count("writers", writers, "Give the writers, each an agent", bits=24)
     count("samples", samples, "Give the characters of a writer", least=2)
     count("classes", classes, "Give the different characters, e.g. 62", least=2)
     count("size", size, "Give the pixels of a side, e.g. 14", least=4)

@@ -17,7 +17,7 @@ import numpy as np
 from fedpd import algorithms, data, oracles, regularizers, schedules
 from fedpd.base.checks import FedpdError, nearest, refuse, shown
 from fedpd.base.spec import LARGEST, Spec, Thing, Traced, spec_of, with_spec
-from fedpd.base.typed import call_checked
+from fedpd.base.typed import call_checked, first_line
 from fedpd.core import Algorithm, Problem
 from fedpd.experiments.file_problems import DATA as DATA
 from fedpd.experiments.file_problems import NETWORKS, PROBLEMS
@@ -262,5 +262,4 @@ def at(place: str, function: Callable[..., Any], *arguments: Any, **named: Any) 
     except FedpdError as error:
         raise FedpdError(f"{place} {error}") from error.__cause__  # the cause may be a line of the user's own code
     except Exception as error:  # whatever a function raises, it is because of the values in the file
-        (what, *_) = str(error).strip().splitlines() or [type(error).__name__]
-        raise FedpdError(f"{place}: {what.rstrip('.')}. Check its values.") from error
+        raise FedpdError(f"{place}: {first_line(error)}. Check its values.") from error

@@ -11,6 +11,7 @@ from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
+from fedpd.base.typed import first_line
 from fedpd.engine.driver import compile_ahead
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
@@ -60,9 +61,8 @@ def check(plan: Experiment, listen: Listener | None = None) -> None:
             except Exception as error:
                 if own_code.error_in_code(error, plan.code) is not None:
                     raise
-                (what, *_) = str(error).strip().splitlines() or [type(error).__name__]
                 remedy = "Change its settings, or leave it out"
-                raise FedpdError(f"{place} cannot run on this problem: {what.rstrip('.')}. {remedy}.") from error
+                raise FedpdError(f"{place} cannot run on this problem: {first_line(error)}. {remedy}.") from error
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:

@@ -19,6 +19,7 @@ from fedpd import theory
 from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
+from fedpd.base.typed import typed
 from fedpd.core import Problem
 from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.engine.run import Run
@@ -124,6 +125,7 @@ class Advice(NamedTuple):
         return save_result(self, folder, overwrite=overwrite)
 
 
+@typed
 def advise(
     problem: Problem,
     epsilon: float = 1e-6,
