@@ -27,9 +27,10 @@ USUAL: Mapping[str, Any] = {
     **{"hessians": np.stack([np.eye(2), 2 * np.eye(2)]), "linear": np.ones((2, 2)), "eta": 0.1, "L": 1.0, "p": 0.2},
     **{"features": [np.ones((3, 2))] * 2, "labels": [np.array([-1, 1, 1])] * 2, "targets": [np.ones(3)] * 2},
     **{"apply": lambda model, x: x @ np.ones((2, 2)) * model.sum(), "points": [np.zeros(2)], "groups": [[0, 1]]},
-    **{"k": 2, "ks": [1, 2], "etas": [0.1], "low": -1.0, "high": 1.0, "optimizer": oracles.optimizer("sgd", learning_rate=0.1)},
-    **{"gap": 1.0, "delta": 1.0, "epsilon": 1e-3, "smoothness": 2.0, "convexity": 0.5, "memory": 2, "samples": [SAMPLES]},
-    **{"ratios": [0.1, 1.0], "longest": 4, "writers": 3, "test": None, "path": "missing.csv", "source": "missing"},
+    **{"k": 2, "ks": [1, 2], "etas": [0.1], "low": -1.0, "high": 1.0},
+    **{"optimizer": oracles.optimizer("sgd", learning_rate=0.1), "longest": 4, "writers": 3, "samples": [SAMPLES]},
+    **{"gap": 1.0, "delta": 1.0, "epsilon": 1e-3, "smoothness": 2.0, "convexity": 0.5, "memory": 2},
+    **{"ratios": [0.1, 1.0], "test": None, "path": "missing.csv", "source": "missing"},
 }  # fmt: skip
 
 

@@ -20,8 +20,9 @@ JSON = {
 SHAKESPEARE = {"users": ["a"], "num_samples": [2], "user_data": {"a": {"x": ["to be", "or no"], "y": ["b", "e"]}}}
 COLUMNS: list[list[Any]] = [
     *([0.5, 1.5, 2.5], [1, 2, 3], ["a", "a", "b"], [True, False, True], [None, 1.0, 2.0], [[1.0], [2.0], [3.0]]),
-    *([[1.0], [2.0, 3.0], []], [b"xy", b"zw", b"uv"], [float("nan"), 1.0, float("inf")], [2**62, -1, 0], ["", None, "x"]),
+    *([[1.0], [2.0, 3.0], []], [b"xy", b"zw", b"uv"], [float("nan"), 1.0, float("inf")], [2**62, -1, 0]),
     *(["train", "test", "train"], ["test", "test", "test"], [{"k": 1}, {"k": 2}, None], [0, 1, 1], [0.5, 1.0, 0.0], []),
+    ["", None, "x"],
 ]  # fmt: skip
 NAMES = ["client", "label", "x", "y", "split", "image", "x", "", "a,b", "=1", "client"]
 CELLS = [

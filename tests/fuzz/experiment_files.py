@@ -130,3 +130,18 @@ def texts(draw: st.DrawFn) -> str:
     """Return the text of an experiment file with mistakes in its tree, and sometimes in its characters."""
     text = document(draw(trees()))
     return scrambled(draw, text) if draw(st.integers(0, 9)) == 0 else text
+
+
+def largest_number(tree: Any) -> float:
+    """Return the largest number in a tree."""
+    values = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    own = tree if isinstance(tree, int | float) and not math.isnan(tree) else 0
+    return max([own, *map(largest_number, values)]) if not isinstance(tree, list) or len(tree) != 1 else _unnested(tree)
+
+
+def _unnested(tree: list[Any]) -> float:
+    """Return the largest number in a list that may be nested deeply."""
+    inner: Any = tree
+    while isinstance(inner, list) and len(inner) == 1:
+        inner = inner[0]
+    return largest_number(inner)

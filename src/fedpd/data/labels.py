@@ -109,6 +109,8 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
         return np.arange(at_most("classes", number, MOST_CLASSES, "Give classes=[...], the labels"), dtype=np.int32)
     if classes is not None:
         given = np.asarray(classes)
+        if given.dtype.kind not in "buif":
+            refuse("classes", classes, "must be whole numbers", "Give the number of classes, or the labels")
         values = np.unique(_whole(given, "classes"))
         if values.size == 0 or given.ndim != 1 or len(values) != len(classes):
             refuse("classes", classes, "must be labels, each once", "Give the number of classes, or the labels")
