@@ -93,6 +93,6 @@ def test_masked_data_of_problems() -> None:
     with pytest.raises(FedpdError, match="data is a masked array"):
         problems.from_losses(lambda x, rows: rows @ x, [MASKED], np.zeros(2))
     with pytest.raises(FedpdError, match="masked"):
-        problems.penalized_logistic([MASKED], [[1, -1]])
+        problems.penalized_logistic([MASKED], [np.array([1, -1])])
     with pytest.raises(FedpdError, match="must be an array of real numbers, not of complex128"):
         problems.quadratic([[[1j]]], [[1.0]])  # type: ignore[arg-type]  # wrong on purpose

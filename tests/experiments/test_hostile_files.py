@@ -56,7 +56,7 @@ def refused(
     ],
 )  # fmt: skip
 def test_it_is_refused_with_its_place(part: str, lines: str, message: str) -> None:
-    refused(message, **{part: lines})  # type: ignore[arg-type]  # the names of the parts
+    refused(message, **{part: lines})
 
 
 @pytest.mark.parametrize(

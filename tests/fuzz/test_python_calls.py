@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpd import FedpdError, advise, load, load_model, simulate, solve, sweep, tune
+from fedpd import FedpdError, advise, algorithms, load, load_model, simulate, solve, sweep, tune
 
 from .calls import FUNCTIONS, ORACLE, PROBLEM, calls, usual_arguments
 from .endings import cases, ends_well
 from .hostile import VALUES
 
+ALGORITHM = algorithms.fedavg(oracle=ORACLE)
 DRIVERS: list[Callable[..., Any]] = [
     lambda value: simulate(value, PROBLEM, rounds=1),
-    lambda value: simulate(PROBLEM, value, rounds=1),
+    lambda value: simulate(ALGORITHM, value, rounds=1),
     lambda value: sweep(value, PROBLEM, {"eta": [0.1]}, rounds=1),
     lambda value: tune(value),
     lambda value: advise(value),

@@ -152,17 +152,24 @@ def flat_start(size: float, start: float) -> Problem:
 
 def test_a_step_size_from_a_flat_start_is_tried_and_made_smaller() -> None:
     """L is nearly 0 where sigmoids are saturated, so 1/L is far too large where the run goes."""
-    problem = flat_start(100.0, 5.0)
+    problem = flat_start(30.0, 3.0)
     at_the_start = theory.estimate_smoothness(problem).value
     advice = advise(problem, 1e-3, pilot=40, participation=0.67)
-    assert advice.smoothness.value >= at_the_start
+    assert advice.smoothness.value > 2 * at_the_start
     eta = advice.recommended.table["eta"]
-    assert eta < 0.3 / at_the_start
+    assert eta < 0.5 / at_the_start
     assert advice.recommended.table["oracle"]["step"] == eta / 2
-    assert "failed before" in advice.recommended.how or "FAILED" in advice.recommended.how
-    (note,) = (note for note in advice_notes(advice) if note.startswith("Scale the features: data.standardise"))
-    assert "root mean squares range from" in note
+    assert advice.recommended.how.endswith("failed before")
+    assert advice.guaranteed.table["eta"] == pytest.approx(0.9 * max_eta(advice.smoothness.value))
     assert not any("p=" in note and "skips the communications" in note for note in advice_notes(advice))
+
+
+def test_large_features_are_recognised_and_nothing_is_promised() -> None:
+    advice = advise(flat_start(100.0, 5.0), 1e-3, pilot=10, participation=0.67)
+    assert not advice.recommended.reached
+    notes = advice_notes(advice)
+    assert notes[0] == "The trial of the recommended setting made no progress, so do not use it."
+    assert any(note.startswith("Scale the features: data.standardise") for note in notes)
 
 
 def test_a_start_without_curvature_is_refused() -> None:

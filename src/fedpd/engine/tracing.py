@@ -13,7 +13,6 @@ import numpy as np
 from jax.errors import JAXTypeError
 from tree_math import Vector
 
-import fedpd
 from fedpd.base.checks import FedpdError, is_traced, refuse
 from fedpd.base.precision import scope
 from fedpd.base.spec import Spec, Thing
@@ -24,7 +23,9 @@ from fedpd.engine.metrics import measure
 from fedpd.engine.plan import Plan
 from fedpd.engine.rounds import Inputs, Program, init_agents, one_round
 
-LIBRARIES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (jax, np, fedpd))
+LIBRARIES = tuple(
+    f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(np.__file__).parent, Path(__file__).parents[1])
+)
 ROUNDS_TRIED = 64  # rounds at which a schedule of the user's own is tried
 
 

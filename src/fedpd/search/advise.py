@@ -181,8 +181,9 @@ def advise(
         tried.append(run)
     if not smoothness.exact and _failed(recommended):
         known = [run.model for run in tried if run.diverged is None and _is_finite(run.model)]
-        where = {"points": [problem.start, *known], "progress": progress_of("measuring L where the trials went")}
-        smoothness = max(smoothness, theory.estimate_smoothness(problem, **where), key=lambda one: one.value)
+        show = progress_of("measuring L where the trials went")
+        again = theory.estimate_smoothness(problem, points=[problem.start, *known], progress=show)
+        smoothness = max(smoothness, again, key=lambda one: one.value)
         show = progress_of("trying a smaller eta")
         try_again = partial(_trial, problem=problem, pilot=pilot, conditions=conditions, progress=show)
         recommended = _careful(recommended, smoothness.value, try_again, epsilon)
