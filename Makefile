@@ -13,7 +13,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults lint format bench bench-peers bench-suite docs clean
+.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite docs clean
 
 # What a simulation needs. Three lines keep it below 600 MB. Python compiles what it imports, so pip does not compile
 # every file (90 MB less after a demo). strip, where there is one, removes the symbol table of jaxlib, which only
@@ -57,6 +57,11 @@ test-flower-smoke: .venv/installed
 
 test-faults: .venv/installed
 	$(BIN)/python -m pytest -m faults --numprocesses 0 tests/flower
+
+# Hostile files, command lines and calls: FUZZ times as many as in make test, and different ones every time.
+FUZZ ?= 100
+fuzz: .venv/installed
+	FUZZ=$(FUZZ) $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -11,7 +11,6 @@ first checked point with ||grad phi_i||^2 <= eps_1. For this check, stochastic o
 steps, and fedpd counts the cost (|D_i| samples).
 """
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,9 +21,13 @@ import optax as optax_library
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.checks import choice, count, positive, positive_or_schedule, refuse
-from fedpd.core import Array, Key, LocalObjective, Oracle, Spec, Subproblem, Tree, Work, specified
+from fedpd.base.checks import count, positive, positive_or_schedule, refuse
+from fedpd.base.spec import label_of
+from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, specified
 from fedpd.core.lbfgs import Secants, minimise, no_secants
+from fedpd.core.optimizers import Optimizer as Optimizer
+from fedpd.core.optimizers import optimizer as optimizer
+from fedpd.core.optimizers import optimizers as optimizers
 from fedpd.core.sampling import Draw, uniform
 
 STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"
@@ -248,7 +251,12 @@ def optax(
 
     def advance(phi: Subproblem, carry: tuple[Vector, Any], rows: Tree, r: Array, q: Array) -> tuple[Vector, Any]:
         x, state = carry
-        updates, state = transform.update(phi.complete(estimate(phi, x, rows), x), state, x)
+        gradient = phi.complete(estimate(phi, x, rows), x)
+        try:
+            updates, state = transform.update(gradient, state, x)
+        except TypeError as error:
+            rule = f"cannot take a step with a gradient alone ({error})"
+            refuse("optimizer", label_of(getattr(optimizer, "spec", label)), rule, "Give e.g. optax.adam(1e-2)")
         return x + updates, state
 
     def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
@@ -257,35 +265,6 @@ def optax(
         return x, state if keep_state else None, work
 
     return Oracle("optax", lambda f, x: transform.init(x) if keep_state else None, solve, batch)
-
-
-class Optimizer(NamedTuple):
-    """An optax optimiser with its name and settings, so that an experiment file can contain it.
-
-    Attributes:
-        transform: The optimiser.
-        spec: Its name and settings.
-    """
-
-    transform: optax_library.GradientTransformation
-    spec: Spec
-
-
-def optimizers() -> dict[str, Callable[..., optax_library.GradientTransformation]]:
-    """Return the optimisers of optax by name: its functions that take a learning rate."""
-    functions = {name: getattr(optax_library, name) for name in dir(optax_library) if not name.startswith("_")}
-    return {
-        name: function
-        for name, function in functions.items()
-        if inspect.isfunction(function) and "learning_rate" in inspect.signature(function).parameters
-    }
-
-
-def optimizer(name: str, **settings: Any) -> Optimizer:
-    """Return an optax optimiser by its name, e.g. optimizer("adam", learning_rate=0.01)."""
-    known = optimizers()
-    choice("optimizer", name, known)
-    return Optimizer(known[name](**settings), Spec.of(name, **settings))
 
 
 class Loop(NamedTuple):

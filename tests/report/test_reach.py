@@ -103,3 +103,12 @@ def test_every_measured_column_is_a_quantity() -> None:
     assert found[0] == "stationarity"
     assert found[-1] == "mae", "fedpd does not know it"
     assert set(found) == {"stationarity", "loss", "consensus", *recorded}, "neither costs nor events"
+
+
+def test_a_target_that_holds_at_the_start_is_no_finding() -> None:
+    still = entry("Still", 0.0)
+    assert finding([still], "stationarity", 1.0) == "Still did not improve on the start, where ‖∇f‖² ≤ 1 holds already."
+    assert finding([still, diverging("Wild")], "stationarity", 2.0).startswith("No method improved on the start, where")
+    both = finding([still, SLOW], "stationarity", 1.0)
+    assert both.startswith("Every method starts at ‖∇f‖² ≤ 1, so this target compares nothing. Slow came furthest:")
+    assert "0 communications" not in finding([still, diverging("Wild")], "stationarity", 1.0)

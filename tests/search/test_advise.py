@@ -136,3 +136,46 @@ def test_partial_participation_is_tried_and_said() -> None:
     assert "assumes" not in everyone.guaranteed.how
     with pytest.raises(FedpdError, match="participation = 2: must be at most 1"):
         advise(unknown(), participation=2)
+
+
+def flat_start(size: float, start: float) -> Problem:
+    """Return logistic regression without known facts, from a start at which all sigmoids are saturated."""
+    rng = np.random.default_rng(0)
+    x = (size * rng.standard_normal((3, 20, 2))).astype(np.float32)
+
+    def losses(model: Any, batch: Any) -> Any:
+        return jnp.logaddexp(0.0, -batch["y"] * (batch["x"] @ model))
+
+    y = np.where(rng.random((3, 20)) < 0.5, -1, 1).astype(np.int32)
+    return problems.from_losses(losses, {"x": x, "y": y}, np.full(2, start, np.float32))
+
+
+def test_a_step_size_from_a_flat_start_is_tried_and_made_smaller() -> None:
+    """L is nearly 0 where sigmoids are saturated, so 1/L is far too large where the run goes."""
+    problem = flat_start(30.0, 3.0)
+    at_the_start = theory.estimate_smoothness(problem).value
+    advice = advise(problem, 1e-3, pilot=40, participation=0.67)
+    assert advice.smoothness.value > 2 * at_the_start
+    eta = advice.recommended.table["eta"]
+    assert eta < 0.5 / at_the_start
+    assert advice.recommended.table["oracle"]["step"] == eta / 2
+    assert advice.recommended.how.endswith("failed before")
+    assert advice.guaranteed.table["eta"] == pytest.approx(0.9 * max_eta(advice.smoothness.value))
+    assert not any("p=" in note and "skips the communications" in note for note in advice_notes(advice))
+
+
+def test_large_features_are_recognised_and_nothing_is_promised() -> None:
+    advice = advise(flat_start(100.0, 5.0), 1e-3, pilot=10, participation=0.67)
+    assert not advice.recommended.reached
+    notes = advice_notes(advice)
+    assert notes[0] == "The trial of the recommended setting made no progress, so do not use it."
+    assert any(note.startswith("Scale the features: data.standardise") for note in notes)
+
+
+def test_a_start_without_curvature_is_refused() -> None:
+    with pytest.raises(FedpdError, match=r"has no curvature around its start \(L = 0\).*Scale the features"):
+        advise(flat_start(100.0, 50.0), 1e-3)
+
+
+def test_features_of_one_size_need_no_scaling() -> None:
+    assert not any("Scale the features" in note for note in advice_notes(advise(unknown(), 1e-8)))

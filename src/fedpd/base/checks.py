@@ -4,6 +4,7 @@ Hyper-parameters may be traced numbers, because a sweep is a vmap over them. The
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -15,10 +16,30 @@ import numpy as np
 from fedpd.base.errors import FedpdError
 from fedpd.base.errors import TheoryWarning as TheoryWarning
 
+LONGEST = 200  # characters of a value in a message
+
 
 def refuse(name: str, value: Any, rule: str, remedy: str) -> NoReturn:
     """Raise a FedpdError that says `name = value: rule. remedy.`"""
-    raise FedpdError(f"{name} = {value!r}: {rule}. {remedy}{'' if remedy.endswith(('.', '?')) else '.'}")
+    raise FedpdError(f"{name} = {shown(value)}: {rule}. {remedy}{'' if remedy.endswith(('.', '?')) else '.'}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as text for a message, shortened if it is long.
+
+    Examples:
+        >>> shown("fast"), shown(10**999)
+        ("'fast'", '1000000000...0000000000')
+    """
+    try:
+        text = repr(value)
+    except Exception:  # too many digits, too deep, or an object with a repr of its own
+        text = f"a value of the type {type(value).__name__}"
+    text = " ".join(text.split()) if "\n" in text else text
+    if len(text) <= LONGEST:
+        return text
+    ends = 10 if isinstance(value, int) else LONGEST // 2
+    return f"{text[:ends]}...{text[-ends:]}"
 
 
 def is_traced(value: Any) -> bool:
@@ -32,9 +53,13 @@ def as_number(name: str, value: Any, remedy: str) -> float:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         refuse(name, value, f"must be a number, not {type(value).__name__}", remedy)
-    if math.isnan(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        refuse(name, value, "must be a number below 1.8e308 in size", remedy)
+    if math.isnan(number):
         refuse(name, value, "must be a number, not NaN", remedy)
-    return float(value)
+    return number
 
 
 def positive(name: str, value: Any, remedy: str, *, infinite: bool = False) -> Any:
@@ -71,13 +96,32 @@ def at_most(name: str, value: Any, bound: float, remedy: str) -> Any:
     return value
 
 
-def count(name: str, value: Any, remedy: str, *, least: int = 1) -> Any:
-    """Return `value` as an integer if it is one >= `least`, or traced; refuse it otherwise."""
+def count(name: str, value: Any, remedy: str, *, least: int = 1, bits: int = 63) -> Any:
+    """Return `value` as an integer if it is one >= `least` and below 2^bits, or traced; refuse it otherwise."""
     if is_traced(value):
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         refuse(name, value, f"must be an integer of at least {least}", remedy)
+    if value >= 2**bits:
+        refuse(name, value, f"must be below 2^{bits}", remedy)
     return int(value)
+
+
+def check_not_masked(name: str, value: Any) -> None:
+    """Refuse a masked array: without its mask, the hidden values would count as data."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise FedpdError(f"{name} is a masked array, and fedpd has no missing values. Fill or drop the masked samples.")
+
+
+def check_room(what: str, numbers: float, remedy: str) -> None:
+    """Refuse to make an array of more float64 numbers than the memory of this machine holds."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not known on this system
+        return
+    if 8 * numbers > memory:
+        rule = f"needs {8 * numbers / 2**30:,.0f} GB of memory, and this machine has {memory / 2**30:,.0f} GB"
+        raise FedpdError(f"{what}: {rule}. {remedy}.")
 
 
 def check_seeds(name: str, seeds: Any) -> None:
@@ -113,7 +157,7 @@ def skip_probability(p: Any) -> Callable[[Any], Any] | None:
 def choice(name: str, value: Any, options: Iterable[str]) -> str:
     """Return `value` if it is one of the options; refuse it otherwise."""
     options = tuple(options)
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         refuse(name, value, "there is no such choice", nearest(value, options))
     return value
 
@@ -121,5 +165,5 @@ def choice(name: str, value: Any, options: Iterable[str]) -> str:
 def nearest(value: Any, options: Iterable[str]) -> str:
     """Return "Did you mean ...?" with the most similar option, or the list of all options if none is similar."""
     options = list(options)
-    match = get_close_matches(str(value), options, n=1)
+    match = get_close_matches(value[:LONGEST], options, n=1) if isinstance(value, str) else []
     return f"Did you mean {match[0]!r}?" if match else f"Choose from: {', '.join(options)}."

@@ -15,9 +15,11 @@ import jax
 import numpy as np
 
 from fedpd.base.identity import fingerprint
+from fedpd.base.typed import call_checked
 
 P = ParamSpec("P")
 T = TypeVar("T")
+LARGEST = 2**31 - 1  # of the integers of a method: compiled programs count in 32 bits
 
 
 class Traced:
@@ -140,10 +142,11 @@ def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
     """
     signature = inspect.signature(factory)
     defaults = {key: p.default for key, p in signature.parameters.items() if p.default is not p.empty}
+    own = factory.__module__.startswith("fedpd.")  # annotations of others may say less, or more, than they mean
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        made: Any = factory(*args, **kwargs)
+        made: Any = call_checked(factory, LARGEST, *args, **kwargs) if own else factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         spec = Spec.of(name or factory.__name__, defaults, **bound.arguments)

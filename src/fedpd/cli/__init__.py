@@ -5,10 +5,12 @@ a command runs, so that `fedpd --help` answers at once.
 """
 
 import logging
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
-from typing import Annotated, TextIO
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -45,8 +47,11 @@ Version = Annotated[
 ]
 
 
+Debug = Annotated[bool, typer.Option("--debug", help="After an error, show where in the code it happened.")]
+
+
 @app.callback()
-def options(version: Version = False) -> None: ...
+def options(version: Version = False, debug: Debug = False) -> None: ...
 
 
 def _note(
@@ -64,13 +69,48 @@ def _note(
 
 
 def main(function: Callable[[], None] = app) -> None:
-    """Run the command line. After a mistake of the user, print a sentence without traceback and exit with code 2."""
+    """Run the command line, and end every error with a sentence.
+
+    The exit code is 2 after a mistake of the user, and 1 if the system or fedpd failed. Only `--debug` shows where in
+    the code it happened.
+    """
     warnings.showwarning = _note
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         function()
-    except FedpdError as error:
-        from fedpd.cli.terminal import say_beside
+    except Exception as error:
+        _end(error)
 
-        say_beside("error: ", "bold red", str(error))
-        sys.exit(2)
+
+def _end(error: Exception) -> NoReturn:
+    """Print an error as a sentence, and exit."""
+    if isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    from fedpd.cli.terminal import say_beside
+
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+    say_beside("error: ", "bold red", sentence_of(error))
+    sys.exit(2 if isinstance(error, FedpdError) else 1)
+
+
+def sentence_of(error: Exception) -> str:
+    """Return the sentence that tells a user about an error.
+
+    Examples:
+        >>> sentence_of(OSError(28, "No space left on device", "runs/x"))
+        'runs/x: No space left on device. Choose another place, or make room and permit access to this one.'
+    """
+    if isinstance(error, FedpdError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror is not None:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}. Choose another place, or make room and permit access to this one."
+    if isinstance(error, MemoryError):
+        return "There is not enough memory. Use fewer agents or samples, a smaller batch, or the key store of [run]."
+    what = " ".join(str(error).split())[:300].rstrip(".")
+    return (
+        f"{type(error).__name__}: {what}. This is a fault of fedpd. Repeat the command as `fedpd --debug ...`, and "
+        "report what it prints."
+    )

@@ -42,7 +42,10 @@ def _all_methods(L: float, agents: int) -> str:
 
 
 def start(plan: Experiment, folder: Path, overwrite: bool, target: float | None = None) -> None:
-    """Make the run folder of an experiment, and run it."""
+    """Check every method, make the run folder, and run the experiment."""
+    run_folder.check_free(folder, overwrite)
+    with console.status("checking every method"):
+        runner.check(plan)
     run_folder.create(folder, plan.text, overwrite=overwrite, beside=plan.beside if plan.code else None)
     execute(plan, folder, target)
 

@@ -63,4 +63,6 @@ def resume(folder: Annotated[Path, typer.Argument(help="The run folder of an int
     from fedpd.cli.terminal import say
     from fedpd.experiments import runner
 
-    execution.execute(runner.open_folder(folder, say), folder)
+    plan = runner.open_folder(folder, say)
+    runner.check(plan)
+    execution.execute(plan, folder)

@@ -25,6 +25,9 @@ def report(
         list[str] | None, typer.Option(help="Also write figures for a paper: pdf, svg or png.", show_default=False)
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Also write the histories and costs as CSV.")] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the problem's data from the network, if it is not here.")
+    ] = False,
 ) -> None:
     """Write a page with the results of runs.
 
@@ -35,7 +38,7 @@ def report(
     from fedpd.report import write_report
 
     with console.status("writing the report"):
-        written = write_report(runs, out, target=target, figures=figures or (), csv=csv)
+        written = write_report(runs, out, target=target, figures=figures or (), csv=csv, download=download)
     say(written.finding)
     for path in (written.page, *written.others):
         show_lines(f"Saved: {path}")

@@ -83,18 +83,19 @@ def tune(
     from fedpd.search.tune import tune as find
 
     count("--seeds", seeds, "Give the number of seeds, e.g. 3")
+    folder, goal = out or new_folder("tune"), target_of(criterion, target)
+    run_folder.check_free(folder, overwrite)
     setting = experiment.find_problem(problem, say)
-    names = [name.strip() for name in methods.split(",") if name.strip()] or None
+    names = _method_names(methods)
     if methods == "all":
         names = usable(variants(), setting.run.get("participation", 0.5 if "cohort" in setting.run else 1.0))
     with explain_errors(setting.code):
         built = calls.build_problem(setting.problem, setting.find)
-        goal = target_of(criterion, target)
         options = {"target": goal, "rounds": rounds, "seeds": range(seeds), "criterion": criterion, **setting.run}
         with steps() as display:
             tuned = find(built, methods=names, progress=display, **options)
     console.print(report.tuning_table(tuned, goal))
-    folder, tables = out or new_folder("tune"), [one.table for one in tuned]
+    tables = [one.table for one in tuned]
     text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": rounds, **setting.run}, tables)
     run_folder.create(folder, text, overwrite=overwrite, beside=setting.beside if setting.code else None)
     if any(one.reached for one in tuned):
@@ -103,6 +104,16 @@ def tune(
     else:
         say(f"No method reached {criterion} {goal:g} in {rounds} rounds. Give more --rounds or an easier --target.")
     show_lines(f"Tuned experiment: fedpd run {folder / run_folder.EXPERIMENT}")
+
+
+def _method_names(methods: str) -> list[str] | None:
+    """Return the names in a list separated by commas; None: no list was given."""
+    from fedpd.base.checks import refuse
+
+    names = [name.strip() for name in methods.split(",")]
+    if methods and not all(names):
+        refuse("--methods", methods, "must be names separated by commas", "Give e.g. FedPD-GD,SCAFFOLD, or all")
+    return names if methods else None
 
 
 def solve(

@@ -13,6 +13,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import scope
+from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree, in_blocks
 from fedpd.core.agents import BLOCK, Functions, Shard, arrays
 
@@ -22,6 +23,7 @@ def with_own_statistics(functions: Functions, one: Shard, x: Vector) -> Vector:
     return x if functions.statistics is None else Vector((x.tree, _own(functions, one, x)))
 
 
+@explained
 def local_statistics(problem: Problem, model: Tree) -> Tree:
     """Return every agent's statistics at a model, leaves (N, ...). To predict for agent i, normalise by row i.
 

@@ -20,6 +20,8 @@ def check_columns(held: Sequence[str], wanted: Sequence[str], where: str) -> Non
     for column in wanted:
         if column not in held:
             refuse(f"{where}: column", column, "there is no such column", nearest(column, held))
+        if list(held).count(column) > 1:
+            refuse(f"{where}: column", column, "is the name of several columns", "Rename all but one of them")
 
 
 def as_tuple(columns: str | Sequence[str]) -> tuple[str, ...]:
@@ -61,7 +63,11 @@ def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) ->
     import pyarrow as pa
 
     y = to_numpy(table[label], f"{where}: column {label!r}")
-    names = _plain(table[client], f"{where}: column {client!r}").cast(pa.string()).dictionary_encode()
+    plain = _plain(table[client], f"{where}: column {client!r}")
+    if pa.types.is_nested(plain.type) or pa.types.is_binary(plain.type):
+        remedy = "Give a column of texts or numbers"
+        refuse(f"{where}: type of column {client!r}", str(plain.type), "cannot name clients", remedy)
+    names = plain.cast(pa.string()).dictionary_encode()
     codes = names.indices.to_numpy()
     if (np.diff(codes) < 0).any():  # the clients' rows are not together
         order = np.argsort(codes, kind="stable")

@@ -7,13 +7,15 @@ kind of heterogeneity that FEMNIST has. Nothing measured on this data is a resul
 
 import numpy as np
 
-from fedpd.base.checks import below, count, positive
+from fedpd.base.checks import below, check_room, count, positive
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated, Samples, from_arrays
 
 POINTS = 24  # on a stroke
 THICKNESS = (0.05, 0.10)  # as parts of the image
 
 
+@explained
 def characters(
     writers: int = 30,
     samples: int = 60,
@@ -44,12 +46,16 @@ def characters(
           features (8, 8) float32
           classes  5
     """
-    count("writers", writers, "Give the writers, each an agent")
+    count("writers", writers, "Give the writers, each an agent", bits=24)
     count("samples", samples, "Give the characters of a writer", least=2)
     count("classes", classes, "Give the different characters, e.g. 62", least=2)
     count("size", size, "Give the pixels of a side, e.g. 14", least=4)
     positive("test_share", test_share, "Give the part of a writer's characters that is for tests, e.g. 0.2")
     below("test_share", test_share, 1, "Leave some to train on")
+    count("seed", seed, "Give the seed of all draws, an integer", least=0)
+    numbers = writers * samples * size**2 + 8 * classes
+    check_room(f"{writers} writers with {samples} images and {classes} classes", numbers, "Give smaller numbers")
+    check_room(f"an image of {size} x {size} pixels", 2 * POINTS * size**2, "Give a smaller size")
     rng = np.random.default_rng(seed)
     corners = rng.uniform(0.15, 0.85, (classes, 4, 2))
     train, test = {}, {}

@@ -7,11 +7,13 @@ from typing import Any
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import refuse
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
 from fedpd.data.labels import Classes
 from fedpd.data.tables import Columns, Features, Format, load_table
 
 
+@explained
 def csv(
     path: str | Path,
     *,

@@ -18,8 +18,9 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.checks import FedpdError, refuse
-from fedpd.data.labels import Classes, encode
+from fedpd.base.checks import FedpdError, check_not_masked, refuse
+from fedpd.base.typed import explained
+from fedpd.data.labels import Classes, check_not_mixed, encode
 
 Place = Callable[[str, str], str]  # (agent, part) -> where that data comes from, as an error names it
 Key = tuple[str, str]  # (part, agent)
@@ -104,6 +105,7 @@ def _amount(sizes: np.ndarray, part: str) -> str:
     return f"{sizes.sum()} {part} ({each} per agent)"
 
 
+@explained
 def from_arrays(
     train: Mapping[Any, Mapping[str, Any]],
     test: Mapping[Any, Mapping[str, Any]] | None = None,
@@ -188,10 +190,13 @@ def _samples(given: Mapping[str, Any], where: str) -> Samples:
     if not isinstance(given, Mapping) or not {"x", "y"} <= set(given):
         held = sorted(given) if isinstance(given, Mapping) else type(given).__name__
         refuse(where, held, "must hold x and y", 'Give {"x": (n, ...), "y": (n,)}')
+    for name in ("x", "y"):
+        check_not_masked(f"{where}: {name}", given[name])
     try:
         x, y = np.asarray(given["x"]), np.asarray(given["y"])
     except ValueError:
         raise FedpdError(f"{where}: its samples are not of one shape. Bring all samples to one shape.") from None
+    check_not_mixed(given["y"], y, where)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if y.ndim != 1:
         refuse(f"{where}: shape of y", y.shape, "must be (n,) or (n, 1), one label per sample", "Give one label each")

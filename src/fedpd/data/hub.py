@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.base.extras import extra
+from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.labels import Classes
@@ -16,6 +17,7 @@ from fedpd.data.labels import Classes
 BATCH = 1000  # images that are decoded together
 
 
+@explained
 def hub(
     source: str | Path,
     *,

@@ -7,11 +7,11 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.base.checks import FedpdError, at_most, count, refuse
 
 Classes = int | Sequence[int] | np.ndarray | None
 K = TypeVar("K", bound=tuple[str, str])
@@ -59,6 +59,15 @@ def encode(
     return numbers, values, None if names is None else tuple(map(str, names))
 
 
+def check_not_mixed(given: Any, labels: np.ndarray, where: str) -> None:
+    """Refuse a list of texts and numbers, which NumPy would turn into texts."""
+    if isinstance(given, list | tuple) and labels.dtype.kind == "U" and labels.ndim == 1:
+        other = next((label for label in given if not isinstance(label, str)), None)
+        if other is not None:
+            rule = "stands among texts"
+            refuse(f"{where}: label", other, rule, "Give all labels as texts, or all as numbers")
+
+
 def _all_text(y: np.ndarray) -> bool:
     """Return whether all labels of an array of objects are texts."""
     return all(isinstance(label, str) for label in y)
@@ -86,7 +95,7 @@ def _whole(y: np.ndarray, where: str) -> np.ndarray:
         refuse(f"{where}: type of y", str(y.dtype), "must be whole numbers or texts", "Give one label per sample")
     with np.errstate(invalid="ignore"):
         whole = y.astype(np.int32)
-    wrong = whole != y
+    wrong = np.atleast_1d(whole != y)
     if wrong.any():
         rule = "must be a whole number of 32 bits"
         refuse(f"{where}: label of sample {wrong.argmax()}", y[wrong][0].item(), rule, "Number the classes from 0")
@@ -96,10 +105,14 @@ def _whole(y: np.ndarray, where: str) -> np.ndarray:
 def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> np.ndarray:
     """Return the classes, (K,) int32: the given ones, or those that follow from the labels that occur."""
     if isinstance(classes, int | np.integer):
-        return np.arange(count("classes", classes, "Give the number of classes, or the labels"), dtype=np.int32)
+        number = count("classes", classes, "Give the number of classes, or the labels")
+        return np.arange(at_most("classes", number, MOST_CLASSES, "Give classes=[...], the labels"), dtype=np.int32)
     if classes is not None:
-        values = np.unique(np.asarray(classes, np.int32))
-        if values.size == 0 or len(values) != len(classes):
+        given = np.asarray(classes)
+        if given.dtype.kind not in "buif":
+            refuse("classes", classes, "must be whole numbers", "Give the number of classes, or the labels")
+        values = np.unique(_whole(given, "classes"))
+        if values.size == 0 or given.ndim != 1 or len(values) != len(classes):
             refuse("classes", classes, "must be labels, each once", "Give the number of classes, or the labels")
         return values
     if seen[0] < 0:

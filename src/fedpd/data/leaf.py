@@ -18,19 +18,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, refuse, shown
+from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, reshape
 from fedpd.data.federated import Federated, Place, assemble, checked_dtype
-from fedpd.data.labels import Classes
+from fedpd.data.labels import Classes, check_not_mixed
 
 SHAKESPEARE = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's 80 characters
 )
 SUFFIXES = (".json", ".json.gz")
+MOST_UNPACKED = 2**30  # bytes of a compressed file; a small file may unpack to more than the memory holds
 
 Users = dict[str, dict[str, Any]]  # {user: {"x", "y"}}
 
 
+@explained
 def leaf(
     train: str | Path,
     test: str | Path | None = None,
@@ -133,8 +136,11 @@ def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
         if len(content) < len(pairs):
             repeated = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
             refuse("key", repeated[0], "is in one object twice", "Keep one of them")
-        is_user = "y" in content and isinstance(content.get("x"), list)
-        return _arrays(content["x"], content["y"], floating, vocabulary) if is_user else content
+        if "y" in content and isinstance(content.get("x"), list):
+            return _arrays(content["x"], content["y"], floating, vocabulary)
+        return {
+            key: value for key, value in content.items() if key not in ("text", "reason") or isinstance(value, dict)
+        }
 
     text = _text(file)
     if not text.strip():
@@ -153,7 +159,11 @@ def _text(file: Path) -> str:
     try:
         if file.name.endswith(".gz"):
             with gzip.open(file) as stream:
-                return stream.read().decode()
+                content = stream.read(MOST_UNPACKED + 1)
+            if len(content) > MOST_UNPACKED:
+                rule = f"unpacks to more than {MOST_UNPACKED / 2**30:g} GB"
+                raise FedpdError(f"{file} {rule}. Unpack it, and divide it into several files.")
+            return content.decode()
         return file.read_bytes().decode()
     except gzip.BadGzipFile as error:
         raise FedpdError(f"{file} is not gzip: {error}. Name it .json if it is plain text, or copy it again.") from None
@@ -181,9 +191,10 @@ def _users(file: Path, content: Any) -> Users:
         missing = "user_data" if user in users else "users"
         refuse(f"{file}: user", user, f"is not in {missing}", "Name every user in both")
     for user in users:
-        if not isinstance(data[user], dict) or "x" not in data[user]:
-            reason = data[user] if isinstance(data[user], str) else "must hold the lists x and y, one entry per sample."
-            raise FedpdError(f"{file}: user {user!r}: {reason}")
+        if not isinstance(data[user], dict) or "text" not in data[user]:
+            found = data[user] if isinstance(data[user], dict) else {}
+            reason = found.get("reason", "must hold the lists x and y, one entry per sample.")
+            raise FedpdError(f"{file}: user {shown(user)}: {reason}")
     _check_sizes(file, users, [len(data[user]["y"]) for user in users], content.get("num_samples"))
     return {user: data[user] for user in users}
 
@@ -200,24 +211,26 @@ def _check_sizes(file: Path, users: list[str], sizes: list[int], stated: Any) ->
             refuse(f"{file}: samples of user {user!r}", size, rule, "Check that the file is complete, or make it again")
 
 
-def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[str, Any] | str:
-    """Return {"x", "y", "text": whether x was text} of a user, or the reason why there are none."""
+def _arrays(x: list[Any], y: Any, floating: np.dtype, vocabulary: str) -> dict[str, Any]:
+    """Return {"x", "y", "text": whether x was text} of a user, or {"reason": why there are none}."""
     text = bool(x) and isinstance(x[0], str)
     try:
         labels = np.asarray(y)
+        check_not_mixed(y, labels, "y")
         features = _characters(x, vocabulary) if text else np.asarray(x)
     except FedpdError as error:
-        return str(error)
+        return {"reason": str(error)}
     except (ValueError, OverflowError):
-        return "its samples are not of one shape. Bring all samples to one shape."
+        return {"reason": "its samples are not of one shape. Bring all samples to one shape."}
     if features.dtype == object:
-        return "x holds null or another value that is not a number. Clean or drop those samples."
+        return {"reason": "x holds null or another value that is not a number. Clean or drop those samples."}
     if labels.ndim == 0:
-        return f"y = {y!r}: must be a list, one label per sample. Give as many labels as samples."
+        return {"reason": f"y = {shown(y)}: must be a list, one label per sample. Give as many labels as samples."}
     if features.dtype.kind == "f":
         largest = np.abs(features[np.isfinite(features)]).max(initial=0)
         if largest > np.finfo(floating).max:
-            return f"x holds numbers up to {largest:g}: they do not fit into {floating}. Give dtype=numpy.float64."
+            rule = f"they do not fit into {floating}. Give dtype=numpy.float64."
+            return {"reason": f"x holds numbers up to {largest:g}: {rule}"}
         features = features.astype(floating)
     return {"x": features, "y": labels, "text": text}
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
+from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape
 from fedpd.data.federated import Federated
 from fedpd.data.labels import Classes
 from fedpd.data.tables import Columns, Features, Format, load_table
 
 
+@explained
 def parquet(
     path: str | Path,
     *,

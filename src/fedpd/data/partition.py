@@ -9,12 +9,14 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.labels import Classes
 
 ROW = "row"  # the column with the row numbers: partitioners divide these, and the samples are not copied
 
 
+@explained
 def partition(
     x: np.ndarray,
     y: np.ndarray,

@@ -11,11 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from fedpd.base.checks import FedpdError, count, nearest, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated, Samples
 
 Agent = int | str  # a position in `names`, or a name
 
 
+@explained
 def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
     """Return the data of some agents only, in the given order.
 
@@ -35,6 +37,7 @@ def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
     )
 
 
+@explained
 def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
     """Return data with one agent per group, which has the samples of all members.
 
@@ -60,6 +63,7 @@ def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
     )
 
 
+@explained
 def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
     """Return the groups for `merge` of the paper's second experiment.
 
@@ -81,6 +85,7 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
     return [(2 * i, 2 * i + 1) for i in range(pairs)] + [(i,) for i in range(2 * pairs, writers)]
 
 
+@explained
 def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
     """Return the data with some of each agent's training samples set aside for tests, drawn without replacement.
 
@@ -117,6 +122,7 @@ def _rows(samples: Samples, rows: np.ndarray) -> Samples:
     return {"x": samples["x"][rows], "y": samples["y"][rows]}
 
 
+@explained
 def pool(samples: Sequence[Samples]) -> Samples:
     """Return the samples of several agents as one set; `pool(data.test)` is a test set of all agents.
 

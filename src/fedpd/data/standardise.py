@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated, Samples, common_dtype
 
 T = TypeVar("T", Federated, np.ndarray, list)
@@ -70,6 +71,7 @@ class Scaling(NamedTuple):
         return ((x - self.mean) / self.scale).astype(dtype)  # mean is float64, so nothing is lost before the division
 
 
+@explained
 def moments(x: Any, shift: Any = 0.0) -> Moments:
     """Return the number of samples, the sum of x - shift and the sum of its squares, in float64.
 
@@ -86,6 +88,7 @@ def moments(x: Any, shift: Any = 0.0) -> Moments:
     return Moments(len(x), away.sum(axis=0), (away * away).sum(axis=0))
 
 
+@explained
 def scaling_from(summed: Moments, shift: Any = 0.0) -> Scaling:
     """Return mean and scale from the sums of all agents.
 
@@ -105,6 +108,7 @@ def scaling_from(summed: Moments, shift: Any = 0.0) -> Scaling:
     return Scaling(mean, np.where(deviation <= CONSTANT * np.abs(mean), 1.0, deviation))
 
 
+@explained
 def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
     """Return data whose features have mean 0 and standard deviation 1 over all agents, and the statistics.
 

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from fedpd.base.checks import choice
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
 
 Part = Literal["train", "test"]
@@ -61,6 +62,7 @@ class Summary(NamedTuple):
     skew: float
 
 
+@explained
 def label_histogram(data: Federated, part: Part = "train") -> np.ndarray:
     """Return how many samples of each class each agent has, (N, K) int64.
 
@@ -73,6 +75,7 @@ def label_histogram(data: Federated, part: Part = "train") -> np.ndarray:
     return np.stack([np.bincount(np.searchsorted(data.classes, s["y"]), minlength=classes) for s in samples])
 
 
+@explained
 def describe(data: Federated) -> Summary:
     """Return a summary of federated data: sizes, classes, and how much the agents' labels differ.
 

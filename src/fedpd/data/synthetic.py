@@ -6,11 +6,14 @@ Its text and its authors' program generate the strong kind differently, so both 
 
 import numpy as np
 
-from fedpd.base.checks import count
+from fedpd.base.checks import check_room, count
+from fedpd.base.typed import explained
 
+FEWER = "Give fewer agents or samples, or a smaller dimension"
 Data = tuple[np.ndarray, np.ndarray]
 
 
+@explained
 def weakly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, *, seed: int = 0) -> Data:
     """Return the weakly non-iid data: labels are fair coins, independent of the features.
 
@@ -29,6 +32,7 @@ def weakly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, *,
     return features, rng.choice((-1.0, 1.0), (agents, samples))
 
 
+@explained
 def strongly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, *, seed: int = 0) -> Data:
     """Return the strongly non-iid data of the paper's text.
 
@@ -49,6 +53,7 @@ def strongly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, 
     return features, np.where(margins > 0, 1.0, -1.0)
 
 
+@explained
 def program_strongly_noniid(agents: int = 100, samples: int = 400, dimension: int = 20, *, seed: int = 0) -> Data:
     """Return the strongly non-iid data of the authors' program.
 
@@ -78,6 +83,8 @@ def _features(agents: int, samples: int, dimension: int, seed: int) -> tuple[np.
     count("agents", agents, "Give N")
     count("samples", samples, "Give the samples of an agent")
     count("dimension", dimension, "Give D, the constant feature included")
+    count("seed", seed, "Give the seed of all draws, an integer", least=0)
+    check_room(f"{agents} agents with {samples} samples of {dimension} numbers", agents * samples * dimension, FEWER)
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((agents, samples, dimension))
     features[..., -1] = 1.0

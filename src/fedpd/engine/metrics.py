@@ -35,9 +35,10 @@ def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
 
     first = copy(0)
     offset = jax.tree.map(np.zeros_like, first)
-    for i in range(1, number):
-        offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start), offset, copy(i), first)
-    return jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), first, offset)
+    with np.errstate(over="ignore", invalid="ignore"):  # the copies of a run that diverged
+        for i in range(1, number):
+            offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start), offset, copy(i), first)
+        return jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), first, offset)
 
 
 def copies_differ(algorithm: Algorithm, skipped: Any) -> Any:

@@ -16,6 +16,7 @@ from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
+from fedpd.base.typed import typed
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import MEASURED, SAMPLE, Column, recorded_columns
@@ -27,6 +28,7 @@ from fedpd.engine.plan import Plan
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
+from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -84,6 +86,7 @@ def simulate(
 def simulate(
     algorithm: Algorithm, problem: Problem, *, rounds: int, seed: Sequence[int], **options: Unpack[RunOptions]
 ) -> Ensemble: ...
+@typed
 def simulate(
     algorithm: Algorithm,
     problem: Problem,
@@ -186,8 +189,9 @@ def make_plan(
     algorithm: Algorithm, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunOptions
 ) -> Plan:
     """Check all arguments of a run, and return its plan."""
+    check_outside_of_jax("simulate")
     check_run(rounds, options["metrics_every"], seeds)
-    count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50")
+    count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50", bits=31)
     if options["start"] is not None and not runs_of(options["start"]):
         problem = start_at(problem, options["start"])
     who = attendance_rule(options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds)
@@ -199,6 +203,7 @@ def make_plan(
         refuse("algorithm", algorithm.description, rule, remedy)
     _check_mixing(algorithm, problem.agents, who is not None)
     _check_batch(algorithm, problem)
+    check_schedules(algorithm, rounds)
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
     recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
@@ -226,7 +231,8 @@ def make_plan(
 def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:
     """Run a plan to its end, and return the runs of its seeds."""
     with scope(plan.problem.double):
-        driver = Driver(plan)
+        with explain_tracing():
+            driver = Driver(plan)
         drive(driver, options, listen)
         return results(driver, [plan.algorithm] * len(plan.seeds))
 
@@ -281,8 +287,8 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[
 
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
     """Refuse rounds, intervals and seeds that are not valid."""
-    count("rounds", rounds, "Give T, the number of rounds")
-    count("metrics_every", metrics_every, "Give e.g. 1, to measure every round")
+    count("rounds", rounds, "Give T, the number of rounds", bits=31)
+    count("metrics_every", metrics_every, "Give e.g. 1, to measure every round", bits=31)
     check_seeds("seed", seeds)
 
 

@@ -8,14 +8,16 @@ calls the user's own function. If a function has an argument `name`, its key is 
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from fedpd import algorithms, data, oracles, regularizers, schedules
-from fedpd.base.checks import FedpdError, nearest, refuse
-from fedpd.base.spec import Spec, Thing, Traced, spec_of, with_spec
+from fedpd.base.checks import FedpdError, nearest, refuse, shown
+from fedpd.base.spec import LARGEST, Spec, Thing, Traced, spec_of, with_spec
+from fedpd.base.typed import call_checked, first_line
 from fedpd.core import Algorithm, Problem
 from fedpd.experiments.file_problems import DATA as DATA
 from fedpd.experiments.file_problems import NETWORKS, PROBLEMS
@@ -157,9 +159,9 @@ def _call(
         raise FedpdError(f"{place}: name is missing. Choose from: {', '.join(functions)}.")
     name = table["name"]
     own = is_reference(name)
-    if name not in functions and not own:
+    if not own and not (isinstance(name, str) and name in functions):
         remedy = f'{nearest(name, functions)} Write code of your own as "module:function".'
-        raise FedpdError(f"{place} name = {name!r}: there is no such name. {remedy}")
+        raise FedpdError(f"{place} name = {shown(name)}: there is no such name. {remedy}")
     function = at(f"{place} name = {name!r}:", find, name) if own else functions[name]
     known_parameters = parameters(place, name, function)
     given = {key: value for key, value in table.items() if key != "name"}
@@ -173,7 +175,7 @@ def _call(
     arguments = inherited | {key: value for key, value in arguments.items() if key in known and key not in also}
     named = {"name" if key == "title" and "name" in _names(function) else key: v for key, v in arguments.items()}
     if not own:
-        return at(place, function, **named)
+        return at(place, partial(call_checked, function, LARGEST), **named)
     try:
         made = function(**named)  # own_code.explain_errors adds the line of the user's code to other errors
     except FedpdError as error:
@@ -214,27 +216,26 @@ def _with_own_spec(name: str, arguments: Table, function: Any, made: Any) -> Any
 
 
 def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> Any:
-    if value == NONE:
+    if isinstance(value, str) and value == NONE:
         return None
     if key in KEYS and is_reference(value):
         return at(f"{place} = {value!r}:", find, value)
     if not isinstance(value, dict):
         if key == "oracle":
-            raise FedpdError(f'{place} = {value!r}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')
+            raise FedpdError(f'{place} = {shown(value)}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')
         return value
     if key == "optimizer" and not is_reference(value.get("name")):
         return _optimizer(place, value)
     if key not in ARGUMENTS and not is_reference(value.get("name")):
-        raise FedpdError(f"{place} = {value!r}: must be a number or a text, not a table. Write e.g. {key} = 0.1.")
+        raise FedpdError(f"{place} = {shown(value)}: must be a number or a text, not a table. Write e.g. {key} = 0.1.")
     return _call(place, value, ARGUMENTS.get(key, {}), context, find)
 
 
 def _optimizer(place: str, table: Table) -> oracles.Optimizer:
     functions = oracles.optimizers()
-    if table.get("name") not in functions:
-        known = nearest(table.get("name"), functions)
-        raise FedpdError(f"{place} name = {table.get('name')!r}: there is no such name. {known}")
-    name = str(table["name"])
+    name = table.get("name")
+    if not isinstance(name, str) or name not in functions:
+        raise FedpdError(f"{place} name = {shown(name)}: there is no such name. {nearest(name, functions)}")
     given = {key: value for key, value in table.items() if key != "name"}
     parameters = inspect.signature(functions[name]).parameters
     required = [key for key, p in parameters.items() if p.default is p.empty]
@@ -246,7 +247,9 @@ def known_keys(place: str, table: Table, known: Any, required: Any) -> None:
     """Refuse a table with an unknown key, or without a required one."""
     for key in table:
         if key not in known:
-            raise FedpdError(f"{place}: {key} = {table[key]!r}: there is no such key. {nearest(key, known)}")
+            raise FedpdError(
+                f"{place}: {shown(key)[1:-1]} = {shown(table[key])}: there is no such key. {nearest(key, known)}"
+            )
     for key in required:
         if key not in table:
             raise FedpdError(f"{place}: {key} is missing. Add it; the keys are: {', '.join(known)}.")
@@ -258,5 +261,5 @@ def at(place: str, function: Callable[..., Any], *arguments: Any, **named: Any) 
         return function(*arguments, **named)
     except FedpdError as error:
         raise FedpdError(f"{place} {error}") from error.__cause__  # the cause may be a line of the user's own code
-    except TypeError as error:
-        raise FedpdError(f"{place}: {error}. Check the types of its values.") from error
+    except Exception as error:  # whatever a function raises, it is because of the values in the file
+        raise FedpdError(f"{place}: {first_line(error)}. Check its values.") from error

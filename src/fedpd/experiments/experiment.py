@@ -25,11 +25,12 @@ names the user's own code, in a module beside the file or on Python's path (`fed
 
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from fedpd.base.atomic import read_file
-from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest
+from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
 from fedpd.base.spec import spec_of
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
@@ -52,6 +53,9 @@ from fedpd.experiments.calls import (
 from fedpd.experiments.own_code import Code, Find, is_reference
 from fedpd.loggers import Log
 
+MOST_CHARACTERS = 2**24  # of an experiment file
+DEEPEST = 32  # tables and lists within each other
+TOO_DEEP = f"tables and lists are nested deeper than {DEEPEST} levels: no experiment needs that. Nest them less."
 OnCode = Callable[[str], Any]  # receives a sentence that names the code about to run
 
 
@@ -174,11 +178,32 @@ def read_text(path: Path) -> str:
 
 
 def _tables(text: str) -> Table:
+    if len(text) > MOST_CHARACTERS:
+        remedy = "Put large arrays into a module of your own"
+        raise FedpdError(f"the file has {len(text):,} characters: at most {MOST_CHARACTERS:,} are read. {remedy}.")
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tables = tomllib.loads(text)
+    except ValueError as error:  # also of an integer with thousands of digits
         remedy = "Put strings in quotes, and names of tables in square brackets"
         raise FedpdError(f"not valid TOML: {error}. {remedy}.") from None
+    except RecursionError:
+        raise FedpdError(TOO_DEEP) from None
+    _check_values(tables)
+    return tables
+
+
+def _check_values(tables: Table) -> None:
+    """Refuse what no experiment file needs: deep nesting, and integers beyond the 64 bits of TOML."""
+    level: list[Any] = [tables]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for value in level:
+            inner += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise FedpdError(f"{shown(value)}: an integer of TOML has 64 bits. Write 1e20 for a large number.")
+        level = inner
+    if level:
+        raise FedpdError(TOO_DEEP)
 
 
 def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
@@ -202,7 +227,7 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
         )
     run = tables.get("run", {})
     if not isinstance(run, dict):
-        raise FedpdError(f"{source}: run = {run!r}: must be a table. Write [run] on a line of its own.")
+        raise FedpdError(f"{source}: run = {shown(run)}: must be a table. Write [run] on a line of its own.")
     known_keys(f"{source}: [run]", run, RunSettings._fields, required=())
     kept = {key: run[key] for key in ("participation", "cohort", "sampling", "stragglers") if key in run}
     _settings({"rounds": 1, **kept})  # refuses wrong values
@@ -258,10 +283,12 @@ def _checked_tables(text: str) -> Table:
     known_keys("the file", tables, ("problem", "run", "algorithm"), required=("problem", "run", "algorithm"))
     for name in ("problem", "run"):
         if not isinstance(tables[name], dict):
-            raise FedpdError(f"{name} = {tables[name]!r}: must be a table. Write [{name}] on a line of its own.")
+            raise FedpdError(f"{name} = {shown(tables[name])}: must be a table. Write [{name}] on a line of its own.")
     methods = tables["algorithm"]
-    if not isinstance(methods, list) or not all(isinstance(table, dict) for table in methods):
-        raise FedpdError("algorithm: must be a list of tables. Write [[algorithm]], in double brackets, before each.")
+    if not isinstance(methods, list) or not methods or not all(isinstance(table, dict) for table in methods):
+        raise FedpdError(
+            "algorithm: must be a list of tables, at least one. Write [[algorithm]], in double brackets, before each."
+        )
     return tables
 
 
@@ -270,22 +297,22 @@ def _settings(table: Table) -> RunSettings:
     settings = RunSettings(**table)
     for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents"):
         if getattr(settings, name) is not None:
-            at("[run]", count, name, getattr(settings, name), "Give a positive integer")
+            at("[run]", partial(count, bits=31), name, getattr(settings, name), "Give a positive integer")
     if not isinstance(settings.participation, list):  # a list is checked when the number of agents is known
         at("[run]", participation_rule, settings.participation, 1, settings.rounds)
     at("[run]", straggler_rule, settings.stragglers)
     at("[run]", choice, "sampling", settings.sampling, get_args(Sampling))
     at("[run]", choice, "execution", settings.execution, get_args(Execution))
     if settings.store is not None and not isinstance(settings.store, str):
-        raise FedpdError(f"[run] store = {settings.store!r}: must be a text. Give a folder for the agents' state.")
+        raise FedpdError(f"[run] store = {shown(settings.store)}: must be a text. Give a folder for the agents' state.")
     for name in ("log", "callback"):
         value = getattr(settings, name)
         if value is not None and not is_reference(value):
-            raise FedpdError(f'[run] {name} = {value!r}: must name a function. Write e.g. {name} = "my_module:f".')
+            raise FedpdError(f'[run] {name} = {shown(value)}: must name a function. Write e.g. {name} = "my_module:f".')
     _check_seeds(settings.seeds)
     record = settings.record
     if record is not None and not isinstance(record, list | tuple):
-        raise FedpdError(f'[run] record = {record!r}: must be a list. Write e.g. record = ["heterogeneity"].')
+        raise FedpdError(f'[run] record = {shown(record)}: must be a list. Write e.g. record = ["heterogeneity"].')
     for one in record or ():
         if not is_reference(one):
             at("[run]", choice, "record", one, RECORDABLE)
@@ -295,7 +322,7 @@ def _settings(table: Table) -> RunSettings:
 def _check_seeds(seeds: Any) -> None:
     if not isinstance(seeds, list | tuple) or not seeds or len(set(map(str, seeds))) < len(seeds):
         raise FedpdError(
-            f"[run] seeds = {seeds!r}: must be a list of different integers. Write e.g. seeds = [0, 1, 2]."
+            f"[run] seeds = {shown(seeds)}: must be a list of different integers. Write e.g. seeds = [0, 1, 2]."
         )
     at("[run]", check_seeds, "seeds", seeds)
 
@@ -332,7 +359,7 @@ def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
             usual, spec = made.description, spec_of(made).plain()
         label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
-            raise FedpdError(f"{place} label = {label!r}: must be a text. Leave it out for {usual!r}.")
+            raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")
         found.append(Label(label, spec))
     labels = [one.label for one in found]
     for label in labels:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.saved import is_saved, load_result
+from fedpd.base.typed import explained
 from fedpd.core import Tree
 from fedpd.engine.run import Ensemble, Run, ensemble
 from fedpd.engine.views.entries import Measured
@@ -15,6 +16,7 @@ from fedpd.experiments.recorded import read
 from fedpd.experiments.run_folder import SavedModel, read_models
 
 
+@explained
 def load(folder: str | Path, *, like: Tree | None = None) -> Any:
     """Return the result that a folder holds. fedpd runs no code from the folder.
 
@@ -39,6 +41,7 @@ def load(folder: str | Path, *, like: Tree | None = None) -> Any:
     return {label: own[0] if len(own) == 1 else ensemble(tuple(own)) for label, own in runs.items()}
 
 
+@explained
 def load_model(
     folder: str | Path, *, method: str | None = None, seed: int | None = None, like: Tree | None = None
 ) -> Tree:

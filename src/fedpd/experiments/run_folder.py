@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpd.base import checkpoint
 from fedpd.base.atomic import read_file, replace_file
-from fedpd.base.checks import FedpdError
+from fedpd.base.checks import FedpdError, shown
 from fedpd.base.lock import held
 from fedpd.base.spec import Spec
 from fedpd.base.trees import pack, unpack
@@ -35,6 +35,7 @@ EXPERIMENT = "experiment.toml"
 HISTORY = "history.parquet"
 CHECKPOINTS = "checkpoints"
 MODELS = "models"
+LONGEST = 100  # characters of a label in the names of files, which file systems limit to 255
 # Everything that fedpd writes into a run folder, as relative paths. `--overwrite` removes nothing else.
 WRITTEN = re.compile(
     r"\.fedpd-run|experiment\.toml|history\.parquet"
@@ -53,7 +54,7 @@ def method_name(number: int, label: str) -> str:
         >>> method_name(3, "FedPD-GD p=0.5")
         '03-fedpd-gd-p-0.5'
     """
-    return f"{number:02d}-{re.sub(r'[^a-z0-9.]+', '-', label.lower()).strip('-.') or 'method'}"
+    return f"{number:02d}-{re.sub(r'[^a-z0-9.]+', '-', label.lower())[:LONGEST].strip('-.') or 'method'}"
 
 
 def checkpoints_of(folder: Path, number: int, label: str) -> Path:
@@ -196,14 +197,12 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
     Raises:
         FedpdError: The folder holds anything that fedpd did not write, or it is the current folder.
     """
-    if folder.exists() and not folder.is_dir():
-        raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
+    check_free(folder, overwrite)
     marker = {"fedpd": versions()["fedpd"]}
     if beside is not None:
         marker["modules"] = os.path.relpath(beside.resolve(), folder.resolve())
     files = {MARKER: json.dumps(marker), EXPERIMENT: text}
     if folder.exists() and any(folder.iterdir()):
-        _check_removable(folder, overwrite)
         with held(folder):
             _replace_run(folder.resolve(), files)
     else:
@@ -238,6 +237,23 @@ def _empty(folder: Path) -> None:
     """Remove everything in a folder; there are no links in it."""
     for path in sorted(_contents(folder), reverse=True):  # a folder comes after its contents
         path.rmdir() if path.is_dir() else path.unlink()
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Check that a run can be made in a folder.
+
+    Raises:
+        FedpdError: It is a file, it holds anything that must not be removed, or it cannot be read.
+    """
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
+        if folder.exists() and any(folder.iterdir()):
+            _check_removable(folder, overwrite)
+    except (OSError, ValueError) as error:
+        if isinstance(error, FedpdError):
+            raise
+        raise FedpdError(f"--out {shown(str(folder))} cannot be used: {error}. Choose another folder.") from None
 
 
 def _check_removable(folder: Path, overwrite: bool) -> None:

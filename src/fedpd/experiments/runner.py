@@ -12,10 +12,12 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
+from fedpd.base.typed import first_line
 from fedpd.engine.driver import compile_ahead
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults
+from fedpd.engine.tracing import trace_round
 from fedpd.experiments import experiment, own_code, run_folder
 from fedpd.experiments.experiment import Experiment, Method, OnCode, RunSettings
 
@@ -36,6 +38,32 @@ def open_folder(folder: Path, on_code: OnCode | None = None) -> Experiment:
         return experiment.parse(text, run_folder.modules_of(folder), on_code)
     except FedpdError as error:
         raise FedpdError(f"{folder / run_folder.EXPERIMENT}: {error}") from None
+
+
+def check(plan: Experiment, listen: Listener | None = None) -> None:
+    """Plan every method and trace one round of it, so that nothing runs if one of them cannot run.
+
+    Args:
+        plan: The experiment.
+        listen: Receives the label of each method before it is traced.
+
+    Raises:
+        FedpdError: A method cannot run on the problem. The message names the method.
+    """
+    for number, method in enumerate(plan.methods, 1):
+        if listen is not None:
+            listen(Event(method.label, number - 1, len(plan.methods), compiling=True))
+        place = f"[[algorithm]] {number} ({method.label})"
+        with own_code.explain_errors(plan.code):
+            try:
+                trace_round(_plan(plan, method, _options(plan.settings, None)))
+            except FedpdError as error:
+                raise FedpdError(f"{place}: {error}") from error.__cause__
+            except Exception as error:
+                if own_code.error_in_code(error, plan.code) is not None:
+                    raise
+                remedy = "Change its settings, or leave it out"
+                raise FedpdError(f"{place} cannot run on this problem: {first_line(error)}. {remedy}.") from error
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
@@ -59,7 +87,8 @@ def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     """Run the methods in a folder that no other process writes to."""
     for number, method in enumerate(plan.methods, 1):
         run_folder.check_same_method(folder, number, method.label)
-    options = [_options(plan.settings, number, method, folder) for number, method in enumerate(plan.methods, 1)]
+    labels = enumerate((method.label for method in plan.methods), 1)
+    options = [_options(plan.settings, run_folder.checkpoints_of(folder, *numbered)) for numbered in labels]
     with own_code.explain_errors(plan.code):
         plans = [_plan(plan, method, chosen) for method, chosen in zip(plan.methods, options, strict=True)]
     results: list[Result] = []
@@ -78,7 +107,7 @@ def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     return results
 
 
-def _options(settings: RunSettings, number: int, method: Method, folder: Path) -> RunOptions:
+def _options(settings: RunSettings, checkpoints: Path | None) -> RunOptions:
     """Return the options of `simulate` for a method."""
     return with_defaults(
         {
@@ -95,7 +124,7 @@ def _options(settings: RunSettings, number: int, method: Method, folder: Path) -
             "callback": settings.callback,
             "execution": settings.execution,
             "devices": settings.devices,
-            "checkpoints": run_folder.checkpoints_of(folder, number, method.label),
+            "checkpoints": checkpoints,
             "checkpoint_every": settings.checkpoint_every,
         }
     )

@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.base.checks import FedpdError, check_not_masked, count, refuse
 from fedpd.base.precision import as_numpy, is_double, scope
+from fedpd.base.typed import explained
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
 
 
+@explained
 def from_losses(
     losses: Losses,
     data: list[Tree] | Tree,
@@ -48,6 +50,8 @@ def from_losses(
     """
     if block is not None:
         count("block", block, "Give the samples per batch, e.g. 64, or None if losses do not depend on their batch")
+    for leaf in jax.tree.leaves((data, start)):
+        check_not_masked("data", leaf)
     data, start = jax.tree.map(np.asarray, (data, start))
     double = is_double(data, start)
     sizes = _sizes(data)

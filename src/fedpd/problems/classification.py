@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fedpd.base.checks import FedpdError, at_least
+from fedpd.base.checks import FedpdError, at_least, refuse
+from fedpd.base.precision import is_double, scope
+from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK
 from fedpd.data.federated import Federated, Samples
@@ -30,6 +32,7 @@ class Normalisation(NamedTuple):
     apply: Callable[[Tree, Tree, Array], Array]
 
 
+@explained
 def classification(
     apply: Apply, data: Federated, start: Tree, *, l2: float = 0.0, normalisation: Normalisation | None = None
 ) -> Problem:
@@ -75,6 +78,7 @@ def classification(
         return l2 / 2 * optax.tree.norm(model, squared=True)
 
     train = [_numbered(samples, data.classes) for samples in data.train]
+    _check_scores(trained, start, train[0], len(data.classes))
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
     problem = from_losses(_cross_entropy(trained), train, start, penalty=regulariser, block=block, name=data.name)
     if normalisation is not None:
@@ -83,6 +87,18 @@ def classification(
     if not data.test_sizes.sum():
         return problem
     return replace(problem, evaluation=Evaluation(correct, *_tests(data), _cross_entropy(evaluated)))
+
+
+def _check_scores(scores: Losses, start: Tree, samples: Tree, classes: int) -> None:
+    """Refuse a function that returns fewer scores than classes: a label without a score has no loss."""
+    try:
+        with scope(is_double(start, samples)):
+            found = jax.eval_shape(scores, start, samples)
+    except Exception:  # from_losses, which comes next, says what is wrong with the function
+        return
+    if getattr(found, "ndim", 0) == 2 and found.shape[1] < classes:
+        rule = f"must be at least {classes}, the number of classes"
+        refuse("number of scores", found.shape[1], rule, "Give the model one output per class")
 
 
 def _cross_entropy(scores: Losses) -> Losses:

@@ -28,7 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from fedpd.base.checks import count, positive, refuse
+from fedpd.base.checks import check_room, count, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems.build import from_losses
 
@@ -54,6 +55,7 @@ def theta(x: Array | np.ndarray) -> Array:
     return jnp.concatenate([first, links], axis=-1)
 
 
+@explained
 def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: float = 1.0) -> Problem:
     """Return a problem whose ||grad f||^2 stays above epsilon until T = `rounds` communications.
 
@@ -70,6 +72,7 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
         smoothness: L of the f_i.
     """
     _check(agents, rounds)
+    check_room(f"a chain of {rounds} links for {agents} agents", agents * (rounds + 1), "Give fewer agents or rounds")
     height, width = _scale(agents, epsilon, smoothness)
     links = np.ones((agents, 1, rounds + 1))  # all agents hold Theta(x, 1); agent m mod N holds Theta(x, m+2)
     links[:, 0, 1:] = np.arange(rounds) % agents == np.arange(agents)[:, None]
@@ -82,6 +85,7 @@ def hard_instance(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness
     return from_losses(_losses, data, np.zeros(rounds + 1), answer=answer, name="hard_instance")
 
 
+@explained
 def initial_gap(agents: int, rounds: int, *, epsilon: float = 1e-3, smoothness: float = 1.0) -> float:
     """Return f(0) - inf f = height (2 pi Psi(1) + 4 pi T/N) = pi^2 N epsilon (Psi(1) N + 2 T) / L.
 

@@ -13,12 +13,14 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, at_least, positive, refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
+from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem
 from fedpd.problems.build import from_losses
 
 LANES = 8  # float32 numbers in a vector register
 
 
+@explained
 def penalized_logistic(
     features: np.ndarray | Sequence[np.ndarray],
     labels: np.ndarray | Sequence[np.ndarray],

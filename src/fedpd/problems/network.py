@@ -11,6 +11,7 @@ import numpy as np
 from fedpd.base.checks import FedpdError, below, refuse
 from fedpd.base.devices import use_cores
 from fedpd.base.extras import extra
+from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.classification import Normalisation, classification
@@ -19,6 +20,7 @@ STATISTICS = "batch_stats"  # flax's name for batch statistics
 TRAIN = "Write __call__(self, x, train) and nn.BatchNorm(use_running_average=not train)"
 
 
+@explained
 def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> Problem:
     """Return the `classification` problem of a flax.linen module on federated data, from the module's initialisation.
 

@@ -5,11 +5,13 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import at_least, count, positive, refuse
+from fedpd.base.checks import at_least, check_room, count, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems.build import from_losses
 
 
+@explained
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | None = None) -> Problem:
     """Return the problem of quadratics f_i(x) = x^T H_i x / 2 - c_i^T x, with one sample per agent.
 
@@ -46,6 +48,7 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | N
     return replace(problem, answer=answer)
 
 
+@explained
 def random_quadratic(
     agents: int,
     dimension: int,
@@ -65,11 +68,14 @@ def random_quadratic(
         heterogeneity: The scale of the differences between agents; 0 gives all agents the same f_i.
         seed: The seed of all random numbers.
     """
-    count("agents", agents, "Give N")
+    count("agents", agents, "Give N", bits=24)
     count("dimension", dimension, "Give d")
     positive("convexity", convexity, "Give mu, the smallest eigenvalue")
     at_least("smoothness", smoothness, convexity, "L, the largest eigenvalue, is at least mu")
     at_least("heterogeneity", heterogeneity, 0, "0 gives all agents the same f_i")
+    count("seed", seed, "Give the seed of all random numbers, an integer", least=0)
+    hessians_of = f"{agents} Hessians of {dimension} x {dimension} numbers"
+    check_room(hessians_of, (agents + 1) * dimension**2, "Give fewer agents or a smaller dimension")
     rng = np.random.default_rng(seed)
     common, own = _spd(rng, dimension, convexity, smoothness), []
     for _ in range(agents):
@@ -80,6 +86,7 @@ def random_quadratic(
     return quadratic(hessians, np.einsum("nij,nj->ni", hessians, centres))
 
 
+@explained
 def opposing_quadratics(start: float = 1.0) -> Problem:
     """Return Claim 2.2's problem f_1 = x^2/2, f_2 = -x^2/2, so that f = 0.
 

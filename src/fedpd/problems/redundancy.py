@@ -6,10 +6,12 @@ import jax
 import numpy as np
 
 from fedpd.base.checks import count, refuse
+from fedpd.base.typed import explained
 from fedpd.core import Answer, Problem
 from fedpd.problems.build import from_losses
 
 
+@explained
 def share_blocks(problem: Problem, copies: int) -> Problem:
     """Return the problem in which agent i also holds the data of agents i+1, ..., i+copies (cyclically).
 

@@ -7,11 +7,13 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
+from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.classification import classification
 
 
+@explained
 def softmax_regression(data: Federated, *, l2: float = 0.0) -> Problem:
     """Return softmax regression on federated data: a linear model with a bias, started at 0.
 

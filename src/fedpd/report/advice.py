@@ -16,6 +16,9 @@ from fedpd.search.views import SETTINGS, amount_text, goal_text
 from fedpd.search.views import sensitivity_figure as sensitivity_figure
 from fedpd.theory import Hessians
 
+LARGE_FEATURE = 30.0  # a root mean square of a feature above this is large
+SPREAD = 100.0  # so is a larger ratio between two features
+LARGEST_SCALED = 1e12  # beyond this, the scaled Hessian is singular too, and scaling mends nothing
 ILL = 1e4  # a condition number above this is large
 
 
@@ -77,7 +80,7 @@ COSTS_OF_SETTINGS: dict[str, Callable[[Setting], str]] = {
 
 def advice_notes(advice: Advice) -> list[str]:
     """Return the notes on the settings, as sentences."""
-    notes = [*_comparison(advice), *_scaling(advice.hessians)]
+    notes = [*_comparison(advice), *(_scaling(advice.hessians) or _feature_scaling(advice.features))]
     notes += [
         "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude. "
         "The recommended setting is a heuristic that fedpd tried on this problem.",
@@ -86,8 +89,10 @@ def advice_notes(advice: Advice) -> list[str]:
     ]
     if advice.smoothness.exact:
         notes.append("L is exact, so a large eta saves more here than skipping, and every round communicates.")
-    else:
+    elif "p" in advice.recommended.table:
         notes.append('L is an estimate, so eta may be too small. p="auto" skips the communications that this wastes.')
+    else:
+        notes.append('L is an estimate, so eta may be too small. Not all agents take part, so p="auto" does not apply.')
     return notes
 
 
@@ -121,11 +126,21 @@ def _comparison(advice: Advice) -> list[str]:
 def _scaling(hessians: Hessians) -> list[str]:
     """Return a note if the features are badly scaled: the condition number is large, and scaling would mend it."""
     condition, scaled = hessians.condition, hessians.scaled
-    if condition is None or scaled is None or condition <= ILL or scaled > condition / 10:
+    if condition is None or scaled is None or condition <= ILL or not scaled <= min(condition / 10, LARGEST_SCALED):
         return []
     return [
         f"Scale the features: data.standardise. The condition number is {condition:.2g}, and {scaled:.2g} if every "
         "parameter is scaled so that the mean Hessian has ones on its diagonal."
+    ]
+
+
+def _feature_scaling(features: tuple[float, float] | None) -> list[str]:
+    """Return a note if features have very different or very large sizes."""
+    if features is None or (features[1] <= LARGE_FEATURE and features[1] <= SPREAD * features[0]):
+        return []
+    return [
+        f"Scale the features: data.standardise. Their root mean squares range from {features[0]:.2g} to "
+        f"{features[1]:.2g}, so the curvature L changes a lot from model to model, and a step size fits only a few."
     ]
 
 

@@ -34,6 +34,7 @@ def write_report(
     target: float | None = None,
     figures: Sequence[str] = (),
     csv: bool = False,
+    download: bool = False,
 ) -> Written:
     """Write the page of run folders, and figures and CSV files beside it.
 
@@ -43,6 +44,7 @@ def write_report(
         target: The stationarity that the page shows first.
         figures: File formats of figures for a paper: "pdf", "svg", "png".
         csv: Whether to write the histories and the costs to the target as CSV.
+        download: Whether the problem's data may be fetched from the network, to measure the problem.
     """
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.suffix.lower() not in (".html", ".htm"):
@@ -53,7 +55,7 @@ def write_report(
         choice("--figures", suffix, FORMATS)
     records = read_all(folders)
     entries = [entry for record in records for entry in record.entries]
-    page = page_of(records, target=target)
+    page = page_of(records, target=target, download=download)
     page.save(path)
     beside = path.with_suffix("")
     others = save_paper_figures(entries, Path(f"{beside}-figures"), figures) if figures else []

@@ -11,6 +11,8 @@ from fedpd.engine.views.quantities import COSTS, SECONDS
 from fedpd.experiments.recorded import Record
 from fedpd.report.reach import reach
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a text that begins with one of them
+
 
 def save_histories(records: Sequence[Record], path: Path) -> Path:
     """Write all rows of all runs, with the seconds at each row. A column that a run did not record is empty."""
@@ -41,11 +43,16 @@ def save_costs(records: Sequence[Record], quantity: str, target: float, path: Pa
     return _save(path, ("run", "label", "quantity", "target", "seeds", "reached", "best", *spent), rows())
 
 
+def _cell(value: Any) -> Any:
+    """Return a cell that a spreadsheet shows and does not run: a text that begins like a formula gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
 def _save(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(names)
-    writer.writerows(rows)
+    writer.writerow(map(_cell, names))
+    writer.writerows(map(_cell, row) for row in rows)
     with replace_file(path) as file:
         file.write(text.getvalue().encode())
     return path

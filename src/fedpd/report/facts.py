@@ -1,12 +1,13 @@
 """Measure a problem for the report: its size, L, delta, and how much its agents differ at the start x^0."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpd import theory
-from fedpd.base.checks import FedpdError
+from fedpd.base.checks import FedpdError, shown
 from fedpd.core import Problem
 from fedpd.engine.divergence import LARGE_PROBLEM
 from fedpd.experiments.calls import build_problem
@@ -34,12 +35,28 @@ class Facts(NamedTuple):
     shown: str
 
 
-def rebuild(table: Mapping[str, Any]) -> Problem | str:
-    """Return the problem of an experiment file, or the reason why it cannot be built, such as missing data."""
+def rebuild(table: Mapping[str, Any], *, download: bool = False) -> Problem | str:
+    """Return the problem of an experiment file, or the reason why it is not built, such as missing data.
+
+    Args:
+        table: The [problem] table.
+        download: Whether its data may be fetched from the network.
+    """
+    data = table.get("data")
+    if not download and isinstance(data, Mapping) and data.get("name") == "hub" and not _is_folder(data.get("source")):
+        source = shown(data.get("source"))
+        return f"Its data {source} come from the network, and a report fetches nothing unless you give --download."
     try:
         return build_problem(table)
     except (FedpdError, OSError) as error:
         return str(error)
+
+
+def _is_folder(source: Any) -> bool:
+    try:
+        return isinstance(source, str) and Path(source).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def facts(problem: Problem) -> Facts:

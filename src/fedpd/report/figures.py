@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fedpd.base.checks import choice
 from fedpd.engine.columns import Column, column_of
-from fedpd.engine.views.drawing import PAPER, WIDTH, NotebookFigure, draw, panel
+from fedpd.engine.views.drawing import PAPER, WIDTH, NotebookFigure, draw, drawable, panel
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import (
     COSTS,
@@ -73,7 +73,7 @@ def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(drawable(title, 120))
     return figure
 
 

@@ -78,14 +78,21 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
 
 
 def page_of(
-    records: Sequence[Record], problem: Problem | None = None, *, target: float | None = None, name: str = ""
+    records: Sequence[Record],
+    problem: Problem | None = None,
+    *,
+    target: float | None = None,
+    name: str = "",
+    download: bool = False,
 ) -> Page:
     """Return the report of records. It builds and measures the problems of run folders again."""
     tables = [dict(record.problem) for record in records if record.problem is not None]
-    found: list[Problem | str] = [rebuild(table) for i, table in enumerate(tables) if table not in tables[:i]]
-    if problem is not None:
+    found: list[Problem | str] = []
+    if problem is None:
+        found = [rebuild(one, download=download) for i, one in enumerate(tables) if one not in tables[:i]]
+    else:
         found = [problem]
-    elif len(tables) < len(records):
+    if problem is None and len(tables) < len(records):
         found.append("The problem was not given to report.page.")
     own = [record if record.problem is not None else record._replace(versions=versions()) for record in records]
     return _assemble(own, found, target, name)

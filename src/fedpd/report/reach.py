@@ -99,7 +99,8 @@ def _equal_steps(low: float, high: float) -> list[float]:
 
 def usual_target(entries: Sequence[Entry], quantity: str, offered: Sequence[float]) -> float:
     """Return a stationarity of 1e-10 if a method reached it, else the hardest target that one reached."""
-    reached = [target for target in offered if any(reach(entry, quantity, target).costs for entry in entries)]
+    met = {target: [reach(entry, quantity, target).costs for entry in entries] for target in offered}
+    reached = [target for target, costs in met.items() if any(costs)]
     if quantity == MAIN and USUAL in reached:
         return USUAL
     return reached[-1] if reached else offered[0]
@@ -116,6 +117,8 @@ def finding(entries: Sequence[Entry], quantity: str, target: float) -> str:
     what = goal(quantity, target)
     if not ranked:
         return _closest(found, quantity, what)
+    if all(spent == 0 for spent, _ in ranked):
+        return _at_the_start(found, quantity, what)
     fewest, last = ranked[0][0], ranked[-1]
     winners = [label for number, label in ranked if number == fewest]
     others = ranked[len(winners) :]
@@ -137,6 +140,17 @@ def _closest(found: Sequence[tuple[str, Reached]], quantity: str, what: str) -> 
     best, at, label = max(known) if _better(quantity) == "more" else min(known)
     who = "it came as close as" if len(found) == 1 else f"{label} came closest,"
     return f"{nobody}; {who} {target_text(quantity, best)}, after {_communications(at)}."
+
+
+def _at_the_start(found: Sequence[tuple[str, Reached]], quantity: str, what: str) -> str:
+    """Return the finding if a target holds before the first communication, so that reaching it is no result."""
+    better = [(r.best, r.at, label) for label, r in found if np.isfinite(r.best) and r.at > 0]
+    if not better:
+        whom = f"{found[0][0]} did not improve" if len(found) == 1 else "No method improved"
+        return f"{whom} on the start, where {what} holds already."
+    best, at, label = max(better) if _better(quantity) == "more" else min(better)
+    closest = f"{label} came furthest: {target_text(quantity, best)}, after {_communications(at)}"
+    return f"Every method starts at {what}, so this target compares nothing. {closest}."
 
 
 def _communications(number: float) -> str:

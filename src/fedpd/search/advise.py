@@ -9,6 +9,7 @@ runs it. fedpd tries it too if it applies: all agents do all their steps in ever
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from fedpd import theory
 from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
+from fedpd.base.typed import typed
 from fedpd.core import Problem
 from fedpd.engine.cohorts import Sampling, attendance_rule
 from fedpd.engine.participation import straggler_rule
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 ITERATIONS = 8  # local steps of the recommended setting: at eta = 1/L the gradient of L_i falls by 2^8 or more
 SHARE = 0.9  # of the largest eta that Theorem 1 allows
+RETRIES = 6  # trials with a smaller eta, if the recommended setting fails
 STALLED = 0.5  # a trial made no progress if this part of ||grad f||^2 or more is left
 WORTHWHILE = 1e-3  # a smaller p saves too little, so the guaranteed setting uses 0
 
@@ -80,6 +83,7 @@ class Advice(NamedTuple):
         guaranteed: The setting that Theorem 1 proves.
         recommended: The heuristic setting, with the costs of the trial.
         untuned: The setting of `solve`, with the costs of the trial; None: it does not apply.
+        features: The smallest and the largest root mean square of a feature; None: the problem has no features.
     """
 
     epsilon: float
@@ -93,6 +97,7 @@ class Advice(NamedTuple):
     guaranteed: Setting
     recommended: Setting
     untuned: Setting | None
+    features: tuple[float, float] | None = None
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -125,6 +130,7 @@ class Advice(NamedTuple):
         return save_result(self, folder, overwrite=overwrite)
 
 
+@typed
 def advise(
     problem: Problem,
     epsilon: float = 1e-6,
@@ -164,18 +170,30 @@ def advise(
     who: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
     conditions: RunOptions = {**who, "stragglers": stragglers}
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
+    if smoothness.value == 0:
+        rule = "has no curvature around its start (L = 0), because f is linear or all its outputs are saturated"
+        refuse("problem", problem.name, rule, "Scale the features (data.standardise), or start from another model")
     similarity = theory.similarity(problem, epsilon=epsilon, progress=progress_of("measuring delta"))
     gap, gap_how = _gap(problem, floor)
-    eta = SHARE * max_eta(smoothness.value)
     table = _recommended(smoothness, everyone)
     run = _trial(table, problem, pilot, conditions, progress_of("trying the recommended setting"))
-    recommended, ends = _tried(table, run, epsilon), run
+    recommended, ends, tried = _tried(table, run, epsilon), run, [run]
     untuned = None
     if everyone and not idle and memory_for(problem) == MEMORY:
         table = {"label": "FedPD, untuned"} | table_of(chosen_method(problem).spec)
         options: RunOptions = {"until": {"stationarity": epsilon}}
         run = _trial(table, problem, pilot, options, progress_of("trying the untuned setting"))
         untuned, ends = _tried(table, run, epsilon), run
+        tried.append(run)
+    if not smoothness.exact and _failed(recommended):
+        known = [run.model for run in tried if run.diverged is None and _is_finite(run.model)]
+        show = progress_of("measuring L where the trials went")
+        again = theory.estimate_smoothness(problem, points=[problem.start, *known], progress=show)
+        smoothness = max(smoothness, again, key=lambda one: one.value)
+        show = progress_of("trying a smaller eta")
+        try_again = partial(_trial, problem=problem, pilot=pilot, conditions=conditions, progress=show)
+        recommended = _careful(recommended, smoothness.value, try_again, epsilon)
+    eta = SHARE * max_eta(smoothness.value)
     points = [problem.start] + ([ends.model] if ends.diverged is None else [])
     hessians = theory.hessians(problem, points, progress=progress_of("measuring Hessians"))
     return Advice(
@@ -190,7 +208,52 @@ def advise(
         _guaranteed(problem, epsilon, smoothness, similarity, gap, eta, everyone and not idle),
         recommended,
         untuned,
+        feature_sizes(problem),
     )
+
+
+def feature_sizes(problem: Problem) -> tuple[float, float] | None:
+    """Return the smallest and the largest root mean square of a feature, without those that are 0; None: no features.
+
+    Args:
+        problem: A classification problem, or logistic regression.
+    """
+    x = problem.data.get("x") if isinstance(problem.data, dict) else None
+    x = problem.data if problem.name == "penalized_logistic" else x
+    if x is None or x.dtype.kind != "f" or x.ndim < 3:
+        return None
+    sizes = np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=(0, 1))).ravel()
+    sizes = sizes[sizes > 0]
+    return (float(sizes.min()), float(sizes.max())) if sizes.size else None
+
+
+def _is_finite(model: Any) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model))
+
+
+def _failed(setting: Setting) -> bool:
+    """Return whether a trial diverged or made no progress."""
+    return not setting.reached and (setting.ended is None or not setting.ended <= STALLED)
+
+
+def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], epsilon: float) -> Setting:
+    """Return the first setting whose trial makes progress, with eta = 1/L, 1/(4L) and so on; else the one that failed.
+
+    Args:
+        failed: The setting with an eta that failed.
+        L: The smoothness where the trials went.
+        trial: Runs a setting.
+        epsilon: The target.
+    """
+    eta = failed.table["eta"]
+    for _ in range(RETRIES):
+        eta = min(1 / L, eta / 4)
+        step = failed.table["oracle"] | {"step": eta / 2}
+        table = failed.table | {"eta": eta, "oracle": step}
+        tried = _tried(table, trial(table), epsilon)
+        if not _failed(tried):
+            return tried._replace(how=f"{tried.how}; eta = {failed.table['eta']:.2g} failed before")
+    return failed
 
 
 def _delta(problem: Problem) -> float:

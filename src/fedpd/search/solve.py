@@ -17,6 +17,7 @@ import numpy as np
 from fedpd import algorithms, oracles
 from fedpd.base.checks import count, positive, refuse
 from fedpd.base.progress import ProgressFunction
+from fedpd.base.typed import typed
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
@@ -26,6 +27,7 @@ PAIRS = 4 / 3  # secant pairs per outcome: they are of f_i alone, so old ones st
 ROOM = 2**31  # bytes for the memory of all agents
 
 
+@typed
 def solve(
     problem: Problem,
     target: float = 1e-10,

@@ -15,6 +15,7 @@ from fedpd.base.checks import FedpdError, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
 from fedpd.base.saved import save_result
+from fedpd.base.typed import typed
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
@@ -97,6 +98,7 @@ class Sweep(NamedTuple):
         return save_result(self, folder, model=self.runs[0][0].model, overwrite=overwrite)
 
 
+@typed
 def sweep(
     build: Source,
     problem: Problem,

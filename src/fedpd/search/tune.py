@@ -15,6 +15,7 @@ from fedpd.algorithms import variants
 from fedpd.base.checks import at_least, choice, count, nearest, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
+from fedpd.base.typed import typed
 from fedpd.core import Algorithm, Mixing, Problem
 from fedpd.engine.cohorts import Sampling
 from fedpd.engine.columns import KNOWN, RECORDABLE, Column
@@ -117,6 +118,7 @@ class Task(NamedTuple):
     options: dict[str, Any]
 
 
+@typed
 def tune(
     problem: Problem,
     *,

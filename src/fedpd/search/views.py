@@ -131,14 +131,14 @@ def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, roun
     """
     from matplotlib.ticker import FuncFormatter, LogFormatter, ScalarFormatter
 
-    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_log_scale
+    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, line_style, set_log_scale
 
     figure = NotebookFigure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, one in enumerate(tuned):
         style = line_style(number)
         reached = not np.isnan(one.communications[one.best])
-        label = one.label if reached else f"{one.label} (never)"
+        label = drawable(one.label) + ("" if reached else " (never)")
         axes.plot(one.scales, one.communications, **style, marker="o", markersize=3.5, label=label)
         if reached:
             best = (one.scales[one.best], one.communications[one.best])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from fedpd.base.checks import below, count, positive, refuse
+from fedpd.base.typed import explained
 
 
 class Setting(NamedTuple):
@@ -111,6 +112,7 @@ TABLE = (
 )
 
 
+@explained
 def table(epsilon: float, *, samples: int = 1, iterations: int = 1, p: float = 0.0) -> tuple[Complexity, ...]:
     """Return Table 1 at a target epsilon. The values are orders without constants, so compare only their ratios.
 

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
 from fedpd.base.precision import scope
+from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import Functions, Layout, Shard, arrays, each_agent, local_objective
 from fedpd.theory.curvature import TOLERANCE, power_iteration
@@ -70,6 +71,7 @@ class Spectrum(NamedTuple):
     dissimilarity: float
 
 
+@explained
 def hessians(problem: Problem, points: Iterable[Tree] | None = None, *, progress: Progress | None = None) -> Hessians:
     """Return the condition number of the mean Hessian and max_i ||H_i - H|| at the given models.
 

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from numbers import Real
 
 from fedpd.base.checks import at_least, at_most, below, count, positive, refuse
+from fedpd.base.typed import explained
 
 SMOOTHNESS = "L is the smoothness of the f_i; theory.smoothness(problem) finds it"
 ETA = "Theorem 1 needs eta < max_eta(L)"
 ACCURACY = "epsilon_1 is an upper bound of ||grad L_i||^2 after a local solve; 0 is an exact solve"
 
 
+@explained
 def max_eta(L: float) -> float:
     """Return (sqrt(5) - 1)/(4L). Theorem 1 needs an eta below it.
 

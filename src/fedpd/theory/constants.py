@@ -9,12 +9,14 @@ from tree_math import Vector
 
 from fedpd.base.checks import count
 from fedpd.base.precision import scope
+from fedpd.base.typed import explained
 from fedpd.core import Problem, Tree
 from fedpd.core.agents import Functions, Layout, arrays, local_objective
 from fedpd.theory.curvature import TOLERANCE, agent_curvature
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
 
+@explained
 def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     """Return L, which is exact for quadratics and logistic regression, and an estimate for other problems.
 
@@ -41,6 +43,7 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
         return float(jnp.max(each))
 
 
+@explained
 def heterogeneity(problem: Problem) -> float:
     """Return delta of Assumption 5: the exact value if the problem has it (it may be infinite), else a measured one.
 
@@ -67,6 +70,7 @@ def heterogeneity(problem: Problem) -> float:
 _centred = jax.jit(gradient_dissimilarity, static_argnames=("functions", "layout"))
 
 
+@explained
 def objective(problem: Problem, x: Tree) -> float:
     """Return f(x) = (1/N) sum_i f_i(x).
 

@@ -14,6 +14,7 @@ from fedpd.base.brief import brief
 from fedpd.base.checks import at_least, count
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
+from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
 from fedpd.theory.points import Progress, check_finite, places
@@ -54,6 +55,7 @@ class Smoothness(NamedTuple):
         return brief(self)
 
 
+@explained
 def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
     """Return `exact_smoothness` if there is a closed form for the problem, else `estimate_smoothness`.
 
@@ -64,6 +66,7 @@ def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
     return exact_smoothness(problem) or estimate_smoothness(problem, **settings)
 
 
+@explained
 def exact_smoothness(problem: Problem) -> Smoothness | None:
     """Return the suprema over all x for `problems.quadratic` and `problems.penalized_logistic`, else None.
 
@@ -132,6 +135,7 @@ def _penalty_curvature(problem: Problem) -> float:
         return float(jnp.max(jax.jvp(jax.grad(problem.penalty), (zero,), (one,))[1]))
 
 
+@explained
 def estimate_smoothness(
     problem: Problem,
     *,

@@ -13,6 +13,7 @@ from tree_math import Vector
 from fedpd.base.brief import brief
 from fedpd.base.checks import at_least
 from fedpd.base.precision import scope
+from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, zero_for_padding
 from fedpd.core.distances import largest_distance
@@ -63,6 +64,7 @@ class Similarity(NamedTuple):
     how: str
 
 
+@explained
 def similarity(
     problem: Problem,
     points: Iterable[Tree] | None = None,
@@ -96,6 +98,7 @@ def similarity(
     return Similarity(pairwise, centred, B, G, len(where.models), how)
 
 
+@explained
 def profile(problem: Problem, points: Iterable[Tree], *, progress: Progress | None = None) -> Profile:
     """Return the differences between the gradients at each of the given models, for example from a run.
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base.checks import at_least, below, count, positive
+from fedpd.base.typed import explained
 
 ETA = "1/eta is the penalty of FedPD"
 STRETCH = "k is the number of rounds per communication; 1 skips none"
@@ -42,6 +43,7 @@ class Factors(NamedTuple):
     difference: float
 
 
+@explained
 def factors(h: float, eta: float, k: int) -> Factors:
     """Return (1 + eta h)^-k and 1 - (1 + eta h)^-k.
 
@@ -54,11 +56,13 @@ def factors(h: float, eta: float, k: int) -> Factors:
     return Factors(math.exp(-folds), -math.expm1(-folds))
 
 
+@explained
 def k_folds(h: float, eta: float, k: float) -> float:
     """Return k log(1 + eta h), the e-foldings of the mean's error in k rounds."""
     return k * math.log1p(positive("eta", eta, ETA) * positive("h", h, CURVATURE))
 
 
+@explained
 def effective_eta(h: float, eta: float, k: int) -> float:
     """Return ((1 + eta h)^k - 1)/h, the eta whose factors without skipping equal those of k rounds with `eta`.
 
@@ -71,6 +75,7 @@ def effective_eta(h: float, eta: float, k: int) -> float:
     return math.expm1(folds) / h if folds < 700 else math.inf
 
 
+@explained
 def equal_contraction(mu: float, L: float, eta: float, k: int) -> float:
     """Return max((1 + eta mu)^-k, 1 - (1 + eta L)^-k), the `contraction` for N > 1 agents with the same Hessian.
 
@@ -84,6 +89,7 @@ def equal_contraction(mu: float, L: float, eta: float, k: int) -> float:
     return max(factors(mu, eta, k).mean, factors(L, eta, k).difference)
 
 
+@explained
 def free_mean_map(h: float, eta: float, k: int) -> np.ndarray:
     """Return the matrix (2, 2) by which a stretch with the estimated m multiplies (mean of u_i, eta m).
 
@@ -100,6 +106,7 @@ def free_mean_map(h: float, eta: float, k: int) -> np.ndarray:
     return np.array([[1 - q * a, rounds], [-gain * q * a, (3 - k) / (k + 3) + gain * rounds]])
 
 
+@explained
 def best_equal_stretch(mu: float, L: float, eta: float) -> Stretch:
     """Return the k with the smallest `equal_contraction`.
 
@@ -122,6 +129,7 @@ def best_equal_stretch(mu: float, L: float, eta: float) -> Stretch:
     return min((Stretch(k, equal_contraction(mu, L, eta, k)) for k in sorted(near)), key=lambda one: one.contraction)
 
 
+@explained
 def longest_winning_stretch(mu: float, L: float, eta: float) -> int:
     """Return the largest k whose `equal_contraction` is below that of k = 1, or 1 if skipping never wins.
 
@@ -151,6 +159,7 @@ class Schedule(NamedTuple):
     long: int
 
 
+@explained
 def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> Schedule:
     """Return the fewest communications, over all sequences of stretches, that multiply every error by `accuracy`.
 
@@ -179,6 +188,7 @@ def fewest_communications(mu: float, L: float, eta: float, accuracy: float) -> S
 # --- equal Hessians and random skipping: stretches of random length ---------------------------------------------------
 
 
+@explained
 def mean_square_contraction(mu: float, L: float, eta: float, p: float) -> float:
     """Return the root mean square of the factor per communication, for the worst mode, at skip probability p.
 
@@ -201,6 +211,7 @@ def mean_square_contraction(mu: float, L: float, eta: float, p: float) -> float:
     return math.sqrt(max(moment(slow**2), 1 - 2 * moment(fast) + moment(fast**2)))
 
 
+@explained
 def typical_contraction(mu: float, L: float, eta: float, p: float) -> float:
     """Return exp of the mean logarithm of the factor per communication, the factor of a long run with probability 1.
 

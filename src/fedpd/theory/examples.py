@@ -18,6 +18,7 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
+from fedpd.base.typed import explained
 from fedpd.core import Problem
 from fedpd.theory.curvature import signed_features
 
@@ -36,6 +37,7 @@ class DeltaBound(NamedTuple):
     tight: float
 
 
+@explained
 def sigmoid_delta(features: Sequence[np.ndarray]) -> DeltaBound:
     """Return bounds of delta for Appendix A's "logistic regression", f_i = mean of 1/(1 + exp(b - a^T x)), any b.
 
@@ -48,6 +50,7 @@ def sigmoid_delta(features: Sequence[np.ndarray]) -> DeltaBound:
     return _delta_bound(features, 0.0, 0.25)
 
 
+@explained
 def tanh_delta(features: Sequence[np.ndarray]) -> DeltaBound:
     """Return bounds of delta for Appendix A's "hyperbolic tangent", f_i = mean of tanh(b - a^T x), any b.
 
@@ -61,6 +64,7 @@ def tanh_delta(features: Sequence[np.ndarray]) -> DeltaBound:
     return _delta_bound(features, -1.0, 0.0)
 
 
+@explained
 def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> DeltaBound:
     """Return bounds of delta for f_i = mean of log(1 + exp(-b a^T x)) + penalty(x) (`problems.penalized_logistic`).
 
@@ -77,6 +81,7 @@ def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray])
     return _delta_bound([a * np.asarray(b)[:, None] for a, b in zip(features, labels, strict=True)], 0.0, 1.0)
 
 
+@explained
 def delta_bound(problem: Problem) -> DeltaBound | None:
     """Return `logistic_delta` of a `problems.penalized_logistic`, or None for other problems and different weights.
 
@@ -91,6 +96,7 @@ def delta_bound(problem: Problem) -> DeltaBound | None:
     return _delta_bound(signed_features(problem), 0.0, 1.0)
 
 
+@explained
 def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> float:
     """Return delta of Appendix A's "linear regression", f_i = ||A_i x + b_i||^2/2.
 

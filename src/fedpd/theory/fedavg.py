@@ -16,9 +16,11 @@ import numpy as np
 
 from fedpd.base.checks import at_least, count, positive, refuse
 from fedpd.base.precision import scope
+from fedpd.base.typed import explained
 from fedpd.oracles import schedule
 
 
+@explained
 def fedavg_bound(
     step: float | Callable[[Any, Any], Any], *, rounds: int, iterations: int, L: float, G: float, gap: float
 ) -> float:

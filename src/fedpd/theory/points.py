@@ -8,6 +8,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, count, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.core import Problem, Tree
 
 Progress = Callable[[int, int], None]  # (done, total)
@@ -25,6 +26,7 @@ class Places(NamedTuple):
     words: str
 
 
+@explained
 def region(
     problem: Problem, radius: float, samples: int, seed: int = 0, *, centres: Iterable[Tree] | None = None
 ) -> list[Tree]:
@@ -41,7 +43,7 @@ def region(
         centres: Models around which to draw, chosen at random; None: the start.
     """
     positive("radius", radius, "Give the largest distance from the start, e.g. 1.0")
-    count("samples", samples, "Give the number of models to draw", least=0)
+    count("samples", samples, "Give the number of models to draw", least=0, bits=20)
     count("seed", seed, "Give the seed of the random models, e.g. 0", least=0)
     around = [problem.start] if centres is None else _models(problem, centres)
     rng = np.random.default_rng(seed)

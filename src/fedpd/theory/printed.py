@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 from fedpd.base.checks import at_least, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.theory.conditions import (
     ETA,
     accuracy_ratio,
@@ -18,6 +19,7 @@ from fedpd.theory.conditions import (
 )
 
 
+@explained
 def communication_factor(p: float, L: float, eta: float) -> float:
     """Return C(p) = eta (1 - C_3^{1/(1-p)})^2 p (p^2 (3 + L eta)^2 + 4) / (1 - 2 L eta - p (1 + L eta))^2.
 
@@ -47,6 +49,7 @@ def communication_factor(p: float, L: float, eta: float) -> float:
     return eta * root * root * p * (p**2 * (3 + product) ** 2 + 4)  # a product overflows to infinity; a power raises
 
 
+@explained
 def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> float:
     """Return the largest p with C(p) <= epsilon/(3 delta^2), by bisection; C grows with p and C(0) = 0.
 
@@ -68,6 +71,7 @@ def skip_probability(epsilon: float, delta: float, L: float, eta: float) -> floa
     return largest_below(lambda p: communication_factor(p, L, eta), ratio / 3, math.nextafter(1.0, 0.0))
 
 
+@explained
 def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
     """Return p = epsilon/(36 eta delta^2), at most 1, the approximation in the first row of the paper's Table 2.
 
@@ -83,6 +87,7 @@ def linear_skip_probability(epsilon: float, delta: float, eta: float) -> float:
     return min(1.0, accuracy_ratio(epsilon, delta) / (36 * eta))
 
 
+@explained
 def logarithmic_skip_probability(epsilon: float, delta: float, eta: float) -> float:
     """Return p = 1 - 2/log(epsilon/(42 eta delta^2)), at least 0, the second row of the paper's Table 2.
 
@@ -111,6 +116,7 @@ class Constants(NamedTuple):
     C_8: float
 
 
+@explained
 def constants(L: float, eta: float, p: float = 0.0) -> Constants:
     """Return the constants as printed.
 
@@ -130,6 +136,7 @@ def constants(L: float, eta: float, p: float = 0.0) -> Constants:
     return Constants(c_2, c_8, c_2 * (1 + 8 * product) / L, 8 * c_2, c_6, c_7, c_8)
 
 
+@explained
 def bound(
     T: int,
     gap: float,

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpd.base.brief import brief
 from fedpd.base.checks import at_least, below, count, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.theory.conditions import (
     ETA,
     SMOOTHNESS,
@@ -51,6 +52,7 @@ class Constants(NamedTuple):
     start: float
 
 
+@explained
 def constants(L: float, eta: float, p: float = 0.0, nonconvexity: float | None = None) -> Constants:
     """Return the constants of the proved Theorem 1. With a = L eta and b = m eta:
 
@@ -85,6 +87,7 @@ class Disagreement(NamedTuple):
     skipped: float
 
 
+@explained
 def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = None) -> Disagreement:
     """Return the fixed point of the second-moment recursion that replaces Lemma 7 and its use in the proof.
 
@@ -110,6 +113,7 @@ def disagreement(p: float, L: float, eta: float, nonconvexity: float | None = No
     return Disagreement(x, (1 + a) * x + 1, (1 + a) * (x + 1) / (1 - b) + 1)
 
 
+@explained
 def max_skip_probability(L: float, eta: float, nonconvexity: float | None = None) -> float:
     """Return ((1 - m eta)^2 - (L eta)^2)/(1 - (L eta)^2). At this p and above, C_3 >= 1 and there is no guarantee.
 
@@ -124,6 +128,7 @@ def max_skip_probability(L: float, eta: float, nonconvexity: float | None = None
     return ((1 - b) ** 2 - a**2) / (1 - a**2)
 
 
+@explained
 def guaranteed_factor(p: float, L: float, eta: float, T: int = 1, nonconvexity: float | None = None) -> float:
     """Return the factor (eta/2) p ((1-p) z^2 + ((L eta)^2 + 1/T) y^2), which replaces C(p).
 
@@ -156,6 +161,7 @@ class Terms(NamedTuple):
     accuracy: float
 
 
+@explained
 def terms(
     T: int,
     gap: float,
@@ -194,6 +200,7 @@ def terms(
     return Terms(start, skipping, c.C_4 * epsilon_1)
 
 
+@explained
 def bound(T: int, gap: float, **settings: Any) -> float:
     """Return an upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
 
@@ -213,6 +220,7 @@ def bound(T: int, gap: float, **settings: Any) -> float:
 # --- settings that reach a target -------------------------------------------------------------------------------------
 
 
+@explained
 def rounds_for(
     epsilon: float,
     gap: float,
@@ -243,6 +251,7 @@ def rounds_for(
     return max(1, math.ceil(2 * c.C_2 * (gap + c.start * start_gradients(gradients, gap, L, delta)) / epsilon))
 
 
+@explained
 def local_accuracy(
     epsilon: float,
     *,
@@ -281,6 +290,7 @@ def local_accuracy(
     return min(epsilon / (4 * c.C_4), left)
 
 
+@explained
 def guaranteed_skip_probability(
     epsilon: float, delta: float, L: float, eta: float, nonconvexity: float | None = None
 ) -> float:
@@ -299,6 +309,7 @@ def guaranteed_skip_probability(
     return largest_below(lambda p: guaranteed_factor(p, L, eta, nonconvexity=nonconvexity), allowed, most)
 
 
+@explained
 def local_iterations(epsilon_1: float, start: float, L: float, eta: float) -> int:
     """Return the Q of gradient descent with step 1/(L + 1/eta) that reduces ||grad L_i||^2 from `start` to epsilon_1.
 
@@ -343,6 +354,7 @@ class Savings(NamedTuple):
         return brief(self)
 
 
+@explained
 def savings(ratios: Sequence[float] | np.ndarray, L: float, eta: float) -> Savings:
     """Return the skip probabilities that are allowed at these epsilon/delta^2; the paper uses eta = max_eta(L)/2.
 

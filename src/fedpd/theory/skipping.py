@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from fedpd.base.checks import choice, count, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.theory.equal_hessians import (
     ETA,
     STRETCH,
@@ -70,6 +71,7 @@ DRIFTS: tuple[Drift, ...] = get_args(Drift)
 VISIBLE = 1e-9  # a mode affects the server if the server's part of its unit eigenvector is larger than this
 
 
+@explained
 def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> np.ndarray:
     """Return the matrix of a stretch on the state (u_1, ..., u_N), (N d, N d).
 
@@ -101,6 +103,7 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "correc
     return np.concatenate([rows, m + 2 * (moved - k * m) / (k + 3)])
 
 
+@explained
 def contraction(
     hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact", of: Errors = "agents"
 ) -> float:
@@ -125,6 +128,7 @@ def contraction(
     return float(np.abs(values[seen > VISIBLE]).max())
 
 
+@explained
 def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
     """Return the k-th root of `contraction`, the factor per local round.
 
@@ -137,6 +141,7 @@ def rate_per_round(hessians: np.ndarray, eta: float, k: int, drift: Drift = "cor
     return contraction(hessians, eta, k, drift) ** (1 / k)
 
 
+@explained
 def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: Drift = "corrected-exact") -> float:
     """Return the number of communications to a high accuracy, divided by the number for k = 1 at the same eta.
 
@@ -152,6 +157,7 @@ def relative_communications(hessians: np.ndarray, eta: float, k: int, drift: Dri
     return math.log(single) / math.log(stretch) if stretch < 1 else math.inf
 
 
+@explained
 def communications_map(
     hessians: np.ndarray, etas: Sequence[float] | np.ndarray, ks: Sequence[int], drift: Drift = "corrected-exact"
 ) -> np.ndarray:
@@ -167,6 +173,7 @@ def communications_map(
     return np.array(rows)
 
 
+@explained
 def best_stretch(hessians: np.ndarray, eta: float, drift: Drift = "corrected-exact", longest: int = 64) -> Stretch:
     """Return the k in 1, ..., longest with the smallest `contraction`, or the smallest of several such k.
 
@@ -193,6 +200,7 @@ class Floor(NamedTuple):
     stationarity: float
 
 
+@explained
 def paper_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int) -> Floor:
     """Return the fixed point of drift="paper", u = M u - T g; it is zero if k = 1 or if all Hessians are equal.
 
@@ -209,6 +217,7 @@ def paper_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int) ->
     return _floor(hessians, (u - eta * np.einsum("nij,nj->ni", hessians, u)).mean(0))
 
 
+@explained
 def small_eta_floor(hessians: np.ndarray, linear: np.ndarray, eta: float, k: int) -> Floor:
     """Return `paper_floor` to first order in eta: x_0 - x* = (eta (k-1)/2) mean(H)^-1 mean_i H_i g_i.
 

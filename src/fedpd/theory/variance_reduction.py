@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 from fedpd.base.checks import at_least, below, count, positive, refuse
+from fedpd.base.typed import explained
 from fedpd.theory.conditions import SMOOTHNESS
 
 ETA = "Theorem 3 needs eta < variance_reduction.max_eta(L, Q, I, B)"
@@ -32,6 +33,7 @@ class Schedule(NamedTuple):
     batch: int | None
 
 
+@explained
 def max_eta(L: float, iterations: int, refresh: int, batch: int | None) -> float:
     """Return 1/(3 (Q + sqrt(Q I/B)) L). Theorem 3 needs an eta below it.
 
@@ -67,6 +69,7 @@ class Constants(NamedTuple):
     start: float
 
 
+@explained
 def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None) -> Constants:
     """Return the constants of the proved Theorem 3.
 
@@ -98,6 +101,7 @@ def constants(L: float, eta: float, gamma: float, iterations: int, refresh: int,
     return Constants(2 * J**2 / c_12 + 4 / eta, c_10, c_12, start)
 
 
+@explained
 def min_gamma(L: float, eta: float, iterations: int, refresh: int, batch: int | None) -> float:
     """Return the gamma above which C_12 > 0; it is below 13 eta for every Q, I, B. gamma = infinity is allowed.
 
@@ -121,6 +125,7 @@ def min_gamma(L: float, eta: float, iterations: int, refresh: int, batch: int | 
     return eta * 2 * curvature / (slope + math.sqrt(slope**2 + 4 * curvature * constant))
 
 
+@explained
 def bound(
     T: int,
     gap: float,
@@ -169,6 +174,7 @@ class PrintedConstants(NamedTuple):
     C_13: float
 
 
+@explained
 def printed_constants(
     L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> PrintedConstants:
@@ -198,6 +204,7 @@ def printed_constants(
     return PrintedConstants(4 * L**2 / c_11 if c_11 > 0 else math.inf, c_10, c_11, c_12, c_13)
 
 
+@explained
 def printed_bound(
     T: int, gap: float, *, L: float, eta: float, gamma: float, iterations: int, refresh: int, batch: int | None
 ) -> float:
@@ -221,6 +228,7 @@ def printed_bound(
 # --- the cost ---------------------------------------------------------------------------------------------------------
 
 
+@explained
 def schedule(samples: int, agents: int, iterations: int) -> Schedule:
     """Return the paper's choice I = sqrt(M), B = I/(Q N), rounded to integers of at least 1.
 
@@ -239,6 +247,7 @@ def schedule(samples: int, agents: int, iterations: int) -> Schedule:
     return Schedule(iterations, refresh, max(1, round(refresh / (iterations * agents))))
 
 
+@explained
 def sample_gradients(T: int, samples: int, agents: int, iterations: int, refresh: int, batch: int | None) -> int:
     """Return the number of sample gradients of all agents in T rounds, ceil(T/I) M + 2 T Q B N, as in `simulate`.
 

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
@@ -77,7 +78,7 @@ def draw(
         panels[0].set_ylabel(axis_label(column))
         lines = _legend(figure, panels[0], entries, column, width, named=not single)
         figure.set_size_inches(width, max(0.62 * width / len(costs), 2.1 if width < 5 else 2.8) + 0.19 * lines)
-        heading = title or (entries[0].label + _diverged(entries[0]) if single else "")
+        heading = drawable(title or (entries[0].label + _diverged(entries[0]) if single else ""), 300)
         if heading:
             figure.suptitle(fill(heading, int(12 * width)), fontsize="medium")
     return figure
@@ -109,6 +110,22 @@ def _seeds_differ(entry: Entry, column: Column) -> bool:
 def line_style(number: int) -> LineStyle:
     """Return the colour and dash of the curve of this number; 40 of them differ."""
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def drawable(text: str, longest: int = 60) -> str:
+    """Return a text of the user's as matplotlib can draw it: on one line, not too long, with valid mathematics only.
+
+    Examples:
+        >>> drawable("p=0.5"), drawable("cost in $"), len(drawable("x" * 300))
+        ('p=0.5', 'cost in $', 60)
+    """
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    text = text if len(text) <= longest else f"{text[: longest - 1]}…"
+    try:
+        MathTextParser("path").parse(text)
+    except (ValueError, RuntimeError):
+        text = text.replace("$", r"\$")
+    return f"\u200b{text}" if text.startswith("_") else text  # matplotlib leaves such a label out
 
 
 def clear_frame(axes: Axes) -> None:
@@ -163,7 +180,9 @@ def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineSt
     x, y = x[drawn], y[:, drawn]
     middle = np.exp(np.log(y).mean(axis=0)) if column.log else y.mean(axis=0)
     marker = "o" if len(x) == 1 else ""  # a line needs two points
-    axes.plot(x, middle, **style, marker=marker, markersize=4, linewidth=width, label=entry.label + _diverged(entry))
+    axes.plot(
+        x, middle, **style, marker=marker, markersize=4, linewidth=width, label=drawable(entry.label) + _diverged(entry)
+    )
     if len(y) > 1:
         axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
 

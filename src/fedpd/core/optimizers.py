@@ -1,0 +1,53 @@
+"""Optimisers of optax by name, with settings that are checked, so that an experiment file can contain them."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import optax as optax_library
+
+from fedpd.base.checks import as_number, choice, is_traced, positive_or_schedule, refuse
+from fedpd.base.spec import Spec
+
+
+class Optimizer(NamedTuple):
+    """An optax optimiser with its name and settings, so that an experiment file can contain it.
+
+    Attributes:
+        transform: The optimiser.
+        spec: Its name and settings.
+    """
+
+    transform: optax_library.GradientTransformation
+    spec: Spec
+
+
+def optimizers() -> dict[str, Callable[..., optax_library.GradientTransformation]]:
+    """Return the optimisers of optax by name: its functions that take a learning rate."""
+    functions = {name: getattr(optax_library, name) for name in dir(optax_library) if not name.startswith("_")}
+    return {
+        name: function
+        for name, function in functions.items()
+        if inspect.isfunction(function) and "learning_rate" in inspect.signature(function).parameters
+    }
+
+
+def optimizer(name: str, **settings: Any) -> Optimizer:
+    """Return an optax optimiser by its name, e.g. optimizer("adam", learning_rate=0.01)."""
+    known = optimizers()
+    choice("optimizer", name, known)
+    _check_optimizer(known[name], settings)
+    return Optimizer(known[name](**settings), Spec.of(name, **settings))
+
+
+def _check_optimizer(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that optax accepts and that fail, or do nothing sensible, in the first step."""
+    parameters = inspect.signature(function).parameters
+    for key, value in settings.items():
+        usual = parameters[key].default if key in parameters else None
+        if key == "learning_rate":
+            positive_or_schedule(key, value, "Give the step size of the optimiser, e.g. 0.01")
+        elif isinstance(usual, bool) and not isinstance(value, bool):
+            refuse(key, value, "must be True or False", f"Its default is {usual}")
+        elif type(usual) in (int, float) and not callable(value) and not is_traced(value):
+            as_number(key, value, f"Its default is {usual}")
