@@ -191,8 +191,9 @@ def test_lbfgs_solves_far_from_zero() -> None:
     hessian = (basis * np.logspace(-6, 0, 10)) @ basis.T
     far = 1e5 * basis[:, 0] + rng.standard_normal(10)  # the minimiser of f, which is flat along this eigenvector
     with scope(True):
+        one, number = jnp.int32(1), jnp.int32(0)
         f = LocalObjective(
-            lambda x, one: (x @ one @ x / 2 - x @ one @ far)[None], None, jnp.array(hessian), 1, None, None, 0
+            lambda x, own: (x @ own @ x / 2 - x @ own @ far)[None], None, jnp.array(hessian), one, None, None, number
         )
         start = Vector(jnp.array(far + 1e-3 * rng.standard_normal(10)))
         phi = Subproblem(f, Vector(jnp.array(-far / 30)), 1 / 30)

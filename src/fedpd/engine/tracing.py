@@ -19,9 +19,8 @@ from fedpd.base.spec import Spec, Thing
 from fedpd.core import Algorithm, State
 from fedpd.core.agents import Functions, Shard, arrays
 from fedpd.engine.columns import MEASURED
-from fedpd.engine.metrics import measure
 from fedpd.engine.plan import Plan
-from fedpd.engine.rounds import Inputs, Program, init_agents, one_round
+from fedpd.engine.rounds import Inputs, Program, init_agents, measure_copies, one_round
 
 LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(np.__file__).parent, Path(__file__).parents[1])
@@ -37,14 +36,14 @@ def trace_round(plan: Plan) -> None:
             the shape of the state.
     """
     layout = plan.layout._replace(mesh=None)
-    kind, numbers = (None, None) if plan.participation is None else plan.participation
-    program = Program(plan.algorithm, Functions.of(plan.problem), layout, kind, (*MEASURED, *plan.recorded))
+    program = Program(plan.algorithm, Functions.of(plan.problem), layout, columns=(*MEASURED, *plan.recorded))
     stragglers: Any = plan.stragglers
 
     def play(shard: Shard, start: Vector, key: Any) -> tuple[State, State]:
         before = State(init_agents(program, shard, start), program.algorithm.server(start), jnp.int32(0))
-        after, done = one_round(program, Inputs(shard, key, numbers, stragglers), before)
-        measure(*program[:3], shard, after.agents, ~done.communicated, program.columns)
+        inputs = Inputs(shard, key, start, stragglers)
+        after, done = one_round(program, inputs, before)
+        measure_copies(program, inputs, after.agents, ~done.communicated)
         return before, after
 
     with scope(plan.problem.double), explain_tracing():
