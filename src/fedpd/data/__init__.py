@@ -5,9 +5,11 @@ from fedpd.data.csv import csv
 from fedpd.data.federated import Federated, Samples, from_arrays
 from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
+from fedpd.data.lazy import Lazy, lazy
 from fedpd.data.leaf import SHAKESPEARE, leaf
 from fedpd.data.parquet import parquet
 from fedpd.data.partition import partition
+from fedpd.data.ragged import Ragged, ragged
 from fedpd.data.regroup import merge, paper_groups, pool, split, take
 from fedpd.data.standardise import Moments, Scaling, moments, scaling_from, standardise
 from fedpd.data.summary import Spread, Summary, describe, label_histogram
@@ -21,7 +23,9 @@ __all__ = [
     "LOADERS",
     "SHAKESPEARE",
     "Federated",
+    "Lazy",
     "Moments",
+    "Ragged",
     "Samples",
     "Scaling",
     "Spread",
@@ -32,6 +36,7 @@ __all__ = [
     "from_arrays",
     "hub",
     "label_histogram",
+    "lazy",
     "leaf",
     "merge",
     "moments",
@@ -40,6 +45,7 @@ __all__ = [
     "partition",
     "pool",
     "program_strongly_noniid",
+    "ragged",
     "scaling_from",
     "split",
     "standardise",

@@ -15,7 +15,7 @@ from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, sharded, with_padding_agents
+from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine import disk
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.debug import costs_without_compilation
@@ -173,10 +173,12 @@ class Driver:
     def _message_costs(self) -> Costs:
         plan, functions = self.plan, self.program.functions
         if plan.debug:
-            one, agent = variant((self.inputs.shard, self.state.agents), 0, True)
+            one, agent = one_agent(self.inputs.shard, 0), variant(self.state.agents, 0, True)
             return costs_without_compilation(plan.algorithm, functions, one, agent, self.state.server)
         agents, server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state[:2])
-        one, agent = jax.eval_shape(lambda tree: variant(tree, 0, True), (self.inputs.shard, agents))
+        one, agent = jax.eval_shape(
+            lambda shard, agents: (one_agent(shard, 0), variant(agents, 0, True)), self.inputs.shard, agents
+        )
         return message_costs(plan.algorithm, functions, one, agent, server)
 
     @property

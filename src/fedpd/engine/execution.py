@@ -48,4 +48,5 @@ def choose_layout(
 
 def _sample_size(problem: Problem) -> int:
     """Return how many numbers a sample holds."""
-    return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(problem.data))
+    axes = 2 if problem.offsets is None and problem.load is None else 1  # before the axes of a sample
+    return sum(int(np.prod(leaf.shape[axes:])) for leaf in jax.tree.leaves(problem.data))

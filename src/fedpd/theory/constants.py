@@ -10,7 +10,7 @@ from tree_math import Vector
 from fedpd.base.checks import count
 from fedpd.base.precision import scope
 from fedpd.core import Problem, Tree
-from fedpd.core.agents import Functions, Layout, arrays, local_objective
+from fedpd.core.agents import Functions, Layout, arrays, local_objective, map_agents
 from fedpd.theory.curvature import TOLERANCE, agent_curvature
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
@@ -77,5 +77,5 @@ def objective(problem: Problem, x: Tree) -> float:
     functions = Functions.of(problem)
     with scope(problem.double):
         model = Vector(jax.device_put(x))
-        each = jax.jit(lambda shard: jax.lax.map(lambda one: local_objective(functions, one).value(model), shard))
+        each = jax.jit(lambda shard: map_agents(lambda one: local_objective(functions, one).value(model), shard))
         return float(jnp.mean(each(arrays(problem))))
