@@ -130,7 +130,7 @@ def _places(offsets: np.ndarray | None, name: str) -> np.ndarray | None:
 
 
 def split_rows(tree: Tree) -> tuple[Tree, Callable[[Tree], Tree]]:
-    """Return a tree without the flat rows of its shards, which have no axis of agents, and a function that puts them back.
+    """Return a tree without the flat rows of its shards, which have no axis of agents, and how to put them back.
 
     Args:
         tree: A `Shard`, or a tree that contains shards.
@@ -317,10 +317,11 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
 def _on_devices(shard: Shard, devices: int) -> Shard:
     """Return a shard whose flat rows are in parts, one per device with the samples of its own agents."""
     if devices > 1 and shard.offset is not None:
-        data, offset = rows_by_device(shard.data, shard.offset, shard.sizes, devices)
+        data, offset = rows_by_device(shard.data, np.asarray(shard.offset), np.asarray(shard.sizes), devices)
         shard = shard._replace(data=data, offset=offset.astype(np.int32))
     if devices > 1 and shard.test_offset is not None:
-        test, offset = rows_by_device(shard.test, shard.test_offset, shard.test_sizes, devices)
+        sizes = np.asarray(shard.test_sizes)
+        test, offset = rows_by_device(shard.test, np.asarray(shard.test_offset), sizes, devices)
         shard = shard._replace(test=test, test_offset=offset.astype(np.int32))
     return shard
 

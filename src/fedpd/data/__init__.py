@@ -7,6 +7,7 @@ from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
 from fedpd.data.lazy import Lazy, lazy
 from fedpd.data.leaf import SHAKESPEARE, leaf
+from fedpd.data.many import from_rows
 from fedpd.data.parquet import parquet
 from fedpd.data.partition import partition
 from fedpd.data.ragged import Ragged, ragged
@@ -34,6 +35,7 @@ __all__ = [
     "csv",
     "describe",
     "from_arrays",
+    "from_rows",
     "hub",
     "label_histogram",
     "lazy",

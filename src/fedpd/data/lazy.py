@@ -62,7 +62,11 @@ class Lazy:
         return rows
 
     def map(self, function: Callable[[Tree], Tree]) -> "Lazy":
-        """Return the data with function(rows) in place of its rows; it keeps their number and order, and sees 0 rows."""
+        """Return the data with function(rows) in place of its rows.
+
+        Args:
+            function: It keeps the number and the order of the rows, and must accept 0 rows.
+        """
         return replace(self, load=partial(_mapped, function, self.load), sample=function(self.sample))
 
     def take(self, agents: np.ndarray) -> "Lazy":
@@ -129,9 +133,10 @@ def _loaded(load: LoadOne, agent: int, size: int) -> Tree:
 
 def _check(rows: Tree, sample: Tree, number: int, what: str) -> None:
     """Refuse rows whose number, structure, shape or type differs from the sample's."""
-    if jax.tree.structure(rows) != jax.tree.structure(sample):
-        rule = f"must have the structure of the first agent's samples, {jax.tree.structure(sample)}"
-        refuse(what, jax.tree.structure(rows), rule, "Return the same keys for all agents")
+    found, wanted = str(jax.tree.structure(rows)), str(jax.tree.structure(sample))
+    if found != wanted:
+        rule = f"must be {wanted}, as for the first agent"
+        refuse(f"{what}: structure", found, rule, "Return the same keys for all agents")
     for leaf, like in zip(jax.tree.leaves(rows), jax.tree.leaves(sample), strict=True):
         if leaf.shape != (number, *like.shape[1:]):
             rule = f"must be {(number, *like.shape[1:])}"

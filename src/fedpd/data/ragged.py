@@ -71,8 +71,8 @@ def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
     Python object each.
 
     Args:
-        rows: A pytree of arrays (M, ...): first the samples of agent 0, then those of agent 1, and so on. The arrays are
-            not copied; they may be memory-mapped files.
+        rows: A pytree of arrays (M, ...): first the samples of agent 0, then those of agent 1, and so on. They are not
+            copied, and may be memory-mapped files.
         sizes: (N,) the number of samples of each agent; their sum must be M.
 
     Raises:

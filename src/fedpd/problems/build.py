@@ -104,7 +104,7 @@ def _hold(data: list[Tree] | Ragged | Lazy | Tree, start: Tree) -> tuple[Held, b
     double, sizes = is_double(data, start), _sizes(data)
     if isinstance(data, list):
         _check_same_shapes(data)
-        if _pads(data, sizes):
+        if pads(data[0], sizes):
             data = _pad(data, sizes)
         else:
             rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *data)
@@ -175,10 +175,15 @@ def _check_same_shapes(agents: list[Tree]) -> None:
                 refuse(f"shape of the samples of agent {i}", leaf.shape[1:], rule, "Bring all samples to one shape")
 
 
-def _pads(agents: list[Tree], sizes: np.ndarray) -> bool:
-    """Return whether to pad the agents' samples to the largest agent: if that wastes little memory."""
+def pads(samples: Tree, sizes: np.ndarray) -> bool:
+    """Return whether to pad the agents' samples to the largest agent, because that wastes little memory.
+
+    Args:
+        samples: The samples of an agent that has some.
+        sizes: (N,) the numbers of samples.
+    """
     padded = len(sizes) * int(sizes.max())
-    size = sum(leaf[0].nbytes for leaf in jax.tree.leaves(agents[0]))
+    size = sum(leaf[0].nbytes for leaf in jax.tree.leaves(samples))
     return padded <= MOST_PADDING * int(sizes.sum()) or padded * size <= SMALL
 
 
