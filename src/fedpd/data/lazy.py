@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Tree
-from fedpd.core.rows import Load, row_numbers
+from fedpd.core.rows import Load
 from fedpd.data.ragged import Ragged, check_finite, checked_sizes
 
 LoadOne = Callable[[int], Tree]  # (agent) -> its samples, leaves (n_i, ...)
@@ -103,10 +103,10 @@ def lazy(load: LoadOne, sizes: Sequence[int] | np.ndarray) -> Lazy:
     first = int(np.argmax(numbers > 0))
     example = _loaded(load, first, int(numbers[first]))
     sample = jax.tree.map(lambda leaf: leaf[:0], example)
-    return Lazy(partial(_one_by_one, load, numbers, sample), numbers, sample)
+    return Lazy(partial(one_by_one, load, numbers, sample), numbers, sample)
 
 
-def _one_by_one(load: LoadOne, sizes: np.ndarray, sample: Tree, agents: np.ndarray) -> Tree:
+def one_by_one(load: LoadOne, sizes: np.ndarray, sample: Tree, agents: np.ndarray) -> Tree:
     """Return the samples of some agents, loaded one agent after another."""
     parts = []
     for agent in agents.tolist():
@@ -152,19 +152,3 @@ def _mapped(function: Callable[[Tree], Tree], load: Load, agents: np.ndarray) ->
 
 def _chosen(load: Load, kept: np.ndarray, agents: np.ndarray) -> Tree:
     return load(kept[agents])
-
-
-def spread(rows: Tree, agents: np.ndarray, sizes: np.ndarray) -> Tree:
-    """Return the rows of agents in ascending order without repetition as the rows of `agents`, in their order.
-
-    Args:
-        rows: The samples of np.unique(agents), one agent after another.
-        agents: (k,) the numbers of the agents.
-        sizes: (N,) the numbers of samples.
-    """
-    order, places = np.unique(agents, return_inverse=True)
-    if np.array_equal(order, agents):
-        return rows
-    starts = np.concatenate([[0], np.cumsum(sizes[order])])[:-1]
-    numbers = row_numbers(starts[places], sizes[agents])
-    return jax.tree.map(lambda leaf: leaf[numbers], rows)
