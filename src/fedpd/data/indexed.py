@@ -13,9 +13,10 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError
 from fedpd.core.rows import first_rows, row_numbers
-from fedpd.data.federated import Federated, Samples, as_dtype, checked_dtype, common_dtype
+from fedpd.data.federated import Federated, Samples, checked_dtype, common_dtype
 from fedpd.data.labels import Classes, encode
 from fedpd.data.lazy import Lazy
+from fedpd.data.many import cast
 
 MANY_CLIENTS = 10_000  # beyond, federated data in memory are ragged rows, without one Python object per client
 
@@ -92,7 +93,7 @@ def index_by_client(
         sizes = np.bincount(own, minlength=len(names)).astype(np.int32)
         load = IndexedRows(part.read, rows, labels[key, ""][rows], sizes)
         held = Lazy(load, sizes, {"x": samples[key], "y": np.zeros(0, np.int32)})
-        lazy[key] = held.map(partial(_cast, wanted, f"{where}: {key} data"))
+        lazy[key] = held.map(partial(cast, wanted, f"{where}: {key} data"))
     return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, name)
 
 
@@ -108,10 +109,6 @@ def nothing(like: Lazy) -> Lazy:
 
 def _nothing(sample: Samples, agents: np.ndarray) -> Samples:
     return sample
-
-
-def _cast(dtype: np.dtype, where: str, rows: Samples) -> Samples:
-    return {"x": as_dtype(rows["x"], dtype, where), "y": rows["y"]}
 
 
 def check_train(parts: Mapping[str, Any], where: str) -> None:

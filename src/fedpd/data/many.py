@@ -59,10 +59,10 @@ def from_rows(
         raise FedpdError(f"{name}: agent {nobody[0]} has no training or test samples. Leave the agent out.")
     wanted = checked_dtype(dtype) or common_dtype(held.sample["x"].dtype for held in parts.values())
     parts, values, called = _labelled(parts, classes, label_names)
-    parts = {part: held.map(partial(_cast, wanted, part)) for part, held in parts.items()}
     for held in parts.values():
         if isinstance(held, Ragged):
             check_finite(held.rows, held.sizes)
+    parts = {part: held.map(partial(cast, wanted, f"{part} data")) for part, held in parts.items()}
     return Federated(_names(names, len(train)), parts["train"], parts["test"], values, called, name)
 
 
@@ -124,9 +124,9 @@ def _check_labels(values: np.ndarray, part: str, rows: Any) -> Any:
     return rows | {"y": y.astype(np.int32)}
 
 
-def _cast(dtype: np.dtype, part: str, rows: Any) -> Any:
-    """Return rows with features of one dtype."""
-    return rows | {"x": as_dtype(rows["x"], dtype, f"{part} data")}
+def cast(dtype: np.dtype, where: str, rows: Any) -> Any:
+    """Return rows with features of one dtype; rows that have it are checked where their agents are known."""
+    return rows if rows["x"].dtype == dtype else rows | {"x": as_dtype(rows["x"], dtype, where)}
 
 
 def _names(names: Sequence[str] | np.ndarray | None, agents: int) -> Any:

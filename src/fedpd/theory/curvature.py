@@ -77,7 +77,7 @@ def exact_smoothness(problem: Problem) -> Smoothness | None:
     """
     if problem.answer.smoothness is None:  # the user's own problem, which may have any name
         return None
-    if problem.name == "quadratic":
+    if problem.name == "quadratic" and problem.offsets is None and problem.load is None:
         return _exact_quadratic(problem)
     if problem.name == "penalized_logistic":
         return _exact_logistic(problem)
