@@ -1,7 +1,7 @@
 """Measure the memory and the time to build a problem of a million agents with 1 to 5,000 samples each.
 
-Run it with `python -m benchmarks.million [agents]`. It compares the memory with that of the samples alone, and with that
-of data padded to the largest agent.
+Run it with `python -m benchmarks.million [agents]`. It compares the memory with that of the samples alone, and with
+that of data padded to the largest agent.
 """
 
 import resource

@@ -95,7 +95,8 @@ def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard:
         total, own = measure.agent(AgentView(functions, one), x)
         return zero_for_padding(one, total), own
 
-    total, each = each_agent(of_agent, shard, layout)
+    # All at once, every agent would take as long as the largest; one after another, each takes as long as its samples.
+    total, each = each_agent(of_agent, shard, layout if shard.offset is None else layout._replace(parallel=False))
     if layout.mesh is not None:
         each = lax.all_gather(each, AXIS, tiled=True)
     return total, jax.tree.map(lambda leaf: leaf[: layout.agents], each)
