@@ -1,6 +1,6 @@
-"""Draw the agents of a round: K of N, from the seed and the round alone.
+"""Find out which agents are present in a round, from the rule, the seed and the round alone.
 
-A draw costs O(K), whatever N is. The K agents of round r are the images of 0, ..., K-1 under a random permutation of
+A cohort is K of N agents. Its draw costs O(K), whatever N is. The K agents of round r are the images of 0, ..., K-1 under a random permutation of
 0, ..., N-1. The permutation is never written out: a Feistel network permutes the numbers below a power
 of 4 that is at least N, and a number that lands at N or above goes through it again until it lands below ("cycle
 walking"). Everybody who knows the seed draws the same agents: the simulator, the server of a federation, a reader.
@@ -8,12 +8,69 @@ walking"). Everybody who knows the seed draws the same agents: the simulator, th
 
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import count, refuse
+from fedpd.core import Array
+from fedpd.engine.participation import PRESENCE, Participation
 
 FEISTEL_ROUNDS = 12  # with 6 rounds, some pairs of 6 agents are visibly more likely than others; with 12, none
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, the increment of splitmix64
+FEW = 8  # draws per agent of a cohort by size, before the rest is drawn from the remaining agents directly
+MARGIN = 6  # standard deviations; a round has more agents than this with probability 1e-9
+
+
+def who(rule: Participation, seed: int, rounds: Sequence[int] | np.ndarray, agents: int) -> list[np.ndarray]:
+    """Return the agents that are present in each of some rounds, in ascending order.
+
+    Args:
+        rule: The rule.
+        seed: The seed of the run.
+        rounds: The numbers of the rounds; the first round of a run is 0.
+        agents: N.
+    """
+    rounds = np.asarray(rounds)
+    if rule.kind == "cohort":
+        return list(draw(seed, rounds, agents, int(rule.numbers)))
+    if rule.kind == "size":
+        number, ends = rule.numbers
+        return [draw_by_size(seed, int(r), ends, int(number)) for r in rounds]
+    if rule.kind == "schedule":
+        return [np.flatnonzero(rule.numbers[r]) for r in rounds]
+    key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), PRESENCE)
+    return [np.flatnonzero(np.asarray(_coins(key, int(r), rule.numbers))) for r in rounds]
+
+
+@jax.jit
+def _coins(key: Array, r: Array, probabilities: Array) -> Array:
+    return jax.random.uniform(jax.random.fold_in(key, r), probabilities.shape, jnp.float32) < probabilities
+
+
+def most_present(rule: Participation, agents: int, block: int) -> int:
+    """Return how many of a device's `block` agents are present in one round at most.
+
+    With probabilities, and with a cohort on several devices, this number is exceeded about once in 1e9 rounds.
+    """
+    if rule.kind == "schedule":
+        starts = range(0, agents, block)
+        return max(1, *(int(rule.numbers[:, i : i + block].sum(axis=1).max()) for i in starts))
+    if rule.kind == "probability":
+        chances = np.asarray(rule.numbers, np.float64)
+        parts = [chances[i : i + block] for i in range(0, agents, block)]
+        return max(_likely(part.sum(), (part * (1 - part)).sum(), len(part)) for part in parts)
+    number = int(rule.numbers if rule.kind == "cohort" else rule.numbers[0])
+    if block >= agents:
+        return number
+    if rule.kind == "cohort":
+        share = block / agents
+        return _likely(number * share, number * share * (1 - share), min(number, block))
+    return min(number, block)
+
+
+def _likely(mean: float, variance: float, most: int) -> int:
+    return max(1, min(most, int(np.ceil(mean + MARGIN * np.sqrt(variance) + 1))))
 
 
 def draw(seed: int, rounds: Sequence[int] | np.ndarray, agents: int, cohort: int) -> np.ndarray:
@@ -43,6 +100,43 @@ def draw(seed: int, rounds: Sequence[int] | np.ndarray, agents: int, cohort: int
     while (outside := found >= agents).any():
         found[outside] = _permuted(found[outside], np.broadcast_to(keys[:, None], found.shape)[outside], half)
     return np.sort(found.astype(np.int64), axis=1)
+
+
+def draw_by_size(seed: int, r: int, ends: np.ndarray, cohort: int) -> np.ndarray:
+    """Return K different agents, drawn one after another with probabilities proportional to their numbers of samples.
+
+    Args:
+        seed: The seed of the run.
+        r: The number of the round.
+        ends: (N,) sums of the |D_j| of the agents j <= i.
+        cohort: K.
+
+    Returns:
+        (K,) numbers of agents in ascending order.
+
+    Examples:
+        >>> draw_by_size(seed=0, r=0, ends=np.cumsum([1, 1, 10**9]), cohort=3).tolist()
+        [0, 1, 2]
+    """
+    key = _mixed(np.uint64(int(seed) % 2**64) + np.uint64(GOLDEN) * np.uint64(r + 1))
+    drawn = np.searchsorted(ends, _below(int(ends[-1]), key, np.arange(FEW * cohort + 16)), "right")
+    _, first = np.unique(drawn, return_index=True)
+    chosen = drawn[np.sort(first)[:cohort]]
+    if len(chosen) < cohort:  # a few agents have most samples: compare exponential times of the others, which is O(N)
+        sizes = np.diff(ends, prepend=0).astype(float)
+        sizes[chosen] = 0
+        uniform = (_mixed(_mixed(key) + np.arange(len(ends), dtype=np.uint64)) >> np.uint64(11)) + 0.5
+        with np.errstate(divide="ignore"):
+            times = -np.log(uniform * 2.0**-53) / sizes
+        chosen = np.concatenate([chosen, np.argsort(times)[: cohort - len(chosen)]])
+    return np.sort(chosen)
+
+
+def _below(bound: int, key: np.uint64, numbers: np.ndarray) -> np.ndarray:
+    """Return a random number below `bound` for each number."""
+    with np.errstate(over="ignore"):
+        bits = _mixed(_mixed(numbers.astype(np.uint64) * np.uint64(GOLDEN) + key))
+    return ((bits >> np.uint64(11)) * (bound * 2.0**-53)).astype(np.int64)
 
 
 def check_cohort(cohort: int, agents: int) -> int:

@@ -56,9 +56,10 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
     plan, many = driver.plan, driver.plan.many
     done = max(int(run.history["round"][-1]) for run in runs)
     _check_same(driver, runs, done)
-    agents, server = _joined([(run.agents, run.server) for run in runs], many)
-    like = jax.eval_shape(lambda state: jax.tree.map(driver.without_padding, state), driver.state.agents)
-    if _shapes(agents) != _shapes(like):
+    server = _joined([run.server for run in runs], many)
+    states = [run.agents for run in runs]
+    agents = jax.tree.map(np.array, states) if driver.has_absent_agents else _joined(states, many)
+    if _shapes(agents) != _shapes(driver.like([len(getattr(state, "agent", ())) for state in states])):
         rule = "the agents of the run to continue have a state of another shape"
         refuse("start", runs[0].algorithm, rule, "Give the method and the problem of that run")
     longest = max(runs, key=lambda run: run.history["round"][-1])

@@ -4,25 +4,28 @@ Use `simulate(..., execution="debug")` to find out where your own method, loss o
 checks work inside of them. The results equal those of a compiled run up to rounding, but take much longer.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work
 from fedpd.core.agents import Functions, Shard, agent_key, local_objective, one_agent
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.metrics import Metrics, measure
+from fedpd.engine.participation import effort_of
 from fedpd.engine.rounds import (
     Inputs,
     MessageSum,
     Program,
     Round,
     combine,
+    efforts_of_all,
     is_silent,
     one_round,
-    presence_and_effort,
     receive,
     toss_coin,
 )
@@ -39,8 +42,10 @@ def init_each(program: Program, shard: Shard, start: Vector) -> Any:
     return _stack(made)
 
 
-class AgentByAgent:
+class AgentByAgent(NamedTuple):
     """Runs the agents one after another in Python; see `rounds.Place`."""
+
+    present: Callable[[int], np.ndarray] | None  # returns who is present in a round, (N,); None: all agents are
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         with named_stage("skip", r):
@@ -50,7 +55,11 @@ class AgentByAgent:
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
         exchange = program.algorithm.exchanges[number]
-        here, efforts = presence_and_effort(program, inputs, r)
+        here, efforts = self._here(r), None
+        if inputs.stragglers is not None and here is None:
+            efforts = efforts_of_all(program, inputs, r)
+        elif inputs.stragglers is not None:
+            efforts = [effort_of(inputs.stragglers, inputs.key, r, i) for i in inputs.shard.agent]
         states, messages, sends, works = [], [], [], []
         for i, (agent, one) in enumerate(zip(_unstack(agents), _each(inputs.shard), strict=True)):
             present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
@@ -87,7 +96,7 @@ class AgentByAgent:
         if silent is not None and silent:
             return agents
         exchange = program.algorithm.exchanges[number]
-        here, _ = presence_and_effort(program, inputs, r)
+        here = self._here(r)
         received = []
         for i, agent in enumerate(_unstack(agents)):
             with named_stage("receive", r, i):
@@ -97,6 +106,9 @@ class AgentByAgent:
                 else:
                     received.append(receive(exchange, broadcast, agent, None if here is None else here[i]))
         return _stack(received)
+
+    def _here(self, r: Array) -> np.ndarray | None:
+        return None if self.present is None else self.present(int(r))
 
     def run_round(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
         with jax.disable_jit():

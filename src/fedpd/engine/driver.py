@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
@@ -17,6 +16,7 @@ from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
 from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine import disk
+from fedpd.engine.attendance import PartialRun, begin_partial
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.debug import costs_without_compilation
 from fedpd.engine.divergence import explain
@@ -31,6 +31,7 @@ from fedpd.engine.plan import (
     StartedRun,
     begin,
     compiled_begin,
+    on_host,
     open_numbers,
     prepare,
     put_on_devices,
@@ -98,7 +99,7 @@ def compile_ahead(plan: Plan) -> None:
     Call it in a thread while another plan runs. It does nothing if the agents are not in memory, if there are several
     seeds, or if the compilation fails: the run itself then reports the error.
     """
-    if plan.store is not None or plan.debug or plan.many:
+    if plan.store is not None or plan.debug or plan.many or plan.participation is not None:
         return
     try:
         _, template, inputs = prepare(plan, open_numbers(plan))
@@ -122,14 +123,15 @@ def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # without a sharding, as
 def begin_traced(plan: Plan) -> StartedRun:
     """Return a run at its start, with the method's numbers as arguments of the program if it can be traced so."""
     opened = open_numbers(plan)
+    start = begin if plan.participation is None or plan.debug else begin_partial
     try:
-        begun = begin(plan, opened)
+        begun = start(plan, opened)
         if begun.place is None:  # JAX keeps the trace for the first chunk
             _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
     except Exception:  # a method may raise anything if it branches on its numbers or checks their type
         if opened is None or plan.build is not None:
             raise
-        begun = begin(plan, None)
+        begun = start(plan, None)
     return begun
 
 
@@ -163,7 +165,8 @@ class Driver:
             last = min(until, _next_multiple(self.done, self.plan.every)) if row_by_row else until
             started = time.perf_counter()
             self._run_chunk(min(step, last - self.done), listen)
-            step = _pace(step, time.perf_counter() - started) if self.place is None else 1
+            compiled = self.place is None or isinstance(self.place, PartialRun)
+            step = _pace(step, time.perf_counter() - started) if compiled else 1
             self.seconds = before + time.perf_counter() - self.began
             self.clock.append((self.done, self.seconds))
             stop = listen(self._event(self.done, self._new_rows)) is True
@@ -175,6 +178,9 @@ class Driver:
         if plan.debug:
             one, agent = one_agent(self.inputs.shard, 0), variant(self.state.agents, 0, True)
             return costs_without_compilation(plan.algorithm, functions, one, agent, self.state.server)
+        if isinstance(self.place, PartialRun):
+            server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state.server)
+            return message_costs(plan.algorithm, functions, self.place.one.one, self.place.one.agent, server)
         agents, server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state[:2])
         one, agent = jax.eval_shape(
             lambda shard, agents: (one_agent(shard, 0), variant(agents, 0, True)), self.inputs.shard, agents
@@ -182,13 +188,20 @@ class Driver:
         return message_costs(plan.algorithm, functions, one, agent, server)
 
     @property
+    def has_absent_agents(self) -> bool:
+        """Whether agents may be absent, so that `agents()` has a list with the agents seen by each variant."""
+        return isinstance(self.place, PartialRun)
+
+    @property
     def ended(self) -> bool:
         """Whether all variants have diverged."""
         return all(one.diverged is not None for one in self.measurements)
 
     def _run_chunk(self, number: int, listen: Listener) -> None:
-        plan = self.plan
-        if self.place is None:
+        plan, who = self.plan, None
+        if isinstance(self.place, PartialRun):
+            state, rows, who = self.place.run(self.state, self.done, number)
+        elif self.place is None:
             state, rows = _advance()(*_arguments(plan, self.template, self.inputs, self.state, number))
         else:
             place = self.place
@@ -199,7 +212,9 @@ class Driver:
         number = int(on_host(state.round)) - self.done  # a chunk may end early
         for i, one in enumerate(self.measurements):
             own = jax.tree.map(lambda leaf: leaf[:number], variant(rows, i, plan.many))
-            self.measurements[i] = add_rounds(one, own, self.done, plan.every, plan.rounds, self.costs, explained)
+            self.measurements[i] = add_rounds(
+                one, own, self.done, plan.every, plan.rounds, self.costs, explained, None if who is None else who[i]
+            )
         self.state, self.done = state, int(on_host(state.round))
 
     def event(self) -> Event:
@@ -224,19 +239,34 @@ class Driver:
 
     def model(self, i: int = 0) -> Tree:
         """Return the current model of variant i."""
+        if isinstance(self.place, PartialRun):
+            return self.place.model(self.state, i)
         return mean_copy(self.plan.algorithm, variant(self.agents(), i, self.plan.many), self.plan.problem.agents)
 
     def agents(self) -> Any:
-        """Return the state of the agents without padding: leaves (N, ...), (variants, N, ...) if there are several."""
+        """Return the state of the agents without padding: leaves (N, ...), (variants, N, ...) if there are several.
+
+        If agents are absent, return the `AgentsSeen` of each variant.
+        """
+        if isinstance(self.place, PartialRun):
+            return self.place.agents(self.state)
         return jax.tree.map(lambda leaf: self.without_padding(on_host(leaf)), self.state.agents)
 
     def release(self) -> Any:
         """Return `agents()`, and free each array on the device once it is on the host. The run cannot continue then."""
+        if isinstance(self.place, PartialRun):
+            return self.agents()
         leaves, structure = jax.tree.flatten(self.state.agents)
         self.state = self.state._replace(agents=None)
         for i in range(len(leaves)):
             leaves[i] = self.without_padding(on_host(leaves[i]))
         return jax.tree.unflatten(structure, leaves)
+
+    def like(self, seen: Sequence[int]) -> Any:
+        """Return the shapes of `agents()`; `seen`: how many agents each variant has seen, if agents are absent."""
+        if isinstance(self.place, PartialRun):
+            return self.place.like(seen, self.state)
+        return jax.eval_shape(lambda agents: jax.tree.map(self.without_padding, agents), self.state.agents)
 
     def without_padding(self, leaf: Any) -> Any:
         return leaf[(slice(None),) * self.plan.many + (slice(self.plan.problem.agents),)]
@@ -244,7 +274,9 @@ class Driver:
     def set_state(self, agents: Any, server: Any, done: int) -> None:
         """Replace the state by one that was saved after `done` rounds."""
         plan, layout = self.plan, self.plan.layout
-        if isinstance(self.place, disk.OnDisk):
+        if isinstance(self.place, PartialRun):
+            agents = self.place.fill(agents)
+        elif isinstance(self.place, disk.OnDisk):
             agents = self.place.store.fill(agents)
         elif self.place is None:
             axes = [None, *AGENTS] if plan.many else AGENTS
@@ -260,13 +292,6 @@ def _round_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Input
     else:
         metrics = not_measured(program.columns)
     return state, jax.tree.map(lambda leaf: np.asarray(leaf)[None], Rows(happened, metrics))
-
-
-def on_host(leaf: Any) -> np.ndarray:
-    """Return an array on the host; if agents are sharded over several processes, gather it from all of them."""
-    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        return multihost_utils.process_allgather(leaf, tiled=True)
-    return np.asarray(leaf)
 
 
 def _next_multiple(done: int, every: int) -> int:

@@ -43,6 +43,7 @@ def add_rounds(
     last: int,
     costs: Costs,
     explain: Callable[[int, float], Divergence],
+    who: np.ndarray | None = None,
 ) -> Measurements:
     """Return the measurements after a chunk of rounds; if the variant diverged, up to that round.
 
@@ -54,6 +55,7 @@ def add_rounds(
         last: The last round of the run, which is always measured.
         costs: Bytes of the messages.
         explain: Returns the message about a divergence, from (round, stationarity).
+        who: (K, C) the agents of the rounds, N where nobody is; None: all N agents, in order.
     """
     if measurements.diverged is not None:
         return measurements
@@ -65,8 +67,8 @@ def add_rounds(
         "communicated": communicated,
         "senders": senders,
         "receivers": receivers,
-        "updates": work.updates[:, :agents],
-        "samples": work.samples[:, :agents],
+        "updates": work.updates[:, :agents] if who is None else work.updates,
+        "samples": work.samples[:, :agents] if who is None else work.samples,
         **rows.metrics,
     }
     bad = np.flatnonzero(measured & ~is_healthy(measurements.history, dict(rows.metrics)))
@@ -76,7 +78,17 @@ def add_rounds(
         diverged = explain(int(numbers[bad[0]]), float(rows.metrics["stationarity"][bad[0]]))
         rounds, measured = {name: column[:end] for name, column in rounds.items()}, measured[:end]
     history, totals = extend(measurements.history, measurements.totals, costs, rounds, measured)
-    return Measurements(history, totals, measurements.updates + rounds["updates"].sum(axis=0, dtype=np.int64), diverged)
+    return Measurements(history, totals, _add_updates(measurements.updates, rounds["updates"], who), diverged)
+
+
+def _add_updates(updates: np.ndarray, more: np.ndarray, who: np.ndarray | None) -> np.ndarray:
+    """Return the local steps of each agent after more rounds."""
+    if who is None:
+        return updates + more.sum(axis=0, dtype=np.int64)
+    who, updates = who[: len(more)], updates.copy()
+    here = who < len(updates)
+    np.add.at(updates, who[here], more[here])
+    return updates
 
 
 def rows_since(history: History, seconds: np.ndarray, since: int, **about: Any) -> list[Row]:

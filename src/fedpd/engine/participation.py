@@ -1,9 +1,9 @@
 """Partial participation and stragglers: which agents are present in a round, and which part of their steps they do.
 
-An absent agent neither computes nor sends. When it returns, it receives the newest broadcast. The simulator therefore
-applies each broadcast to absent agents at once (`Exchange.absent` if the method has it, else `Exchange.receive`). It
-counts the bytes of a broadcast for the agents that are present. The server averages over the agents that sent, and
-knows their share of all agents. If no agent is present, the round changes nothing.
+An absent agent neither computes nor sends. When it returns, it receives the newest broadcast (`Exchange.absent` if the
+method has it, else `Exchange.receive`). The simulator counts the bytes of a broadcast for the agents that are present.
+The server averages over the agents that sent, and knows their share of all agents. If no agent is present, the round
+changes nothing.
 """
 
 from typing import Any, NamedTuple
@@ -22,8 +22,9 @@ class Participation(NamedTuple):
     """A rule for who is present.
 
     Attributes:
-        kind: "share", "probability" or "schedule". It selects the compiled program.
-        numbers: The number of agents, (N,) probabilities, or (rounds, N) who is present. They are data.
+        kind: "cohort", "size", "probability" or "schedule".
+        numbers: K, the number of agents per round; K and (N,) sums of sizes; (N,) probabilities; or (rounds, N) who is
+            present.
     """
 
     kind: str
@@ -38,7 +39,7 @@ def participation_rule(participation: Any, agents: int, rounds: int) -> Particip
         if participation > 1:
             refuse("participation", participation, "must be at most 1", remedy)
         number = max(1, round(float(participation) * agents))
-        return None if number == agents else Participation("share", np.int32(number))
+        return None if number == agents else Participation("cohort", np.int32(number))
     numbers = _array(participation, remedy)
     if numbers.shape == (agents,) and numbers.dtype != bool:
         if not ((numbers > 0) & (numbers <= 1)).all():
@@ -68,18 +69,19 @@ def straggler_rule(stragglers: Any) -> np.float32 | None:
     return np.float32(stragglers) if stragglers else None
 
 
-def present(kind: str, numbers: Array, key: Key, r: Array, agents: int) -> Array:
-    """Return who is present in round r, (N,). It depends on (seed, round) only, so all devices agree."""
-    if kind == "schedule":
-        return numbers[r]
-    draws = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, PRESENCE), r), (agents,), jnp.float32)
-    if kind == "probability":
-        return draws < numbers
-    return jnp.argsort(jnp.argsort(draws)) < numbers  # every subset of this size has the same probability
-
-
 def effort(probability: Array, key: Key, r: Array, agents: int) -> Array:
     """Return the fraction of the local steps that each agent does in round r, (N,): 1, or uniform in (0, 1]."""
     key = jax.random.fold_in(jax.random.fold_in(key, EFFORT), r)
     who, how_much = jax.random.uniform(key, (2, agents), jnp.float32)
+    return jnp.where(who < probability, 1 - how_much, 1)
+
+
+def effort_of(probability: Array, key: Key, r: Array, agent: Array) -> Array:
+    """Return the fraction of the local steps that one agent does in round r, if some agents are absent.
+
+    The cost does not depend on the number of agents, as it does for `effort`.
+    """
+    for word in (EFFORT, r, agent):
+        key = jax.random.fold_in(key, word)
+    who, how_much = jax.random.uniform(key, (2,), jnp.float32)
     return jnp.where(who < probability, 1 - how_much, 1)

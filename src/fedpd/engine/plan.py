@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
@@ -16,12 +17,16 @@ from fedpd.base.structure import Structure, split
 from fedpd.core import Algorithm, Problem, State, Tree
 from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_padding_agents
 from fedpd.engine import disk
+from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.debug import AgentByAgent, init_each
 from fedpd.engine.metrics import Metrics, measure
 from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import STATE, Inputs, Program, Template, init_agents
 from fedpd.engine.targets import Target
+
+if TYPE_CHECKING:
+    from fedpd.engine.attendance import PartialRun
 
 Settings = Mapping[str, Any] | None
 HostPlace = disk.OnDisk | AgentByAgent
@@ -95,7 +100,7 @@ class StartedRun(NamedTuple):
         metrics: The measured values at the start.
     """
 
-    place: HostPlace | None
+    place: "HostPlace | PartialRun | None"
     program: Program
     template: Template
     inputs: Inputs
@@ -133,14 +138,15 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
         plan: The plan.
         opened: The method as a function of its numbers, and the numbers; None: they are constants of the program.
     """
-    problem, layout, who = plan.problem, plan.layout, plan.participation
-    kind, numbers = (None, None) if who is None else who
-    program = Program(plan.algorithm, Functions.of(problem), layout, kind, (*MEASURED, *plan.recorded))
+    problem, layout = plan.problem, plan.layout
+    columns = (*MEASURED, *plan.recorded)
+    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns)
     method, settings = (plan.algorithm, None) if opened is None else opened
     shard = put_on_devices(layout, with_padding_agents(arrays(problem), layout), AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
-    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], numbers, stragglers, settings)
+    start = None if plan.participation is None else Vector(problem.start)
+    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings)
     return program, Template(method, *program[1:]), inputs
 
 
@@ -177,13 +183,28 @@ def compiled_begin(
 
 def _begin_on_host(plan: Plan, program: Program, on_host: Shard, shard: Shard, start: Vector) -> tuple[HostPlace, Any]:
     if plan.store is None:
-        return AgentByAgent(), init_each(program, shard, start)
+        return AgentByAgent(_present(plan)), init_each(program, shard, start)
     block = disk.block_size(program, on_host, start)
     filled = with_padding_agents(on_host, plan.layout, block=block)
     store = disk.create(plan.store, program, filled, block, start, partial(put_on_devices, plan.layout))
     return disk.OnDisk(store, lambda part: None), store.agents
 
 
+def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
+    """Return a function that says which agents are present in a round, (N,); None: all are."""
+    rule, agents = plan.participation, plan.problem.agents
+    if rule is None:
+        return None
+    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents)[0])
+
+
 def put_on_devices(layout: Layout, tree: Tree, spec: PartitionSpec) -> Tree:
     """Return the arrays on the devices of the layout, sharded by the spec."""
     return jax.device_put(tree, None if layout.mesh is None else NamedSharding(layout.mesh, spec))
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """Return an array on the host; if agents are sharded over several processes, gather it from all of them."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        return multihost_utils.process_allgather(leaf, tiled=True)
+    return np.asarray(leaf)

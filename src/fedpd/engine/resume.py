@@ -123,7 +123,7 @@ def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
     if meta["round"] > rounds:
         rule = f"must be at least {meta['round']}, the rounds that {folder} already holds"
         refuse("rounds", rounds, rule, "Give more rounds, or choose another folder")
-    like = jax.eval_shape(lambda agents: jax.tree.map(driver.without_padding, agents), driver.state.agents)
+    like = driver.like([len(arrays.get(f"state[0][{i}].agent", ())) for i in range(len(driver.measurements))])
     agents, server = checkpoint.unflatten("state", (like, driver.state.server), arrays)
     driver.set_state(agents, server, meta["round"])
     driver.seconds = meta["seconds"]

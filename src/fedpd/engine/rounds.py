@@ -28,7 +28,7 @@ from fedpd.core.agents import (
 )
 from fedpd.engine.columns import Column
 from fedpd.engine.metrics import Metrics, measure, not_measured
-from fedpd.engine.participation import effort, present
+from fedpd.engine.participation import effort
 
 COIN = 0  # the first fold into a run's key, for the draws that all agents share
 
@@ -40,14 +40,14 @@ class Program(NamedTuple):
         algorithm: The method.
         functions: The problem's functions.
         layout: How the loop over agents runs.
-        participation: The kind of the rule for who takes part; None: all agents do.
+        partial: Whether agents may be absent.
         columns: The columns to measure.
     """
 
     algorithm: Algorithm
     functions: Functions
     layout: Layout
-    participation: str | None = None
+    partial: bool = False
     columns: tuple[Column, ...] = ()
 
 
@@ -58,14 +58,14 @@ class Template(NamedTuple):
         method: A function that returns the method from its numbers; the method itself if its numbers are constants.
         functions: The problem's functions.
         layout: How the loop over agents runs.
-        participation: The kind of the rule for who takes part; None: all agents do.
+        partial: Whether agents may be absent.
         columns: The columns to measure.
     """
 
     method: Algorithm | Callable[..., Algorithm]
     functions: Functions
     layout: Layout
-    participation: str | None
+    partial: bool
     columns: tuple[Column, ...]
 
     def program(self, settings: Mapping[str, Any] | None) -> Program:
@@ -80,7 +80,7 @@ class Inputs(NamedTuple):
 
     shard: Shard
     key: Key
-    participation: Array | None = None  # the numbers of the rule
+    start: Vector | None = None  # x^0, if agents come for the first time in later rounds
     stragglers: Array | None = None
     settings: Mapping[str, Any] | None = None  # the numbers of the method; None: they are constants
 
@@ -183,11 +183,10 @@ class InMemory:
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
         layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges[number]
-        here, efforts = presence_and_effort(program, inputs, r)
-        body = partial(_take_part, program, exchange, number, r, inputs.key)
-        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, here, efforts), layout)
-        everyone = jnp.ones(shard.agent.shape, bool) if here is None else here
-        receivers = _count(layout, shard, everyone)
+        efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
+        body = partial(take_part, program, exchange, number, r, inputs.key)
+        (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
+        receivers = _count(layout, shard, jnp.ones(shard.agent.shape, bool))
         return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
 
     def server_step(
@@ -206,16 +205,15 @@ class InMemory:
         if isinstance(exchange.aggregate, Mixing):
             mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
             return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
-        here, _ = presence_and_effort(program, inputs, r)
-        return each_in_place(partial(receive, exchange, broadcast), agents, here, layout, silent)
+        return each_in_place(partial(receive, exchange, broadcast), agents, None, layout, silent)
 
 
 def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: Array, r: Array) -> Array | None:
     """Return whether no message is sent in this exchange; None: it is never silent."""
-    if not program.algorithm.timing.skips and exchange.when is None and program.participation is None:
+    if not program.algorithm.timing.skips and exchange.when is None and not program.partial:
         return None
     silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
-    return silent if program.participation is None else silent | (receivers == 0)
+    return silent if not program.partial else silent | (receivers == 0)
 
 
 def messages_sent(silent: Array | None, number: Array) -> Array:
@@ -228,7 +226,7 @@ def combine(
 ) -> tuple[Any, Tree]:
     """Return the server's new state and the broadcast, from the mean of the messages; (server, 0) if silent."""
     agents = program.layout.agents
-    whole = program.participation is None and exchange.speaks is None
+    whole = not program.partial and exchange.speaks is None
     number = agents if whole else sums.senders.astype(float)
 
     def step() -> tuple[Any, Tree]:
@@ -248,16 +246,10 @@ def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None)
     return jax.tree.map(partial(jnp.where, here), received, exchange.absent(agent, broadcast))
 
 
-def presence_and_effort(program: Program, inputs: Inputs, r: Array) -> tuple[Array | None, Array | None]:
-    """Return which of this device's agents are present in round r (None: all), and their effort (None: all steps)."""
-    here = efforts = None
-    number = program.layout.agents
-    if program.participation is not None and inputs.participation is not None:
-        everyone = present(program.participation, inputs.participation, inputs.key, r, number)
-        here = everyone[inputs.shard.agent]
-    if inputs.stragglers is not None:
-        efforts = effort(inputs.stragglers, inputs.key, r, number)[inputs.shard.agent]
-    return here, efforts
+def efforts_of_all(program: Program, inputs: Inputs, r: Array) -> Array:
+    """Return the fraction of the local steps that each agent does in round r, (N,)."""
+    assert inputs.stragglers is not None
+    return effort(inputs.stragglers, inputs.key, r, program.layout.agents)
 
 
 def _count(layout: Layout, shard: Shard, who: Array) -> Array:
@@ -265,7 +257,7 @@ def _count(layout: Layout, shard: Shard, who: Array) -> Array:
     return number if layout.mesh is None else lax.psum(number, AXIS)
 
 
-def _take_part(
+def take_part(
     program: Program, exchange: Exchange, number: int, r: Array, key: Key, agent: Any, one: tuple[Shard, Any, Any]
 ) -> tuple[tuple[Tree, Array | None], Any, tuple[Tree, Work]]:
     """Return one agent's part of an exchange: (message to sum, whether it is sent), state, (message to mix, work)."""
@@ -314,7 +306,7 @@ def chunk(
     checkpoints and interruptions change no bit of the result and need no compilation. With `stop_early`, the chunk ends
     when a measured value is not finite, or when the measured columns have reached their `targets` (NaN: no target).
     """
-    empty = _empty_rows(program, length, len(inputs.shard.agent))
+    empty = empty_rows(program, length, len(inputs.shard.agent))
 
     def continues(carry: tuple[Array, Array, State, Rows]) -> Array:
         done, unfinished, _, _ = carry
@@ -332,7 +324,7 @@ def chunk(
         metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
             usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
-            unfinished = ~measured | (jnp.isfinite(sum(usual)) & ~_are_reached(program.columns, metrics_now, targets))
+            unfinished = ~measured | (jnp.isfinite(sum(usual)) & ~are_reached(program.columns, metrics_now, targets))
         rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
         return done + 1, unfinished, state, rows
 
@@ -340,7 +332,7 @@ def chunk(
     return state, rows
 
 
-def _are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
+def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
     """Return whether there are targets and all of them are reached."""
     values = jnp.stack([metrics[column.name].astype(float) for column in columns])
     upward = jnp.array([column.better == "more" for column in columns])
@@ -348,7 +340,7 @@ def _are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) 
     return given.any() & (~given | jnp.where(upward, values >= targets, values <= targets)).all()
 
 
-def _empty_rows(program: Program, length: int, agents: int) -> Rows:
+def empty_rows(program: Program, length: int, agents: int) -> Rows:
     work = jnp.zeros((length, agents), jnp.int32)
     messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
     metrics = jax.tree.map(lambda nothing: jnp.full(length, nothing), not_measured(program.columns))

@@ -12,11 +12,11 @@ from fedpd.base.saved import save_result
 from fedpd.core import Algorithm, Spec, Tree
 from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
-from fedpd.engine.driver import Driver, on_host
+from fedpd.engine.driver import Driver
 from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
-from fedpd.engine.plan import Plan
+from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
@@ -35,7 +35,8 @@ class Run:
         seed: The seed.
         model: x_0 = mean_i x_{0,i}: the user's own pytree with NumPy leaves.
         history: Maps each column's name to an array with one value per measured round.
-        agents: The agents' final state, leaves (N, ...).
+        agents: The agents' final state, leaves (N, ...). If agents may be absent: an `AgentsSeen`, with the numbers of the
+            agents that were present and what is kept of their states.
         updates: (N,) local steps of each agent in all rounds together: sum_r Q_i^r.
         seconds: Wall time, with compilation and, after a resume, the earlier sessions.
         elapsed: (rows,) seconds at each row of the history. They are not in the history, which is equal for equal runs.
@@ -164,7 +165,7 @@ def ensemble(runs: tuple[Run, ...]) -> Ensemble:
 def settings_of(plan: Plan) -> dict[str, Any]:
     """Return the arguments of `simulate` that change the rounds, besides the method, the problem and the seeds."""
     who = plan.participation
-    kept = None if who is None else [who.kind, None if who.kind == "schedule" else np.asarray(who.numbers).tolist()]
+    kept = None if who is None else [who.kind, who.numbers.tolist() if who.kind in ("cohort", "probability") else None]
     return {
         "metrics_every": plan.every,
         "participation": kept,
@@ -176,14 +177,16 @@ def settings_of(plan: Plan) -> dict[str, Any]:
 def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
     server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
+    models = [driver.model(i) for i in range(len(plan.seeds))] if driver.has_absent_agents else None
     state = driver.release()
 
     def result(i: int, algorithm: Algorithm) -> Run:
-        agents, measurements = variant(state, i, plan.many), driver.measurements[i]
+        measurements = driver.measurements[i]
+        agents = state[i] if driver.has_absent_agents else variant(state, i, plan.many)
         return Run(
             algorithm=algorithm.description,
             seed=plan.seeds[i],
-            model=mean_copy(plan.algorithm, agents, plan.problem.agents),
+            model=mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i],
             history=measurements.history,
             agents=agents,
             updates=measurements.updates,

@@ -1,0 +1,399 @@
+"""Run the chunks of a plan in which agents are absent: bring the rows of a chunk's agents to the device, and back."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from tree_math import Vector
+
+from fedpd.core import Array, State, Tree
+from fedpd.core.agents import AGENTS, AXIS, SHARED, Shard, local_objective, sharded
+from fedpd.core.distances import largest_distance_on_host
+from fedpd.engine.cohorts import most_present, who
+from fedpd.engine.costs import exchanged_messages
+from fedpd.engine.kept import Kept, Shapes, kept_leaves
+from fedpd.engine.measurements import variant
+from fedpd.engine.metrics import Metrics, copies_differ
+from fedpd.engine.plan import EACH_INPUTS, IN_SWEEP, OpenMethod, Plan, Settings, StartedRun, on_host, prepare, put_on_devices
+from fedpd.engine.present import (
+    ATTENDANCE,
+    NEVER,
+    PARTIAL_STATE,
+    Attendance,
+    Newest,
+    PartialState,
+    Table,
+    agent_part,
+    catch_up,
+    measure_model,
+    partial_chunk,
+    returned,
+)
+from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template
+from fedpd.engine.seen import SeenAgents
+from fedpd.engine.targets import target_values
+
+LONGEST_CHUNK = 256  # rounds
+TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
+
+
+class PartialKind(NamedTuple):
+    """The key that selects a compiled chunk, together with the shapes of its arrays; see `driver.Kind`."""
+
+    template: Template
+    kept: Kept
+    length: int
+    many: bool
+    sweep: bool
+
+
+class Width(NamedTuple):
+    """The sizes of the arrays of a chunk.
+
+    Attributes:
+        rounds: The longest chunk.
+        columns: Agents per round and device.
+        rows: Rows of the table per device, without the last, which is nobody's.
+        block: The agents whose data a device has.
+        devices: The number of devices.
+    """
+
+    rounds: int
+    columns: int
+    rows: int
+    block: int
+    devices: int
+
+
+class AgentsSeen(NamedTuple):
+    """The agents that were present at least once, at the end of a run with absent agents.
+
+    Attributes:
+        agent: (seen,) their numbers, in ascending order.
+        last: (seen,) the last round in which each was present, counted from 1.
+        state: What is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest
+            broadcasts replace, or that nothing reads, are None.
+        newest: The newest broadcast of each exchange, which absent agents receive when they come back.
+    """
+
+    agent: np.ndarray
+    last: np.ndarray
+    state: Any
+    newest: Newest
+
+
+class PartialRun:
+    """The rows of a run in which agents are absent, and its compiled rounds.
+
+    Attributes:
+        kept: Which leaves of an agent's state are kept.
+        one: The shapes of one agent's arrays and state.
+        seen: The rows of each variant.
+    """
+
+    def __init__(self, plan: Plan, template: Template, inputs: Inputs, one: Shapes) -> None:
+        self.plan, self.template, self.inputs, self.one = plan, template, inputs, one
+        self.kept = kept_leaves(lambda settings: template.program(settings).algorithm, template.functions, one)
+        leaves = jax.tree.leaves(one.agent)
+        self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
+        self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
+        self.width = _width(plan, self.shapes, len(plan.seeds))
+
+    def run(self, state: State, done: int, number: int) -> tuple[State, Rows, np.ndarray]:
+        """Run at most `number` rounds after `done`.
+
+        Returns:
+            The state, the rows of the rounds, and the agents of the rounds, (rounds, columns), per variant.
+        """
+        plan, width = self.plan, self.width
+        number = min(number, width.rounds)
+        if not self.kept.steady:
+            number = min(number, plan.every - done % plan.every)
+        assert plan.participation is not None
+        rule, rounds = plan.participation, range(done, done + number)
+        drawn = {seed: who(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
+        most = max((_most(here, width.block) for here in drawn.values()), default=0)
+        if most > width.columns:
+            width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
+        calls = [_gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
+        table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
+        kind = PartialKind(self.template, self.kept, width.rounds, plan.many, plan.settings is not None)
+        numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
+        targets = target_values(plan.targets, self.template.columns, plan.problem.double)
+        spec = (None,) * plan.many
+        table = put_on_devices(plan.layout, table, PartitionSpec(*spec, AXIS))
+        attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
+        begun = PartialState(table, state.agents, state.server, state.round)
+        (table, newest, server, r), rows = _advance()(kind, self.inputs, begun, attendance, *numbers, targets)
+        table, rows = jax.tree.map(on_host, (table, rows))
+        for i, one in enumerate(calls):
+            self.seen[i].put(one.slots, [leaf[one.places] for leaf in _flat(variant(table, i, plan.many))])
+        agents = np.stack([one.attendance.agents[:number] for one in calls])
+        state = State(newest, server, r)
+        if not self.kept.steady and ((done + number) % plan.every == 0 or done + number == plan.rounds):
+            rows = self._with_metrics(state, rows, number - 1)
+        return state, rows, agents
+
+    def agents(self, state: State) -> list[AgentsSeen]:
+        """Return the agents seen by each variant."""
+        heard = jax.tree.map(on_host, state.agents)
+        return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
+
+    def _agents(self, seen: SeenAgents, newest: Newest) -> AgentsSeen:
+        *rows, last = seen.rows()
+        came = np.flatnonzero(last != NEVER)  # a run may end before some agents of its last chunk come
+        order = came[np.argsort(seen.agents[came])]
+        return AgentsSeen(seen.agents[order], last[order], self._state([leaf[order] for leaf in rows]), newest)
+
+    def _state(self, rows: list[Any]) -> Any:
+        leaves, structure = jax.tree.flatten(self.one.agent)
+        found = dict(zip(self.kept.rows, rows, strict=True))
+        return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
+
+    def like(self, numbers: Sequence[int], state: State) -> list[AgentsSeen]:
+        """Return the shapes of `agents`, for these numbers of agents seen."""
+
+        def shapes(number: int) -> AgentsSeen:
+            *rows, last = [jax.ShapeDtypeStruct((number, *shape.shape), shape.dtype) for shape in self.shapes]
+            return AgentsSeen(last, last, self._state(rows), newest)
+
+        newest = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), state.agents)
+        return [shapes(number) for number in numbers]
+
+    def fill(self, agents: list[AgentsSeen]) -> Newest:
+        """Replace all rows by those of `agents`, and return the newest broadcasts."""
+        plan = self.plan
+        self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
+        for seen, one in zip(self.seen, agents, strict=True):
+            seen.add(one.agent)
+            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last])
+        return put_on_devices(plan.layout, _stacked([one.newest for one in agents], plan.many), SHARED)
+
+    def model(self, state: State, i: int) -> Tree:
+        """Return the mean of the copies of variant i."""
+        if self.kept.steady:
+            return jax.tree.map(np.asarray, variant(state.agents.model, i, self.plan.many).tree)
+        return self._mean_and_gap(state, i, False)[0].tree
+
+    def _with_metrics(self, state: State, rows: Rows, t: int) -> Rows:
+        """Return the rows with the metrics of round t of the chunk."""
+        metrics = jax.tree.map(np.array, rows.metrics)
+        for i in range(len(self.plan.seeds)):
+            place = (i, t) if self.plan.many else t
+            measured = self._measure(state, i, not rows.rounds.communicated[place])
+            for name, value in measured.items():
+                metrics[name][place] = value
+        return rows._replace(metrics=metrics)
+
+    def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
+        x, gap = self._mean_and_gap(state, i, bool(copies_differ(self.plan.algorithm, skipped)))
+        settings = variant(self.inputs.settings, i, self.plan.settings is not None)
+        return jax.device_get(_measured(self.template, self.inputs.shard, x, np.float64(gap), settings))
+
+    def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
+        """Return the mean of all copies, and their largest distance if they differ."""
+        plan, seen = self.plan, self.seen[i]
+        newest = variant(state.agents, i, plan.many)
+        settings = variant(self.inputs.settings, i, plan.settings is not None)
+        shard = jax.tree.map(lambda leaf: leaf[:1], self.inputs.shard)
+        away = jax.device_get(_copy_of_absent(self.template, shard, self.inputs.start, newest, settings))
+        offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
+        for segment in range(len(seen.segments)):
+            number = min(seen.length, seen.number - segment * seen.length)
+            *rows, last = (leaf[:number] for leaf in seen.segments[segment])
+            arguments = (*(np.asarray(leaf) for leaf in rows),), np.asarray(last)
+            copies = jax.device_get(_copies(self.template, self.kept, self.one.agent, newest, settings, *arguments))
+            came = last != NEVER
+            copies = jax.tree.map(lambda leaf: leaf[came], copies)  # noqa: B023
+            offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
+            found.append(copies)
+        mean = jax.tree.map(lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset)
+        gap = 0.0
+        if differ:
+            everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
+            everyone = everyone if seen.number < plan.problem.agents else jax.tree.map(lambda leaf: leaf[1:], everyone)
+            gap = largest_distance_on_host(everyone)
+        return mean, gap
+
+
+class _Call(NamedTuple):
+    """The arrays of one variant for one chunk, and where its rows belong."""
+
+    table: Table
+    attendance: Attendance
+    slots: np.ndarray  # rows of the seen agents
+    places: np.ndarray  # their rows in the table
+
+
+def _gather(seen: SeenAgents, here: list[np.ndarray], width: Width, shapes: Any) -> _Call:
+    """Return the table of the agents of a chunk, and who is present in its rounds."""
+    total = width.devices * width.columns
+    agents = np.full((width.rounds, total), len(seen.slots), np.int32)
+    slots = np.full((width.rounds, total), width.rows, np.int32)
+    everyone = np.unique(np.concatenate(here))
+    seen.add(everyone)
+    device = everyone // width.block
+    local = np.arange(len(everyone)) - np.searchsorted(device, np.arange(width.devices))[device]  # rows on its device
+    for t, members in enumerate(here):
+        own = members // width.block
+        column = own * width.columns + np.arange(len(members)) - np.searchsorted(own, np.arange(width.devices))[own]
+        agents[t, column] = members
+        slots[t, column] = local[np.searchsorted(everyone, members)]
+    places = device * (width.rows + 1) + local
+    rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
+    numbers = seen.slots[everyone]
+    gathered = [np.empty((len(everyone), *shape.shape), shape.dtype) for shape in shapes]
+    seen.take(numbers, gathered)
+    for array, values in zip(rows, gathered, strict=True):
+        array[places] = values
+    rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
+    return _Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots), numbers, places)
+
+
+def _flat(table: Table) -> list[np.ndarray]:
+    return [*table.rows, table.last]
+
+
+def _most(here: list[np.ndarray], block: int) -> int:
+    """Return the largest number of a device's agents in a round."""
+    return max(int(np.bincount(members // block).max()) if len(members) else 0 for members in here)
+
+
+def _width(plan: Plan, shapes: Any, variants: int) -> Width:
+    devices = 1 if plan.layout.mesh is None else plan.layout.mesh.size
+    block = -(-plan.problem.agents // devices)
+    assert plan.participation is not None
+    columns = most_present(plan.participation, plan.problem.agents, block)
+    row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
+    rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * variants)))
+    return Width(rounds, columns, min(rounds * columns, block), block, devices)
+
+
+def _stacked(trees: list[Any], many: bool) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees) if many else trees[0]
+
+
+def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
+    """Return a run with absent agents at its start; `opened` is as for `prepare`."""
+    program, template, inputs = prepare(plan, opened)
+    sweep = plan.settings is not None
+    one = shapes_of(template, inputs, sweep)
+    server, model, metrics = first_state(template, sweep, inputs.shard, inputs.start, inputs.settings)
+    newest = nothing_heard(one.broadcasts, model, len(plan.seeds) if sweep else None)
+    if plan.many and not sweep:
+        server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
+    place = PartialRun(plan, template, inputs, one)
+    return StartedRun(place, program, template, inputs, State(newest, server, jnp.int32(0)), metrics)
+
+
+def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
+    """Return the shapes of one agent's arrays and state, and of the broadcasts of a round."""
+    one = jax.eval_shape(lambda shard: jax.tree.map(lambda leaf: leaf[0], shard), inputs.shard._replace(real=None))
+    settings = jax.eval_shape(lambda tree: variant(tree, 0, sweep), inputs.settings)
+
+    def begin(settings: Settings, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
+        algorithm = template.program(settings).algorithm
+        agent = algorithm.init(local_objective(template.functions, one), start)
+        objective = partial(local_objective, template.functions)
+        messages = exchanged_messages(
+            algorithm, objective, one, agent, algorithm.server(start), evaluate=lambda function, *parts: function(*parts)
+        )
+        return agent, tuple(broadcast for _, broadcast in messages)
+
+    agent, broadcasts = jax.eval_shape(begin, settings, one, inputs.start)
+    return Shapes(one, agent, broadcasts, settings)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def first_state(template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings) -> Any:
+    """Return the state of the server and the model at the start, and the metrics there."""
+
+    def begin(shard: Shard, start: Vector, settings: Settings) -> Any:
+        program = template.program(settings)
+        first = jax.tree.map(lambda leaf: leaf[0], shard._replace(real=None))
+        model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), start))
+        metrics = measure_model(program, Inputs(shard, jax.random.key(0)), model)
+        return program.algorithm.server(start), model, metrics
+
+    run = sharded(begin, template.layout, (AGENTS, SHARED, SHARED), SHARED)
+    if sweep:
+        run = jax.vmap(run, in_axes=(None, None, 0), out_axes=(0, 0, None))
+    return run(shard, start, settings)
+
+
+def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
+    """Return the newest broadcasts before the first, which are zeros; `variants`: the axis that `model` has in front."""
+    axis = () if variants is None else (variants,)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
+    return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
+
+
+@partial(jax.jit, static_argnums=0)
+def _copy_of_absent(template: Template, shard: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
+    """Return the copy of the model of an agent that was never present."""
+    program = template.program(settings)
+    first = jax.tree.map(lambda leaf: leaf[0], shard._replace(real=None))
+    agent = program.algorithm.init(local_objective(program.functions, first), start)
+    return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
+
+
+def _copies(
+    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
+) -> Vector:
+    """Return the copies of the model of agents with these rows, leaves (rows, ...)."""
+    leaves, structure = jax.tree.flatten(shapes)
+    return _copies_compiled(template, kept, (structure, tuple(leaves)), newest, settings, rows, last)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _copies_compiled(
+    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
+) -> Vector:
+    program, (structure, leaves) = template.program(settings), shapes
+
+    def copy(row: tuple[Array, ...], last: Array) -> Vector:
+        agent = returned(program, kept, newest, row, jax.tree.unflatten(structure, leaves))
+        return program.algorithm.model(catch_up(program, newest, last, agent))
+
+    return jax.vmap(copy)(rows, last)
+
+
+@partial(jax.jit, static_argnums=0)
+def _measured(template: Template, shard: Shard, x: Vector, gap: Array, settings: Settings) -> Metrics:
+    def run(shard: Shard, x: Vector, gap: Array, settings: Settings) -> Metrics:
+        return measure_model(template.program(settings), Inputs(shard, jax.random.key(0)), x, gap)
+
+    return sharded(run, template.layout, (AGENTS, SHARED, SHARED, SHARED), SHARED)(shard, x, gap, settings)
+
+
+def _rounds(
+    kind: PartialKind, inputs: Inputs, state: PartialState, attendance: Attendance, *numbers: Array
+) -> tuple[PartialState, Rows]:
+    """Run a chunk of rounds; `numbers` are the last four arguments of `partial_chunk`."""
+
+    def rounds(inputs: Inputs, *rest: Any) -> tuple[PartialState, Rows]:
+        program: Program = kind.template.program(inputs.settings)
+        return partial_chunk(program, kind.kept, kind.length, not kind.many, inputs, *rest)
+
+    specs = (INPUTS, PARTIAL_STATE, ATTENDANCE, *[SHARED] * len(numbers))
+    run = sharded(rounds, kind.template.layout, specs, (PARTIAL_STATE, ROWS))
+    if kind.many:
+        each = IN_SWEEP if kind.sweep else EACH_INPUTS
+        states: Any = PartialState(*[_axis] * 3, _none)
+        run = jax.vmap(run, in_axes=(each, states, 0, *[None] * len(numbers)), out_axes=(states, 0))
+    return run(inputs, state, attendance, *numbers)
+
+
+_axis: Any = 0
+_none: Any = None
+_compiled = partial(jax.jit, _rounds, static_argnums=0, donate_argnums=2)
+_on_accelerators = _compiled()
+_on_cores = _compiled(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})  # as in driver.py
+
+
+def _advance() -> Any:
+    return _on_cores if jax.default_backend() == "cpu" else _on_accelerators

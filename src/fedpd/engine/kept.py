@@ -1,0 +1,174 @@
+"""Find out which arrays of an agent's state must be kept while the agent is absent.
+
+An array is dropped if the newest broadcast replaces it anyway, or if nothing reads it. FedAvg keeps nothing. FedPD with
+start="server" keeps one vector, the dual, although its agents have four. The traced functions of the method
+(`jax.make_jaxpr`) tell what depends on what.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.interpreters import partial_eval
+
+from fedpd.base.checks import refuse
+from fedpd.core import Algorithm, Exchange, Receive
+from fedpd.core.agents import Functions, Shard, agent_key, local_objective
+
+Leaves = frozenset[int]  # numbers of leaves of an agent's state
+
+
+class Kept(NamedTuple):
+    """Which leaves of an agent's state are kept while it is absent. It is hashable.
+
+    Attributes:
+        rows: The numbers of the leaves that are kept.
+        replaced: The numbers of the leaves that the newest broadcasts determine.
+        steady: Whether they determine the agent's copy of the model, so that all copies are equal after every round.
+    """
+
+    rows: tuple[int, ...]
+    replaced: tuple[int, ...]
+    steady: bool
+
+
+class Shapes(NamedTuple):
+    """The shapes of one agent's data and state, and of the broadcasts of a round."""
+
+    one: Shard
+    agent: Any
+    broadcasts: tuple[Any, ...]
+    settings: Any  # the numbers of the method
+
+
+def kept_leaves(build: Callable[[Any], Algorithm], functions: Functions, shapes: Shapes) -> Kept:
+    """Return which leaves of an agent's state must be kept while it is absent.
+
+    Args:
+        build: Returns the method from its numbers, which may be traced.
+        functions: The problem's functions.
+        shapes: The shapes of the arguments.
+
+    Raises:
+        FedpdError: An exchange after the first takes place in some rounds only.
+    """
+    found: list[Algorithm] = []
+    jax.eval_shape(lambda settings: found.append(build(settings)), shapes.settings)
+    algorithm = found[0]  # its structure; its numbers are traced
+    if any(exchange.when is not None for exchange in algorithm.exchanges[1:]):
+        rule = "its later exchanges do not take place in every round, so an absent agent misses them in any order"
+        refuse("algorithm", algorithm.description, rule, "Leave participation at 1, and give no cohort")
+    replaced = _replaced(build, functions, shapes, algorithm)
+    read_by_model = _sources(lambda settings, agent: build(settings).model(agent), shapes.settings, shapes.agent)
+    of_model = _numbers(read_by_model, shapes.settings, shapes.agent)
+    live = _live(build, functions, shapes, algorithm, of_model - replaced) - replaced
+    return Kept(tuple(sorted(live)), tuple(sorted(replaced)), of_model <= replaced and not algorithm.timing.drifts)
+
+
+def when_missed(exchange: Exchange) -> Receive:
+    """Return the update of an agent that missed a broadcast of this exchange."""
+    return exchange.receive if exchange.absent is None else exchange.absent
+
+
+def _replaced(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm) -> Leaves:
+    """Return the leaves that the broadcasts of a round determine, both for present and for absent agents."""
+    everything = frozenset(range(len(jax.tree.leaves(shapes.agent))))
+    if algorithm.timing.skips:  # an agent may work and hear nothing
+        return frozenset()
+    present, absent, open_leaves = frozenset[int](), frozenset[int](), everything
+    absent_open = everything
+    for e in reversed(range(len(algorithm.exchanges))):
+        if algorithm.exchanges[e].when is not None:
+            break  # its broadcast may be older than the agent's last local work
+        received, passed = _determined(build, shapes, e, lambda exchange: exchange.receive)
+        present |= received & open_leaves
+        open_leaves &= passed & _untouched(build, functions, shapes, e)
+        missed, kept = _determined(build, shapes, e, when_missed)
+        absent |= missed & absent_open
+        absent_open &= kept
+    return present & absent
+
+
+def _determined(build: Any, shapes: Shapes, e: int, update: Callable[[Exchange], Receive]) -> tuple[Leaves, Leaves]:
+    """Return the leaves that an update makes from the broadcast alone, and the leaves that it does not change."""
+
+    def updated(agent: Any, settings: Any, broadcast: Any) -> Any:
+        return update(build(settings).exchanges[e])(agent, broadcast)
+
+    arguments = shapes.agent, shapes.settings, shapes.broadcasts[e]
+    number = len(jax.tree.leaves(shapes.agent))
+    alone = [i for i, row in enumerate(_sources(updated, *arguments)) if not row[:number].any()]
+    return frozenset(alone), _unchanged(updated, *arguments)
+
+
+def _untouched(build: Any, functions: Functions, shapes: Shapes, e: int) -> Leaves:
+    """Return the leaves that the local computation of an exchange does not change."""
+
+    def computed(agent: Any, settings: Any, one: Shard, r: Any, key: Any) -> Any:
+        return build(settings).exchanges[e].local(local_objective(functions, one), agent, r, key)[0]
+
+    return _unchanged(computed, shapes.agent, shapes.settings, shapes.one, np.int32(0), _key())
+
+
+def _live(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm, needed: Leaves) -> Leaves:
+    """Return the leaves that any later round reads, directly or through other leaves, and those in `needed`."""
+    heard = [np.bool_(True)] * len(algorithm.exchanges)
+
+    def attend(agent: Any, settings: Any, one: Shard, broadcasts: Any, heard: Any, r: Any, key: Any) -> Any:
+        method, messages = build(settings), []
+        f = local_objective(functions, one)
+        for e, exchange in enumerate(method.exchanges):
+            agent, work = exchange.local(f, agent, r, agent_key(key, r, one.agent, e))
+            speaks = None if exchange.speaks is None else exchange.speaks(agent)
+            messages.append((exchange.send(agent), work, speaks))
+            received = exchange.receive(agent, broadcasts[e])
+            silent = method.timing.skips or exchange.when is not None
+            agent = _either(heard[e], received, agent) if silent else received
+        return agent, messages
+
+    def miss(agent: Any, settings: Any, broadcasts: Any, heard: Any) -> Any:
+        for e, exchange in enumerate(build(settings).exchanges):
+            agent = _either(heard[e], when_missed(exchange)(agent, broadcasts[e]), agent)
+        return agent
+
+    number = len(jax.tree.leaves(shapes.agent))
+    arguments = shapes.agent, shapes.settings, shapes.one, shapes.broadcasts, heard, np.int32(0), _key()
+    there = _sources(attend, *arguments)[:, :number]
+    away = _sources(miss, shapes.agent, shapes.settings, shapes.broadcasts, heard)[:, :number]
+    reads = there[:number] | away  # leaf after a round, leaf before it
+    live = there[number:].any(axis=0)
+    live[list(needed)] = True
+    while (more := live | reads[live].any(axis=0)).sum() > live.sum():
+        live = more
+    return frozenset(np.flatnonzero(live).tolist())
+
+
+def _either(condition: Any, one: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: jax.numpy.where(condition, a, b), one, other)
+
+
+def _key() -> Any:
+    return jax.random.key(0, impl="threefry2x32")
+
+
+def _sources(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
+    """Return which leaves of the arguments each leaf of the result depends on, (outputs, inputs)."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    rows = []
+    for i in range(len(jaxpr.outvars)):
+        rows.append(partial_eval.dce_jaxpr(jaxpr, [j == i for j in range(len(jaxpr.outvars))])[1])
+    return np.array(rows, bool).reshape(len(jaxpr.outvars), len(jaxpr.invars))
+
+
+def _unchanged(function: Callable[..., Any], *arguments: Any) -> Leaves:
+    """Return the leaves of the result that are the same leaves of the first argument, unchanged."""
+    jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
+    pairs = zip(jaxpr.outvars, jaxpr.invars[: len(jaxpr.outvars)], strict=True)
+    return frozenset(i for i, (new, old) in enumerate(pairs) if new is old)
+
+
+def _numbers(sources: np.ndarray, before: Any, agent: Any) -> Leaves:
+    """Return the leaves of the agent that any output reads; the leaves of `before` come before them."""
+    first = len(jax.tree.leaves(before))
+    return frozenset(np.flatnonzero(sources[:, first : first + len(jax.tree.leaves(agent))].any(axis=0)).tolist())

@@ -1,0 +1,287 @@
+"""Run rounds in which some of the agents are present, at the cost of these agents.
+
+A chunk of rounds has a table with one row for each agent that is present in any of them. A row holds what must be kept
+of the agent's state (`kept.py`) and the last round in which the agent was present. At the start of a round, its agents
+come: each state is made from the row, or by `init` if the agent comes for the first time, and then gets the newest
+broadcasts that the agent missed. `rounds.one_round` does the rest. At the end, the states go back to the table.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+from tree_math import Vector
+
+from fedpd.core import Array, State, Tree, Work
+from fedpd.core.agents import (
+    AGENTS,
+    AXIS,
+    SHARED,
+    Layout,
+    Shard,
+    each_agent,
+    each_in_place,
+    local_objective,
+    update_agents,
+)
+from fedpd.engine.kept import Kept, when_missed
+from fedpd.engine.metrics import Metrics, measure_at, not_measured
+from fedpd.engine.participation import effort_of
+from fedpd.engine.rounds import (
+    InMemory,
+    Inputs,
+    MessageSum,
+    Program,
+    Rows,
+    are_reached,
+    empty_rows,
+    one_round,
+    receive,
+    take_part,
+)
+
+NEVER = 0  # the last round of an agent that was never present, and of a broadcast that never happened
+
+
+class Table(NamedTuple):
+    """The agents of a chunk of rounds.
+
+    Attributes:
+        rows: The kept leaves of their states, each (rows, ...).
+        last: (rows,) the last round in which each was present, counted from 1; NEVER: none.
+    """
+
+    rows: tuple[Array, ...]
+    last: Array
+
+
+class Newest(NamedTuple):
+    """The newest broadcast of each exchange, which agents receive when they come back.
+
+    Attributes:
+        broadcasts: The broadcasts; zeros before the first.
+        rounds: (exchanges,) their rounds, counted from 1; NEVER: there was none.
+        model: The model at which f is measured, if all copies are equal (`Kept.steady`).
+    """
+
+    broadcasts: tuple[Tree, ...]
+    rounds: Array
+    model: Vector
+
+
+class PartialState(NamedTuple):
+    """The state that a run with absent agents carries from round to round."""
+
+    table: Table
+    newest: Newest
+    server: Any
+    round: Array
+
+
+class Attendance(NamedTuple):
+    """Who is present in the rounds of a chunk. On several devices, each has columns for its own agents.
+
+    Attributes:
+        agents: (rounds, C) the numbers of the agents, in ascending order; N where nobody is.
+        slots: (rounds, C) their rows in the table; the last row of the table where nobody is.
+    """
+
+    agents: Array
+    slots: Array
+
+
+class Visit(NamedTuple):
+    """The agents of one round, from the first exchange to the last; `one_round` passes it on as "agents"."""
+
+    agents: Any  # leaves (C, ...)
+    newest: Newest
+
+
+class Present(NamedTuple):
+    """Runs the agents that are present; see `rounds.Place`."""
+
+    who: Array  # (C,)
+
+    def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
+        return MEMORY.coin(program, inputs, r, server)
+
+    def compute(
+        self, program: Program, number: int, inputs: Inputs, visit: Visit, r: Array, /
+    ) -> tuple[MessageSum, Any, Tree, Work]:
+        exchange, layout = program.algorithm.exchanges[number], program.layout
+
+        def body(agent: Any, who: Array) -> Any:
+            one, here = agent_part(layout, inputs.shard, who), who < layout.agents
+            effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, who)
+            return take_part(program, exchange, number, r, inputs.key, agent, (one, here, effort))
+
+        (total, sending), agents, (_, work) = update_agents(body, visit.agents, self.who, layout)
+        receivers = jnp.sum(self.who < layout.agents, dtype=jnp.int32)
+        receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
+        return MessageSum(total, sending, receivers), visit._replace(agents=agents), None, work
+
+    def server_step(
+        self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
+    ) -> tuple[Any, Tree, Array | None]:
+        return MEMORY.server_step(program, number, sums, server, skipped, r)
+
+    def deliver(
+        self, program: Program, number: int, inputs: Inputs, visit: Visit, broadcast: Tree, silent: Any, r: Array, /
+    ) -> Any:
+        def change(agent: Any, _: Array) -> Any:
+            return receive(program.algorithm.exchanges[number], broadcast, agent, None)
+
+        agents = each_in_place(change, visit.agents, self.who, program.layout, silent)
+        broadcasts, rounds, model = visit.newest
+        heard = [*broadcasts]
+        heard[number] = jax.tree.map(lambda new, old: jnp.where(silent, old, new), broadcast, broadcasts[number])
+        rounds = rounds.at[number].set(jnp.where(silent, rounds[number], r + 1))
+        return Visit(agents, Newest(tuple(heard), rounds, model))
+
+
+MEMORY = InMemory()
+
+
+def agent_part(layout: Layout, shard: Shard, who: Array) -> Shard:
+    """Return the arrays of agent `who`; on several devices, it must be one of this device's agents."""
+    first = 0 if layout.mesh is None else lax.axis_index(AXIS) * len(shard.agent)
+    some = shard._replace(real=None)  # nobody is a padding agent here
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, who - first, keepdims=False), some)
+
+
+def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Table, here: Attendance) -> Any:
+    """Return the states of the agents of a round, leaves (C, ...), after the broadcasts that they missed."""
+    fresh = jnp.take(table.last, here.slots) == NEVER
+
+    def begin(one: tuple[Array, Array], first: bool) -> tuple[None, Any]:
+        who, slot = one
+        row, last = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, slot, keepdims=False), table)
+        f = local_objective(program.functions, agent_part(program.layout, inputs.shard, who))
+        initial = partial(program.algorithm.init, f, inputs.start)
+        again = partial(returned, program, kept, newest, row, jax.eval_shape(initial))
+        agent = lax.cond(last == NEVER, initial, again) if first else again()
+        return None, catch_up(program, newest, last, agent)
+
+    def everyone(first: bool) -> Any:
+        local = program.layout._replace(mesh=None)
+        return each_agent(partial(begin, first=first), (here.agents, here.slots), local)[1]
+
+    if program.layout.parallel:  # a condition on each agent would compute `init` for all
+        return lax.cond(fresh.any(), partial(everyone, True), partial(everyone, False))
+    return everyone(True)
+
+
+def returned(program: Program, kept: Kept, newest: Newest, row: tuple[Array, ...], shapes: Any) -> Any:
+    """Return the state of an agent that was present before, as it was after its last round."""
+    leaves, structure = jax.tree.flatten(shapes)
+    made = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+    for i, leaf in zip(kept.rows, row, strict=True):
+        made[i] = leaf
+    agent = jax.tree.unflatten(structure, made)
+    if kept.replaced:  # it heard the newest broadcasts, or `catch_up` replaces these leaves
+        for exchange, broadcast in zip(program.algorithm.exchanges, newest.broadcasts, strict=True):
+            agent = exchange.receive(agent, broadcast)
+        received = jax.tree.leaves(agent)
+        for i in kept.replaced:
+            made[i] = received[i]
+    return jax.tree.unflatten(structure, made)
+
+
+def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
+    """Return the agent after the newest broadcast of each exchange that it missed since round `last`."""
+    for e, exchange in enumerate(program.algorithm.exchanges):
+        updated = when_missed(exchange)(agent, newest.broadcasts[e])
+        agent = jax.tree.map(partial(jnp.where, newest.rounds[e] > last), updated, agent)
+    return agent
+
+
+def leave(program: Program, kept: Kept, table: Table, slots: Array, agents: Any, r: Array) -> Table:
+    """Return the table with the rows of the agents of round r."""
+    leaves = jax.tree.leaves(agents)
+    rows = tuple(leaves[i] for i in kept.rows)
+    last = table.last.at[slots].set(r + 1)
+    if program.layout.parallel:
+        return Table(jax.tree.map(lambda old, new: old.at[slots].set(new), table.rows, rows), last)
+
+    def write(i: Array, table: tuple[Array, ...]) -> tuple[Array, ...]:
+        def put(old: Array, new: Array) -> Array:
+            return lax.dynamic_update_index_in_dim(old, new[i], slots[i], 0)
+
+        return jax.tree.map(put, table, rows)
+
+    return Table(lax.fori_loop(0, len(slots), write, table.rows), last)
+
+
+def current_model(program: Program, newest: Newest, agents: Any) -> Vector:
+    """Return the model that all agents have after a round, if `Kept.steady`; `agents` may be any that were present."""
+    first = jax.tree.map(lambda leaf: leaf[0], agents)
+    for exchange, broadcast in zip(program.algorithm.exchanges, newest.broadcasts, strict=True):
+        first = when_missed(exchange)(first, broadcast)
+    return program.algorithm.model(first)
+
+
+def partial_chunk(
+    program: Program,
+    kept: Kept,
+    length: int,
+    stop_early: bool,
+    inputs: Inputs,
+    state: PartialState,
+    attendance: Attendance,
+    count: Array,
+    every: Array,
+    last: Array,
+    targets: Array,
+) -> tuple[PartialState, Rows]:
+    """Run `count` <= `length` rounds; as `rounds.chunk`, with the agents that are present.
+
+    If copies of the model can differ (not `Kept.steady`), the rows have no metrics: they need the rows of all agents.
+    """
+    empty = empty_rows(program, length, attendance.agents.shape[1])
+
+    def continues(carry: tuple[Array, Array, PartialState, Rows]) -> Array:
+        done, unfinished, _, _ = carry
+        return (done < count) & unfinished
+
+    def run_next(carry: tuple[Array, Array, PartialState, Rows]) -> tuple[Array, Array, PartialState, Rows]:
+        done, unfinished, (table, newest, server, r), rows = carry
+        here = jax.tree.map(lambda leaf: leaf[done], attendance)
+        agents = come(program, kept, inputs, newest, table, here)
+        begun = State(Visit(agents, newest), server, r)
+        (visit, server, _), happened = one_round(program, inputs, begun, Present(here.agents))
+        table, newest = leave(program, kept, table, here.slots, visit.agents, r), visit.newest
+        measured = ((r + 1) % every == 0) | (r + 1 == last)
+        metrics_now = not_measured(program.columns)
+        if kept.steady:
+            model = current_model(program, newest, visit.agents)
+            newest = newest._replace(model=_either(happened.communicated, model, newest.model))
+            metrics_now = lax.cond(measured, partial(measure_model, program, inputs, newest.model), lambda: metrics_now)
+            if stop_early:
+                usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
+                finite = jnp.isfinite(sum(usual))
+                unfinished = ~measured | (finite & ~are_reached(program.columns, metrics_now, targets))
+        rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
+        return done + 1, unfinished, PartialState(table, newest, server, r + 1), rows
+
+    _, _, state, rows = lax.while_loop(continues, run_next, (jnp.int32(0), jnp.bool_(True), state, empty))
+    return state, rows
+
+
+def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any = 0.0) -> Metrics:
+    """Return the metrics at the model x, whose copies are at most `gap` from each other."""
+    return measure_at(program.functions, program.layout, inputs.shard, x, gap, program.columns)
+
+
+def _either(condition: Array, one: Any, other: Any) -> Any:
+    return jax.tree.map(partial(jnp.where, condition), one, other)
+
+
+# The sharding of each array.
+_agents: Any = AGENTS
+_shared: Any = SHARED
+_columns: Any = PartitionSpec(None, AXIS)
+PARTIAL_STATE = PartialState(_agents, _shared, _shared, _shared)
+ATTENDANCE = Attendance(_columns, _columns)
