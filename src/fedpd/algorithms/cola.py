@@ -6,7 +6,8 @@
 
 xh_i is the x_i that the server knows. Agents sometimes send differences of models, the server sends x_0 (CTA). It
 converges only if the censoring sequence vanishes. Absent agents count as censored, but their duals change while their
-x_i do not: with half of the agents present it still converges, with few present it diverges. Difference from the paper:
+x_i do not: with half of the agents present it still converges, with few present it diverges. With partial
+participation, the server also sends the sum of its x_0, from which an agent that returns updates its dual. Difference from the paper:
 the paper's network has no server. This is the paper's iteration on a star: each agent has one neighbour, the server,
 and the server's own function is zero.
 """
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Work, specified
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 DECAY = "decay is the factor on the threshold per round; at 1 or above, agents would never send small changes"
@@ -30,6 +31,25 @@ class Agent(NamedTuple):
     dual: Vector
     known: Vector  # xh_i
     speaks: Array
+
+
+class PartialAgent(NamedTuple):
+    """The state of an agent when participation is partial."""
+
+    x: Vector
+    x0: Vector
+    dual: Vector
+    known: Vector
+    speaks: Array
+    received: "Total"  # the last broadcast that it heard
+
+
+class Total(NamedTuple):
+    """The server when participation is partial, and its broadcast."""
+
+    x0: Vector
+    total: Vector  # the sum of x_0 over all communications
+    number: Array  # of communications
 
 
 @specified
@@ -57,23 +77,42 @@ def cola(*, eta: float, smoothness: float, threshold: float = 0.1, decay: float 
         x0 = server + share * change
         return x0, x0
 
-    def update(agent: Agent, x0: Vector, was_sent: Any) -> Agent:
-        known = jax.tree.map(lambda new, old: jnp.where(was_sent, new, old), agent.x, agent.known)
+    def receive(agent: Any, x0: Vector) -> Any:
+        known = jax.tree.map(lambda new, old: jnp.where(agent.speaks, new, old), agent.x, agent.known)
         return agent._replace(x0=x0, known=known, dual=agent.dual + (known - x0) / eta)
 
-    def receive(agent: Agent, x0: Vector) -> Agent:
-        return update(agent, x0, agent.speaks)
-
-    def missed(agent: Agent, x0: Vector) -> Agent:
-        return update(agent, x0, False)
-
-    return Algorithm(
+    speaks = lambda agent: agent.speaks  # noqa: E731
+    whole = Algorithm(
         "cola",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, speaks=lambda agent: agent.speaks),),
+        exchanges=(Exchange(local, send, aggregate, receive, speaks=speaks),),
         model=lambda agent: agent.x0,
     )
+
+    def init_partial(f: LocalObjective, x: Vector) -> PartialAgent:
+        return PartialAgent(*init(f, x), received=nothing(x))
+
+    def nothing(x: Vector) -> Total:
+        return Total(x, 0 * x, jnp.int32(0))
+
+    def add(server: Total, change: Vector, share: Any) -> tuple[Total, Total]:
+        x0, _ = aggregate(server.x0, change, share)
+        server = Total(x0, server.total + x0, server.number + 1)
+        return server, server
+
+    def received(agent: PartialAgent, new: Total) -> PartialAgent:
+        return receive(agent, new.x0)._replace(received=new)
+
+    def missed(agent: PartialAgent, new: Total) -> PartialAgent:
+        """Add (xh_i - x_0)/eta for all communications that the agent missed."""
+        number = (new.number - agent.received.number).astype(float)
+        change = (agent.known * number - (new.total - agent.received.total)) / eta
+        return agent._replace(x0=new.x0, dual=agent.dual + change, received=new)
+
+    exchange = Exchange(local, send, add, received, absent=missed, speaks=speaks)
+    partial = whole._replace(init=init_partial, server=nothing, exchanges=(exchange,))
+    return whole._replace(away=Away(partial=partial))
 
 
 CARD = Card(

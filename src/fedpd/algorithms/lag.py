@@ -8,7 +8,7 @@ S are the agents that send. An agent sends if its change is large, compared with
     server side:  L_i^2 ||x - (x when i last sent)||^2 > the same
 
 threshold = 0 is gradient descent. Agents sometimes send gradient differences (not CTA), the server sends x. Absent
-agents send nothing. Differences from the paper: equal weights xi_d = threshold/D for the D steps; one L for all agents.
+agents send nothing; with partial participation, the server also sends the D steps. Differences from the paper: equal weights xi_d = threshold/D for the D steps; one L for all agents.
 The paper's factor 1/N^2 is not missing here: its f is a sum, so its gradients are 1/N of these, and N cancels. The
 paper's xi_d = 0.1 with D = 10 is threshold = 1. The authors' program uses threshold = 10 for the server-side rule.
 """
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, choice, count, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Work, specified
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import STEP
 
@@ -37,6 +37,12 @@ class Agent(NamedTuple):
 class Server(NamedTuple):
     x: Vector
     g: Vector
+
+
+class ServerOfSteps(NamedTuple):
+    x: Vector
+    g: Vector
+    steps: Array  # (D,), as of an agent that was never absent
 
 
 @specified
@@ -88,13 +94,28 @@ def lag(
         agent = agent._replace(sent=keep(agent.gradient, agent.sent), x_sent=keep(agent.x, agent.x_sent))
         return update(agent, x)
 
-    return Algorithm(
+    def aggregate_steps(server: ServerOfSteps, change: Vector, share: Any) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
+        (x, g), _ = aggregate(Server(server.x, server.g), change, share)
+        steps = update(Agent(server.x, x, x, x, server.steps, jnp.bool_(False)), x).steps
+        return ServerOfSteps(x, g, steps), (x, steps)
+
+    def missed(agent: Agent, broadcast: tuple[Vector, Array]) -> Agent:
+        return agent._replace(x=broadcast[0], steps=broadcast[1])
+
+    speaks = lambda agent: agent.speaks  # noqa: E731
+    whole = Algorithm(
         "lag",
         init=init,
         server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=update, speaks=lambda agent: agent.speaks),),
+        exchanges=(Exchange(local, send, aggregate, receive, speaks=speaks),),
         model=lambda agent: agent.x,
     )
+    # An absent agent misses the steps of x, so the server sends the last D with x.
+    away = Exchange(
+        local, send, aggregate_steps, lambda agent, new: missed(receive(agent, new[0]), new), missed, speaks=speaks
+    )
+    partial = whole._replace(server=lambda x: ServerOfSteps(x, 0 * x, jnp.zeros(memory)), exchanges=(away,))
+    return whole._replace(away=Away(partial=partial))
 
 
 CARD = Card(

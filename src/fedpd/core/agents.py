@@ -85,6 +85,8 @@ class Shard(NamedTuple):
         real: (N,) False on padding agents; None: there are no padding agents.
         test: Test samples, leaves (N, m, ...); with a `test_offset`, leaves (M, ...), which all agents share.
         test_sizes: (N,) the numbers of test samples.
+        flat: For one agent only: the training samples of all agents, leaves (N n, ...), and the row where this agent's
+            begin. `LocalObjective.rows` reads single samples there, without a copy of all samples of the agent.
         offset: (N,) the row of `data` where each agent's samples begin; None: `data` has an axis of agents.
         test_offset: (N,) the row of `test` where each agent's samples begin; None: `test` has an axis of agents.
     """
@@ -97,6 +99,7 @@ class Shard(NamedTuple):
     real: AnyArray | None = None
     test: Tree | None = None
     test_sizes: AnyArray | None = None
+    flat: tuple[Tree, Array] | None = None
     offset: AnyArray | None = None
     test_offset: AnyArray | None = None
 
@@ -348,7 +351,7 @@ def local_objective(functions: Functions, one: Shard, effort: Array | None = Non
     size, scale, mask, agent, offset = jax.tree.map(
         jnp.asarray, (one.sizes, one.scale, one.mask, one.agent, one.offset)
     )
-    return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block, offset)
+    return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block, one.flat, offset)
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:

@@ -24,6 +24,7 @@ class LocalObjective(NamedTuple):
         agent: i.
         effort: The fraction of its local steps that a straggler does, in (0, 1]; None: all of them.
         block: The number of samples that a full gradient takes at a time; None: all of them.
+        flat: The samples of all agents, leaves (M, ...), and the row where this agent's begin; None: `data` only.
         offset: The row of `data` where the agent's samples begin; None: `data` holds this agent's samples only.
     """
 
@@ -36,6 +37,7 @@ class LocalObjective(NamedTuple):
     agent: Array
     effort: Array | None = None
     block: int | None = None
+    flat: tuple[Tree, Array] | None = None
     offset: Array | None = None
 
     def steps(self, iterations: Any) -> Any:
@@ -83,7 +85,8 @@ class LocalObjective(NamedTuple):
 
     def rows(self, indices: Array) -> Tree:
         """Return the samples with these indices, leaves (*indices.shape, ...); `indices` may have any shape."""
-        return take_rows(self.data, indices, self.offset)
+        data, first = (self.data, self.offset) if self.flat is None else self.flat
+        return take_rows(data, indices, first)
 
 
 def take_rows(data: Tree, indices: Array, offset: AnyArray | None) -> Tree:

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AGENTS, AXIS, SHARED, Shard, local_objective, sharded
+from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, sharded
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.engine.cohorts import most_present, who
 from fedpd.engine.costs import exchanged_messages
@@ -27,18 +27,19 @@ from fedpd.engine.present import (
     Newest,
     PartialState,
     Table,
-    agent_part,
     catch_up,
-    measure_model,
     partial_chunk,
     returned,
 )
-from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template
+from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template, measure_model
 from fedpd.engine.seen import SeenAgents
 from fedpd.engine.targets import target_values
 
 LONGEST_CHUNK = 256  # rounds
 TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
+
+_axis: Any = 0  # the axis of the variants in each array, for jax.vmap
+_none: Any = None
 
 
 class PartialKind(NamedTuple):
@@ -192,7 +193,7 @@ class PartialRun:
     def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
         x, gap = self._mean_and_gap(state, i, bool(copies_differ(self.plan.algorithm, skipped)))
         settings = variant(self.inputs.settings, i, self.plan.settings is not None)
-        return jax.device_get(_measured(self.template, self.inputs.shard, x, np.float64(gap), settings))
+        return jax.device_get(_measured(self.template, self.inputs._replace(settings=settings), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
         """Return the mean of all copies, and their largest distance if they differ."""
@@ -234,6 +235,7 @@ def _gather(seen: SeenAgents, here: list[np.ndarray], width: Width, shapes: Any)
     total = width.devices * width.columns
     agents = np.full((width.rounds, total), len(seen.slots), np.int32)
     slots = np.full((width.rounds, total), width.rows, np.int32)
+    data = np.zeros((width.rounds, total), np.int32)
     everyone = np.unique(np.concatenate(here))
     seen.add(everyone)
     device = everyone // width.block
@@ -241,7 +243,7 @@ def _gather(seen: SeenAgents, here: list[np.ndarray], width: Width, shapes: Any)
     for t, members in enumerate(here):
         own = members // width.block
         column = own * width.columns + np.arange(len(members)) - np.searchsorted(own, np.arange(width.devices))[own]
-        agents[t, column] = members
+        agents[t, column], data[t, column] = members, members - own * width.block
         slots[t, column] = local[np.searchsorted(everyone, members)]
     places = device * (width.rows + 1) + local
     rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
@@ -251,7 +253,7 @@ def _gather(seen: SeenAgents, here: list[np.ndarray], width: Width, shapes: Any)
     for array, values in zip(rows, gathered, strict=True):
         array[places] = values
     rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
-    return _Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots), numbers, places)
+    return _Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
 
 
 def _flat(table: Table) -> list[np.ndarray]:
@@ -282,7 +284,7 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     program, template, inputs = prepare(plan, opened)
     sweep = plan.settings is not None
     one = shapes_of(template, inputs, sweep)
-    server, model, metrics = first_state(template, sweep, inputs.shard, inputs.start, inputs.settings)
+    server, model, metrics = first_state(template, sweep, inputs)
     newest = nothing_heard(one.broadcasts, model, len(plan.seeds) if sweep else None)
     if plan.many and not sweep:
         server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
@@ -309,20 +311,19 @@ def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def first_state(template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings) -> Any:
+def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
     """Return the state of the server and the model at the start, and the metrics there."""
 
-    def begin(shard: Shard, start: Vector, settings: Settings) -> Any:
-        program = template.program(settings)
-        first = jax.tree.map(lambda leaf: leaf[0], shard._replace(real=None))
-        model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), start))
-        metrics = measure_model(program, Inputs(shard, jax.random.key(0)), model)
-        return program.algorithm.server(start), model, metrics
+    def begin(inputs: Inputs) -> Any:
+        program = template.program(inputs.settings)
+        first = jax.tree.map(lambda leaf: leaf[0], inputs.shard._replace(real=None))
+        model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
+        return program.algorithm.server(inputs.start), model, measure_model(program, inputs, model, 0.0)
 
-    run = sharded(begin, template.layout, (AGENTS, SHARED, SHARED), SHARED)
+    run = sharded(begin, template.layout, (INPUTS,), SHARED)
     if sweep:
-        run = jax.vmap(run, in_axes=(None, None, 0), out_axes=(0, 0, None))
-    return run(shard, start, settings)
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(0, 0, None))
+    return run(inputs)
 
 
 def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
@@ -363,11 +364,11 @@ def _copies_compiled(
 
 
 @partial(jax.jit, static_argnums=0)
-def _measured(template: Template, shard: Shard, x: Vector, gap: Array, settings: Settings) -> Metrics:
-    def run(shard: Shard, x: Vector, gap: Array, settings: Settings) -> Metrics:
-        return measure_model(template.program(settings), Inputs(shard, jax.random.key(0)), x, gap)
+def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
+    def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
+        return measure_model(template.program(inputs.settings), inputs, x, gap)
 
-    return sharded(run, template.layout, (AGENTS, SHARED, SHARED, SHARED), SHARED)(shard, x, gap, settings)
+    return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
 
 
 def _rounds(
@@ -388,8 +389,6 @@ def _rounds(
     return run(inputs, state, attendance, *numbers)
 
 
-_axis: Any = 0
-_none: Any = None
 _compiled = partial(jax.jit, _rounds, static_argnums=0, donate_argnums=2)
 _on_accelerators = _compiled()
 _on_cores = _compiled(compiler_options={"xla_disable_hlo_passes": "cpu-parallel-task-assigner"})  # as in driver.py

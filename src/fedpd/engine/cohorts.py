@@ -7,19 +7,66 @@ walking"). Everybody who knows the seed draws the same agents: the simulator, th
 """
 
 from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import count, refuse
+from fedpd.base.checks import choice, count, refuse
 from fedpd.core import Array
-from fedpd.engine.participation import PRESENCE, Participation
+from fedpd.engine.participation import PRESENCE, Participation, participation_rule
 
 FEISTEL_ROUNDS = 12  # with 6 rounds, some pairs of 6 agents are visibly more likely than others; with 12, none
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, the increment of splitmix64
 FEW = 8  # draws per agent of a cohort by size, before the rest is drawn from the remaining agents directly
 MARGIN = 6  # standard deviations; a round has more agents than this with probability 1e-9
+SAMPLE = 2**63  # the round of the draw of the agents over which a run measures; no round has this number
+Sampling = Literal["uniform", "size"]
+
+
+def attendance_rule(
+    cohort: int | None, sampling: Sampling, participation: Any, sizes: np.ndarray, rounds: int
+) -> Participation | None:
+    """Return the rule for who is present; None if all agents are always present.
+
+    Args:
+        cohort: K, the number of agents per round; None: `participation` says who is present.
+        sampling: How a cohort is drawn.
+        participation: A share, probabilities or a schedule; see `participation_rule`.
+        sizes: (N,) the |D_i|.
+        rounds: T.
+
+    Raises:
+        FedpdError: The cohort is not a whole number from 1 to N, or `participation` is given as well.
+    """
+    choice("sampling", sampling, get_args(Sampling))
+    agents = len(sizes)
+    if cohort is None:
+        if sampling != "uniform":
+            refuse("sampling", sampling, "needs a cohort", "Give cohort, the number of agents per round, e.g. 10")
+        return participation_rule(participation, agents, rounds)
+    if np.ndim(participation) > 0 or participation != 1:
+        refuse("cohort", cohort, "must not be given together with participation", "Give one of them")
+    if check_cohort(cohort, agents) == agents:
+        return None
+    if sampling == "uniform":
+        return Participation("cohort", np.int32(cohort))
+    return Participation("size", (np.int32(cohort), np.cumsum(sizes, dtype=np.int64)))
+
+
+def sample_agents(number: int | None, agents: int, seed: int) -> np.ndarray | None:
+    """Return the agents over which a run measures, in ascending order; None: all agents.
+
+    Raises:
+        FedpdError: The number is not a whole number from 1 to N.
+    """
+    remedy = f"Give a number from 1 to {agents}, or leave it out to measure over all agents"
+    if number is None:
+        return None
+    if count("metrics_agents", number, remedy) > agents:
+        refuse("metrics_agents", number, f"must be at most {agents}, the number of agents", remedy)
+    return draw(seed, [SAMPLE], agents, number)[0]
 
 
 def who(rule: Participation, seed: int, rounds: Sequence[int] | np.ndarray, agents: int) -> list[np.ndarray]:

@@ -282,8 +282,15 @@ FEDERATED = (
     Column("rebuilt", "clients that had lost their state", kind="event", dtype=np.int64, better="less"),
     Column("clipped", "messages that were clipped", kind="event", dtype=np.int64, better="less"),
 )
+# How many agents the metrics are measured over, if not over all.
+SAMPLE = Column(
+    "metrics_agents",
+    "agents over which the metrics are measured",
+    dtype=np.int64,
+    measure=Measure(joint=lambda functions, layout, shard, x: jnp.asarray(layout.agents)),
+)
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED)}
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, SAMPLE)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 

@@ -15,7 +15,7 @@ from tree_math import Vector
 from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work
 from fedpd.core.agents import Functions, Shard, agent_key, local_objective, one_agent
 from fedpd.engine.costs import Costs, message_costs
-from fedpd.engine.metrics import Metrics, measure
+from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import effort_of
 from fedpd.engine.rounds import (
     Inputs,
@@ -25,6 +25,7 @@ from fedpd.engine.rounds import (
     combine,
     efforts_of_all,
     is_silent,
+    measure_copies,
     one_round,
     receive,
     toss_coin,
@@ -114,10 +115,9 @@ class AgentByAgent(NamedTuple):
         with jax.disable_jit():
             return one_round(program, inputs, state, self)
 
-    def measure(self, program: Program, shard: Shard, agents: Any, skipped: bool) -> Metrics:
+    def measure(self, program: Program, inputs: Inputs, agents: Any, skipped: bool) -> Metrics:
         with jax.disable_jit():
-            where = program.algorithm, program.functions, program.layout, shard
-            return measure(*where, agents, skipped, program.columns)
+            return measure_copies(program, inputs, agents, skipped)
 
 
 def costs_without_compilation(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:

@@ -20,8 +20,19 @@ from fedpd.base.checks import FedpdError
 from fedpd.core import Array, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded
 from fedpd.core.distances import largest_distance_on_host
-from fedpd.engine.metrics import Metrics, copies_differ, mean_copy, measure_at
-from fedpd.engine.rounds import INPUTS, InMemory, Inputs, MessageSum, Program, Round, init_agents, one_round, toss_coin
+from fedpd.engine.metrics import Metrics, copies_differ, mean_copy
+from fedpd.engine.rounds import (
+    INPUTS,
+    InMemory,
+    Inputs,
+    MessageSum,
+    Program,
+    Round,
+    init_agents,
+    measure_model,
+    one_round,
+    toss_coin,
+)
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device
 MEMORY = InMemory()
@@ -108,12 +119,12 @@ class OnDisk(NamedTuple):
     def run_round(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
         return one_round(program, inputs, state, self)
 
-    def measure(self, program: Program, shard: Shard, agents: Any, skipped: bool) -> Metrics:
+    def measure(self, program: Program, inputs: Inputs, agents: Any, skipped: bool) -> Metrics:
         algorithm, number = program.algorithm, program.layout.agents
         x = Vector(mean_copy(algorithm, agents, number))
         real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(agents))
         gap = largest_distance_on_host(real) if copies_differ(algorithm, skipped) else 0.0
-        return _measure(program, shard, x, gap)
+        return _measure(program, inputs, x, gap)
 
 
 def block_size(program: Program, shard: Shard, start: Vector) -> int:
@@ -187,8 +198,6 @@ def _deliver(program: Program, number: int, inputs: Inputs, agents: Any, broadca
 
 
 @partial(jax.jit, static_argnums=0)
-def _measure(program: Program, shard: Shard, x: Vector, gap: Any) -> Metrics:
-    def run(shard: Shard, x: Vector, gap: Any) -> Metrics:
-        return measure_at(program.functions, program.layout, shard, x, gap, program.columns)
-
-    return sharded(run, program.layout, (AGENTS, SHARED, SHARED), SHARED)(shard, x, gap)
+def _measure(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+    run = sharded(partial(measure_model, program), program.layout, (INPUTS, SHARED, SHARED), SHARED)
+    return run(inputs, x, gap)

@@ -103,8 +103,8 @@ def compile_ahead(plan: Plan) -> None:
         return
     try:
         _, template, inputs = prepare(plan, open_numbers(plan))
-        start = Vector(plan.problem.start)
-        first = compiled_begin.lower(template, False, inputs.shard, start, inputs.settings).compile()
+        begun = inputs._replace(start=Vector(plan.problem.start))
+        first = compiled_begin.lower(template, False, begun).compile()
         shape = _sharded_shape if plan.layout.mesh is not None else _shape
         state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
         _advance().lower(*_arguments(plan, template, inputs, state, 0)).compile()
@@ -288,7 +288,7 @@ def _round_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Input
     """Run one round outside of a compiled loop, and return the state and the rows of a chunk of one round."""
     state, happened = place.run_round(program, inputs, state)
     if int(state.round) % plan.every == 0 or int(state.round) == plan.rounds:
-        metrics = place.measure(program, inputs.shard, state.agents, not happened.communicated)
+        metrics = place.measure(program, inputs, state.agents, not happened.communicated)
     else:
         metrics = not_measured(program.columns)
     return state, jax.tree.map(lambda leaf: np.asarray(leaf)[None], Rows(happened, metrics))

@@ -60,10 +60,16 @@ def kept_leaves(build: Callable[[Any], Algorithm], functions: Functions, shapes:
         rule = "its later exchanges do not take place in every round, so an absent agent misses them in any order"
         refuse("algorithm", algorithm.description, rule, "Leave participation at 1, and give no cohort")
     replaced = _replaced(build, functions, shapes, algorithm)
-    read_by_model = _sources(lambda settings, agent: build(settings).model(agent), shapes.settings, shapes.agent)
-    of_model = _numbers(read_by_model, shapes.settings, shapes.agent)
-    live = _live(build, functions, shapes, algorithm, of_model - replaced) - replaced
-    return Kept(tuple(sorted(live)), tuple(sorted(replaced)), of_model <= replaced and not algorithm.timing.drifts)
+    of_model = _read_by_model(build, shapes)
+    reads = _reads(build, functions, shapes, algorithm)
+    while True:
+        live = _live(reads, of_model - replaced)
+        stale = _numbers(reads.absent[sorted(live - replaced)]) & replaced  # their old values matter
+        if not stale:
+            break
+        replaced -= stale
+    steady = of_model <= replaced and not algorithm.timing.drifts
+    return Kept(tuple(sorted(live - replaced)), tuple(sorted(replaced)), steady)
 
 
 def when_missed(exchange: Exchange) -> Receive:
@@ -111,8 +117,15 @@ def _untouched(build: Any, functions: Functions, shapes: Shapes, e: int) -> Leav
     return _unchanged(computed, shapes.agent, shapes.settings, shapes.one, np.int32(0), _key())
 
 
-def _live(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm, needed: Leaves) -> Leaves:
-    """Return the leaves that any later round reads, directly or through other leaves, and those in `needed`."""
+class _Reads(NamedTuple):
+    """Which leaves are read in a round. A row is an output, and a column is a leaf before the round."""
+
+    sent: np.ndarray  # the rows are the leaves of the messages and the work
+    present: np.ndarray  # the rows are the leaves after a round of an agent that is present
+    absent: np.ndarray  # and of one that is absent
+
+
+def _reads(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm) -> _Reads:
     heard = [np.bool_(True)] * len(algorithm.exchanges)
 
     def attend(agent: Any, settings: Any, one: Shard, broadcasts: Any, heard: Any, r: Any, key: Any) -> Any:
@@ -136,12 +149,20 @@ def _live(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm
     arguments = shapes.agent, shapes.settings, shapes.one, shapes.broadcasts, heard, np.int32(0), _key()
     there = _sources(attend, *arguments)[:, :number]
     away = _sources(miss, shapes.agent, shapes.settings, shapes.broadcasts, heard)[:, :number]
-    reads = there[:number] | away  # leaf after a round, leaf before it
-    live = there[number:].any(axis=0)
-    live[list(needed)] = True
-    while (more := live | reads[live].any(axis=0)).sum() > live.sum():
+    return _Reads(there[number:], there[:number], away)
+
+
+def _live(reads: _Reads, needed: Leaves) -> Leaves:
+    """Return the leaves that any later round reads, directly or through other leaves, and those in `needed`."""
+    live = _numbers(reads.sent) | needed
+    while (more := live | _numbers((reads.present | reads.absent)[sorted(live)])) > live:
         live = more
-    return frozenset(np.flatnonzero(live).tolist())
+    return live
+
+
+def _read_by_model(build: Any, shapes: Shapes) -> Leaves:
+    sources = _sources(lambda agent, settings: build(settings).model(agent), shapes.agent, shapes.settings)
+    return _numbers(sources[:, : len(jax.tree.leaves(shapes.agent))])
 
 
 def _either(condition: Any, one: Any, other: Any) -> Any:
@@ -168,7 +189,6 @@ def _unchanged(function: Callable[..., Any], *arguments: Any) -> Leaves:
     return frozenset(i for i, (new, old) in enumerate(pairs) if new is old)
 
 
-def _numbers(sources: np.ndarray, before: Any, agent: Any) -> Leaves:
-    """Return the leaves of the agent that any output reads; the leaves of `before` come before them."""
-    first = len(jax.tree.leaves(before))
-    return frozenset(np.flatnonzero(sources[:, first : first + len(jax.tree.leaves(agent))].any(axis=0)).tolist())
+def _numbers(sources: np.ndarray) -> Leaves:
+    """Return the columns in which any row is true."""
+    return frozenset(np.flatnonzero(sources.any(axis=0)).tolist())

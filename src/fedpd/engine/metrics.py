@@ -48,22 +48,14 @@ def copies_differ(algorithm: Algorithm, skipped: Any) -> Any:
     return True if algorithm.timing.drifts else skipped if algorithm.timing.skips else False
 
 
-def measure(
-    algorithm: Algorithm,
-    functions: Functions,
-    layout: Layout,
-    shard: Shard,
-    agents: Any,
-    skipped: Any,
-    columns: tuple[Column, ...],
-) -> Metrics:
-    """Return the values of the columns, for agents in memory."""
+def mean_and_gap(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any, skipped: Any) -> tuple[Vector, Any]:
+    """Return the mean of the copies of the model, and their largest distance; `skipped` is as for `copies_differ`."""
     x = mean_model(algorithm, layout, shard, agents)
     differ, gap = copies_differ(algorithm, skipped), partial(consensus_gap, algorithm, layout, agents)
     if isinstance(differ, bool):
-        return measure_at(functions, layout, shard, x, gap() if differ else 0.0, columns)
+        return x, gap() if differ else 0.0
     zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
-    return measure_at(functions, layout, shard, x, lax.cond(differ, gap, lambda: zero), columns)
+    return x, lax.cond(differ, gap, lambda: zero)
 
 
 def measure_at(

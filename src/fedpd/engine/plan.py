@@ -20,9 +20,9 @@ from fedpd.engine import disk
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.debug import AgentByAgent, init_each
-from fedpd.engine.metrics import Metrics, measure
+from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
-from fedpd.engine.rounds import STATE, Inputs, Program, Template, init_agents
+from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Plan(NamedTuple):
         build: Returns the method of a variant from its settings, in a sweep.
         settings: The settings of the variants by name, each (variants,).
         targets: The values that end the run when it reaches all of them.
+        sample: The agents over which the run measures; None: all of them.
     """
 
     algorithm: Algorithm
@@ -74,6 +75,7 @@ class Plan(NamedTuple):
     build: Callable[..., Algorithm] | None = None
     settings: Mapping[str, np.ndarray] | None = None
     targets: tuple[Target, ...] = ()
+    sample: np.ndarray | None = None
 
 
 class OpenMethod(NamedTuple):
@@ -140,13 +142,18 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     """
     problem, layout = plan.problem, plan.layout
     columns = (*MEASURED, *plan.recorded)
-    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns)
+    number = None if plan.sample is None else len(plan.sample)
+    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, number)
     method, settings = (plan.algorithm, None) if opened is None else opened
     shard = put_on_devices(layout, with_padding_agents(arrays(problem), layout), AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
     start = None if plan.participation is None else Vector(problem.start)
-    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings)
+    sample = None
+    if plan.sample is not None:
+        some = jax.tree.map(lambda leaf: leaf[plan.sample], arrays(problem))
+        sample = put_on_devices(layout, with_padding_agents(some, program.measured_layout), AGENTS)
+    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample)
     return program, Template(method, *program[1:]), inputs
 
 
@@ -157,8 +164,8 @@ def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     if plan.store is not None or plan.debug:
         place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
         state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
-        return StartedRun(place, program, template, inputs, state, place.measure(program, shard, agents, False))
-    state, metrics = compiled_begin(template, plan.settings is not None, shard, start, inputs.settings)
+        return StartedRun(place, program, template, inputs, state, place.measure(program, inputs, agents, False))
+    state, metrics = compiled_begin(template, plan.settings is not None, inputs._replace(start=start))
     if plan.many and plan.settings is None:
         repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
         state = State(repeat(state.agents), repeat(state.server), state.round)
@@ -166,19 +173,17 @@ def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def compiled_begin(
-    template: Template, sweep: bool, shard: Shard, start: Vector, settings: Settings
-) -> tuple[State, Metrics]:
-    def begin(shard: Shard, start: Vector, settings: Settings) -> tuple[State, Metrics]:
-        program = template.program(settings)
-        agents = init_agents(program, shard, start)
-        metrics = measure(*program[:3], shard, agents, False, program.columns)
-        return State(agents, program.algorithm.server(start), jnp.int32(0)), metrics
+def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
+    def begin(inputs: Inputs) -> tuple[State, Metrics]:
+        program = template.program(inputs.settings)
+        agents = init_agents(program, inputs.shard, inputs.start)
+        metrics = measure_copies(program, inputs, agents, False)
+        return State(agents, program.algorithm.server(inputs.start), jnp.int32(0)), metrics
 
-    run = sharded(begin, template.layout, (AGENTS, SHARED, SHARED), (STATE, SHARED))
+    run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
-        run = jax.vmap(run, in_axes=(None, None, 0), out_axes=(EACH_STATE, None))
-    return run(shard, start, settings)
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(EACH_STATE, None))
+    return run(inputs)
 
 
 def _begin_on_host(plan: Plan, program: Program, on_host: Shard, shard: Shard, start: Vector) -> tuple[HostPlace, Any]:

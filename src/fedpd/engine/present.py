@@ -28,7 +28,7 @@ from fedpd.core.agents import (
     update_agents,
 )
 from fedpd.engine.kept import Kept, when_missed
-from fedpd.engine.metrics import Metrics, measure_at, not_measured
+from fedpd.engine.metrics import not_measured
 from fedpd.engine.participation import effort_of
 from fedpd.engine.rounds import (
     InMemory,
@@ -38,11 +38,13 @@ from fedpd.engine.rounds import (
     Rows,
     are_reached,
     empty_rows,
+    measure_model,
     one_round,
     receive,
     take_part,
 )
 
+COPIED_BYTES = 2**23  # if the samples of the agents that run at once take less, they are copied; the steps are faster
 NEVER = 0  # the last round of an agent that was never present, and of a broadcast that never happened
 
 
@@ -87,10 +89,12 @@ class Attendance(NamedTuple):
     Attributes:
         agents: (rounds, C) the numbers of the agents, in ascending order; N where nobody is.
         slots: (rounds, C) their rows in the table; the last row of the table where nobody is.
+        places: (rounds, C) the places of their data in the shard.
     """
 
     agents: Array
     slots: Array
+    places: Array
 
 
 class Visit(NamedTuple):
@@ -103,7 +107,7 @@ class Visit(NamedTuple):
 class Present(NamedTuple):
     """Runs the agents that are present; see `rounds.Place`."""
 
-    who: Array  # (C,)
+    here: Attendance  # (C,)
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
         return MEMORY.coin(program, inputs, r, server)
@@ -113,13 +117,13 @@ class Present(NamedTuple):
     ) -> tuple[MessageSum, Any, Tree, Work]:
         exchange, layout = program.algorithm.exchanges[number], program.layout
 
-        def body(agent: Any, who: Array) -> Any:
-            one, here = agent_part(layout, inputs.shard, who), who < layout.agents
-            effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, who)
-            return take_part(program, exchange, number, r, inputs.key, agent, (one, here, effort))
+        def body(agent: Any, here: Attendance) -> Any:
+            effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, here.agents)
+            part = agent_part(inputs.shard, here.places, together(layout, self.here)), here.agents < layout.agents, effort
+            return take_part(program, exchange, number, r, inputs.key, agent, part)
 
-        (total, sending), agents, (_, work) = update_agents(body, visit.agents, self.who, layout)
-        receivers = jnp.sum(self.who < layout.agents, dtype=jnp.int32)
+        (total, sending), agents, (_, work) = update_agents(body, visit.agents, self.here, layout)
+        receivers = jnp.sum(self.here.agents < layout.agents, dtype=jnp.int32)
         receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
         return MessageSum(total, sending, receivers), visit._replace(agents=agents), None, work
 
@@ -134,7 +138,7 @@ class Present(NamedTuple):
         def change(agent: Any, _: Array) -> Any:
             return receive(program.algorithm.exchanges[number], broadcast, agent, None)
 
-        agents = each_in_place(change, visit.agents, self.who, program.layout, silent)
+        agents = each_in_place(change, visit.agents, self.here.agents, program.layout, silent)
         broadcasts, rounds, model = visit.newest
         heard = [*broadcasts]
         heard[number] = jax.tree.map(lambda new, old: jnp.where(silent, old, new), broadcast, broadcasts[number])
@@ -145,21 +149,35 @@ class Present(NamedTuple):
 MEMORY = InMemory()
 
 
-def agent_part(layout: Layout, shard: Shard, who: Array) -> Shard:
-    """Return the arrays of agent `who`; on several devices, it must be one of this device's agents."""
-    first = 0 if layout.mesh is None else lax.axis_index(AXIS) * len(shard.agent)
-    some = shard._replace(real=None)  # nobody is a padding agent here
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, who - first, keepdims=False), some)
+def agent_part(shard: Shard, place: Array, together: int) -> Shard:
+    """Return the arrays of the agent at this place of the shard.
+
+    Args:
+        shard: The arrays of all agents of this device.
+        place: The place.
+        together: How many agents run at once.
+    """
+    some = shard._replace(real=None)  # a padding agent is never present
+    one = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, place, keepdims=False), some)
+    rows, length = jax.tree.leaves(shard.data)[0].shape[:2]
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shard.data)) // rows
+    if together * size < COPIED_BYTES or rows * length >= 2**31:  # 2^31: the numbers of the rows do not fit
+        return one
+    flat = jax.tree.map(lambda leaf: leaf.reshape(rows * length, *leaf.shape[2:]), shard.data)
+    return one._replace(flat=(flat, place * length))
+
+
+def together(layout: Layout, here: Attendance) -> int:
+    return len(here.agents) if layout.parallel else 1
 
 
 def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Table, here: Attendance) -> Any:
     """Return the states of the agents of a round, leaves (C, ...), after the broadcasts that they missed."""
     fresh = jnp.take(table.last, here.slots) == NEVER
 
-    def begin(one: tuple[Array, Array], first: bool) -> tuple[None, Any]:
-        who, slot = one
-        row, last = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, slot, keepdims=False), table)
-        f = local_objective(program.functions, agent_part(program.layout, inputs.shard, who))
+    def begin(one: Attendance, first: bool) -> tuple[None, Any]:
+        row, last = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, one.slots, keepdims=False), table)
+        f = local_objective(program.functions, agent_part(inputs.shard, one.places, together(program.layout, here)))
         initial = partial(program.algorithm.init, f, inputs.start)
         again = partial(returned, program, kept, newest, row, jax.eval_shape(initial))
         agent = lax.cond(last == NEVER, initial, again) if first else again()
@@ -167,7 +185,7 @@ def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Ta
 
     def everyone(first: bool) -> Any:
         local = program.layout._replace(mesh=None)
-        return each_agent(partial(begin, first=first), (here.agents, here.slots), local)[1]
+        return each_agent(partial(begin, first=first), here, local)[1]
 
     if program.layout.parallel:  # a condition on each agent would compute `init` for all
         return lax.cond(fresh.any(), partial(everyone, True), partial(everyone, False))
@@ -251,14 +269,14 @@ def partial_chunk(
         here = jax.tree.map(lambda leaf: leaf[done], attendance)
         agents = come(program, kept, inputs, newest, table, here)
         begun = State(Visit(agents, newest), server, r)
-        (visit, server, _), happened = one_round(program, inputs, begun, Present(here.agents))
+        (visit, server, _), happened = one_round(program, inputs, begun, Present(here))
         table, newest = leave(program, kept, table, here.slots, visit.agents, r), visit.newest
         measured = ((r + 1) % every == 0) | (r + 1 == last)
         metrics_now = not_measured(program.columns)
         if kept.steady:
             model = current_model(program, newest, visit.agents)
             newest = newest._replace(model=_either(happened.communicated, model, newest.model))
-            metrics_now = lax.cond(measured, partial(measure_model, program, inputs, newest.model), lambda: metrics_now)
+            metrics_now = lax.cond(measured, partial(measure_model, program, inputs, newest.model, 0.0), lambda: metrics_now)
             if stop_early:
                 usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
                 finite = jnp.isfinite(sum(usual))
@@ -270,11 +288,6 @@ def partial_chunk(
     return state, rows
 
 
-def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any = 0.0) -> Metrics:
-    """Return the metrics at the model x, whose copies are at most `gap` from each other."""
-    return measure_at(program.functions, program.layout, inputs.shard, x, gap, program.columns)
-
-
 def _either(condition: Array, one: Any, other: Any) -> Any:
     return jax.tree.map(partial(jnp.where, condition), one, other)
 
@@ -284,4 +297,4 @@ _agents: Any = AGENTS
 _shared: Any = SHARED
 _columns: Any = PartitionSpec(None, AXIS)
 PARTIAL_STATE = PartialState(_agents, _shared, _shared, _shared)
-ATTENDANCE = Attendance(_columns, _columns)
+ATTENDANCE = Attendance(_columns, _columns, _columns)

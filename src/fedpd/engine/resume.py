@@ -36,6 +36,7 @@ def identity(plan: Plan) -> dict[str, Any]:
         "participation": _rule(plan.participation),
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": {column.name: fingerprint(column.measure, column.merge) for column in plan.recorded},
+        "sample": None if plan.sample is None else checkpoint.fingerprint(plan.sample),
         "grid": {name: values.tolist() for name, values in settings.items()},
     }
 

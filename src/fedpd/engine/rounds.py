@@ -27,7 +27,7 @@ from fedpd.core.agents import (
     zero_for_padding,
 )
 from fedpd.engine.columns import Column
-from fedpd.engine.metrics import Metrics, measure, not_measured
+from fedpd.engine.metrics import Metrics, mean_and_gap, measure_at, not_measured
 from fedpd.engine.participation import effort
 
 COIN = 0  # the first fold into a run's key, for the draws that all agents share
@@ -42,6 +42,7 @@ class Program(NamedTuple):
         layout: How the loop over agents runs.
         partial: Whether agents may be absent.
         columns: The columns to measure.
+        sample: The number of agents over which a run measures; None: all of them.
     """
 
     algorithm: Algorithm
@@ -49,6 +50,12 @@ class Program(NamedTuple):
     layout: Layout
     partial: bool = False
     columns: tuple[Column, ...] = ()
+    sample: int | None = None
+
+    @property
+    def measured_layout(self) -> Layout:
+        """The layout of the agents over which a run measures."""
+        return self.layout if self.sample is None else self.layout._replace(agents=self.sample)
 
 
 class Template(NamedTuple):
@@ -60,6 +67,7 @@ class Template(NamedTuple):
         layout: How the loop over agents runs.
         partial: Whether agents may be absent.
         columns: The columns to measure.
+        sample: The number of agents over which a run measures; None: all of them.
     """
 
     method: Algorithm | Callable[..., Algorithm]
@@ -67,6 +75,7 @@ class Template(NamedTuple):
     layout: Layout
     partial: bool
     columns: tuple[Column, ...]
+    sample: int | None
 
     def program(self, settings: Mapping[str, Any] | None) -> Program:
         """Return the program with these numbers, which may be traced; None: its numbers are constants."""
@@ -83,6 +92,7 @@ class Inputs(NamedTuple):
     start: Vector | None = None  # x^0, if agents come for the first time in later rounds
     stragglers: Array | None = None
     settings: Mapping[str, Any] | None = None  # the numbers of the method; None: they are constants
+    sample: Shard | None = None  # the agents over which a run measures; None: all of them
 
 
 class Round(NamedTuple):
@@ -317,10 +327,7 @@ def chunk(
         state, happened = one_round(program, inputs, state)
         measured = (state.round % every == 0) | (state.round == last)
 
-        def metrics() -> Metrics:
-            where = program.algorithm, program.functions, program.layout, inputs.shard
-            return measure(*where, state.agents, ~happened.communicated, program.columns)
-
+        metrics = partial(measure_copies, program, inputs, state.agents, ~happened.communicated)
         metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
             usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
@@ -330,6 +337,18 @@ def chunk(
 
     _, _, state, rows = lax.while_loop(continues, run_next, (jnp.int32(0), jnp.bool_(True), state, empty))
     return state, rows
+
+
+def measure_copies(program: Program, inputs: Inputs, agents: Any, skipped: Any) -> Metrics:
+    """Return the values of the columns, for agents in memory; `skipped`: the round communicated nothing."""
+    x, gap = mean_and_gap(program.algorithm, program.layout, inputs.shard, agents, skipped)
+    return measure_model(program, inputs, x, gap)
+
+
+def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+    """Return the values of the columns at the model x, whose copies are at most `gap` from each other."""
+    shard = inputs.shard if inputs.sample is None else inputs.sample
+    return measure_at(program.functions, program.measured_layout, shard, x, gap, program.columns)
 
 
 def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
@@ -351,6 +370,6 @@ def empty_rows(program: Program, length: int, agents: int) -> Rows:
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _rounds: Any = PartitionSpec(None, AXIS)
-INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared)
+INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents)
 STATE = State(_agents, _shared, _shared)
 ROWS = Rows(Round(_shared, _shared, _shared, _rounds), _shared)

@@ -171,6 +171,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "participation": kept,
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": [column.name for column in plan.recorded],
+        "metrics_agents": None if plan.sample is None else len(plan.sample),
     }
 
 

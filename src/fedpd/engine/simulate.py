@@ -16,11 +16,12 @@ from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
-from fedpd.engine.columns import MEASURED, Column, recorded_columns
+from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
+from fedpd.engine.columns import MEASURED, SAMPLE, Column, recorded_columns
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
 from fedpd.engine.execution import Execution, choose_layout
-from fedpd.engine.participation import participation_rule, straggler_rule
+from fedpd.engine.participation import straggler_rule
 from fedpd.engine.plan import Plan
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
@@ -35,8 +36,11 @@ class RunOptions(TypedDict, total=False):
     """The options of a run, for `simulate` and `sweep`; `simulate` describes them."""
 
     participation: Participating
+    cohort: int | None
+    sampling: Sampling
     stragglers: float
     metrics_every: int
+    metrics_agents: int | None
     record: Sequence[str | Column] | None
     checkpoints: str | Path | None
     checkpoint_every: int
@@ -52,8 +56,11 @@ class RunOptions(TypedDict, total=False):
 
 DEFAULTS: RunOptions = {
     "participation": 1.0,
+    "cohort": None,
+    "sampling": "uniform",
     "stragglers": 0.0,
     "metrics_every": 1,
+    "metrics_agents": None,
     "record": None,
     "checkpoints": None,
     "checkpoint_every": 50,
@@ -94,10 +101,17 @@ def simulate(
 
     Keyword Args:
         participation (float | Sequence | np.ndarray): Who takes part: a share of the agents, drawn in every round; a
-            probability per agent, (N,); or an array (rounds, N) of 0 and 1. Default 1.0.
+            probability per agent, (N,); or an array (rounds, N) of 0 and 1. Default 1.0. A round costs what the agents
+            cost that are present, and the run keeps the state of agents that were present at least once.
+        cohort (int): K, the number of agents that take part in a round, instead of `participation`. The K agents are
+            drawn from the seed and the round alone.
+        sampling (str): How a cohort is drawn: "uniform", or "size", one agent after another with probabilities
+            proportional to their numbers of samples. Default "uniform".
         stragglers (float): The probability that an agent does only some of its local steps in a round. Default 0.0.
         metrics_every (int): Measure, and add a row to the history, every k rounds and in the last round. The costs of
             all rounds count. Default 1.
+        metrics_agents (int): Measure over this many agents, drawn once from the first seed, instead of all agents. The
+            column "metrics_agents" of the history then has this number.
         record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
             the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
             "accuracy", on training and test samples; or a `fedpd.Column` of your own. Default: "accuracy" if the
@@ -175,24 +189,25 @@ def make_plan(
     count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50")
     if options["start"] is not None and not runs_of(options["start"]):
         problem = start_at(problem, options["start"])
-    who = participation_rule(options["participation"], problem.agents, rounds)
+    who = attendance_rule(options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds)
     if who is not None and algorithm.away.partial is not None:
         algorithm = algorithm.away.partial
     if who is not None and algorithm.away.everyone:
         rule = "needs all agents in every communication"
-        remedy = 'Leave participation at 1; FedPD takes it with drift="corrected-exact"'
+        remedy = 'Leave participation at 1 and give no cohort; FedPD takes them with drift="corrected-exact"'
         refuse("algorithm", algorithm.description, rule, remedy)
     _check_mixing(algorithm, problem.agents, who is not None)
     _check_batch(algorithm, problem)
     _warn_beyond_theory(algorithm, problem)
-    recorded = _recorded(problem, options["record"])
+    sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
+    recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
-        _check_host_run(algorithm, store, many)
+        _check_host_run(algorithm, store, many and (who is None or debug))
     return Plan(
         algorithm,
         problem,
-        choose_layout(algorithm, problem, options["execution"], options["devices"]),
+        choose_layout(algorithm, problem, options["execution"], options["devices"], who),
         rounds,
         options["metrics_every"],
         seeds,
@@ -203,6 +218,7 @@ def make_plan(
         None if store is None else Path(store),
         debug,
         targets=make_targets(options["until"], (*MEASURED, *recorded)),
+        sample=sample,
     )
 
 
@@ -311,7 +327,7 @@ def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
             continue
         if partial:
             rule = "mixes the models of all agents, so all must take part"
-            refuse("algorithm", algorithm.description, rule, "Leave participation at 1")
+            refuse("algorithm", algorithm.description, rule, "Leave participation at 1, and give no cohort")
         (columns,) = jax.eval_shape(exchange.aggregate.weights, jnp.int32(0)).shape
         if columns != agents:
             rule = f"mixes {columns} agents, and the problem has {agents}"
