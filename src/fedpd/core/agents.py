@@ -117,22 +117,35 @@ def block_for(sizes: np.ndarray) -> int:
 def arrays(problem: Problem) -> Shard:
     """Return the arrays of a problem; mask and scale are None unless agents differ in size or weight."""
     tests = problem.evaluation
-    if problem.load is not None or (tests is not None and tests.load is not None):
+    if problem.lazy:
         raise FedpdError(
-            f"{problem.name}: its samples are not in memory, and this computation needs those of all "
-            f"{problem.agents} agents. Call problem.in_memory() first, or problem.subset(agents).in_memory()."
+            f"{problem.name}: its samples are not in memory, and this computation needs those of all {problem.agents} "
+            "agents. Give simulate(..., cohort=K), or call problem.in_memory() or problem.subset(agents).in_memory()."
         )
-    length = jax.tree.leaves(problem.data)[0].shape[1] if problem.offsets is None else None
+    shard = bare_arrays(problem)._replace(data=problem.data, offset=_places(problem.offsets, problem.name))
+    if problem.offsets is None:
+        length = jax.tree.leaves(problem.data)[0].shape[1]
+        if (problem.sizes != length).any():
+            mask = (np.arange(length) < problem.sizes[:, None]) / problem.sizes[:, None]
+            shard = shard._replace(mask=mask.astype(np.float64 if problem.double else np.float32))
+    if tests is None:
+        return shard
+    return shard._replace(test=tests.data, test_sizes=tests.sizes, test_offset=_places(tests.offsets, problem.name))
+
+
+def bare_arrays(problem: Problem) -> Shard:
+    """Return the arrays of a problem without its samples: sizes, weights and the numbers of the agents."""
     dtype = np.float64 if problem.double else np.float32
-    mask = scale = None
-    if length is not None and (problem.sizes != length).any():
-        mask = ((np.arange(length) < problem.sizes[:, None]) / problem.sizes[:, None]).astype(dtype)
-    if (problem.scale != 1).any():
-        scale = problem.scale.astype(dtype)
-    agent = np.arange(problem.agents, dtype=np.int32)
-    test, test_sizes, test_offsets = (None, None, None) if tests is None else (tests.data, tests.sizes, tests.offsets)
-    offset, test_offset = (_places(offsets, problem.name) for offsets in (problem.offsets, test_offsets))
-    return Shard(problem.data, problem.sizes, scale, mask, agent, None, test, test_sizes, offset, test_offset)
+    scale = problem.scale.astype(dtype) if (problem.scale != 1).any() else None
+    return Shard(None, problem.sizes, scale, None, np.arange(problem.agents, dtype=np.int32))
+
+
+def arrays_without_samples(problem: Problem, layout: Layout) -> Shard:
+    """Return the arrays of a problem with padding agents, and one row of zeros per device as samples of all agents."""
+    devices = 1 if layout.mesh is None else layout.mesh.size
+    shard = with_padding_agents(bare_arrays(problem), layout)
+    data = jax.tree.map(lambda leaf: np.zeros((devices, *leaf.shape[1:]), leaf.dtype), problem.data)
+    return shard._replace(data=data, offset=np.zeros(len(shard.agent), np.int32))
 
 
 def _places(offsets: np.ndarray | None, name: str) -> np.ndarray | None:
@@ -186,7 +199,11 @@ def map_agents(body: Callable[[Shard], Tree], shard: Shard) -> Tree:
 def one_agent(shard: Shard, i: Any) -> Shard:
     """Return the part of the agent at place i, without the axis of agents."""
     bare, whole = split_rows(shard)
-    return whole(jax.tree.map(lambda leaf: leaf[i], bare))
+    return whole(jax.tree.map(lambda leaf: _entry(leaf, i), bare))
+
+
+def _entry(leaf: Any, i: Any) -> Any:
+    return leaf[i] if isinstance(i, int) else lax.dynamic_index_in_dim(leaf, i, keepdims=False)
 
 
 def each_agent(body: Callable[[Any], tuple[Tree, Tree]], stacked: Tree, layout: Layout) -> tuple[Tree, Tree]:
@@ -322,7 +339,7 @@ def with_padding_agents(tree: Tree, layout: Layout, axis: int = 0, block: int | 
     bare, whole = split_rows(tree)
     filled = whole(jax.tree.map(fill, bare) if extra else bare)
     if isinstance(filled, Shard):
-        filled = _on_devices(filled, devices)
+        filled = filled if block else _on_devices(filled, devices)
         filled = filled._replace(real=np.arange(layout.agents + extra) < layout.agents) if extra else filled
     return filled
 

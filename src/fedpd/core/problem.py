@@ -81,6 +81,11 @@ class Problem:
         return int(self.sizes.sum())
 
     @property
+    def lazy(self) -> bool:
+        """Whether training or test samples are not in memory."""
+        return self.load is not None or (self.evaluation is not None and self.evaluation.load is not None)
+
+    @property
     def dimension(self) -> int:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
 

@@ -11,14 +11,26 @@ from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, sharded
+from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, one_agent, sharded
 from fedpd.core.distances import largest_distance_on_host
+from fedpd.engine.chunk_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.cohorts import most_present, who
+from fedpd.engine.copies import copies_of, copy_of_absent
 from fedpd.engine.costs import exchanged_messages
 from fedpd.engine.kept import Kept, Shapes, kept_leaves
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import Metrics, copies_differ
-from fedpd.engine.plan import EACH_INPUTS, IN_SWEEP, OpenMethod, Plan, Settings, StartedRun, on_host, prepare, put_on_devices
+from fedpd.engine.plan import (
+    EACH_INPUTS,
+    IN_SWEEP,
+    OpenMethod,
+    Plan,
+    Settings,
+    StartedRun,
+    on_host,
+    prepare,
+    put_on_devices,
+)
 from fedpd.engine.present import (
     ATTENDANCE,
     NEVER,
@@ -27,9 +39,7 @@ from fedpd.engine.present import (
     Newest,
     PartialState,
     Table,
-    catch_up,
     partial_chunk,
-    returned,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template, measure_model
 from fedpd.engine.seen import SeenAgents
@@ -103,6 +113,9 @@ class PartialRun:
         self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         self.width = _width(plan, self.shapes, len(plan.seeds))
+        self.data = ChunkRows(plan)
+        if self.data.by_block:  # f is measured between chunks
+            self.kept = self.kept._replace(steady=False)
 
     def run(self, state: State, done: int, number: int) -> tuple[State, Rows, np.ndarray]:
         """Run at most `number` rounds after `done`.
@@ -129,7 +142,8 @@ class PartialRun:
         table = put_on_devices(plan.layout, table, PartitionSpec(*spec, AXIS))
         attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
         begun = PartialState(table, state.agents, state.server, state.round)
-        (table, newest, server, r), rows = _advance()(kind, self.inputs, begun, attendance, *numbers, targets)
+        inputs = self.data.inputs(self.inputs, drawn, done, number)
+        (table, newest, server, r), rows = _advance()(kind, inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
             self.seen[i].put(one.slots, [leaf[one.places] for leaf in _flat(variant(table, i, plan.many))])
@@ -192,6 +206,8 @@ class PartialRun:
 
     def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
         x, gap = self._mean_and_gap(state, i, bool(copies_differ(self.plan.algorithm, skipped)))
+        if self.data.by_block:
+            return measure_by_block(self.template, self.plan, x, gap)
         settings = variant(self.inputs.settings, i, self.plan.settings is not None)
         return jax.device_get(_measured(self.template, self.inputs._replace(settings=settings), x, np.float64(gap)))
 
@@ -200,19 +216,21 @@ class PartialRun:
         plan, seen = self.plan, self.seen[i]
         newest = variant(state.agents, i, plan.many)
         settings = variant(self.inputs.settings, i, plan.settings is not None)
-        shard = jax.tree.map(lambda leaf: leaf[:1], self.inputs.shard)
-        away = jax.device_get(_copy_of_absent(self.template, shard, self.inputs.start, newest, settings))
+        first = one_agent(self.inputs.shard._replace(real=None), 0)
+        away = jax.device_get(copy_of_absent(self.template, first, self.inputs.start, newest, settings))
         offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
         for segment in range(len(seen.segments)):
             number = min(seen.length, seen.number - segment * seen.length)
             *rows, last = (leaf[:number] for leaf in seen.segments[segment])
             arguments = (*(np.asarray(leaf) for leaf in rows),), np.asarray(last)
-            copies = jax.device_get(_copies(self.template, self.kept, self.one.agent, newest, settings, *arguments))
+            copies = jax.device_get(copies_of(self.template, self.kept, self.one.agent, newest, settings, *arguments))
             came = last != NEVER
             copies = jax.tree.map(lambda leaf: leaf[came], copies)  # noqa: B023
             offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
             found.append(copies)
-        mean = jax.tree.map(lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset)
+        mean = jax.tree.map(
+            lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset
+        )
         gap = 0.0
         if differ:
             everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
@@ -272,6 +290,7 @@ def _width(plan: Plan, shapes: Any, variants: int) -> Width:
     columns = most_present(plan.participation, plan.problem.agents, block)
     row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
     rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * variants)))
+    rounds = int(min(rounds, most_rounds(plan.problem, columns * devices)))
     return Width(rounds, columns, min(rounds * columns, block), block, devices)
 
 
@@ -284,7 +303,10 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     program, template, inputs = prepare(plan, opened)
     sweep = plan.settings is not None
     one = shapes_of(template, inputs, sweep)
-    server, model, metrics = first_state(template, sweep, inputs)
+    by_block = plan.problem.lazy and plan.sample is None
+    server, model, metrics = first_state(template._replace(columns=()) if by_block else template, sweep, inputs)
+    if by_block:
+        metrics = measure_by_block(template, plan, variant(model, 0, sweep), 0.0)
     newest = nothing_heard(one.broadcasts, model, len(plan.seeds) if sweep else None)
     if plan.many and not sweep:
         server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
@@ -294,7 +316,7 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
 
 def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
     """Return the shapes of one agent's arrays and state, and of the broadcasts of a round."""
-    one = jax.eval_shape(lambda shard: jax.tree.map(lambda leaf: leaf[0], shard), inputs.shard._replace(real=None))
+    one = jax.eval_shape(lambda shard: one_agent(shard, 0), inputs.shard._replace(real=None))
     settings = jax.eval_shape(lambda tree: variant(tree, 0, sweep), inputs.settings)
 
     def begin(settings: Settings, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
@@ -302,7 +324,12 @@ def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
         agent = algorithm.init(local_objective(template.functions, one), start)
         objective = partial(local_objective, template.functions)
         messages = exchanged_messages(
-            algorithm, objective, one, agent, algorithm.server(start), evaluate=lambda function, *parts: function(*parts)
+            algorithm,
+            objective,
+            one,
+            agent,
+            algorithm.server(start),
+            evaluate=lambda function, *parts: function(*parts),
         )
         return agent, tuple(broadcast for _, broadcast in messages)
 
@@ -316,7 +343,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
 
     def begin(inputs: Inputs) -> Any:
         program = template.program(inputs.settings)
-        first = jax.tree.map(lambda leaf: leaf[0], inputs.shard._replace(real=None))
+        first = one_agent(inputs.shard._replace(real=None), 0)
         model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
         return program.algorithm.server(inputs.start), model, measure_model(program, inputs, model, 0.0)
 
@@ -331,36 +358,6 @@ def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | No
     axis = () if variants is None else (variants,)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
     return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
-
-
-@partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, shard: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
-    """Return the copy of the model of an agent that was never present."""
-    program = template.program(settings)
-    first = jax.tree.map(lambda leaf: leaf[0], shard._replace(real=None))
-    agent = program.algorithm.init(local_objective(program.functions, first), start)
-    return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
-
-
-def _copies(
-    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
-) -> Vector:
-    """Return the copies of the model of agents with these rows, leaves (rows, ...)."""
-    leaves, structure = jax.tree.flatten(shapes)
-    return _copies_compiled(template, kept, (structure, tuple(leaves)), newest, settings, rows, last)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _copies_compiled(
-    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
-) -> Vector:
-    program, (structure, leaves) = template.program(settings), shapes
-
-    def copy(row: tuple[Array, ...], last: Array) -> Vector:
-        agent = returned(program, kept, newest, row, jax.tree.unflatten(structure, leaves))
-        return program.algorithm.model(catch_up(program, newest, last, agent))
-
-    return jax.vmap(copy)(rows, last)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -25,6 +25,7 @@ from fedpd.core.agents import (
     each_agent,
     each_in_place,
     local_objective,
+    one_agent,
     update_agents,
 )
 from fedpd.engine.kept import Kept, when_missed
@@ -119,7 +120,11 @@ class Present(NamedTuple):
 
         def body(agent: Any, here: Attendance) -> Any:
             effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, here.agents)
-            part = agent_part(inputs.shard, here.places, together(layout, self.here)), here.agents < layout.agents, effort
+            part = (
+                agent_part(inputs.shard, here.places, together(layout, self.here)),
+                here.agents < layout.agents,
+                effort,
+            )
             return take_part(program, exchange, number, r, inputs.key, agent, part)
 
         (total, sending), agents, (_, work) = update_agents(body, visit.agents, self.here, layout)
@@ -158,7 +163,9 @@ def agent_part(shard: Shard, place: Array, together: int) -> Shard:
         together: How many agents run at once.
     """
     some = shard._replace(real=None)  # a padding agent is never present
-    one = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, place, keepdims=False), some)
+    one = one_agent(some, place)
+    if shard.offset is not None:
+        return one
     rows, length = jax.tree.leaves(shard.data)[0].shape[:2]
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shard.data)) // rows
     if together * size < COPIED_BYTES or rows * length >= 2**31:  # 2^31: the numbers of the rows do not fit
@@ -276,7 +283,9 @@ def partial_chunk(
         if kept.steady:
             model = current_model(program, newest, visit.agents)
             newest = newest._replace(model=_either(happened.communicated, model, newest.model))
-            metrics_now = lax.cond(measured, partial(measure_model, program, inputs, newest.model, 0.0), lambda: metrics_now)
+            metrics_now = lax.cond(
+                measured, partial(measure_model, program, inputs, newest.model, 0.0), lambda: metrics_now
+            )
             if stop_early:
                 usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
                 finite = jnp.isfinite(sum(usual))
