@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import grid
+from benchmarks import cohorts, grid
 from benchmarks.bar import bar
 from benchmarks.workloads import Contender, Workload, full_gradients, largest_difference, stochastic_gradients
 
@@ -39,6 +39,7 @@ def main() -> None:
         workloads += networks.workloads()
     agree = [run(workload, console) for workload in workloads]
     console.print(grid_table(grid.measure()))
+    console.print(cohort_table(cohorts.measure()))
     if not all(agree):
         raise SystemExit("The contenders do not compute the same iterates: the times above compare different things.")
 
@@ -111,6 +112,28 @@ def grid_table(times: grid.Times) -> Table:
     verdict = f"{grid.GOAL:.0f}x: {'met' if ratio >= grid.GOAL else 'missed'}"
     result.add_row("fedpd.sweep", f"{times.sweep:.1f}", "", "", style="bold")
     result.add_row(f"{grid.POINTS} fedpd run commands", f"{times.commands:.0f}", f"{ratio:.1f}x", verdict)
+    return result
+
+
+def cohort_table(measured: list[cohorts.Measured]) -> Table:
+    result = Table(
+        title=f"Rounds of {cohorts.COHORT} agents out of {cohorts.FEW:,} and out of {cohorts.MANY:,}, one device",
+        caption=f"memory: beyond the data, at most, in the first run with {cohorts.MANY:,} agents",
+        title_justify="left",
+        caption_justify="left",
+    )
+    result.add_column("")
+    for heading in (f"ms, {cohorts.FEW:,}", f"ms, {cohorts.MANY:,}", "ratio", "goal", "state MB", "memory MB", "goal"):
+        result.add_column(heading, justify="right")
+    for one in measured:
+        most = cohorts.MOST_STATE * one.state + cohorts.MOST_MEMORY
+        in_time, in_memory = (
+            "met" if met else "missed" for met in (one.ratio <= cohorts.MOST_TIME, one.memory <= most)
+        )
+        times = [f"{1e3 * np.median(values):.2f}" for values in (one.few, one.many)]
+        goals = f"{cohorts.MOST_TIME}: {in_time}", f"{most:.0f}: {in_memory}"
+        numbers = f"{one.ratio:.2f}", goals[0], f"{one.state:.0f}", f"{one.memory:.0f}", goals[1]
+        result.add_row(one.method, *times, *numbers)
     return result
 
 

@@ -24,12 +24,13 @@ def test_a_continued_run_is_one_long_run_to_the_bit(seed: Any, participation: fl
     options: dict[str, Any] = {"seed": seed, "metrics_every": 4, "participation": participation}
     short: Any = simulate(FEDPD, PROBLEM, rounds=13, **options)
     first = short.runs[0] if isinstance(short, Ensemble) else short
-    before = first.agents.x.tree.copy()
+    state = first.agents if participation == 1 else first.agents.state
+    before = state.x.tree.copy()
     long: Any = simulate(FEDPD, PROBLEM, rounds=30, **options)
     more: Any = simulate(FEDPD, PROBLEM, rounds=30, start=short, **options)
     pairs = zip(long.runs, more.runs, strict=True) if isinstance(long, Ensemble) else [(long, more)]
     assert all(same(one, other) for one, other in pairs)
-    assert np.array_equal(first.agents.x.tree, before)  # the finished run keeps its own state
+    assert np.array_equal(state.x.tree, before)  # the finished run keeps its own state
     assert (np.diff(more.runs[0].elapsed if isinstance(more, Ensemble) else more.elapsed) >= 0).all()
 
 

@@ -7,9 +7,9 @@
 xh_i is the x_i that the server knows. Agents sometimes send differences of models, the server sends x_0 (CTA). It
 converges only if the censoring sequence vanishes. Absent agents count as censored, but their duals change while their
 x_i do not: with half of the agents present it still converges, with few present it diverges. With partial
-participation, the server also sends the sum of its x_0, from which an agent that returns updates its dual. Difference from the paper:
-the paper's network has no server. This is the paper's iteration on a star: each agent has one neighbour, the server,
-and the server's own function is zero.
+participation, the server also sends the sum of its x_0, from which an agent that returns updates its dual. Difference
+from the paper: the paper's network has no server. This is the paper's iteration on a star: each agent has one
+neighbour, the server, and the server's own function is zero.
 """
 
 from typing import Any, NamedTuple

@@ -8,9 +8,10 @@ S are the agents that send. An agent sends if its change is large, compared with
     server side:  L_i^2 ||x - (x when i last sent)||^2 > the same
 
 threshold = 0 is gradient descent. Agents sometimes send gradient differences (not CTA), the server sends x. Absent
-agents send nothing; with partial participation, the server also sends the D steps. Differences from the paper: equal weights xi_d = threshold/D for the D steps; one L for all agents.
-The paper's factor 1/N^2 is not missing here: its f is a sum, so its gradients are 1/N of these, and N cancels. The
-paper's xi_d = 0.1 with D = 10 is threshold = 1. The authors' program uses threshold = 10 for the server-side rule.
+agents send nothing; with partial participation, the server also sends the D steps. Differences from the paper: equal
+weights xi_d = threshold/D for the D steps; one L for all agents. The paper's factor 1/N^2 is not missing here: its f is
+a sum, so its gradients are 1/N of these, and N cancels. The paper's xi_d = 0.1 with D = 10 is threshold = 1. The
+authors' program uses threshold = 10 for the server-side rule.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -94,7 +95,9 @@ def lag(
         agent = agent._replace(sent=keep(agent.gradient, agent.sent), x_sent=keep(agent.x, agent.x_sent))
         return update(agent, x)
 
-    def aggregate_steps(server: ServerOfSteps, change: Vector, share: Any) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
+    def aggregate_steps(
+        server: ServerOfSteps, change: Vector, share: Any
+    ) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
         (x, g), _ = aggregate(Server(server.x, server.g), change, share)
         steps = update(Agent(server.x, x, x, x, server.steps, jnp.bool_(False)), x).steps
         return ServerOfSteps(x, g, steps), (x, steps)

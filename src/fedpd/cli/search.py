@@ -86,7 +86,7 @@ def tune(
     setting = experiment.find_problem(problem, say)
     names = [name.strip() for name in methods.split(",") if name.strip()] or None
     if methods == "all":
-        names = usable(variants(), setting.run.get("participation", 1.0))
+        names = usable(variants(), setting.run.get("participation", 0.5 if "cohort" in setting.run else 1.0))
     with explain_errors(setting.code):
         built = calls.build_problem(setting.problem, setting.find)
         goal = target_of(criterion, target)

@@ -12,14 +12,13 @@ from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
 from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, one_agent, sharded
-from fedpd.core.distances import largest_distance_on_host
-from fedpd.engine.chunk_rows import ChunkRows, measure_by_block, most_rounds
-from fedpd.engine.cohorts import most_present, who
-from fedpd.engine.copies import copies_of, copy_of_absent
+from fedpd.engine.chunk_rows import ChunkRows, measure_by_block
+from fedpd.engine.cohorts import who
+from fedpd.engine.copies import Method, mean_and_gap
 from fedpd.engine.costs import exchanged_messages
 from fedpd.engine.kept import Kept, Shapes, kept_leaves
 from fedpd.engine.measurements import variant
-from fedpd.engine.metrics import Metrics, copies_differ
+from fedpd.engine.metrics import Metrics
 from fedpd.engine.plan import (
     EACH_INPUTS,
     IN_SWEEP,
@@ -38,15 +37,12 @@ from fedpd.engine.present import (
     Attendance,
     Newest,
     PartialState,
-    Table,
     partial_chunk,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, Inputs, Program, Rows, Template, measure_model
 from fedpd.engine.seen import SeenAgents
+from fedpd.engine.tables import choose_width, gather, most_on_a_device
 from fedpd.engine.targets import target_values
-
-LONGEST_CHUNK = 256  # rounds
-TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
 
 _axis: Any = 0  # the axis of the variants in each array, for jax.vmap
 _none: Any = None
@@ -62,24 +58,6 @@ class PartialKind(NamedTuple):
     sweep: bool
 
 
-class Width(NamedTuple):
-    """The sizes of the arrays of a chunk.
-
-    Attributes:
-        rounds: The longest chunk.
-        columns: Agents per round and device.
-        rows: Rows of the table per device, without the last, which is nobody's.
-        block: The agents whose data a device has.
-        devices: The number of devices.
-    """
-
-    rounds: int
-    columns: int
-    rows: int
-    block: int
-    devices: int
-
-
 class AgentsSeen(NamedTuple):
     """The agents that were present at least once, at the end of a run with absent agents.
 
@@ -91,8 +69,8 @@ class AgentsSeen(NamedTuple):
         newest: The newest broadcast of each exchange, which absent agents receive when they come back.
     """
 
-    agent: np.ndarray
-    last: np.ndarray
+    agent: Any
+    last: Any
     state: Any
     newest: Newest
 
@@ -112,7 +90,7 @@ class PartialRun:
         leaves = jax.tree.leaves(one.agent)
         self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
-        self.width = _width(plan, self.shapes, len(plan.seeds))
+        self.width = choose_width(plan, self.shapes)
         self.data = ChunkRows(plan)
         if self.data.by_block:  # f is measured between chunks
             self.kept = self.kept._replace(steady=False)
@@ -130,10 +108,10 @@ class PartialRun:
         assert plan.participation is not None
         rule, rounds = plan.participation, range(done, done + number)
         drawn = {seed: who(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
-        most = max((_most(here, width.block) for here in drawn.values()), default=0)
+        most = max(most_on_a_device(here, width, plan.problem.agents) for here in drawn.values())
         if most > width.columns:
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
-        calls = [_gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
+        calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
         table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
         kind = PartialKind(self.template, self.kept, width.rounds, plan.many, plan.settings is not None)
         numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
@@ -146,7 +124,8 @@ class PartialRun:
         (table, newest, server, r), rows = _advance()(kind, inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
-            self.seen[i].put(one.slots, [leaf[one.places] for leaf in _flat(variant(table, i, plan.many))])
+            own = variant(table, i, plan.many)
+            self.seen[i].put(one.slots, [*own.rows, own.last], one.places)
         agents = np.stack([one.attendance.agents[:number] for one in calls])
         state = State(newest, server, r)
         if not self.kept.steady and ((done + number) % plan.every == 0 or done + number == plan.rounds):
@@ -185,7 +164,7 @@ class PartialRun:
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         for seen, one in zip(self.seen, agents, strict=True):
             seen.add(one.agent)
-            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last])
+            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last], np.arange(len(one.agent)))
         return put_on_devices(plan.layout, _stacked([one.newest for one in agents], plan.many), SHARED)
 
     def model(self, state: State, i: int) -> Tree:
@@ -205,93 +184,18 @@ class PartialRun:
         return rows._replace(metrics=metrics)
 
     def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
-        x, gap = self._mean_and_gap(state, i, bool(copies_differ(self.plan.algorithm, skipped)))
+        x, gap = self._mean_and_gap(state, i, skipped or self.plan.algorithm.timing.drifts)
         if self.data.by_block:
             return measure_by_block(self.template, self.plan, x, gap)
-        settings = variant(self.inputs.settings, i, self.plan.settings is not None)
-        return jax.device_get(_measured(self.template, self.inputs._replace(settings=settings), x, np.float64(gap)))
+        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
-        """Return the mean of all copies, and their largest distance if they differ."""
-        plan, seen = self.plan, self.seen[i]
-        newest = variant(state.agents, i, plan.many)
-        settings = variant(self.inputs.settings, i, plan.settings is not None)
-        first = one_agent(self.inputs.shard._replace(real=None), 0)
-        away = jax.device_get(copy_of_absent(self.template, first, self.inputs.start, newest, settings))
-        offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
-        for segment in range(len(seen.segments)):
-            number = min(seen.length, seen.number - segment * seen.length)
-            *rows, last = (leaf[:number] for leaf in seen.segments[segment])
-            arguments = (*(np.asarray(leaf) for leaf in rows),), np.asarray(last)
-            copies = jax.device_get(copies_of(self.template, self.kept, self.one.agent, newest, settings, *arguments))
-            came = last != NEVER
-            copies = jax.tree.map(lambda leaf: leaf[came], copies)  # noqa: B023
-            offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
-            found.append(copies)
-        mean = jax.tree.map(
-            lambda start, total: np.asarray(start + total / plan.problem.agents, start.dtype), away, offset
-        )
-        gap = 0.0
-        if differ:
-            everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
-            everyone = everyone if seen.number < plan.problem.agents else jax.tree.map(lambda leaf: leaf[1:], everyone)
-            gap = largest_distance_on_host(everyone)
-        return mean, gap
+        method = Method(self.template, self.kept, self.one.agent)
+        return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
 
-
-class _Call(NamedTuple):
-    """The arrays of one variant for one chunk, and where its rows belong."""
-
-    table: Table
-    attendance: Attendance
-    slots: np.ndarray  # rows of the seen agents
-    places: np.ndarray  # their rows in the table
-
-
-def _gather(seen: SeenAgents, here: list[np.ndarray], width: Width, shapes: Any) -> _Call:
-    """Return the table of the agents of a chunk, and who is present in its rounds."""
-    total = width.devices * width.columns
-    agents = np.full((width.rounds, total), len(seen.slots), np.int32)
-    slots = np.full((width.rounds, total), width.rows, np.int32)
-    data = np.zeros((width.rounds, total), np.int32)
-    everyone = np.unique(np.concatenate(here))
-    seen.add(everyone)
-    device = everyone // width.block
-    local = np.arange(len(everyone)) - np.searchsorted(device, np.arange(width.devices))[device]  # rows on its device
-    for t, members in enumerate(here):
-        own = members // width.block
-        column = own * width.columns + np.arange(len(members)) - np.searchsorted(own, np.arange(width.devices))[own]
-        agents[t, column], data[t, column] = members, members - own * width.block
-        slots[t, column] = local[np.searchsorted(everyone, members)]
-    places = device * (width.rows + 1) + local
-    rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
-    numbers = seen.slots[everyone]
-    gathered = [np.empty((len(everyone), *shape.shape), shape.dtype) for shape in shapes]
-    seen.take(numbers, gathered)
-    for array, values in zip(rows, gathered, strict=True):
-        array[places] = values
-    rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
-    return _Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
-
-
-def _flat(table: Table) -> list[np.ndarray]:
-    return [*table.rows, table.last]
-
-
-def _most(here: list[np.ndarray], block: int) -> int:
-    """Return the largest number of a device's agents in a round."""
-    return max(int(np.bincount(members // block).max()) if len(members) else 0 for members in here)
-
-
-def _width(plan: Plan, shapes: Any, variants: int) -> Width:
-    devices = 1 if plan.layout.mesh is None else plan.layout.mesh.size
-    block = -(-plan.problem.agents // devices)
-    assert plan.participation is not None
-    columns = most_present(plan.participation, plan.problem.agents, block)
-    row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
-    rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * variants)))
-    rounds = int(min(rounds, most_rounds(plan.problem, columns * devices)))
-    return Width(rounds, columns, min(rounds * columns, block), block, devices)
+    def _inputs(self, i: int) -> Inputs:
+        """Return the arrays of the run with the settings of variant i."""
+        return self.inputs._replace(settings=variant(self.inputs.settings, i, self.plan.settings is not None))
 
 
 def _stacked(trees: list[Any], many: bool) -> Any:
@@ -354,7 +258,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
 
 
 def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
-    """Return the newest broadcasts before the first, which are zeros; `variants`: the axis that `model` has in front."""
+    """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
     axis = () if variants is None else (variants,)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
     return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
@@ -381,7 +285,7 @@ def _rounds(
     run = sharded(rounds, kind.template.layout, specs, (PARTIAL_STATE, ROWS))
     if kind.many:
         each = IN_SWEEP if kind.sweep else EACH_INPUTS
-        states: Any = PartialState(*[_axis] * 3, _none)
+        states = PartialState(_axis, _axis, _axis, _none)
         run = jax.vmap(run, in_axes=(each, states, 0, *[None] * len(numbers)), out_axes=(states, 0))
     return run(inputs, state, attendance, *numbers)
 

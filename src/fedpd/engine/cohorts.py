@@ -1,9 +1,10 @@
 """Find out which agents are present in a round, from the rule, the seed and the round alone.
 
-A cohort is K of N agents. Its draw costs O(K), whatever N is. The K agents of round r are the images of 0, ..., K-1 under a random permutation of
-0, ..., N-1. The permutation is never written out: a Feistel network permutes the numbers below a power
-of 4 that is at least N, and a number that lands at N or above goes through it again until it lands below ("cycle
-walking"). Everybody who knows the seed draws the same agents: the simulator, the server of a federation, a reader.
+A cohort is K of N agents. Its draw costs O(K), whatever N is. The K agents of round r are the images of 0, ..., K-1
+under a random permutation of 0, ..., N-1. The permutation is never written out: a Feistel network permutes the numbers
+below a power of 4 that is at least N, and a number that lands at N or above goes through it again until it lands below
+("cycle walking"). Everybody who knows the seed draws the same agents: the simulator, the server of a federation, a
+reader.
 """
 
 from collections.abc import Sequence
@@ -69,25 +70,35 @@ def sample_agents(number: int | None, agents: int, seed: int) -> np.ndarray | No
     return draw(seed, [SAMPLE], agents, number)[0]
 
 
-def who(rule: Participation, seed: int, rounds: Sequence[int] | np.ndarray, agents: int) -> list[np.ndarray]:
-    """Return the agents that are present in each of some rounds, in ascending order.
+def who(rule: Participation, seed: int, rounds: Sequence[int] | np.ndarray, agents: int) -> np.ndarray:
+    """Return the agents that are present in each of some rounds.
 
     Args:
         rule: The rule.
         seed: The seed of the run.
         rounds: The numbers of the rounds; the first round of a run is 0.
         agents: N.
+
+    Returns:
+        (rounds, C) numbers of agents, in ascending order; N where a round has fewer than C agents.
     """
     rounds = np.asarray(rounds)
     if rule.kind == "cohort":
-        return list(draw(seed, rounds, agents, int(rule.numbers)))
+        return draw(seed, rounds, agents, int(rule.numbers))
     if rule.kind == "size":
         number, ends = rule.numbers
-        return [draw_by_size(seed, int(r), ends, int(number)) for r in rounds]
+        return np.stack([draw_by_size(seed, int(r), ends, int(number)) for r in rounds])
     if rule.kind == "schedule":
-        return [np.flatnonzero(rule.numbers[r]) for r in rounds]
+        return _padded([np.flatnonzero(rule.numbers[r]) for r in rounds], agents)
     key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), PRESENCE)
-    return [np.flatnonzero(np.asarray(_coins(key, int(r), rule.numbers))) for r in rounds]
+    return _padded([np.flatnonzero(np.asarray(_coins(key, int(r), rule.numbers))) for r in rounds], agents)
+
+
+def _padded(rows: list[np.ndarray], agents: int) -> np.ndarray:
+    found = np.full((len(rows), max(len(row) for row in rows)), agents)
+    for i, row in enumerate(rows):
+        found[i, : len(row)] = row
+    return found
 
 
 @jax.jit
@@ -141,7 +152,7 @@ def draw(seed: int, rounds: Sequence[int] | np.ndarray, agents: int, cohort: int
     """
     check_cohort(cohort, agents)
     numbers = np.broadcast_to(np.arange(cohort, dtype=np.uint64), (len(rounds), cohort))
-    keys = _mixed(np.uint64(int(seed) % 2**64) + np.uint64(GOLDEN) * (np.asarray(rounds, np.uint64) + np.uint64(1)))
+    keys = _keys(seed, np.asarray(rounds, np.uint64))
     half = np.uint64(max(1, -(-(agents - 1).bit_length() // 2)))  # bits of each half of a number
     found = _permuted(numbers, keys[:, None], half)
     while (outside := found >= agents).any():
@@ -165,18 +176,24 @@ def draw_by_size(seed: int, r: int, ends: np.ndarray, cohort: int) -> np.ndarray
         >>> draw_by_size(seed=0, r=0, ends=np.cumsum([1, 1, 10**9]), cohort=3).tolist()
         [0, 1, 2]
     """
-    key = _mixed(np.uint64(int(seed) % 2**64) + np.uint64(GOLDEN) * np.uint64(r + 1))
+    key = _keys(seed, np.array([r]))[0]
     drawn = np.searchsorted(ends, _below(int(ends[-1]), key, np.arange(FEW * cohort + 16)), "right")
     _, first = np.unique(drawn, return_index=True)
     chosen = drawn[np.sort(first)[:cohort]]
     if len(chosen) < cohort:  # a few agents have most samples: compare exponential times of the others, which is O(N)
         sizes = np.diff(ends, prepend=0).astype(float)
         sizes[chosen] = 0
-        uniform = (_mixed(_mixed(key) + np.arange(len(ends), dtype=np.uint64)) >> np.uint64(11)) + 0.5
+        uniform = _below(2**53, ~key, np.arange(len(ends))) + 0.5
         with np.errstate(divide="ignore"):
             times = -np.log(uniform * 2.0**-53) / sizes
         chosen = np.concatenate([chosen, np.argsort(times)[: cohort - len(chosen)]])
     return np.sort(chosen)
+
+
+def _keys(seed: int, rounds: np.ndarray) -> np.ndarray:
+    """Return 64 bits for each round."""
+    with np.errstate(over="ignore"):
+        return _mixed(np.uint64(int(seed) % 2**64) + np.uint64(GOLDEN) * (rounds.astype(np.uint64) + np.uint64(1)))
 
 
 def _below(bound: int, key: np.uint64, numbers: np.ndarray) -> np.ndarray:

@@ -70,7 +70,7 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
         totals = {name: int(run.history[name][-1]) for name in TOTALS}
         keep = rows_to_keep(run.history["round"], plan.every, plan.rounds, run.diverged)
         history = {name: column[keep] for name, column in run.history.items()}
-        driver.measurements[i] = Measurements(history, totals, run.updates, run.diverged)
+        driver.measurements[i] = Measurements(history, totals, run.updates.copy(), run.diverged)
 
 
 def _check_same(driver: Driver, runs: Sequence[Run], done: int) -> None:

@@ -56,7 +56,8 @@ class AgentByAgent(NamedTuple):
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
         exchange = program.algorithm.exchanges[number]
-        here, efforts = self._here(r), None
+        here: Any = self._here(r)
+        efforts: Any = None
         if inputs.stragglers is not None and here is None:
             efforts = efforts_of_all(program, inputs, r)
         elif inputs.stragglers is not None:

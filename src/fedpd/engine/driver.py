@@ -7,21 +7,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
+from fedpd.core.agents import SHARED, sharded
 from fedpd.engine import disk
 from fedpd.engine.attendance import PartialRun, begin_partial
-from fedpd.engine.costs import Costs, message_costs
-from fedpd.engine.debug import costs_without_compilation
 from fedpd.engine.divergence import explain
 from fedpd.engine.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
-from fedpd.engine.metrics import mean_copy, not_measured
+from fedpd.engine.metrics import not_measured
 from fedpd.engine.plan import (
     EACH_INPUTS,
     EACH_STATE,
@@ -34,9 +30,16 @@ from fedpd.engine.plan import (
     on_host,
     open_numbers,
     prepare,
-    put_on_devices,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, Template, chunk
+from fedpd.engine.states import (
+    agents_of,
+    bytes_of_messages,
+    model_of,
+    restored_state,
+    shapes_of_agents,
+    without_padding,
+)
 from fedpd.engine.targets import target_values
 
 log = logging.getLogger(__name__)
@@ -141,7 +144,7 @@ class Driver:
     def __init__(self, plan: Plan) -> None:
         self.began, self.plan = time.perf_counter(), plan
         self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
-        self.costs = self._message_costs()
+        self.costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
         found = jax.device_get(metrics)
         measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
         self.measurements: list[Measurements] = [first_measurements(plan.problem.agents, measured) for _ in plan.seeds]
@@ -172,20 +175,6 @@ class Driver:
             stop = listen(self._event(self.done, self._new_rows)) is True
             if save is not None and (self.done == until or self.ended or stop):
                 save()
-
-    def _message_costs(self) -> Costs:
-        plan, functions = self.plan, self.program.functions
-        if plan.debug:
-            one, agent = one_agent(self.inputs.shard, 0), variant(self.state.agents, 0, True)
-            return costs_without_compilation(plan.algorithm, functions, one, agent, self.state.server)
-        if isinstance(self.place, PartialRun):
-            server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state.server)
-            return message_costs(plan.algorithm, functions, self.place.one.one, self.place.one.agent, server)
-        agents, server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), self.state[:2])
-        one, agent = jax.eval_shape(
-            lambda shard, agents: (one_agent(shard, 0), variant(agents, 0, True)), self.inputs.shard, agents
-        )
-        return message_costs(plan.algorithm, functions, one, agent, server)
 
     @property
     def has_absent_agents(self) -> bool:
@@ -239,18 +228,11 @@ class Driver:
 
     def model(self, i: int = 0) -> Tree:
         """Return the current model of variant i."""
-        if isinstance(self.place, PartialRun):
-            return self.place.model(self.state, i)
-        return mean_copy(self.plan.algorithm, variant(self.agents(), i, self.plan.many), self.plan.problem.agents)
+        return model_of(self.plan, self.place, self.state, i)
 
     def agents(self) -> Any:
-        """Return the state of the agents without padding: leaves (N, ...), (variants, N, ...) if there are several.
-
-        If agents are absent, return the `AgentsSeen` of each variant.
-        """
-        if isinstance(self.place, PartialRun):
-            return self.place.agents(self.state)
-        return jax.tree.map(lambda leaf: self.without_padding(on_host(leaf)), self.state.agents)
+        """Return the state of the agents; see `states.agents_of`."""
+        return agents_of(self.plan, self.place, self.state)
 
     def release(self) -> Any:
         """Return `agents()`, and free each array on the device once it is on the host. The run cannot continue then."""
@@ -259,29 +241,16 @@ class Driver:
         leaves, structure = jax.tree.flatten(self.state.agents)
         self.state = self.state._replace(agents=None)
         for i in range(len(leaves)):
-            leaves[i] = self.without_padding(on_host(leaves[i]))
+            leaves[i] = without_padding(self.plan, on_host(leaves[i]))
         return jax.tree.unflatten(structure, leaves)
 
     def like(self, seen: Sequence[int]) -> Any:
-        """Return the shapes of `agents()`; `seen`: how many agents each variant has seen, if agents are absent."""
-        if isinstance(self.place, PartialRun):
-            return self.place.like(seen, self.state)
-        return jax.eval_shape(lambda agents: jax.tree.map(self.without_padding, agents), self.state.agents)
-
-    def without_padding(self, leaf: Any) -> Any:
-        return leaf[(slice(None),) * self.plan.many + (slice(self.plan.problem.agents),)]
+        """Return the shapes of `agents()`; `seen`: how many agents each variant has seen, if agents may be absent."""
+        return shapes_of_agents(self.plan, self.place, self.state, seen)
 
     def set_state(self, agents: Any, server: Any, done: int) -> None:
         """Replace the state by one that was saved after `done` rounds."""
-        plan, layout = self.plan, self.plan.layout
-        if isinstance(self.place, PartialRun):
-            agents = self.place.fill(agents)
-        elif isinstance(self.place, disk.OnDisk):
-            agents = self.place.store.fill(agents)
-        elif self.place is None:
-            axes = [None, *AGENTS] if plan.many else AGENTS
-            agents = put_on_devices(layout, with_padding_agents(agents, layout, int(plan.many)), PartitionSpec(*axes))
-        self.state, self.done = State(agents, put_on_devices(layout, server, SHARED), jnp.int32(done)), done
+        self.state, self.done = restored_state(self.plan, self.place, agents, server, done), done
 
 
 def _round_on_host(place: HostPlace, plan: Plan, program: Program, inputs: Inputs, state: State) -> tuple[State, Rows]:

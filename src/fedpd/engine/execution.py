@@ -30,8 +30,8 @@ def choose_layout(
 
     On a CPU, agents run one after another if a step is large (full gradients, networks), because the data of one agent
     stays in the cache. They run all at once if steps are small, because that shares the overhead of a step, and on
-    accelerators. `who` says which agents take part in a round (None: all of them). Measured on 2 cores with float32, N=100, n=400, D=100 and Q=8 full gradients: a round takes 3.5 ms one
-    after another and 7.5 ms all at once.
+    accelerators. Measured on 2 cores with float32, N=100, n=400, D=100 and Q=8 full gradients: a round takes 3.5 ms one
+    after another and 7.5 ms all at once. `who` says which agents take part in a round; None: all of them.
     """
     choice("execution", execution, get_args(Execution))
     if execution == "debug":

@@ -82,10 +82,10 @@ def add_rounds(
 
 
 def _add_updates(updates: np.ndarray, more: np.ndarray, who: np.ndarray | None) -> np.ndarray:
-    """Return the local steps of each agent after more rounds."""
+    """Return the local steps of each agent after more rounds; with `who`, in place: N may be large."""
     if who is None:
         return updates + more.sum(axis=0, dtype=np.int64)
-    who, updates = who[: len(more)], updates.copy()
+    who = who[: len(more)]
     here = who < len(updates)
     np.add.at(updates, who[here], more[here])
     return updates

@@ -134,7 +134,7 @@ def open_numbers(plan: Plan) -> OpenMethod | None:
     """Return the method as a function of its numbers, and the numbers; None if they must be constants."""
     if plan.build is not None and plan.settings is not None:
         return OpenMethod(plan.build, plan.settings)
-    if plan.store is not None or plan.debug:
+    if plan.debug or (plan.store is not None and plan.participation is None):
         return None
     whole = split(plan.algorithm)
     if whole is not None:
@@ -212,7 +212,7 @@ def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
     rule, agents = plan.participation, plan.problem.agents
     if rule is None:
         return None
-    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents)[0])
+    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents))
 
 
 def put_on_devices(layout: Layout, tree: Tree, spec: PartitionSpec) -> Tree:

@@ -28,6 +28,7 @@ from fedpd.core.agents import (
     one_agent,
     update_agents,
 )
+from fedpd.core.types import AnyArray
 from fedpd.engine.kept import Kept, when_missed
 from fedpd.engine.metrics import not_measured
 from fedpd.engine.participation import effort_of
@@ -57,8 +58,8 @@ class Table(NamedTuple):
         last: (rows,) the last round in which each was present, counted from 1; NEVER: none.
     """
 
-    rows: tuple[Array, ...]
-    last: Array
+    rows: tuple[AnyArray, ...]
+    last: AnyArray
 
 
 class Newest(NamedTuple):
@@ -93,9 +94,9 @@ class Attendance(NamedTuple):
         places: (rounds, C) the places of their data in the shard.
     """
 
-    agents: Array
-    slots: Array
-    places: Array
+    agents: AnyArray
+    slots: AnyArray
+    places: AnyArray
 
 
 class Visit(NamedTuple):

@@ -35,8 +35,8 @@ class Run:
         seed: The seed.
         model: x_0 = mean_i x_{0,i}: the user's own pytree with NumPy leaves.
         history: Maps each column's name to an array with one value per measured round.
-        agents: The agents' final state, leaves (N, ...). If agents may be absent: an `AgentsSeen`, with the numbers of the
-            agents that were present and what is kept of their states.
+        agents: The agents' final state, leaves (N, ...). If agents may be absent: an `AgentsSeen`, with the numbers of
+            the agents that were present and what is kept of their states.
         updates: (N,) local steps of each agent in all rounds together: sum_r Q_i^r.
         seconds: Wall time, with compilation and, after a resume, the earlier sessions.
         elapsed: (rows,) seconds at each row of the history. They are not in the history, which is equal for equal runs.

@@ -7,8 +7,9 @@ segment is a file without a name, which the system removes when the process ends
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,26 +59,30 @@ class SeenAgents:
         with tempfile.TemporaryFile(dir=self.folder) as file:
             return np.memmap(file, dtype=shape.dtype, mode="w+", shape=whole)
 
-    def take(self, slots: np.ndarray, into: Sequence[np.ndarray]) -> None:
-        """Copy the rows with these numbers to the first places of some arrays."""
-        for segment, places, rows in self._parts(slots):
+    def take(self, slots: np.ndarray, into: Sequence[np.ndarray], places: np.ndarray) -> None:
+        """Copy the rows with these numbers to these places of some arrays."""
+        for segment, rows, there in self._parts(slots, places):
             for array, source in zip(into, segment, strict=True):
-                array[places] = source[rows]
+                array[there] = source[rows]
 
-    def put(self, slots: np.ndarray, values: Sequence[np.ndarray]) -> None:
-        """Replace the rows with these numbers by the first rows of some arrays."""
-        for segment, places, rows in self._parts(slots):
+    def put(self, slots: np.ndarray, values: Sequence[np.ndarray], places: np.ndarray) -> None:
+        """Replace the rows with these numbers by the rows at these places of some arrays."""
+        for segment, rows, there in self._parts(slots, places):
             for array, target in zip(values, segment, strict=True):
-                target[rows] = array[places]
+                target[rows] = array[there]
 
-    def _parts(self, slots: np.ndarray) -> list[tuple[tuple[np.ndarray, ...], np.ndarray, np.ndarray]]:
-        numbers = slots // self.length
-        found = np.unique(numbers)
-        places = [np.flatnonzero(numbers == i) for i in found]
-        return [(self.segments[i], where, slots[where] % self.length) for i, where in zip(found, places, strict=True)]
+    def _parts(self, slots: np.ndarray, places: np.ndarray) -> Iterator[tuple[Sequence[np.ndarray], Any, Any]]:
+        """Return each segment, with the rows in it that belong to some numbers, and their places."""
+        order = np.argsort(slots, kind="stable")
+        ends = np.searchsorted(slots[order], self.length * np.arange(len(self.segments) + 1))
+        for i, segment in enumerate(self.segments):
+            some = order[ends[i] : ends[i + 1]]
+            if len(some):
+                yield segment, slots[some] - i * self.length, places[some]
 
     def rows(self) -> tuple[np.ndarray, ...]:
         """Return a copy of all rows, each (rows, ...)."""
         arrays = tuple(np.empty((self.number, *shape.shape), shape.dtype) for shape in self.shapes)
-        self.take(np.arange(self.number), arrays)
+        everyone = np.arange(self.number)
+        self.take(everyone, arrays, everyone)
         return arrays

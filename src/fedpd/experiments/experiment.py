@@ -8,7 +8,7 @@
     rounds = 600
     seeds = [0]
     checkpoint_every = 50
-    participation = 0.5              # a share of the agents in every round; all of them if left out
+    participation = 0.5              # a share of the agents in every round; or cohort = 50, their number
     record = ["heterogeneity"]       # and "smoothness": more columns of the history
 
     [[algorithm]]
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, get_args
 
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest
 from fedpd.core import Algorithm, Problem
+from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import RECORDABLE, Column
 from fedpd.engine.execution import Execution
 from fedpd.engine.participation import participation_rule, straggler_rule
@@ -67,6 +68,9 @@ class RunSettings(NamedTuple):
     checkpoint_every: int = 50
     metrics_every: int = 1
     participation: Participating = 1.0
+    cohort: int | None = None
+    sampling: Sampling = "uniform"
+    metrics_agents: int | None = None
     stragglers: float = 0.0
     until: Until | None = None
     record: tuple[str | Column, ...] | None = None
@@ -122,7 +126,7 @@ class FoundProblem(NamedTuple):
 
     Attributes:
         problem: The [problem] table.
-        run: The keys of the [run] table that say who takes part: participation and stragglers.
+        run: The keys of the [run] table that say who takes part: participation, cohort, sampling and stragglers.
         find: Returns the user's own code by its name.
         code: The user's own modules that the problem runs.
         beside: The folder in which fedpd looks for modules first.
@@ -197,7 +201,7 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     if not isinstance(run, dict):
         raise FedpdError(f"{source}: run = {run!r}: must be a table. Write [run] on a line of its own.")
     known_keys(f"{source}: [run]", run, RunSettings._fields, required=())
-    kept = {key: run[key] for key in ("participation", "stragglers") if key in run}
+    kept = {key: run[key] for key in ("participation", "cohort", "sampling", "stragglers") if key in run}
     _settings({"rounds": 1, **kept})  # refuses wrong values
     beside = beside_of(Path(source))
     code = own_code.locate(own_code.references(tables["problem"]), beside)
@@ -232,7 +236,9 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
             for number, table in enumerate(tables["algorithm"], 1)
         ]
         problem = build_problem(outline.problem, find)
-    at("[run]", participation_rule, settings.participation, problem.agents, settings.rounds)
+    who = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
+    at("[run]", attendance_rule, *who)
+    at("[run]", sample_agents, settings.metrics_agents, problem.agents, 0)
     methods = tuple(Method(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
     return Experiment(text, problem, settings, methods, code, beside)
 
@@ -259,12 +265,13 @@ def _checked_tables(text: str) -> Table:
 def _settings(table: Table) -> RunSettings:
     known_keys("[run]", table, RunSettings._fields, required=("rounds",))
     settings = RunSettings(**table)
-    for name in ("rounds", "checkpoint_every", "metrics_every", "devices"):
+    for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents"):
         if getattr(settings, name) is not None:
             at("[run]", count, name, getattr(settings, name), "Give a positive integer")
     if not isinstance(settings.participation, list):  # a list is checked when the number of agents is known
         at("[run]", participation_rule, settings.participation, 1, settings.rounds)
     at("[run]", straggler_rule, settings.stragglers)
+    at("[run]", choice, "sampling", settings.sampling, get_args(Sampling))
     at("[run]", choice, "execution", settings.execution, get_args(Execution))
     if settings.store is not None and not isinstance(settings.store, str):
         raise FedpdError(f"[run] store = {settings.store!r}: must be a text. Give a folder for the agents' state.")

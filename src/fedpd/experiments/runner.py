@@ -73,6 +73,9 @@ def _options(settings: RunSettings, number: int, method: Method, folder: Path) -
     return with_defaults(
         {
             "participation": settings.participation,
+            "cohort": settings.cohort,
+            "sampling": settings.sampling,
+            "metrics_agents": settings.metrics_agents,
             "stragglers": settings.stragglers,
             "metrics_every": settings.metrics_every,
             "until": settings.until,

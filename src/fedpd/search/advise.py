@@ -20,7 +20,8 @@ from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.core import Problem
-from fedpd.engine.participation import participation_rule, straggler_rule
+from fedpd.engine.cohorts import Sampling, attendance_rule
+from fedpd.engine.participation import straggler_rule
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, simulate
 from fedpd.engine.views.frames import Frame, table_frame
@@ -133,6 +134,8 @@ def advise(
     progress: StepFunction | None = None,
     participation: Participating = 1.0,
     stragglers: float = 0.0,
+    cohort: int | None = None,
+    sampling: Sampling = "uniform",
 ) -> Advice:
     """Measure L and delta, and return settings of FedPD that reach ||grad f||^2 <= epsilon, with their costs.
 
@@ -144,6 +147,8 @@ def advise(
         progress: A function of (name of the step, done, total).
         participation: Who takes part in a round of the trial, as for `simulate`.
         stragglers: The probability that an agent does only some of its local steps in a round of the trial.
+        cohort: The number of agents in a round of the trial, instead of `participation`.
+        sampling: How a cohort is drawn, as for `simulate`.
 
     Returns:
         The constants of the problem, a guaranteed setting, a recommended one, and an untuned one where it applies.
@@ -154,9 +159,10 @@ def advise(
     def progress_of(what: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(what, done, total)
 
-    everyone = participation_rule(participation, problem.agents, pilot) is None
+    everyone = attendance_rule(cohort, sampling, participation, problem.sizes, pilot) is None
     idle = straggler_rule(stragglers) is not None
-    conditions: RunOptions = {"participation": participation, "stragglers": stragglers}
+    who: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
+    conditions: RunOptions = {**who, "stragglers": stragglers}
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
     similarity = theory.similarity(problem, epsilon=epsilon, progress=progress_of("measuring delta"))
     gap, gap_how = _gap(problem, floor)

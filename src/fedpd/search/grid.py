@@ -2,7 +2,7 @@
 
 Numbers are traced: points that differ only in numbers run as variants of one program. Any other difference (an oracle,
 a text, a batch size) needs another program. For another participation or probability of stragglers, the same program
-runs once more.
+runs once more, unless another number of agents takes part in a round.
 """
 
 import inspect
@@ -16,13 +16,14 @@ import numpy as np
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
 from fedpd.core import Algorithm, Problem
+from fedpd.engine.cohorts import check_cohort
 from fedpd.engine.participation import participation_rule, straggler_rule
 from fedpd.experiments.remake import leaves, setting, with_settings
 
 Point = dict[str, Any]
 Grid = Mapping[str, Sequence[Any]]
 Build = Callable[..., Algorithm]
-RUN = ("participation", "stragglers")  # options of the run, unless `build` has arguments of these names
+RUN = ("participation", "cohort", "stragglers")  # options of the run, unless `build` has arguments of these names
 SHAPES = ("batch", "check")  # these numbers are shapes or lengths of loops, so they cannot be traced
 
 
@@ -120,9 +121,11 @@ def _check(grid: Grid, static: Sequence[str]) -> None:
 
 
 def _check_run(grid: Grid, problem: Problem, rounds: int) -> None:
-    """Refuse a participation or a probability of stragglers that is not valid, before anything runs."""
+    """Refuse a participation, a cohort or a probability of stragglers that is not valid, before anything runs."""
     for value in grid.get("participation", ()):
         participation_rule(value, problem.agents, rounds)
+    for value in grid.get("cohort", ()):
+        check_cohort(value, problem.agents)
     for value in grid.get("stragglers", ()):
         straggler_rule(value)
 

@@ -77,16 +77,22 @@ def memory_for(problem: Problem) -> int:
     return min(MEMORY, max(1, _room(problem)))
 
 
-def check_everyone(participation: Any = 1.0, stragglers: float = 0.0) -> None:
+def check_everyone(
+    participation: Any = 1.0, stragglers: float = 0.0, cohort: int | None = None, sampling: str = "uniform"
+) -> None:
     """Refuse partial participation and stragglers, since the memory needs all agents in every round.
 
     Args:
         participation: Who takes part in a round, as for `simulate`.
         stragglers: The probability that an agent does only some of its local steps in a round.
+        cohort: The number of agents in a round; None: `participation` says who takes part.
+        sampling: How a cohort is drawn.
     """
     rule, remedy = "solve needs all agents, with all their steps, in every round", "Leave it out, or use fedpd advise"
     if np.any(np.asarray(participation) != 1):
         refuse("participation", participation, rule, remedy)
+    if cohort is not None:
+        refuse("cohort", cohort, rule, remedy)
     if stragglers != 0:
         refuse("stragglers", stragglers, rule, remedy)
 

@@ -117,7 +117,8 @@ def sweep(
             numbers, so it may compute with them, but not branch on them.
         problem: The problem.
         grid: Names and their values. The points are all combinations, and the last name varies fastest. Values may be
-            numbers, texts, oracles and None. The names "participation" and "stragglers" are options of `simulate`.
+            numbers, texts, oracles and None. The names "participation", "cohort" and "stragglers" are options of
+            `simulate`.
         rounds: T, the number of rounds.
         seeds: The seeds of every point.
         static: Names whose values must be constants of the program, e.g. `iterations` of a stochastic oracle that a

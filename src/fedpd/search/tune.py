@@ -16,6 +16,7 @@ from fedpd.base.checks import at_least, choice, count, nearest, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.core import Algorithm, Mixing, Problem
+from fedpd.engine.cohorts import Sampling
 from fedpd.engine.columns import KNOWN, RECORDABLE, Column
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating
@@ -131,6 +132,8 @@ def tune(
     participation: Participating = 1.0,
     stragglers: float = 0.0,
     record: Sequence[str | Column] | None = None,
+    cohort: int | None = None,
+    sampling: Sampling = "uniform",
 ) -> list[Tuned]:
     """Return the best step size of each method: the one with the fewest communications to a target.
 
@@ -152,6 +155,8 @@ def tune(
         participation: Who takes part in a round, as for `simulate`.
         stragglers: The probability that an agent does only some of its local steps in a round.
         record: What else to measure, as for `simulate`.
+        cohort: The number of agents in a round, instead of `participation`.
+        sampling: How a cohort is drawn, as for `simulate`.
 
     Returns:
         The tries of each method, in the order of `methods`; with a grid, those of each method and point of the grid.
@@ -165,11 +170,12 @@ def tune(
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
     for scale in scales:
         positive("scales", scale, "Give factors on the step sizes of each method's rule, e.g. [0.5, 1, 2]")
-    run = {"participation": participation, "stragglers": stragglers}
+    run = {"participation": participation, "cohort": cohort, "sampling": sampling, "stragglers": stragglers}
     options = {"record": record} | {name: value for name, value in run.items() if name not in (grid or {})}
     target = target_of(criterion, target)
     if methods is None:
-        methods = usable(METHODS, *(grid or {}).get("participation", [participation]))
+        some = [] if cohort is None and "cohort" not in (grid or {}) else [0.5]
+        methods = usable(METHODS, *(grid or {}).get("participation", [participation]), *some)
     if isinstance(methods, str):
         refuse("methods", methods, "must be a list of labels", f"Give e.g. [{methods!r}]")
     for method in methods:

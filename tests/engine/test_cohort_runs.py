@@ -1,0 +1,221 @@
+"""Runs in which some of the agents take part in a round, against a reference that holds all agents under a mask."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedpd import Algorithm, FedpdError, Run, algorithms, load, oracles, problems, simulate
+from fedpd.engine.attendance import AgentsSeen
+from fedpd.engine.cohorts import draw
+from tests.engine.masked import masked_run
+
+AGENTS, ROUNDS, SAMPLES = 8, 10, 6
+GD, SGD = oracles.gd(step=0.2, iterations=2), oracles.sgd(0.1, 2, batch=2)
+
+
+def make_problem(agents: int = AGENTS) -> Any:
+    rng = np.random.default_rng(0)
+    features = [rng.standard_normal((SAMPLES, 3)) for _ in range(agents)]
+    labels = [np.where(rows @ rng.standard_normal(3) > 0, 1.0, -1.0) for rows in features]
+    return problems.penalized_logistic(features, labels)
+
+
+PROBLEM = make_problem()
+PRESENT = np.random.default_rng(1).random((ROUNDS, AGENTS)) < 0.35
+PRESENT[3], PRESENT[:, 6] = False, False  # a round without agents, and an agent that never comes
+METHODS: dict[str, Algorithm] = {
+    "fedavg": algorithms.fedavg(oracle=SGD),
+    "fedpd": algorithms.fedpd(eta=0.5, oracle=SGD),
+    "fedpd-skips": algorithms.fedpd(eta=0.5, oracle=GD, p=0.4),
+    "fedpd-server": algorithms.fedpd(eta=0.5, oracle=SGD, start="server"),
+    "fedpd-vr": algorithms.fedpd(eta=0.5, oracle=oracles.vr(gamma=0.5, iterations=2, refresh=3)),
+    "fedpd-exact": algorithms.fedpd(eta=0.5, oracle=GD, p=0.4, drift="corrected-exact"),
+    "feddyn": algorithms.feddyn(alpha=2.0, oracle=GD),
+    "fedadmm": algorithms.fedadmm(rho=2.0, oracle=GD),
+    "scaffold": algorithms.scaffold(step=0.2, iterations=2, batch=2),
+    "a_fedpd": algorithms.a_fedpd(eta=0.5, oracle=GD),
+    "pr_spider": algorithms.pr_spider(step=0.1, iterations=2, refresh=4, batch=2),
+    "coop_sgd": algorithms.coop_sgd(oracle=GD, alpha=0.1, beta=0.3),
+    "lag": algorithms.lag(step=0.5),
+    "cola": algorithms.cola(eta=1.0, smoothness=1.0),
+    "proxskip": algorithms.proxskip(step=0.3, p=0.5),
+}
+SUMS = {"a_fedpd", "cola"}  # the reference adds their missed broadcasts one by one, which rounds differently
+
+
+def assert_equals_reference(name: str, present: np.ndarray, run: Run, ulps: int) -> None:
+    """Compare the server, and what is kept of the agents, with the masked reference."""
+    algorithm = METHODS[name]
+    agents, server = masked_run(algorithm, PROBLEM, present)
+    assert run.agents.agent.tolist() == np.flatnonzero(present.any(axis=0)).tolist()
+    last = ROUNDS - np.argmax(present[::-1], axis=0)
+    assert run.agents.last.tolist() == last[run.agents.agent].tolist()
+    scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(server))
+    for found, wanted in zip(jax.tree.leaves(run.server), jax.tree.leaves(server), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=ulps * scale * 2.0**-52)
+    copies = jax.vmap((algorithm.away.partial or algorithm).model)(agents)
+    np.testing.assert_allclose(run.model, np.asarray(copies.tree).mean(axis=0), rtol=0, atol=4 * scale * 2.0**-52)
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"),
+    [*((name, "sequential") for name in METHODS), ("fedpd", "parallel"), ("scaffold", "parallel")],
+)
+def test_an_agent_that_returns_is_where_a_masked_run_would_have_it(name: str, execution: Any) -> None:
+    run = simulate(METHODS[name], PROBLEM, rounds=ROUNDS, participation=PRESENT, execution=execution, devices=1)
+    assert_equals_reference(name, PRESENT, run, ulps=16 if name in SUMS else 4)
+
+
+@settings(max_examples=4, deadline=None)
+@given(bits=st.lists(st.lists(st.booleans(), min_size=AGENTS, max_size=AGENTS), min_size=ROUNDS, max_size=ROUNDS))
+def test_any_attendance_gives_what_a_masked_run_gives(bits: list[list[bool]]) -> None:
+    present = np.array(bits)
+    present[0, 0], present[1] = True, False  # at least one agent, and not all of them always
+    run = simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, participation=present, execution="sequential", devices=1)
+    assert_equals_reference("fedpd", present, run, ulps=4)
+
+
+def same_bits(one: Run, other: Run) -> None:
+    for a, b in zip(
+        jax.tree.leaves((one.model, one.server, one.history, one.agents)),
+        jax.tree.leaves((other.model, other.server, other.history, other.agents)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(one.updates, other.updates)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedpd", "fedpd-skips"])
+def test_a_cohort_is_the_same_run_as_its_schedule(name: str) -> None:
+    drawn = draw(3, range(ROUNDS), AGENTS, 2)
+    present = np.zeros((ROUNDS, AGENTS), bool)
+    present[np.arange(ROUNDS)[:, None], drawn] = True
+    options: dict[str, Any] = {"rounds": ROUNDS, "seed": 3, "devices": 1}
+    run = simulate(METHODS[name], PROBLEM, cohort=2, **options)
+    same_bits(run, simulate(METHODS[name], PROBLEM, participation=present, **options))
+    same_bits(run, simulate(METHODS[name], PROBLEM, participation=0.25, **options))
+    assert run.updates.sum() == run.history["local_updates"][-1] * 2 == ROUNDS * 2 * 2
+
+
+def test_costs_are_those_of_the_agents_that_are_present() -> None:
+    run = simulate(METHODS["fedavg"], PROBLEM, rounds=ROUNDS, cohort=3)
+    assert run.history["samples"][-1] == ROUNDS * 3 * 2 * 2
+    assert run.history["bytes_up"][-1] == run.history["bytes_down"][-1] == ROUNDS * 3 * 3 * 8
+    expected = np.bincount(draw(0, range(ROUNDS), AGENTS, 3).ravel(), minlength=AGENTS) * 2
+    assert run.updates.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("options", [{"cohort": 2}, {"participation": np.linspace(0.1, 0.9, AGENTS)}, {"cohort": 1}])
+def test_fedpd_converges_to_the_minimiser_with_few_agents(options: dict[str, Any]) -> None:
+    solve = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.5, iterations=40))
+    run = simulate(solve, PROBLEM, rounds=800, metrics_every=800, **options)
+    assert run.history["stationarity"][-1] < 1e-16
+
+
+def test_only_what_must_be_kept_is_kept() -> None:
+    def kept(name: str) -> list[str]:
+        state = simulate(METHODS[name], PROBLEM, rounds=2, cohort=2).agents.state
+        return [field for field, value in zip(state._fields, state, strict=True) if jax.tree.leaves(value)]
+
+    assert kept("fedavg") == []
+    assert kept("fedpd-server") == ["dual"]
+    assert kept("fedpd") == ["x", "dual"]
+    assert kept("fedpd-skips") == ["x", "x0", "dual", "sent"]
+    assert kept("scaffold") == ["own"]
+    assert kept("a_fedpd") == ["dual", "received"]
+    assert kept("pr_spider") == []
+
+
+@pytest.mark.parametrize("name", ["fedpd", "fedpd-skips"])
+@pytest.mark.parametrize("seed", [1, [0, 1]])
+def test_a_resumed_run_is_the_same_to_the_bit(name: str, seed: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"seed": seed, "cohort": 2, "metrics_every": 2}
+    whole = simulate(METHODS[name], PROBLEM, rounds=12, **options)
+    folder = {"checkpoints": tmp_path / "run", "checkpoint_every": 5}
+    simulate(METHODS[name], PROBLEM, rounds=7, **options, **folder)
+    resumed = simulate(METHODS[name], PROBLEM, rounds=12, **options, **folder)
+    continued = simulate(
+        METHODS[name], PROBLEM, rounds=12, **options, start=simulate(METHODS[name], PROBLEM, rounds=7, **options)
+    )
+    for other in (resumed, continued):
+        runs = [(whole, other)] if isinstance(whole, Run) else zip(whole.runs, other.runs, strict=True)
+        for one, again in runs:
+            same_bits(one, again)
+
+
+def test_seeds_together_are_seeds_alone() -> None:
+    together = simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, seed=[0, 5], cohort=2)
+    for run in together.runs:
+        alone = simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, seed=run.seed, cohort=2)
+        assert run.agents.agent.tolist() == alone.agents.agent.tolist()
+        np.testing.assert_allclose(run.model, alone.model, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedpd", "fedpd-skips"])
+def test_rows_in_files_are_rows_in_memory(name: str, tmp_path: Path) -> None:
+    memory = simulate(METHODS[name], PROBLEM, rounds=ROUNDS, cohort=3)
+    same_bits(memory, simulate(METHODS[name], PROBLEM, rounds=ROUNDS, cohort=3, store=tmp_path / "store"))
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_two_devices_give_the_same_run() -> None:
+    problem = make_problem(7)  # one device has a padding agent
+    for name in ("fedavg", "fedpd", "fedpd-skips"):
+        one = simulate(METHODS[name], problem, rounds=ROUNDS, cohort=3, devices=1)
+        two = simulate(METHODS[name], problem, rounds=ROUNDS, cohort=3, devices=2)
+        assert one.agents.agent.tolist() == two.agents.agent.tolist()
+        assert one.updates.tolist() == two.updates.tolist()
+        np.testing.assert_allclose(one.model, two.model, rtol=1e-12)
+
+
+def test_a_saved_run_keeps_the_agents_seen(tmp_path: Path) -> None:
+    run = simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, cohort=2)
+    loaded = load(run.save(tmp_path / "saved"))
+    assert isinstance(loaded.agents, AgentsSeen)
+    same_bits(run, loaded)
+
+
+def test_metrics_of_a_sample_are_those_of_the_problem_of_these_agents() -> None:
+    for options in ({}, {"cohort": 2}, {"execution": "debug"}):
+        run = simulate(METHODS["fedavg"], PROBLEM, rounds=3, metrics_agents=3, **options)
+        assert run.history["metrics_agents"].tolist() == [3] * 4
+        whole = simulate(METHODS["fedavg"], PROBLEM, rounds=3, **options)
+        np.testing.assert_allclose(run.model, whole.model, rtol=1e-13)
+        sample = draw(0, [2**63], AGENTS, 3)[0]
+        measured = simulate(METHODS["fedavg"], PROBLEM.subset(sample), rounds=1, start=run.model)
+        np.testing.assert_allclose(measured.history["loss"][0], run.history["loss"][-1], rtol=1e-12)
+        np.testing.assert_allclose(measured.history["stationarity"][0], run.history["stationarity"][-1], rtol=1e-9)
+
+
+def test_larger_agents_come_more_often_with_sampling_by_size() -> None:
+    problem = problems.from_losses(
+        lambda x, rows: (rows - x) ** 2, [np.arange(size, dtype=float) for size in (1, 2, 3, 4)], np.zeros(())
+    )
+    run = simulate(METHODS["fedavg"], problem, rounds=4000, cohort=1, sampling="size", metrics_every=4000)
+    assert abs(run.updates / 2 - np.array([400, 800, 1200, 1600])).max() < 5 * np.sqrt(1000)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"cohort": 9}, "cohort = 9: must be at most 8, the number of agents. Give the number of agents per round"),
+        ({"cohort": 0}, "cohort = 0: must be"),
+        ({"cohort": 2.5}, "cohort = 2.5: must be"),
+        ({"cohort": 2, "participation": 0.5}, "cohort = 2: must not be given together with participation"),
+        ({"sampling": "size"}, "sampling = 'size': needs a cohort"),
+        ({"cohort": 2, "sampling": "sizes"}, "sampling = 'sizes'"),
+        ({"metrics_agents": 9}, "metrics_agents = 9: must be at most 8"),
+        ({"metrics_agents": 0}, "metrics_agents = 0: must be"),
+    ],
+)
+def test_a_wrong_cohort_is_answered_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(FedpdError, match=sentence):
+        simulate(METHODS["fedavg"], PROBLEM, rounds=2, **options)
+    memory = algorithms.fedpd(eta=0.5, oracle=GD, memory=2)
+    with pytest.raises(FedpdError, match="needs all agents in every communication"):
+        simulate(memory, PROBLEM, rounds=2, cohort=2)
