@@ -20,7 +20,7 @@ from fedpd.engine.metrics import Metrics, measure_parts, merge_parts
 from fedpd.engine.plan import Plan, put_on_devices
 from fedpd.engine.rounds import Inputs, Template
 
-Drawn = Mapping[int, list[np.ndarray]]  # the agents of each round, by seed
+Drawn = Mapping[int, np.ndarray]  # the agents of each round by seed, (rounds, C); N where nobody is
 
 ROWS_BYTES = 2**26  # of the samples of a chunk or of a block of agents; at least one round or agent
 GROWTH = 1.25  # spare rows, so that later chunks fit without another compilation
@@ -42,9 +42,10 @@ def check_measurable(problem: Problem, columns: Iterable[Column], sampled: bool)
             refuse("record", column.name, rule, "Give metrics_agents=, e.g. 1000, or leave the column out")
 
 
-def _everyone(drawn: Drawn) -> np.ndarray:
-    """Return the agents that are present in some round, in ascending order."""
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *(one for here in drawn.values() for one in here)]))
+def _everyone(drawn: Drawn, agents: int) -> np.ndarray:
+    """Return which of the N agents are present in some round, in ascending order."""
+    found = np.unique(np.concatenate([np.zeros(0, np.int64), *(here.reshape(-1) for here in drawn.values())]))
+    return found[found < agents]
 
 
 class ChunkRows:
@@ -72,9 +73,10 @@ class ChunkRows:
         if not plan.problem.lazy:
             return inputs
         assert plan.participation is not None
-        rows = self._loader.take(agents := _everyone(drawn))
-        rule, everyone = plan.participation, plan.problem.agents
-        self._loader.load_ahead(_everyone({seed: who(rule, seed, after, everyone) for seed in drawn if after}))
+        rule, total = plan.participation, plan.problem.agents
+        rows = self._loader.take(agents := _everyone(drawn, total))
+        coming = {seed: who(rule, seed, after, total) for seed in drawn if after}
+        self._loader.load_ahead(_everyone(coming, total))
         return inputs._replace(shard=self._placed(inputs.shard, agents, rows))
 
     def _placed(self, shard: Shard, agents: np.ndarray, rows: Tree) -> Shard:

@@ -188,7 +188,10 @@ def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Ta
         f = local_objective(program.functions, agent_part(inputs.shard, one.places, together(program.layout, here)))
         initial = partial(program.algorithm.init, f, inputs.start)
         again = partial(returned, program, kept, newest, row, jax.eval_shape(initial))
-        agent = lax.cond(last == NEVER, initial, again) if first else again()
+        if first and program.layout.parallel and inputs.shard.offset is not None:  # as in `take_part`
+            agent = jax.tree.map(partial(jnp.where, last == NEVER), initial(), again())
+        else:
+            agent = lax.cond(last == NEVER, initial, again) if first else again()
         return None, catch_up(program, newest, last, agent)
 
     def everyone(first: bool) -> Any:
