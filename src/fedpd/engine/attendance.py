@@ -120,7 +120,7 @@ class PartialRun:
         table = put_on_devices(plan.layout, table, PartitionSpec(*spec, AXIS))
         attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
         begun = PartialState(table, state.agents, state.server, state.round)
-        inputs = self.data.inputs(self.inputs, drawn, done, number)
+        inputs = self.data.inputs(self.inputs, drawn, done, number, width.rounds)
         (table, newest, server, r), rows = _advance()(kind, inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):

@@ -23,7 +23,7 @@ from fedpd.engine.rounds import Inputs, Template
 Drawn = Mapping[int, np.ndarray]  # the agents of each round by seed, (rounds, C); N where nobody is
 
 ROWS_BYTES = 2**26  # of the samples of a chunk or of a block of agents; at least one round or agent
-GROWTH = 1.25  # spare rows, so that later chunks fit without another compilation
+GROWTH = 1.5  # spare rows, so that later chunks fit without another compilation
 
 
 def most_rounds(problem: Problem, columns: int) -> int | float:
@@ -60,7 +60,7 @@ class ChunkRows:
         self._loader = Loader(plan.problem)
         self._capacity = 0
 
-    def inputs(self, inputs: Inputs, drawn: Drawn, done: int, number: int) -> Inputs:
+    def inputs(self, inputs: Inputs, drawn: Drawn, done: int, number: int, longest: int) -> Inputs:
         """Return the inputs with the samples of a chunk, and begin to load those of the next, if it is as long.
 
         Args:
@@ -68,6 +68,7 @@ class ChunkRows:
             drawn: The agents of each round of the chunk, by seed.
             done: The number of rounds before the chunk.
             number: The number of rounds of the chunk.
+            longest: The number of rounds of the longest chunk. There is room for its samples from the start.
         """
         plan, after = self.plan, range(done + number, min(done + 2 * number, self.plan.rounds))
         if not plan.problem.lazy:
@@ -77,17 +78,19 @@ class ChunkRows:
         rows = self._loader.take(agents := _everyone(drawn, total))
         coming = {seed: who(rule, seed, after, total) for seed in drawn if after}
         self._loader.load_ahead(_everyone(coming, total))
-        return inputs._replace(shard=self._placed(inputs.shard, agents, rows))
+        present = sum(here.shape[1] for here in drawn.values())
+        expected = min(longest, plan.rounds) * present * float(plan.problem.sizes.mean())
+        return inputs._replace(shard=self._placed(inputs.shard, agents, rows, expected))
 
-    def _placed(self, shard: Shard, agents: np.ndarray, rows: Tree) -> Shard:
-        """Return the shard with the samples of some agents, each on the device of its agent."""
+    def _placed(self, shard: Shard, agents: np.ndarray, rows: Tree, expected: float) -> Shard:
+        """Return the shard with the samples of some agents, each on its agent's device; `expected`: of a long chunk."""
         own, layout = self.plan.problem.sizes[agents], self.plan.layout
         devices = 1 if layout.mesh is None else layout.mesh.size
         sizes, offsets = np.zeros((2, len(shard.agent)), np.int64)
         sizes[agents], offsets[agents] = own, first_rows(own)
         most = int(sizes.reshape(devices, -1).sum(axis=1).max())
         if most > self._capacity:
-            self._capacity = int(GROWTH * most) + 1
+            self._capacity = int(GROWTH * max(most, min(expected, self.plan.problem.samples) / devices)) + 1
         data, placed = rows_by_device(rows, offsets, sizes, devices, self._capacity)
         held = put_on_devices(layout, (data, placed.astype(np.int32)), AGENTS)
         return shard._replace(data=held[0], offset=held[1])
