@@ -40,8 +40,7 @@ class Problem:
     """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
 
     data:   pytree of NumPy arrays (N, n, ...), n the largest |D_i|; smaller agents are padded with their own samples.
-            If `offsets` is set: arrays (M, ...) of all samples, agent after agent, without padding. If `load` is set:
-            arrays (0, ...), which say the shape and the type of a sample.
+            With `offsets`: (M, ...), agent after agent, without padding. With `load`: (0, ...), the shape of a sample.
     sizes:  (N,) the |D_i|.
     scale:  (N,) w_i |D_i|: 1 for the default w_i = 1/|D_i|, which makes f_i a mean and f their plain average.
     start:  the model x^0.
@@ -108,10 +107,6 @@ class Problem:
             rule = f"must be a list of numbers from 0 to {self.agents - 1}"
             refuse("agents", kept.tolist(), rule, "Give e.g. [0, 1]")
 
-        tests = self.evaluation
-        if tests is not None:
-            own = _subset(tests.data, tests.sizes, tests.offsets, tests.load, kept)
-            tests = tests._replace(data=own[0], sizes=tests.sizes[kept], offsets=own[1], load=own[2])
         data, offsets, load = _subset(self.data, self.sizes, self.offsets, self.load, kept)
         return replace(
             self,
@@ -119,7 +114,7 @@ class Problem:
             sizes=self.sizes[kept],
             scale=self.scale[kept],
             answer=self.answer if np.array_equal(np.sort(kept), np.arange(self.agents)) else UNKNOWN,
-            evaluation=tests,
+            evaluation=None if self.evaluation is None else _subset_of_tests(self.evaluation, kept),
             offsets=offsets,
             load=load,
         )
@@ -146,14 +141,7 @@ class Problem:
 
     def in_memory(self) -> "Problem":
         """Return the problem with all samples in memory; a problem of `data.lazy` loads them, another is unchanged."""
-        everyone, problem, tests = np.arange(self.agents), self, self.evaluation
-        if tests is not None and tests.load is not None:
-            data, offsets = stored(self.test_rows_of(everyone)[0], tests.sizes)
-            problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
-        if self.load is not None:
-            data, offsets = stored(self.rows_of(everyone)[0], self.sizes)
-            problem = replace(problem, data=data, offsets=offsets, load=None)
-        return problem
+        return _loaded(self)
 
     def __repr__(self) -> str:
         least, most = int(self.sizes.min()), int(self.sizes.max())
@@ -170,6 +158,18 @@ class Problem:
         )
 
 
+def _loaded(problem: Problem) -> Problem:
+    """Return the problem with all samples in memory."""
+    everyone, tests = np.arange(problem.agents), problem.evaluation
+    if tests is not None and tests.load is not None:
+        data, offsets = stored(problem.test_rows_of(everyone)[0], tests.sizes)
+        problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
+    if problem.load is not None:
+        data, offsets = stored(problem.rows_of(everyone)[0], problem.sizes)
+        problem = replace(problem, data=data, offsets=offsets, load=None)
+    return problem
+
+
 def _subset(
     data: Tree, sizes: np.ndarray, offsets: np.ndarray | None, load: Load | None, kept: np.ndarray
 ) -> tuple[Tree, np.ndarray | None, Load | None]:
@@ -179,6 +179,12 @@ def _subset(
     if offsets is None:
         return jax.tree.map(lambda leaf: leaf[kept], data), None, None
     return flat_rows(data, sizes, offsets, kept), first_rows(sizes[kept]), None
+
+
+def _subset_of_tests(tests: Evaluation, kept: np.ndarray) -> Evaluation:
+    """Return the evaluation on the test samples of some of the agents."""
+    data, offsets, load = _subset(tests.data, tests.sizes, tests.offsets, tests.load, kept)
+    return tests._replace(data=data, sizes=tests.sizes[kept], offsets=offsets, load=load)
 
 
 def _load_kept(load: Load, kept: np.ndarray, agents: np.ndarray) -> Tree:

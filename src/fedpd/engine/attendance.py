@@ -92,8 +92,7 @@ class PartialRun:
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         self.width = choose_width(plan, self.shapes)
         self.data = ChunkRows(plan)
-        if self.data.by_block:  # f is measured between chunks
-            self.kept = self.kept._replace(steady=False)
+        self.kept = self.kept._replace(steady=self.kept.steady and not self.data.by_block)  # measures between chunks
 
     def run(self, state: State, done: int, number: int) -> tuple[State, Rows, np.ndarray]:
         """Run at most `number` rounds after `done`.
