@@ -112,7 +112,7 @@ def test_theory_on_ragged_data() -> None:
     ]
     for function in functions:
         assert function(FLAT) == pytest.approx(function(PADDED), rel=1e-9)
-    with pytest.raises(FedpdError, match=r"not in memory.* all 7 agents. Call problem.in_memory\(\) first"):
+    with pytest.raises(FedpdError, match=r"not in memory.* all 7 agents. Give .* or call problem.in_memory\(\)"):
         theory.smoothness(LAZY)
     assert theory.smoothness(LAZY.in_memory()) == theory.smoothness(FLAT)
 
