@@ -188,7 +188,9 @@ class PartialRun:
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
         first = jax.tree.map(lambda leaf: leaf[0], arrays(self.plan.problem.subset([0])))
         method = Method(self.template, self.kept, self.one.agent, first)
-        return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
+        newest, timing = variant(state.agents, i, self.plan.many), self.plan.algorithm.timing
+        agree = timing.skips and not timing.drifts
+        return mean_and_gap(method, self._inputs(i), newest, self.seen[i], differ, agree)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the settings of variant i."""
