@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from fedpd import Algorithm, Problem, Run, algorithms, oracles, problems, simulate
-from fedpd.engine.simulate import RunOptions
 
 FEW, MANY, COHORT = 1000, 1_000_000, 50
 SAMPLES, FEATURES = 20, 20
@@ -81,8 +80,17 @@ def _measure(name: str, method: Algorithm, few: Problem, many: Problem) -> Measu
 
 
 def _play(method: Algorithm, problem: Problem) -> Run:
-    options: RunOptions = {"metrics_every": ROUNDS // 4, "metrics_agents": 100, "progress": False, "devices": 1}
-    return simulate(method, problem, rounds=ROUNDS, cohort=COHORT, **options)
+    every = ROUNDS // 4
+    return simulate(
+        method,
+        problem,
+        rounds=ROUNDS,
+        cohort=COHORT,
+        metrics_every=every,
+        metrics_agents=100,
+        progress=False,
+        devices=1,
+    )
 
 
 def _seconds(run: Run) -> float:

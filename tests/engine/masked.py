@@ -13,7 +13,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Algorithm, Mixing, Problem
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 from fedpd.engine.rounds import toss_coin
 
@@ -31,6 +31,7 @@ def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed
 
     def one_exchange(e: int, agents: Any, server: Any, r: Any, here: Any, skipped: Any) -> tuple[Any, Any]:
         exchange = algorithm.exchanges[e]
+        assert not isinstance(exchange.aggregate, Mixing)
 
         def work(agent: Any, one: Any) -> Any:
             f = local_objective(functions, one)

@@ -1,5 +1,9 @@
 """Runs in which some of the agents take part in a round, against a reference that holds all agents under a mask."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +138,9 @@ def test_only_what_must_be_kept_is_kept() -> None:
 @pytest.mark.parametrize("name", ["fedpd", "fedpd-skips"])
 @pytest.mark.parametrize("seed", [1, [0, 1]])
 def test_a_resumed_run_is_the_same_to_the_bit(name: str, seed: Any, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"seed": seed, "cohort": 2, "metrics_every": 2}
+    options: dict[str, Any] = {"seed": seed, "cohort": 2, "metrics_every": 2, "metrics_agents": 5}
     whole = simulate(METHODS[name], PROBLEM, rounds=12, **options)
-    folder = {"checkpoints": tmp_path / "run", "checkpoint_every": 5}
+    folder: dict[str, Any] = {"checkpoints": tmp_path / "run", "checkpoint_every": 5}
     simulate(METHODS[name], PROBLEM, rounds=7, **options, **folder)
     resumed = simulate(METHODS[name], PROBLEM, rounds=12, **options, **folder)
     continued = simulate(
@@ -146,6 +150,29 @@ def test_a_resumed_run_is_the_same_to_the_bit(name: str, seed: Any, tmp_path: Pa
         runs = [(whole, other)] if isinstance(whole, Run) else zip(whole.runs, other.runs, strict=True)
         for one, again in runs:
             same_bits(one, again)
+
+
+def killed_run(folder: str) -> None:
+    """Run with a store, and kill the process after seven rounds."""
+
+    def kill(r: int, model: Any, row: Any) -> None:
+        if r == 7:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    stored_run(Path(folder), callback=kill)
+
+
+def stored_run(folder: Path, **options: Any) -> Run:
+    paths: dict[str, Any] = {"checkpoints": folder / "run", "store": folder / "store", "checkpoint_every": 3}
+    return simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, cohort=2, devices=1, **paths, **options)
+
+
+def test_a_killed_run_with_a_store_resumes_to_the_bit(tmp_path: Path) -> None:
+    program = "import sys; from tests.engine.test_cohort_runs import killed_run as run; run(sys.argv[1])"
+    killed = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=Path(__file__).parents[2], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not list((tmp_path / "store").iterdir()), "the files of a killed run disappear"
+    same_bits(stored_run(tmp_path), simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, cohort=2, devices=1))
 
 
 def test_seeds_together_are_seeds_alone() -> None:

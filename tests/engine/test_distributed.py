@@ -31,6 +31,8 @@ def take_part(address: str, process: str, folder: str) -> None:
     first = simulate(method(), problem(), rounds=ROUNDS // 2, seed=3, devices=jax.device_count(), checkpoints=folder)
     run = simulate(method(), problem(), rounds=ROUNDS, seed=3, devices=jax.device_count(), checkpoints=folder)
     history = {name: column.tolist() for name, column in run.history.items()}
+    cohort = simulate(method(), problem(), rounds=ROUNDS, seed=3, devices=jax.device_count(), cohort=3)
+    history |= {f"cohort {name}": column.tolist() for name, column in cohort.history.items()}
     print(json.dumps({"model": run.model.tolist(), "history": history, "begun": len(first.history["round"])}))
 
 
@@ -57,9 +59,11 @@ def test_two_processes_give_the_numbers_of_one(tmp_path: Path) -> None:
             process.kill()
     assert [process.returncode for process in started] == [0] * PROCESSES, outputs[0][1][-3000:]
     alone = simulate(method(), problem(), rounds=ROUNDS, seed=3)
+    cohort = simulate(method(), problem(), rounds=ROUNDS, seed=3, cohort=3, devices=1)
     for out, _ in outputs:
         found = json.loads(out.splitlines()[-1])
         assert found["begun"] == ROUNDS // 2 + 1
         np.testing.assert_allclose(found["model"], alone.model, rtol=1e-12)
-        for name, column in alone.history.items():
+        wanted = alone.history | {f"cohort {name}": column for name, column in cohort.history.items()}
+        for name, column in wanted.items():
             np.testing.assert_allclose(found["history"][name], column, rtol=1e-9, atol=1e-12)

@@ -156,21 +156,6 @@ def test_oracles_texts_and_numbers_in_one_list() -> None:
     assert_like_single_runs(by_function, lambda point: algorithms.fedpd(eta=0.5, oracle=several[0], **point), 2, step=2)
 
 
-def test_a_share_with_the_same_number_of_agents_takes_another_pass_not_another_program() -> None:
-    traces = []
-
-    def make(eta: Any) -> Algorithm:
-        traces.append(eta)
-        return algorithms.fedpd(eta=eta, oracle=oracles.gd(step=0.2, iterations=2))
-
-    shares = [0.5, 0.51, 0.52]
-    assert len({round(share * PROBLEM.agents) for share in shares}) == 1
-    sweep(make, PROBLEM, {"eta": [0.3, 1.0], "participation": shares}, rounds=2)
-    once = len(traces)
-    sweep(make, PROBLEM, {"eta": [0.4, 0.9], "participation": shares}, rounds=2)
-    assert len(traces) - once <= once
-
-
 def test_few_programs() -> None:
     """Numbers share a program; the batch size, another oracle and another text do not."""
 

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AXIS, SHARED, Shard, local_objective, one_agent, sharded
+from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, one_agent, sharded
 from fedpd.engine.chunk_rows import ChunkRows, measure_by_block
 from fedpd.engine.cohorts import who
 from fedpd.engine.copies import Method, mean_and_gap
@@ -137,10 +137,12 @@ class PartialRun:
         return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
 
     def _agents(self, seen: SeenAgents, newest: Newest) -> AgentsSeen:
-        *rows, last = seen.rows()
-        came = np.flatnonzero(last != NEVER)  # a run may end before some agents of its last chunk come
-        order = came[np.argsort(seen.agents[came])]
-        return AgentsSeen(seen.agents[order], last[order], self._state([leaf[order] for leaf in rows]), newest)
+        agents = np.sort(seen.agents)
+        found = [agents, *seen.in_order(agents)]
+        if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
+            found = [leaf[found[-1] != NEVER] for leaf in found]
+        agents, *rows, last = found
+        return AgentsSeen(agents, last, self._state(rows), newest)
 
     def _state(self, rows: list[Any]) -> Any:
         leaves, structure = jax.tree.flatten(self.one.agent)
@@ -163,7 +165,8 @@ class PartialRun:
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         for seen, one in zip(self.seen, agents, strict=True):
             seen.add(one.agent)
-            seen.put(seen.slots[one.agent], [*jax.tree.leaves(one.state), one.last], np.arange(len(one.agent)))
+            everyone = np.arange(len(one.agent))  # in the order of their numbers, and so of their rows
+            seen.put(everyone, [*jax.tree.leaves(one.state), one.last], everyone)
         return put_on_devices(plan.layout, _stacked([one.newest for one in agents], plan.many), SHARED)
 
     def model(self, state: State, i: int) -> Tree:
@@ -189,8 +192,11 @@ class PartialRun:
         return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
-        method = Method(self.template, self.kept, self.one.agent)
-        return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
+        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
+        method = Method(self.template, self.kept, self.one.agent, first)
+        newest, timing = variant(state.agents, i, self.plan.many), self.plan.algorithm.timing
+        agree = timing.skips and not timing.drifts
+        return mean_and_gap(method, self._inputs(i), newest, self.seen[i], differ, agree)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the settings of variant i."""

@@ -97,7 +97,8 @@ def _check_same(driver: Driver, runs: Sequence[Run], done: int) -> None:
 
 def _check_problem(driver: Driver, runs: Sequence[Run]) -> None:
     """Refuse a run of another problem, on which its model has another loss."""
-    problem = driver.plan.problem
+    problem, sample = driver.plan.problem, driver.plan.sample
+    problem = problem if sample is None else problem.subset(sample)
     for run in runs[:1]:
         recorded, fits = float(run.history["loss"][-1]), _same_structure(run.model, problem.start)
         if not fits or not np.isclose(theory.objective(problem, run.model), recorded, rtol=SAME, atol=SAME**4):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Any] | None
 HostPlace = disk.OnDisk | AgentByAgent
+MEASURED_BYTES = 2**28  # the most memory for the gradients of all agents, if a run measures all agents at once
 
 # The axis of the variants in each array, for jax.vmap.
 _axis: Any = 0
@@ -152,8 +153,8 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     """
     problem, layout = plan.problem, plan.layout
     columns = (*MEASURED, *plan.recorded)
-    number = None if plan.sample is None else len(plan.sample)
-    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, number)
+    measured = _measured_layout(plan)
+    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
     method, settings = (plan.algorithm, None) if opened is None else opened
     lazy = problem.lazy and plan.participation is not None and not plan.debug
     held = arrays_without_samples(problem, layout) if lazy else with_padding_agents(arrays(problem), layout)
@@ -164,9 +165,19 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     sample = None
     if plan.sample is not None:
         some = arrays(problem.subset(plan.sample).in_memory())._replace(agent=plan.sample.astype(np.int32))
-        sample = put_on_devices(layout, with_padding_agents(some, program.measured_layout), AGENTS)
+        sample = put_on_devices(layout, with_padding_agents(some, measured or layout), AGENTS)
     inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample)
     return program, Template(method, *program[1:]), inputs
+
+
+def _measured_layout(plan: Plan) -> Layout | None:
+    """Return how the loop over the agents runs over which a run measures; None: as for all agents."""
+    layout, problem = plan.layout, plan.problem
+    if plan.sample is None and plan.participation is None:
+        return None
+    number = problem.agents if plan.sample is None else len(plan.sample)
+    size = number * problem.dimension * (8 if problem.double else 4)  # of the gradients, if all agents compute at once
+    return layout._replace(agents=number, parallel=layout.parallel and size <= MEASURED_BYTES)
 
 
 def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:

@@ -28,7 +28,6 @@ from fedpd.core.agents import (
     one_agent,
     update_agents,
 )
-from fedpd.core.types import AnyArray
 from fedpd.engine.kept import Kept, when_missed
 from fedpd.engine.metrics import not_measured
 from fedpd.engine.participation import effort_of
@@ -51,15 +50,15 @@ NEVER = 0  # the last round of an agent that was never present, and of a broadca
 
 
 class Table(NamedTuple):
-    """The agents of a chunk of rounds.
+    """The agents of a chunk of rounds. The arrays are NumPy arrays on the host.
 
     Attributes:
         rows: The kept leaves of their states, each (rows, ...).
         last: (rows,) the last round in which each was present, counted from 1; NEVER: none.
     """
 
-    rows: tuple[AnyArray, ...]
-    last: AnyArray
+    rows: tuple[Any, ...]
+    last: Any
 
 
 class Newest(NamedTuple):
@@ -88,15 +87,17 @@ class PartialState(NamedTuple):
 class Attendance(NamedTuple):
     """Who is present in the rounds of a chunk. On several devices, each has columns for its own agents.
 
+    The arrays are NumPy arrays on the host.
+
     Attributes:
         agents: (rounds, C) the numbers of the agents, in ascending order; N where nobody is.
         slots: (rounds, C) their rows in the table; the last row of the table where nobody is.
         places: (rounds, C) the places of their data in the shard.
     """
 
-    agents: AnyArray
-    slots: AnyArray
-    places: AnyArray
+    agents: Any
+    slots: Any
+    places: Any
 
 
 class Visit(NamedTuple):

@@ -42,7 +42,7 @@ class Program(NamedTuple):
         layout: How the loop over agents runs.
         partial: Whether agents may be absent.
         columns: The columns to measure.
-        sample: The number of agents over which a run measures; None: all of them.
+        measured: How the loop over the agents runs over which a run measures; None: as for all agents.
     """
 
     algorithm: Algorithm
@@ -50,12 +50,7 @@ class Program(NamedTuple):
     layout: Layout
     partial: bool = False
     columns: tuple[Column, ...] = ()
-    sample: int | None = None
-
-    @property
-    def measured_layout(self) -> Layout:
-        """The layout of the agents over which a run measures."""
-        return self.layout if self.sample is None else self.layout._replace(agents=self.sample)
+    measured: Layout | None = None
 
 
 class Template(NamedTuple):
@@ -67,7 +62,7 @@ class Template(NamedTuple):
         layout: How the loop over agents runs.
         partial: Whether agents may be absent.
         columns: The columns to measure.
-        sample: The number of agents over which a run measures; None: all of them.
+        measured: How the loop over the agents runs over which a run measures; None: as for all agents.
     """
 
     method: Algorithm | Callable[..., Algorithm]
@@ -75,7 +70,7 @@ class Template(NamedTuple):
     layout: Layout
     partial: bool
     columns: tuple[Column, ...]
-    sample: int | None
+    measured: Layout | None
 
     def program(self, settings: Mapping[str, Any] | None) -> Program:
         """Return the program with these numbers, which may be traced; None: its numbers are constants."""
@@ -332,7 +327,9 @@ def chunk(
         state, happened = one_round(program, inputs, state)
         measured = (state.round % every == 0) | (state.round == last)
 
-        metrics = partial(measure_copies, program, inputs, state.agents, ~happened.communicated)
+        def metrics() -> Metrics:
+            return measure_copies(program, inputs, state.agents, ~happened.communicated)
+
         metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
         if stop_early:
             usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
@@ -353,7 +350,7 @@ def measure_copies(program: Program, inputs: Inputs, agents: Any, skipped: Any) 
 def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
     """Return the values of the columns at the model x, whose copies are at most `gap` from each other."""
     shard = inputs.shard if inputs.sample is None else inputs.sample
-    return measure_at(program.functions, program.measured_layout, shard, x, gap, program.columns)
+    return measure_at(program.functions, program.measured or program.layout, shard, x, gap, program.columns)
 
 
 def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:

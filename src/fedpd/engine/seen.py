@@ -9,13 +9,20 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 IN_MEMORY, IN_FILES = 2**22, 2**30  # bytes of a segment; a file takes no room where nothing was written
 NOBODY = -1
+
+
+class Segment(NamedTuple):
+    """Some rows, and the number of the first of them."""
+
+    arrays: tuple[np.ndarray, ...]
+    first: int
 
 
 class SeenAgents:
@@ -60,29 +67,34 @@ class SeenAgents:
             return np.memmap(file, dtype=shape.dtype, mode="w+", shape=whole)
 
     def take(self, slots: np.ndarray, into: Sequence[np.ndarray], places: np.ndarray) -> None:
-        """Copy the rows with these numbers to these places of some arrays."""
-        for segment, rows, there in self._parts(slots, places):
-            for array, source in zip(into, segment, strict=True):
-                array[there] = source[rows]
+        """Copy the rows with these numbers, which ascend, to these places of some arrays."""
+        for segment, some in self._parts(slots):
+            for array, source in zip(into, segment.arrays, strict=True):
+                array[places[some]] = source.take(slots[some] - segment.first, axis=0)
 
     def put(self, slots: np.ndarray, values: Sequence[np.ndarray], places: np.ndarray) -> None:
-        """Replace the rows with these numbers by the rows at these places of some arrays."""
-        for segment, rows, there in self._parts(slots, places):
-            for array, target in zip(values, segment, strict=True):
-                target[rows] = array[there]
+        """Replace the rows with these numbers, which ascend, by the rows at these places of some arrays."""
+        for segment, some in self._parts(slots):
+            for array, target in zip(values, segment.arrays, strict=True):
+                target[slots[some] - segment.first] = array.take(places[some], axis=0)
 
-    def _parts(self, slots: np.ndarray, places: np.ndarray) -> Iterator[tuple[Sequence[np.ndarray], Any, Any]]:
-        """Return each segment, with the rows in it that belong to some numbers, and their places."""
-        order = np.argsort(slots, kind="stable")
-        ends = np.searchsorted(slots[order], self.length * np.arange(len(self.segments) + 1))
-        for i, segment in enumerate(self.segments):
-            some = order[ends[i] : ends[i + 1]]
-            if len(some):
-                yield segment, slots[some] - i * self.length, places[some]
+    def _parts(self, slots: np.ndarray) -> Iterator[tuple[Segment, slice]]:
+        """Return each segment that holds some of the rows with these numbers, and which of the numbers it holds."""
+        firsts = self.length * np.arange(len(self.segments) + 1)
+        ends = np.searchsorted(slots, firsts).tolist()
+        for i, arrays in enumerate(self.segments):
+            if ends[i] < ends[i + 1]:
+                yield Segment(arrays, i * self.length), slice(ends[i], ends[i + 1])
 
-    def rows(self) -> tuple[np.ndarray, ...]:
-        """Return a copy of all rows, each (rows, ...)."""
-        arrays = tuple(np.empty((self.number, *shape.shape), shape.dtype) for shape in self.shapes)
-        everyone = np.arange(self.number)
-        self.take(everyone, arrays, everyone)
+    def since(self, last: int) -> np.ndarray:
+        """Return the agents, in ascending order, whose last leaf (a number) is larger than `last`."""
+        found = [np.flatnonzero(arrays[-1] > last) + i * self.length for i, arrays in enumerate(self.segments)]
+        return np.sort(self._agents[np.concatenate(found)]) if found else self.agents
+
+    def in_order(self, agents: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return copies of the rows of some agents in this order, each (rows, ...)."""
+        slots = self.slots[agents]
+        order = np.argsort(slots)
+        arrays = tuple(np.empty((len(agents), *shape.shape), shape.dtype) for shape in self.shapes)
+        self.take(slots[order], arrays, order)
         return arrays

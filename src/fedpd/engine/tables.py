@@ -58,11 +58,15 @@ def gather(seen: SeenAgents, here: np.ndarray, width: Width, shapes: Any) -> Cal
     own = members // width.block
     column = column - _before(here, width)[t, own] + own * width.columns
     everyone, number = np.unique(members, return_inverse=True)
-    device = everyone // width.block
-    local = np.arange(len(everyone)) - np.searchsorted(device, np.arange(width.devices))[device]  # rows on its device
-    agents[t, column], data[t, column], slots[t, column] = members, members - own * width.block, local[number]
     seen.add(everyone)
-    places, numbers = device * (width.rows + 1) + local, seen.slots[everyone]
+    numbers, device = seen.slots[everyone], everyone // width.block
+    order = np.argsort(numbers, kind="stable")  # the rows of a device are in the order of the numbers: copies are fast
+    local = np.empty_like(order)
+    for d in range(width.devices):
+        own_rows = order[device[order] == d]
+        local[own_rows] = np.arange(len(own_rows))
+    agents[t, column], data[t, column], slots[t, column] = members, members - own * width.block, local[number]
+    places, numbers = (device * (width.rows + 1) + local)[order], numbers[order]
     rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
     seen.take(numbers, rows, places)
     rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time

@@ -68,9 +68,6 @@ class RunSettings(NamedTuple):
     checkpoint_every: int = 50
     metrics_every: int = 1
     participation: Participating = 1.0
-    cohort: int | None = None
-    sampling: Sampling = "uniform"
-    metrics_agents: int | None = None
     stragglers: float = 0.0
     until: Until | None = None
     record: tuple[str | Column, ...] | None = None
@@ -79,6 +76,9 @@ class RunSettings(NamedTuple):
     store: str | None = None
     log: Log | None = None
     callback: Callback | None = None
+    cohort: int | None = None
+    sampling: Sampling = "uniform"
+    metrics_agents: int | None = None
 
 
 class Experiment(NamedTuple):
