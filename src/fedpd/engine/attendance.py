@@ -142,19 +142,14 @@ class PartialRun:
         if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
             found = [leaf[found[-1] != NEVER] for leaf in found]
         agents, *rows, last = found
-        return AgentsSeen(agents, last, self._state(rows), newest)
-
-    def _state(self, rows: list[Any]) -> Any:
-        leaves, structure = jax.tree.flatten(self.one.agent)
-        found = dict(zip(self.kept.rows, rows, strict=True))
-        return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
+        return AgentsSeen(agents, last, _state(self.one, self.kept, rows), newest)
 
     def like(self, numbers: Sequence[int], state: State) -> list[AgentsSeen]:
         """Return the shapes of `agents`, for these numbers of agents seen."""
 
         def shapes(number: int) -> AgentsSeen:
             *rows, last = [jax.ShapeDtypeStruct((number, *shape.shape), shape.dtype) for shape in self.shapes]
-            return AgentsSeen(last, last, self._state(rows), newest)
+            return AgentsSeen(last, last, _state(self.one, self.kept, rows), newest)
 
         newest = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), state.agents)
         return [shapes(number) for number in numbers]
@@ -195,12 +190,18 @@ class PartialRun:
         first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
         method = Method(self.template, self.kept, self.one.agent, first)
         newest, timing = variant(state.agents, i, self.plan.many), self.plan.algorithm.timing
-        agree = timing.skips and not timing.drifts
-        return mean_and_gap(method, self._inputs(i), newest, self.seen[i], differ, agree)
+        return mean_and_gap(method, self._inputs(i), newest, self.seen[i], differ, timing.skips and not timing.drifts)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the settings of variant i."""
         return self.inputs._replace(settings=variant(self.inputs.settings, i, self.plan.settings is not None))
+
+
+def _state(one: Shapes, kept: Kept, rows: list[Any]) -> Any:
+    """Return an agent's state with the kept leaves; the others are None."""
+    leaves, structure = jax.tree.flatten(one.agent)
+    found = dict(zip(kept.rows, rows, strict=True))
+    return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
 
 
 def _stacked(trees: list[Any], many: bool) -> Any:
