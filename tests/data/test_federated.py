@@ -54,7 +54,7 @@ def test_features_stay_as_stored(stored: Any, kept: Any) -> None:
 
 def test_all_agents_have_one_dtype() -> None:
     data = from_arrays({"a": agent(2, np.uint8), "b": agent(2, np.float32)}, {"a": agent(1, np.int64)})
-    assert {samples["x"].dtype for samples in data.train + data.test} == {np.dtype(np.float32)}
+    assert {samples["x"].dtype for samples in (*data.train, *data.test)} == {np.dtype(np.float32)}
 
 
 def test_a_dtype_that_is_asked_for() -> None:

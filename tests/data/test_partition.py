@@ -50,7 +50,7 @@ def test_natural_ids_name_the_agents() -> None:
     ids = np.array(["left", "right", "middle"])[np.arange(120) % 3]
     data = partition(X, Y, partitioners.NaturalIdPartitioner("side"), columns={"side": ids})
     assert sorted(data.names) == ["left", "middle", "right"]
-    assert (data.train[data.names.index("right")]["x"][:, 0] % 3 == 1).all()
+    assert (data.train[list(data.names).index("right")]["x"][:, 0] % 3 == 1).all()
 
 
 def test_what_is_refused() -> None:

@@ -36,7 +36,7 @@ def write_speakers(path: Path, speakers: int, samples: int, seed: int) -> None:
 
 def majority(federated: data.Federated) -> float:
     """The test accuracy of always guessing the label that is the most frequent in training."""
-    trained, tested = (data.pool(part)["y"] for part in (federated.train, federated.test))
+    trained, tested = (data.pool(list(part))["y"] for part in (federated.train, federated.test))
     values, counts = np.unique(trained, return_counts=True)
     return float(np.mean(tested == values[counts.argmax()]))
 

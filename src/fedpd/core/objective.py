@@ -16,7 +16,8 @@ class LocalObjective(NamedTuple):
     Attributes:
         losses: (model, batch) -> (B,) losses F(x; xi).
         penalty: (model) -> scalar, the part of F that does not depend on a sample.
-        data: The agent's samples, leaves (n, ...).
+        data: The agent's samples, leaves (n, ...); with an `offset`, the samples of many agents, leaves (M, ...). Use
+            `rows` to read samples in both cases.
         size: |D_i|.
         scale: w_i |D_i|; None: 1.
         mask: (n,) 1/|D_i| on samples and 0 on padding; None: nothing is padded.
@@ -24,6 +25,7 @@ class LocalObjective(NamedTuple):
         effort: The fraction of its local steps that a straggler does, in (0, 1]; None: all of them.
         block: The number of samples that a full gradient takes at a time; None: all of them.
         flat: The samples of all agents, leaves (M, ...), and the row where this agent's begin; None: `data` only.
+        offset: The row of `data` where the agent's samples begin; None: `data` holds this agent's samples only.
     """
 
     losses: Losses
@@ -36,6 +38,7 @@ class LocalObjective(NamedTuple):
     effort: Array | None = None
     block: int | None = None
     flat: tuple[Tree, Array] | None = None
+    offset: Array | None = None
 
     def steps(self, iterations: Any) -> Any:
         """Return the number of local steps of this agent: Q, or fewer (but at least one) for a straggler."""
@@ -63,7 +66,7 @@ class LocalObjective(NamedTuple):
         """Return f_i(x) and grad f_i(x), over all samples of the agent."""
         if self.block is None:
             return jax.value_and_grad(self._mean)(x, self.data, self.mask)
-        value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block)
+        value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block, self.offset)
         size = self.size.astype(value.dtype)
         value, gradient = value / size, gradient / size
         penalty = self.penalty
@@ -82,15 +85,23 @@ class LocalObjective(NamedTuple):
 
     def rows(self, indices: Array) -> Tree:
         """Return the samples with these indices, leaves (*indices.shape, ...); `indices` may have any shape."""
-        data = self.data
-        if self.flat is not None:
-            data, first = self.flat
-            indices = first + indices
-        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), data)
+        data, first = (self.data, self.offset) if self.flat is None else self.flat
+        return take_rows(data, indices, first)
+
+
+def take_rows(data: Tree, indices: Array, offset: AnyArray | None) -> Tree:
+    """Return the samples of an agent with these indices; `offset` is the agent's first row in `data` (None: 0)."""
+    rows = indices if offset is None else offset + indices
+    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), data)
 
 
 def in_blocks(
-    function: Callable[[Vector, Tree, Array], Tree], x: Vector, data: Tree, size: AnyArray, block: int
+    function: Callable[[Vector, Tree, Array], Tree],
+    x: Vector,
+    data: Tree,
+    size: AnyArray,
+    block: int,
+    offset: AnyArray | None = None,
 ) -> Tree:
     """Return the sum of function(x, rows, inside) over blocks of the first `size` samples.
 
@@ -101,16 +112,16 @@ def in_blocks(
     Args:
         function: (x, rows, inside (block,)) -> the value to sum.
         x: The model.
-        data: The agent's samples, leaves (n, ...).
+        data: The agent's samples, leaves (n, ...); with an `offset`, those of many agents, leaves (M, ...).
         size: The number of samples that count.
         block: The number of samples per block.
+        offset: The row of `data` where the agent's samples begin; None: 0.
     """
 
     def rows_of(q: Any) -> tuple[Tree, Array]:
         index = q * block + jnp.arange(block)
         own = index % jnp.maximum(size, 1)
-        rows = jax.tree.map(lambda leaf: jnp.take(leaf, own, axis=0, mode="clip"), data)
-        return rows, index < size
+        return take_rows(data, own, offset), index < size
 
     def add(q: Array, total: Tree) -> Tree:
         return jax.tree.map(jnp.add, total, function(x, *rows_of(q)))

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from fedpd.base.checks import refuse
+from fedpd.core.rows import Load, first_rows, flat_rows, stored
 from fedpd.core.types import Losses, Penalty, Statistics, Tree
 
 
@@ -29,6 +31,8 @@ class Evaluation(NamedTuple):
     data: Tree  # (N, m, ...) test samples; agents with fewer are padded with their own, or, if they have none, others'
     sizes: np.ndarray  # (N,), 0 for an agent without test samples
     losses: Losses | None = None  # F of test samples; None: the problem's own losses
+    offsets: np.ndarray | None = None  # (N,) as `Problem.offsets`, for leaves (M, ...) of `data`
+    load: Load | None = None  # as `Problem.load`
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +40,7 @@ class Problem:
     """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
 
     data:   pytree of NumPy arrays (N, n, ...), n the largest |D_i|; smaller agents are padded with their own samples.
+            With `offsets`: (M, ...), agent after agent, without padding. With `load`: (0, ...), the shape of a sample.
     sizes:  (N,) the |D_i|.
     scale:  (N,) w_i |D_i|: 1 for the default w_i = 1/|D_i|, which makes f_i a mean and f their plain average.
     start:  the model x^0.
@@ -46,6 +51,8 @@ class Problem:
     statistics: returns the statistics that normalise a batch. The functions of `evaluation` then receive (model,
             statistics) in place of the model, with the mean of the statistics over the agent's own batches. None: the
             functions receive the model.
+    offsets: (N,) the row of `data` where each agent's samples begin. None: `data` has an axis of agents.
+    load:   returns the samples of some agents, which are not in memory. None: `data` holds them.
     """
 
     losses: Losses
@@ -60,6 +67,8 @@ class Problem:
     evaluation: Evaluation | None = None
     block: int | None = None
     statistics: Statistics | None = None
+    offsets: np.ndarray | None = None
+    load: Load | None = None
 
     @property
     def agents(self) -> int:
@@ -69,6 +78,11 @@ class Problem:
     def samples(self) -> int:
         """M, the number of samples of all agents."""
         return int(self.sizes.sum())
+
+    @property
+    def lazy(self) -> bool:
+        """Whether training or test samples are not in memory."""
+        return self.load is not None or (self.evaluation is not None and self.evaluation.load is not None)
 
     @property
     def dimension(self) -> int:
@@ -93,18 +107,41 @@ class Problem:
             rule = f"must be a list of numbers from 0 to {self.agents - 1}"
             refuse("agents", kept.tolist(), rule, "Give e.g. [0, 1]")
 
-        def some(tree: Tree) -> Tree:
-            return jax.tree.map(lambda leaf: leaf[kept], tree)
-
-        tests = self.evaluation
+        data, offsets, load = _subset(self.data, self.sizes, self.offsets, self.load, kept)
         return replace(
             self,
-            data=some(self.data),
+            data=data,
             sizes=self.sizes[kept],
             scale=self.scale[kept],
             answer=self.answer if np.array_equal(np.sort(kept), np.arange(self.agents)) else UNKNOWN,
-            evaluation=tests and tests._replace(data=some(tests.data), sizes=tests.sizes[kept]),
+            evaluation=None if self.evaluation is None else _subset_of_tests(self.evaluation, kept),
+            offsets=offsets,
+            load=load,
         )
+
+    def rows_of(self, agents: Sequence[int] | np.ndarray) -> tuple[Tree, np.ndarray]:
+        """Return the training samples of some agents, from memory or from the loader of `data.lazy`.
+
+        Args:
+            agents: (k,) the numbers of the agents.
+
+        Returns:
+            Their samples one after another, leaves (sum of their n_i, ...), and (k,) the first row of each agent.
+        """
+        chosen = np.asarray(agents)
+        rows = flat_rows(self.data, self.sizes, self.offsets, chosen) if self.load is None else self.load(chosen)
+        return rows, first_rows(self.sizes[chosen])
+
+    def test_rows_of(self, agents: Sequence[int] | np.ndarray) -> tuple[Tree, np.ndarray]:
+        """Return the test samples of some agents as `rows_of` does; the problem must have an evaluation."""
+        chosen, tests = np.asarray(agents), self.evaluation
+        assert tests is not None  # callers check that there are test samples
+        rows = flat_rows(tests.data, tests.sizes, tests.offsets, chosen) if tests.load is None else tests.load(chosen)
+        return rows, first_rows(tests.sizes[chosen])
+
+    def in_memory(self) -> "Problem":
+        """Return the problem with all samples in memory; a problem of `data.lazy` loads them, another is unchanged."""
+        return _loaded(self)
 
     def __repr__(self) -> str:
         least, most = int(self.sizes.min()), int(self.sizes.max())
@@ -119,6 +156,40 @@ class Problem:
                 f"  known       {_known(self.answer)}",
             )
         )
+
+
+def _loaded(problem: Problem) -> Problem:
+    """Return the problem with all samples in memory."""
+    everyone, tests = np.arange(problem.agents), problem.evaluation
+    if tests is not None and tests.load is not None:
+        data, offsets = stored(problem.test_rows_of(everyone)[0], tests.sizes)
+        problem = replace(problem, evaluation=tests._replace(data=data, offsets=offsets, load=None))
+    if problem.load is not None:
+        data, offsets = stored(problem.rows_of(everyone)[0], problem.sizes)
+        problem = replace(problem, data=data, offsets=offsets, load=None)
+    return problem
+
+
+def _subset(
+    data: Tree, sizes: np.ndarray, offsets: np.ndarray | None, load: Load | None, kept: np.ndarray
+) -> tuple[Tree, np.ndarray | None, Load | None]:
+    """Return the data, the offsets and the loader of some of the agents."""
+    if load is not None:
+        return data, None, partial(_load_kept, load, kept)
+    if offsets is None:
+        return jax.tree.map(lambda leaf: leaf[kept], data), None, None
+    return flat_rows(data, sizes, offsets, kept), first_rows(sizes[kept]), None
+
+
+def _subset_of_tests(tests: Evaluation, kept: np.ndarray) -> Evaluation:
+    """Return the evaluation on the test samples of some of the agents."""
+    data, offsets, load = _subset(tests.data, tests.sizes, tests.offsets, tests.load, kept)
+    return tests._replace(data=data, sizes=tests.sizes[kept], offsets=offsets, load=load)
+
+
+def _load_kept(load: Load, kept: np.ndarray, agents: np.ndarray) -> Tree:
+    """Return the samples of some of the kept agents."""
+    return load(kept[agents])
 
 
 def _known(answer: Answer) -> str:

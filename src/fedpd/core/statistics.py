@@ -15,7 +15,7 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree, in_blocks
-from fedpd.core.agents import BLOCK, Functions, Shard, arrays
+from fedpd.core.agents import BLOCK, Functions, Shard, arrays, map_agents
 
 
 def with_own_statistics(functions: Functions, one: Shard, x: Vector) -> Vector:
@@ -38,7 +38,7 @@ def local_statistics(problem: Problem, model: Tree) -> Tree:
         raise FedpdError(f"{problem.name}: its model has no batch statistics. Predict with the model alone.")
     functions = Functions.of(problem)
     with scope(problem.double):
-        found = jax.lax.map(lambda one: _own(functions, one, Vector(model)), arrays(problem))
+        found = map_agents(lambda one: _own(functions, one, Vector(model)), arrays(problem))
         return jax.tree.map(np.asarray, found)
 
 
@@ -50,6 +50,6 @@ def _own(functions: Functions, one: Shard, x: Vector) -> Tree:
     def of_batch(x: Vector, rows: Tree, inside: Array) -> Tree:
         return measure(x.tree, rows)
 
-    total = in_blocks(of_batch, x, one.data, one.sizes, block)
+    total = in_blocks(of_batch, x, one.data, one.sizes, block, one.offset)
     batches = -(-one.sizes // block)
     return jax.tree.map(lambda leaf: leaf / batches.astype(leaf.dtype), total)

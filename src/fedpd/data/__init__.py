@@ -5,9 +5,12 @@ from fedpd.data.csv import csv
 from fedpd.data.federated import Federated, Samples, from_arrays
 from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
+from fedpd.data.lazy import Lazy, lazy
 from fedpd.data.leaf import SHAKESPEARE, leaf
+from fedpd.data.many import from_rows
 from fedpd.data.parquet import parquet
 from fedpd.data.partition import partition
+from fedpd.data.ragged import Ragged, ragged
 from fedpd.data.regroup import merge, paper_groups, pool, split, take
 from fedpd.data.standardise import Moments, Scaling, moments, scaling_from, standardise
 from fedpd.data.summary import Spread, Summary, describe, label_histogram
@@ -21,7 +24,9 @@ __all__ = [
     "LOADERS",
     "SHAKESPEARE",
     "Federated",
+    "Lazy",
     "Moments",
+    "Ragged",
     "Samples",
     "Scaling",
     "Spread",
@@ -30,8 +35,10 @@ __all__ = [
     "csv",
     "describe",
     "from_arrays",
+    "from_rows",
     "hub",
     "label_histogram",
+    "lazy",
     "leaf",
     "merge",
     "moments",
@@ -40,6 +47,7 @@ __all__ = [
     "partition",
     "pool",
     "program_strongly_noniid",
+    "ragged",
     "scaling_from",
     "split",
     "standardise",

@@ -60,14 +60,8 @@ def reshape(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:
 
 def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) -> dict[str, Samples]:
     """Return {client: its rows of x and of the column `label`}, in the order in which the clients first appear."""
-    import pyarrow as pa
-
     y = to_numpy(table[label], f"{where}: column {label!r}")
-    plain = _plain(table[client], f"{where}: column {client!r}")
-    if pa.types.is_nested(plain.type) or pa.types.is_binary(plain.type):
-        remedy = "Give a column of texts or numbers"
-        refuse(f"{where}: type of column {client!r}", str(plain.type), "cannot name clients", remedy)
-    names = plain.cast(pa.string()).dictionary_encode()
+    names = client_names(table, client, where).dictionary_encode()
     codes = names.indices.to_numpy()
     if (np.diff(codes) < 0).any():  # the clients' rows are not together
         order = np.argsort(codes, kind="stable")
@@ -78,6 +72,17 @@ def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) ->
         name: {"x": x[start:end], "y": y[start:end]}
         for name, start, end in zip(names.dictionary.to_pylist(), starts, ends, strict=True)
     }
+
+
+def client_names(table: Any, client: str, where: str) -> Any:
+    """Return the client of each row, as an Arrow array of texts."""
+    import pyarrow as pa
+
+    plain = _plain(table[client], f"{where}: column {client!r}")
+    if pa.types.is_nested(plain.type) or pa.types.is_binary(plain.type):
+        remedy = "Give a column of texts or numbers"
+        refuse(f"{where}: type of column {client!r}", str(plain.type), "cannot name clients", remedy)
+    return plain.cast(pa.string())
 
 
 def to_numpy(column: Any, what: str) -> np.ndarray:

@@ -12,7 +12,7 @@ The rules hold for every source:
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -21,6 +21,8 @@ from numpy.typing import DTypeLike
 from fedpd.base.checks import FedpdError, check_not_masked, refuse
 from fedpd.base.typed import explained
 from fedpd.data.labels import Classes, check_not_mixed, encode
+from fedpd.data.lazy import Lazy
+from fedpd.data.ragged import Ragged
 
 Place = Callable[[str, str], str]  # (agent, part) -> where that data comes from, as an error names it
 Key = tuple[str, str]  # (part, agent)
@@ -38,22 +40,26 @@ class Samples(TypedDict):
     y: np.ndarray
 
 
+ByAgent = list[Samples] | Ragged | Lazy  # N sets of samples
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
     """The samples of N agents. `problems.from_losses` takes `train` as its data.
 
     Attributes:
-        names: N names of agents, all different.
-        train: N training sets, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 if an agent has no training samples.
+        names: N names of agents, all different: a tuple, or an array of texts if there are many.
+        train: N training sets, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 if an agent has no training samples. A list, or
+            `Ragged` or `Lazy` data, which are sequences of the same entries.
         test: N test sets of the same form; n_i = 0 if an agent has no test samples.
         classes: (K,) int32, ascending: the values that y can have.
         label_names: K names of the classes, or None.
         name: The name of the data in tables and figures.
     """
 
-    names: tuple[str, ...]
-    train: list[Samples]
-    test: list[Samples]
+    names: tuple[str, ...] | np.ndarray
+    train: ByAgent
+    test: ByAgent
     classes: np.ndarray
     label_names: tuple[str, ...] | None
     name: str
@@ -66,22 +72,36 @@ class Federated:
     @property
     def sizes(self) -> np.ndarray:
         """(N,) numbers of training samples."""
-        return np.array([len(samples["y"]) for samples in self.train])
+        return _sizes(self.train)
 
     @property
     def test_sizes(self) -> np.ndarray:
         """(N,) numbers of test samples."""
-        return np.array([len(samples["y"]) for samples in self.test])
+        return _sizes(self.test)
 
     @property
     def samples(self) -> int:
         """The number of all samples of all agents, train and test."""
-        return int(self.sizes.sum() + self.test_sizes.sum())
+        return int(self.sizes.sum(dtype=np.int64) + self.test_sizes.sum(dtype=np.int64))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample's features."""
-        return self.train[0]["x"].shape[1:]
+        return self._features.shape[1:]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the features."""
+        return self._features.dtype
+
+    @property
+    def _features(self) -> np.ndarray:
+        return self.train[0]["x"] if isinstance(self.train, list) else self.train.sample["x"]
+
+    def in_memory(self) -> "Federated":
+        """Return the data with all samples in memory; lazy samples are loaded, others stay."""
+        train, test = (part.in_memory() if isinstance(part, Lazy) else part for part in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     def __repr__(self) -> str:
         """Return a description of the data in five lines."""
@@ -90,10 +110,15 @@ class Federated:
                 f"Federated {self.name!r}",
                 f"  agents   {self.agents}",
                 f"  samples  {_amount(self.sizes, 'train')}, {_amount(self.test_sizes, 'test')}",
-                f"  features {self.shape} {self.train[0]['x'].dtype}",
+                f"  features {self.shape} {self.dtype}",
                 f"  classes  {len(self.classes)}",
             )
         )
+
+
+def _sizes(samples: ByAgent) -> np.ndarray:
+    """Return (N,) the numbers of samples."""
+    return np.array([len(own["y"]) for own in samples]) if isinstance(samples, list) else samples.sizes
 
 
 def _amount(sizes: np.ndarray, part: str) -> str:
@@ -225,7 +250,7 @@ def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | No
             rule = f"must be {shape}, as for agent {first!r}"
             refuse(f"{where}: shape of a sample", x.shape[1:], rule, "Bring all samples to one shape")
     wanted = checked_dtype(dtype) or common_dtype(x.dtype for x in arrays.values())
-    return {(part, agent): _cast(x, wanted, place(agent, part)) for (part, agent), x in arrays.items()}
+    return {(part, agent): as_dtype(x, wanted, place(agent, part)) for (part, agent), x in arrays.items()}
 
 
 def checked_dtype(dtype: DTypeLike | None) -> np.dtype | None:
@@ -253,7 +278,7 @@ def common_dtype(dtypes: Iterable[np.dtype]) -> np.dtype:
     return np.dtype(np.uint8 if kept <= {np.dtype(np.uint8), np.dtype(bool)} else np.int32)
 
 
-def _cast(x: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+def as_dtype(x: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
     """Return x in `dtype`; refuse a number that is not finite, or that changes by more than rounding."""
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         sample = int(np.argwhere(~np.isfinite(x))[0][0])
@@ -262,7 +287,7 @@ def _cast(x: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
         return x
     with np.errstate(over="ignore", invalid="ignore"):
         cast = x.astype(dtype)
-    same = np.isfinite(cast).all() if dtype.kind == "f" else np.array_equal(cast, x)
+    same = not x.size or np.isfinite(cast).all() if dtype.kind == "f" else np.array_equal(cast, x)
     if not same:
         rule = f"do not fit into {dtype}"
         refuse(f"{where}: range of x", (x.min().item(), x.max().item()), rule, "Give dtype=, e.g. numpy.float64")

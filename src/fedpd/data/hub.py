@@ -1,6 +1,7 @@
 """Load data sets of Hugging Face by their name on the Hub, or from a folder without a network."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.base.extras import extra
+from fedpd.base.spec import Spec
 from fedpd.base.typed import explained
-from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
+from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, client_names, read_features, reshape, to_numpy
 from fedpd.data.federated import Federated, Samples, assemble
+from fedpd.data.indexed import Part, index_by_client
 from fedpd.data.labels import Classes
 
 BATCH = 1000  # images that are decoded together
@@ -33,6 +36,7 @@ def hub(
     label_names: Sequence[str] | None = None,
     dtype: DTypeLike | None = None,
     name: str | None = None,
+    lazy: bool = False,
 ) -> Federated:
     """Return federated data from `datasets.load_dataset(source)`, or from the folder of a `save_to_disk`.
 
@@ -52,6 +56,7 @@ def hub(
         label_names: The names of the classes; None: those that the data set knows.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.
+        lazy: Whether the features stay in Hugging Face's files and are read when a round needs them.
     """
     with extra("data", "data.hub"):
         import datasets
@@ -68,8 +73,13 @@ def hub(
     def place(agent: str, part: str) -> str:
         return f"{source}: {part} data of agent {agent!r}"
 
-    found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
     known = getattr(parts["train"].features[label], "names", None)
+    if lazy:
+        index = {part: _index(rows, client, features, label, shape, str(source)) for part, rows in parts.items()}
+        called = known if label_names is None else label_names
+        given: dict[str, Any] = {"classes": classes, "label_names": called, "dtype": dtype}
+        return index_by_client(index, str(source), **given, name=name or Path(source).name)
+    found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
     return assemble(
         found.get("train", {}),
         found.get("test", {}),
@@ -79,6 +89,46 @@ def hub(
         dtype=dtype,
         name=name or Path(source).name,
     )
+
+
+@dataclass(frozen=True)
+class HubRows:
+    """Reads the features of some rows of a data set of Hugging Face.
+
+    Attributes:
+        rows: The data set, whose files are memory-mapped.
+        fingerprint: Hugging Face's fingerprint of its content.
+        features: The column or columns of features.
+        shape: The shape of a sample; None: as stored.
+        source: The name of the source.
+    """
+
+    rows: Any
+    fingerprint: str
+    features: str | Sequence[str]
+    shape: Shape | None
+    source: str
+
+    @property
+    def spec(self) -> Spec:
+        """The identity of what it reads, for checkpoints."""
+        columns, shape = as_tuple(self.features), self.shape
+        return Spec.of("hub", source=self.source, content=self.fingerprint, features=columns, shape=shape)
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        import datasets
+
+        some = self.rows.select(rows, keep_in_memory=True)
+        return reshape(_features(datasets, some, self.features, self.source), self.shape, self.source)
+
+
+def _index(rows: Any, client: str, features: str | Sequence[str], label: str, shape: Shape | None, source: str) -> Part:
+    """Return the clients and labels of a split, and a function that reads its features."""
+    check_columns(rows.column_names, [client, *as_tuple(features), label], source)
+    table = rows.select_columns(list(dict.fromkeys([client, label]))).with_format("arrow")[:]
+    labels = to_numpy(table[label], f"{source}: column {label!r}")
+    read = HubRows(rows, str(rows._fingerprint), features, shape, source)
+    return Part(client_names(table, client, source), labels, read)
 
 
 def _load(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:

@@ -12,6 +12,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, reshape
 from fedpd.data.federated import Federated, Place, assemble, checked_dtype
 from fedpd.data.labels import Classes, check_not_mixed
+from fedpd.data.leaf_index import federated, index_part
 
 SHAKESPEARE = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's 80 characters
@@ -45,6 +47,7 @@ def leaf(
     dtype: DTypeLike | None = None,
     drop_empty: bool = False,
     name: str | None = None,
+    lazy: bool = False,
 ) -> Federated:
     """Return federated data from LEAF's files; agents are its users, in the order of the files.
 
@@ -59,6 +62,8 @@ def leaf(
         dtype: The dtype of the features; None: float32 for numbers with a decimal point, int32 for others.
         drop_empty: Whether to leave out users without any samples, instead of refusing them.
         name: The name of the data in tables and figures; None: the name of the file or folder.
+        lazy: Whether the features stay in the files and are read when a round needs them, for data larger than memory.
+            fedpd parses every file once and notes where each user begins; the files must not be compressed.
 
     Raises:
         FedpdError: If a file is damaged, incomplete, or not of LEAF's form. The message names the file and the user.
@@ -68,6 +73,17 @@ def leaf(
         name, train, test = name or train.name, train / "train", train / "test" if (train / "test").is_dir() else None
     places: dict[tuple[str, str], Path] = {}
     given = {"train": train} if test is None else {"train": train, "test": Path(test)}
+    if lazy:
+        found = {
+            part: index_part(_files(path), partial(_read, dtype=dtype, vocabulary=vocabulary))
+            for part, path in given.items()
+        }
+        if drop_empty:
+            found = {part: {u: f for u, f in users.items() if len(f.labels)} for part, users in found.items()}
+        texts = any(f.text and f.labels.dtype.kind == "U" for users in found.values() for f in users.values())
+        label_names = vocabulary if texts and label_names is None else label_names
+        parse = partial(_parsed, _floating(dtype), vocabulary)
+        return federated(found, parse, shape, checked_dtype(dtype), classes, label_names, name or _stem(train))
     parts = {part: _read_all(path, part, places, dtype, vocabulary) for part, path in given.items()}
     learn, check = parts["train"], parts.get("test", {})
     if drop_empty:
@@ -128,7 +144,7 @@ def _files(path: Path) -> list[Path]:
 
 def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
     """Return the users of one file, checked against its own lists."""
-    floating = np.dtype(np.float64 if checked_dtype(dtype) == np.float64 else np.float32)
+    floating = _floating(dtype)
 
     def parsed(pairs: list[tuple[str, Any]]) -> Any:
         """Return an object of the file as a dict; for a user, arrays, or the reason why there are none."""
@@ -152,6 +168,19 @@ def _read(file: Path, dtype: DTypeLike | None, vocabulary: str) -> Users:
     except (ValueError, RecursionError) as error:
         raise FedpdError(f"{file} is not json: {error}. Check that the file is complete, or copy it again.") from None
     return _users(file, content)
+
+
+def _floating(dtype: DTypeLike | None) -> np.dtype:
+    """Return the type of numbers with a decimal point."""
+    return np.dtype(np.float64 if checked_dtype(dtype) == np.float64 else np.float32)
+
+
+def _parsed(floating: np.dtype, vocabulary: str, x: list[Any]) -> np.ndarray:
+    """Return the features of a user as an array."""
+    arrays = _arrays(x, [0] * len(x), floating, vocabulary)
+    if isinstance(arrays, str):
+        raise FedpdError(arrays)
+    return arrays["x"]
 
 
 def _text(file: Path) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.typed import explained
@@ -26,6 +27,7 @@ def parquet(
     label_names: Sequence[str] | None = None,
     dtype: DTypeLike | None = None,
     name: str | None = None,
+    lazy: bool = False,
 ) -> Federated:
     """Return federated data from a Parquet file, or from a folder of them in the order of their names.
 
@@ -41,6 +43,9 @@ def parquet(
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the name of the file or folder.
+        lazy: Whether the features stay in the files and are read when a round needs them, for data larger than memory.
+            This is fast if the rows of a client are together and row groups are small, because a read takes whole row
+            groups.
     """
     return load_table(
         Path(path),
@@ -51,6 +56,7 @@ def parquet(
         label_names=label_names,
         dtype=dtype,
         name=name,
+        lazy=lazy,
     )
 
 
@@ -68,4 +74,20 @@ def table_format(client: str | None, split: str | None) -> Format:
         with pq.ParquetFile(file) as opened:
             return opened.read(columns=columns)
 
-    return Format("Parquet", ".parquet", names, read)
+    return Format("Parquet", ".parquet", names, read, take_rows)
+
+
+def take_rows(file: Path, columns: list[str], rows: np.ndarray) -> Any:
+    """Return some rows of a Parquet file, in ascending order, by reading only the row groups that hold them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as opened:
+        about = opened.metadata
+        ends = np.cumsum([about.row_group(i).num_rows for i in range(about.num_row_groups)])
+        groups = np.searchsorted(ends, rows, side="right")
+        parts = [opened.schema_arrow.empty_table().select(columns)]
+        for group in np.unique(groups):
+            first = ends[group] - about.row_group(int(group)).num_rows
+            parts.append(opened.read_row_group(int(group), columns).select(columns).take(rows[groups == group] - first))
+        return pa.concat_tables(parts)

@@ -7,12 +7,17 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from fedpd.base.checks import FedpdError, count, nearest, positive, refuse
 from fedpd.base.typed import explained
-from fedpd.data.federated import Federated, Samples
+from fedpd.core import Tree
+from fedpd.core.rows import Load, first_rows, row_numbers
+from fedpd.data.federated import ByAgent, Federated, Samples
+from fedpd.data.lazy import Lazy
+from fedpd.data.ragged import Ragged
 
 Agent = int | str  # a position in `names`, or a name
 
@@ -31,10 +36,15 @@ def take(data: Federated, agents: Sequence[Agent] | np.ndarray) -> Federated:
     _check_once(data, places)
     return replace(
         data,
-        names=tuple(data.names[i] for i in places),
-        train=[data.train[i] for i in places],
-        test=[data.test[i] for i in places],
+        names=tuple(data.names[i] for i in places) if isinstance(data.names, tuple) else data.names[places],
+        train=_chosen(data.train, places),
+        test=_chosen(data.test, places),
     )
+
+
+def _chosen(samples: ByAgent, places: list[int]) -> ByAgent:
+    """Return the samples of some agents, in the form that they have."""
+    return [samples[i] for i in places] if isinstance(samples, list) else samples.take(np.asarray(places))
 
 
 @explained
@@ -58,9 +68,26 @@ def merge(data: Federated, groups: Sequence[Sequence[Agent]]) -> Federated:
     return replace(
         data,
         names=tuple("+".join(data.names[i] for i in group) for group in places),
-        train=[pool([data.train[i] for i in group]) for group in places],
-        test=[pool([data.test[i] for i in group]) for group in places],
+        train=_merged(data.train, places),
+        test=_merged(data.test, places),
     )
+
+
+def _merged(samples: ByAgent, groups: list[list[int]]) -> ByAgent:
+    """Return the samples of groups of agents, in the form that they have."""
+    if isinstance(samples, list):
+        return [pool([samples[i] for i in group]) for group in groups]
+    ordered = samples.take(np.array([i for group in groups for i in group]))
+    first, sizes = first_rows(np.array([len(group) for group in groups])), ordered.sizes
+    together = np.add.reduceat(sizes, first).astype(np.int32)
+    if isinstance(ordered, Ragged):
+        return Ragged(ordered.rows, together)
+    return replace(ordered, load=partial(_load_groups, ordered.load, groups, first), sizes=together)
+
+
+def _load_groups(load: Load, groups: list[list[int]], first: np.ndarray, agents: np.ndarray) -> Tree:
+    """Return the samples of some groups, whose members follow one another from `first`."""
+    return load(row_numbers(first[agents], np.array([len(groups[i]) for i in agents])))
 
 
 @explained
@@ -103,18 +130,26 @@ def split(data: Federated, share: float = 0.1, *, seed: int = 0) -> Federated:
     positive("share", share, "Give the share for tests, e.g. 0.1")
     if share >= 1:
         refuse("share", share, "must be below 1", "Give the share for tests, e.g. 0.1")
-    parts = [_split(samples, share, seed, name) for name, samples in zip(data.names, data.train, strict=True)]
-    return replace(data, train=[train for train, _ in parts], test=[test for _, test in parts])
+    if isinstance(data.train, Lazy):
+        remedy = "Split them where they are stored, or call split(d.in_memory())"
+        refuse("data", data.name, "is not in memory, and its samples cannot be divided", remedy)
+    tested = [_tested(int(size), share, seed, name) for name, size in zip(data.names, data.sizes, strict=True)]
+    if isinstance(data.train, Ragged):
+        every, held = np.concatenate(tested), data.train
+        aside = np.array([own.sum() for own in tested], np.int32)
+        rows = _rows(held.rows, ~every), _rows(held.rows, every)
+        return replace(data, train=Ragged(rows[0], held.sizes - aside), test=Ragged(rows[1], aside))
+    pairs = list(zip(data.train, tested, strict=True))
+    return replace(data, train=[_rows(own, ~aside) for own, aside in pairs], test=[_rows(*pair) for pair in pairs])
 
 
-def _split(samples: Samples, share: float, seed: int, name: str) -> tuple[Samples, Samples]:
-    """Return one agent's samples as (train, test)."""
-    size = len(samples["y"])
+def _tested(size: int, share: float, seed: int, name: str) -> np.ndarray:
+    """Return (size,) which of one agent's samples are set aside for tests."""
     aside = 0 if size < 2 else int(np.clip(round(share * size), 1, size - 1))
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     tested = np.zeros(size, bool)
     tested[rng.permutation(size)[:aside]] = True
-    return _rows(samples, ~tested), _rows(samples, tested)
+    return tested
 
 
 def _rows(samples: Samples, rows: np.ndarray) -> Samples:

@@ -12,13 +12,16 @@ the mean is large.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
-from fedpd.data.federated import Federated, Samples, common_dtype
+from fedpd.data.federated import ByAgent, Federated, Samples, common_dtype
+from fedpd.data.lazy import Lazy
+from fedpd.data.ragged import Ragged
 
 T = TypeVar("T", Federated, np.ndarray, list)
 CONSTANT = 64 * np.finfo(np.float64).eps  # if scale/|mean| is at most this, the feature is constant up to rounding
@@ -136,8 +139,8 @@ def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
     if scaling is not None and not isinstance(scaling, Scaling):
         refuse("scaling", type(scaling).__name__, "must be a Scaling", "Give the second result of an earlier call")
     if isinstance(data, Federated):
-        used = _scaling([samples["x"] for samples in data.train], data.names) if scaling is None else scaling
-        train, test = ([_scaled(samples, used) for samples in part] for part in (data.train, data.test))
+        used = _federated_scaling(data) if scaling is None else scaling
+        train, test = (_scaled_part(part, used) for part in (data.train, data.test))
         return replace(data, train=train, test=test), used
     features = _by_agent(data)
     used = _scaling(features, range(len(features))) if scaling is None else scaling
@@ -145,7 +148,23 @@ def standardise(data: T, scaling: Scaling | None = None) -> tuple[T, Scaling]:
     return (np.stack(scaled) if isinstance(data, np.ndarray) else scaled), used
 
 
-def _scaled(samples: Samples, scaling: Scaling) -> Samples:
+def _federated_scaling(data: Federated) -> Scaling:
+    """Return the statistics of the training samples; ragged samples count as those of one agent."""
+    if isinstance(data.train, Ragged):
+        return _scaling([data.train.rows["x"]], ["all"])
+    if isinstance(data.train, Lazy):
+        remedy = "Give scaling= from standardise(data.take(d, range(1000)).in_memory()), or call d.in_memory()"
+        refuse("data", data.name, "is not in memory, and its statistics need all samples", remedy)
+    return _scaling([samples["x"] for samples in data.train], list(data.names))
+
+
+def _scaled_part(part: ByAgent, scaling: Scaling) -> ByAgent:
+    if isinstance(part, Ragged | Lazy):
+        return part.map(partial(_scaled, scaling))
+    return [_scaled(scaling, samples) for samples in part]
+
+
+def _scaled(scaling: Scaling, samples: Samples) -> Samples:
     return {"x": scaling.apply(samples["x"]), "y": samples["y"]}
 
 

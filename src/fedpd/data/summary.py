@@ -7,6 +7,7 @@ import numpy as np
 from fedpd.base.checks import choice
 from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
+from fedpd.data.ragged import Ragged
 
 Part = Literal["train", "test"]
 
@@ -72,6 +73,10 @@ def label_histogram(data: Federated, part: Part = "train") -> np.ndarray:
     """
     samples = data.train if choice("part", part, get_args(Part)) == "train" else data.test
     classes = len(data.classes)
+    if isinstance(samples, Ragged):
+        agents = np.repeat(np.arange(len(samples)), samples.sizes)
+        cells = agents * classes + np.searchsorted(data.classes, samples.rows["y"])
+        return np.bincount(cells, minlength=len(samples) * classes).reshape(len(samples), classes)
     return np.stack([np.bincount(np.searchsorted(data.classes, s["y"]), minlength=classes) for s in samples])
 
 
@@ -94,7 +99,7 @@ def describe(data: Federated) -> Summary:
         train=int(sizes.sum()),
         test=int(tested.sum()),
         shape=data.shape,
-        dtype=str(data.train[0]["x"].dtype),
+        dtype=str(data.dtype),
         classes=len(data.classes),
         missing=int((totals == 0).sum()),
         sizes=_spread(sizes[sizes > 0]),

@@ -1,15 +1,19 @@
 """Load tables with a column of clients' names, for Parquet and CSV."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
-from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, read_features, reshape
-from fedpd.data.federated import Federated, Samples, assemble
+from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, client_names, read_features, reshape, to_numpy
+from fedpd.data.federated import Federated, assemble
+from fedpd.data.indexed import Part, check_train, has_many_clients, index_by_client
 from fedpd.data.labels import Classes
 
 Features = str | Sequence[str] | None
@@ -23,12 +27,15 @@ class Format(NamedTuple):
         suffix: The suffix of its files.
         names: Returns the names of a file's columns.
         read: Reads the named columns of a file as an Arrow table. Clients and splits are texts or become texts.
+        take: Reads the named columns of some rows of a file, in ascending order; None: it reads whole files only.
     """
 
     title: str
     suffix: str
     names: Callable[[Path], list[str]]
     read: Callable[[Path, list[str]], Any]
+
+    take: Callable[[Path, list[str], np.ndarray], Any] | None = None
 
 
 class Columns(NamedTuple):
@@ -50,32 +57,100 @@ def load_table(
     label_names: Sequence[str] | None,
     dtype: DTypeLike | None,
     name: str | None,
+    lazy: bool = False,
 ) -> Federated:
-    """Return federated data from a file, or from a folder of files in the order of their names."""
+    """Return federated data from a file, or from a folder of files in the order of their names.
+
+    With `lazy`, the features stay in the files; see `fedpd.data.indexed`.
+    """
     files = _files(path, form)
     columns = columns._replace(features=_features(path, form, columns))
+    known: dict[str, Any] = {"classes": classes, "label_names": label_names, "dtype": dtype}
+    if lazy:
+        index = _index(path, files, form, columns, shape)
+        return index_by_client(index, str(path), **known, name=name or path.stem)
     wanted = [columns.client, *as_tuple(columns.features or ()), columns.label]
     wanted += [] if columns.split is None else [columns.split]
     table = _concatenated(path, [_read(file, form, wanted) for file in files])
     parts = {"train": table} if columns.split is None else _split(table, columns.split, path)
 
-    def samples(rows: Any) -> dict[str, Samples]:
-        x = reshape(read_features(rows, columns.features or (), str(path)), shape, str(path))
-        return by_client(rows, columns.client, columns.label, x, str(path))
+    x = {
+        part: reshape(read_features(rows, columns.features or (), str(path)), shape, str(path))
+        for part, rows in parts.items()
+        if len(rows)
+    }
+    clients = {part: client_names(parts[part], columns.client, str(path)) for part in x}
+    if "train" in x and has_many_clients(list(clients.values())):
+        labels = {part: to_numpy(parts[part][columns.label], f"{path}: column {columns.label!r}") for part in x}
+        index = {part: Part(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
+        return index_by_client(index, str(path), **known, name=name or path.stem).in_memory()
 
     def place(agent: str, part: str) -> str:
         return f"{path}: {part} data of agent {agent!r}"
 
-    found = {part: samples(rows) for part, rows in parts.items() if len(rows)}
-    return assemble(
-        found.get("train", {}),
-        found.get("test", {}),
-        place,
-        classes=classes,
-        label_names=label_names,
-        dtype=dtype,
-        name=name or path.stem,
-    )
+    found = {part: by_client(parts[part], columns.client, columns.label, x[part], str(path)) for part in x}
+    return assemble(found.get("train", {}), found.get("test", {}), place, **known, name=name or path.stem)
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Reads the features of some rows of files that hold tables.
+
+    Attributes:
+        files: The files, in the order of their rows.
+        first: (files + 1,) the number of the first row of each file, and the number of all rows.
+        kept: The numbers of the rows of a part among all rows, ascending.
+        form: The format of the files.
+        features: The columns of features.
+        shape: The shape of a sample; None: as stored.
+    """
+
+    files: tuple[Path, ...]
+    first: np.ndarray
+    kept: np.ndarray
+    form: Format
+    features: Features
+    shape: Shape | None
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        wanted, columns, take = self.kept[rows], list(as_tuple(self.features or ())), self.form.take
+        assert take is not None  # `load_table` indexes such formats only
+        cuts = np.searchsorted(wanted, self.first)
+        tables: list[Any] = []
+        for file, start, low, high in zip(self.files, self.first, cuts, cuts[1:], strict=False):
+            if high > low or not tables:
+                own = wanted[low:high] - start
+                tables.append(_readable(file, self.form, partial(take, file, columns, own)))
+        where = str(self.files[0].parent)
+        return reshape(
+            read_features(_concatenated(self.files[0], tables), self.features or (), where), self.shape, where
+        )
+
+
+def _index(path: Path, files: list[Path], form: Format, columns: Columns, shape: Shape | None) -> dict[str, Part]:
+    """Return the clients and labels of all rows, and functions that read their features."""
+    wanted = [columns.client, columns.label] + ([] if columns.split is None else [columns.split])
+    tables = [_read(file, form, wanted) for file in files]
+    for file in files:
+        check_columns(form.names(file), as_tuple(columns.features or ()), str(file))
+    table, first = _concatenated(path, tables), np.cumsum([0] + [len(one) for one in tables])
+    parts = {"train": table} if columns.split is None else _split(table, columns.split, path)
+    found = {}
+    for part, rows in parts.items():
+        if len(rows):
+            numbers = np.arange(len(table)) if columns.split is None else _numbers(table, columns.split, part)
+            read = TableRows(tuple(files), first, numbers, form, columns.features, shape)
+            labels = to_numpy(rows[columns.label], f"{path}: column {columns.label!r}")
+            found[part] = Part(client_names(rows, columns.client, str(path)), labels, read)
+    check_train(found, str(path))
+    return found
+
+
+def _numbers(table: Any, split: str, part: str) -> np.ndarray:
+    """Return the numbers of the rows of a part."""
+    import pyarrow.compute as pc
+
+    return np.flatnonzero(pc.equal(table[split].cast("string"), part).to_numpy())
 
 
 def _files(path: Path, form: Format) -> list[Path]:

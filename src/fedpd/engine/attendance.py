@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec
 from tree_math import Vector
 
 from fedpd.core import Array, State, Tree
-from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, sharded
+from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, one_agent, sharded
+from fedpd.engine.chunk_rows import ChunkRows, measure_by_block
 from fedpd.engine.cohorts import who
 from fedpd.engine.copies import Method, mean_and_gap
 from fedpd.engine.costs import exchanged_messages
@@ -90,6 +91,8 @@ class PartialRun:
         self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
         self.width = choose_width(plan, self.shapes)
+        self.data = ChunkRows(plan)
+        self.kept = self.kept._replace(steady=self.kept.steady and not self.data.by_block)  # measures between chunks
 
     def run(self, state: State, done: int, number: int) -> tuple[State, Rows, np.ndarray]:
         """Run at most `number` rounds after `done`.
@@ -116,7 +119,8 @@ class PartialRun:
         table = put_on_devices(plan.layout, table, PartitionSpec(*spec, AXIS))
         attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
         begun = PartialState(table, state.agents, state.server, state.round)
-        (table, newest, server, r), rows = _advance()(kind, self.inputs, begun, attendance, *numbers, targets)
+        inputs = self.data.inputs(self.inputs, drawn, done, number, width.rounds)
+        (table, newest, server, r), rows = _advance()(kind, inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
             own = variant(table, i, plan.many)
@@ -138,19 +142,14 @@ class PartialRun:
         if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
             found = [leaf[found[-1] != NEVER] for leaf in found]
         agents, *rows, last = found
-        return AgentsSeen(agents, last, self._state(rows), newest)
-
-    def _state(self, rows: list[Any]) -> Any:
-        leaves, structure = jax.tree.flatten(self.one.agent)
-        found = dict(zip(self.kept.rows, rows, strict=True))
-        return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
+        return AgentsSeen(agents, last, _state(self.one, self.kept, rows), newest)
 
     def like(self, numbers: Sequence[int], state: State) -> list[AgentsSeen]:
         """Return the shapes of `agents`, for these numbers of agents seen."""
 
         def shapes(number: int) -> AgentsSeen:
             *rows, last = [jax.ShapeDtypeStruct((number, *shape.shape), shape.dtype) for shape in self.shapes]
-            return AgentsSeen(last, last, self._state(rows), newest)
+            return AgentsSeen(last, last, _state(self.one, self.kept, rows), newest)
 
         newest = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), state.agents)
         return [shapes(number) for number in numbers]
@@ -183,16 +182,26 @@ class PartialRun:
 
     def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
         x, gap = self._mean_and_gap(state, i, skipped or self.plan.algorithm.timing.drifts)
+        if self.data.by_block:
+            return measure_by_block(self.template, self.plan, x, gap)
         return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
-        first = jax.tree.map(lambda leaf: leaf[0], arrays(self.plan.problem.subset([0])))
+        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
         method = Method(self.template, self.kept, self.one.agent, first)
-        return mean_and_gap(method, self._inputs(i), variant(state.agents, i, self.plan.many), self.seen[i], differ)
+        newest, timing = variant(state.agents, i, self.plan.many), self.plan.algorithm.timing
+        return mean_and_gap(method, self._inputs(i), newest, self.seen[i], differ, timing.skips and not timing.drifts)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the settings of variant i."""
         return self.inputs._replace(settings=variant(self.inputs.settings, i, self.plan.settings is not None))
+
+
+def _state(one: Shapes, kept: Kept, rows: list[Any]) -> Any:
+    """Return an agent's state with the kept leaves; the others are None."""
+    leaves, structure = jax.tree.flatten(one.agent)
+    found = dict(zip(kept.rows, rows, strict=True))
+    return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
 
 
 def _stacked(trees: list[Any], many: bool) -> Any:
@@ -204,7 +213,10 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     program, template, inputs = prepare(plan, opened)
     sweep = plan.settings is not None
     one = shapes_of(template, inputs, sweep)
-    server, model, metrics = first_state(template, sweep, inputs)
+    by_block = plan.problem.lazy and plan.sample is None
+    server, model, metrics = first_state(template._replace(columns=()) if by_block else template, sweep, inputs)
+    if by_block:
+        metrics = measure_by_block(template, plan, variant(model, 0, sweep), 0.0)
     newest = nothing_heard(one.broadcasts, model, len(plan.seeds) if sweep else None)
     if plan.many and not sweep:
         server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
@@ -214,7 +226,7 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
 
 def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
     """Return the shapes of one agent's arrays and state, and of the broadcasts of a round."""
-    one = jax.eval_shape(lambda shard: jax.tree.map(lambda leaf: leaf[0], shard), inputs.shard._replace(real=None))
+    one = jax.eval_shape(lambda shard: one_agent(shard, 0), inputs.shard._replace(real=None))
     settings = jax.eval_shape(lambda tree: variant(tree, 0, sweep), inputs.settings)
 
     def begin(settings: Settings, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
@@ -241,7 +253,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
 
     def begin(inputs: Inputs) -> Any:
         program = template.program(inputs.settings)
-        first = jax.tree.map(lambda leaf: leaf[0], inputs.shard._replace(real=None))
+        first = one_agent(inputs.shard._replace(real=None), 0)
         model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
         return program.algorithm.server(inputs.start), model, measure_model(program, inputs, model, 0.0)
 

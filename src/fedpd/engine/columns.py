@@ -132,8 +132,8 @@ def _count_correct(view: AgentView, x: Vector) -> tuple[CorrectCounts, CorrectCo
         return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
 
     tests = jnp.asarray(one.test_sizes)
-    trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK)
-    right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK)
+    trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK, one.offset)
+    right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK, one.test_offset)
     found = CorrectCounts(trained, jnp.asarray(one.sizes, float), right, loss, tests.astype(float))
     return found, found
 

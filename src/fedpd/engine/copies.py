@@ -18,9 +18,11 @@ from fedpd.engine.present import NEVER, Newest, catch_up, returned
 from fedpd.engine.rounds import Inputs, Template
 from fedpd.engine.seen import SeenAgents
 
+BLOCK = 1024  # rows to read at a time
+
 
 class Method(NamedTuple):
-    """What is needed to read a row.
+    """Holds the method and the shapes that it takes to read a row.
 
     Attributes:
         template: The method on the problem's functions.
@@ -37,7 +39,7 @@ class Method(NamedTuple):
 
 
 def mean_and_gap(
-    method: Method, inputs: Inputs, newest: Newest, seen: SeenAgents, differ: bool
+    method: Method, inputs: Inputs, newest: Newest, seen: SeenAgents, differ: bool, agree: bool
 ) -> tuple[Vector, float]:
     """Return the mean of the copies of all N agents, and their largest distance.
 
@@ -47,40 +49,41 @@ def mean_and_gap(
         newest: The newest broadcasts.
         seen: The rows.
         differ: Whether copies can differ now; if not, the distance is 0.
+        agree: Whether copies are equal after a communication, so that only agents that worked since the newest one have
+            copies of their own.
     """
     number = len(seen.slots)
     away = jax.device_get(_copy_of_absent(method.template, method.first, inputs.start, newest, inputs.settings))
     offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
-    for rows, last in _blocks(seen):
+    own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
+    for rows, last in _blocks(seen, own):
         copies = _copies(method, newest, inputs.settings, rows, last)
         offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
         found += [copies] if differ else []
     mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
-    if not differ:
+    if not found:
         return mean, 0.0
     everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
-    if seen.number == number:  # no agent was absent from the start
+    if len(own) == number:  # all agents have copies of their own
         everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
     return mean, largest_distance_on_host(everyone)
 
 
-def _blocks(seen: SeenAgents) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
-    """Return the rows of all agents seen and their last rounds, in the order of the agents, in blocks of equal length.
+def _blocks(seen: SeenAgents, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+    """Return the rows of some agents and their last rounds, in blocks of equal length.
 
     The last block is filled up with rows of nobody, which were NEVER present.
     """
-    agents = np.sort(seen.agents)
-    for first in range(0, len(agents), seen.length):
-        some = seen.in_order(agents[first : first + seen.length])
-        filled = [
-            np.concatenate([leaf, np.zeros((seen.length - len(leaf), *leaf.shape[1:]), leaf.dtype)]) for leaf in some
-        ]
+    length = min(seen.length, BLOCK)
+    for first in range(0, len(agents), length):
+        some = seen.in_order(agents[first : first + length])
+        filled = [np.concatenate([leaf, np.zeros((length - len(leaf), *leaf.shape[1:]), leaf.dtype)]) for leaf in some]
         yield tuple(filled[:-1]), filled[-1]
 
 
 @partial(jax.jit, static_argnums=0)
 def _copy_of_absent(template: Template, first: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
-    """Return the copy of the model of an agent that was never present."""
+    """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
     program = template.program(settings)
     agent = program.algorithm.init(local_objective(program.functions, first), start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))

@@ -13,7 +13,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work
-from fedpd.core.agents import Functions, Shard, agent_key, local_objective
+from fedpd.core.agents import Functions, Shard, agent_key, local_objective, one_agent
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import effort_of
@@ -37,7 +37,7 @@ def init_each(program: Program, shard: Shard, start: Vector) -> Any:
     """Return the state of all agents at the start, computed one agent after another."""
     made = []
     with jax.disable_jit():
-        for i, one in enumerate(_unstack(shard)):
+        for i, one in enumerate(_each(shard)):
             with named_stage("init", 0, i):
                 made.append(program.algorithm.init(local_objective(program.functions, one), start))
     return _stack(made)
@@ -63,7 +63,7 @@ class AgentByAgent(NamedTuple):
         elif inputs.stragglers is not None:
             efforts = [effort_of(inputs.stragglers, inputs.key, r, i) for i in inputs.shard.agent]
         states, messages, sends, works = [], [], [], []
-        for i, (agent, one) in enumerate(zip(_unstack(agents), _unstack(inputs.shard), strict=True)):
+        for i, (agent, one) in enumerate(zip(_unstack(agents), _each(inputs.shard), strict=True)):
             present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
             if present:
                 with named_stage("local", r, i):
@@ -136,6 +136,10 @@ def _unstack(tree: Tree) -> list[Tree]:
     leaves, structure = jax.tree.flatten(tree)
     number = len(leaves[0]) if leaves else 0
     return [jax.tree.unflatten(structure, [leaf[i] for leaf in leaves]) for i in range(number)]
+
+
+def _each(shard: Shard) -> list[Shard]:
+    return [one_agent(shard, i) for i in range(len(shard.agent))]
 
 
 def _stack(trees: list[Tree]) -> Tree:

@@ -18,8 +18,9 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, State, Tree, Work
-from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded
+from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded, split_rows
 from fedpd.core.distances import largest_distance_on_host
+from fedpd.core.rows import rows_by_device
 from fedpd.engine.metrics import Metrics, copies_differ, mean_copy
 from fedpd.engine.rounds import (
     INPUTS,
@@ -48,19 +49,34 @@ class Store(NamedTuple):
         shard: The problem's arrays, on the host.
         block: The number of agents in memory at a time.
         put_on_devices: Puts host arrays on the devices, given a PartitionSpec.
+        devices: The number of devices.
     """
 
     agents: Any
     shard: Shard
     block: int
     put_on_devices: PutOnDevices
+    devices: int
 
     def blocks(self) -> Iterator[slice]:
         number = len(self.shard.agent)
         return (slice(first, first + self.block) for first in range(0, number, self.block))
 
     def take(self, tree: Tree, block: slice) -> Tree:
-        return self.put_on_devices(jax.tree.map(lambda leaf: leaf[block], tree), AGENTS)
+        bare, whole = split_rows(tree)
+        some = whole(jax.tree.map(lambda leaf: leaf[block], bare))
+        return self.put_on_devices(self._own_rows(some) if isinstance(some, Shard) else some, AGENTS)
+
+    def _own_rows(self, some: Shard) -> Shard:
+        """Return the arrays of a block with the flat rows of its agents only; rounds need no test samples."""
+        if some.test_offset is not None:
+            some = some._replace(test=None, test_sizes=None, test_offset=None)
+        if some.offset is None:
+            return some
+        share = self.block // self.devices  # agents of a block per device
+        most = int(np.asarray(self.shard.sizes).reshape(-1, share).sum(axis=1).max())
+        rows = rows_by_device(some.data, np.asarray(some.offset), np.asarray(some.sizes), self.devices, most)
+        return some._replace(data=rows[0], offset=rows[1].astype(np.int32))
 
     def put(self, block: slice, agents: Any) -> None:
         def write(file: np.ndarray, leaf: Array) -> None:
@@ -146,7 +162,7 @@ def _one(program: Program, shard: Shard, start: Vector) -> Any:
 def create(folder: Path, program: Program, shard: Shard, block: int, start: Vector, put: PutOnDevices) -> Store:
     """Return a store with all agents at the start x^0. Its files are in `folder`, but have no names there."""
     one = _one(program, shard, start)
-    number = len(shard.agent)
+    number, devices = len(shard.agent), 1 if program.layout.mesh is None else program.layout.mesh.size
     needed = sum(number * math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
@@ -155,7 +171,7 @@ def create(folder: Path, program: Program, shard: Shard, block: int, start: Vect
             f"store = {str(folder)!r}: has {free / 1e9:.1f} GB free, and the state of {number} agents needs "
             f"{needed / 1e9:.1f} GB. Give a folder on a larger disk."
         )
-    store = Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put)
+    store = Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put, devices)
     for part in store.blocks():
         store.put(part, _begin(program, store.take(shard, part), start))
     return store

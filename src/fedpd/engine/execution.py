@@ -39,7 +39,8 @@ def choose_layout(
     largest = int(problem.sizes.max())
     reads = max(problem.dimension, _sample_size(problem))
     step = (algorithm.batch or largest) * reads
-    at_once = jax.default_backend() != "cpu" or step <= SMALL_STEP
+    even = algorithm.batch is not None or (problem.offsets is None and problem.load is None)  # all agents work the same
+    at_once = jax.default_backend() != "cpu" or (even and step <= SMALL_STEP)
     available = jax.devices()
     if devices is None:
         agents = problem.agents if who is None else most_present(who, problem.agents, problem.agents)
@@ -55,4 +56,5 @@ def choose_layout(
 
 def _sample_size(problem: Problem) -> int:
     """Return how many numbers a sample holds."""
-    return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(problem.data))
+    axes = 2 if problem.offsets is None and problem.load is None else 1  # before the axes of a sample
+    return sum(int(np.prod(leaf.shape[axes:])) for leaf in jax.tree.leaves(problem.data))

@@ -1,5 +1,6 @@
 """Measure the columns of a history at the mean of the agents' copies of the model."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -63,19 +64,42 @@ def measure_at(
     functions: Functions, layout: Layout, shard: Shard, x: Vector, gap: Any, columns: tuple[Column, ...]
 ) -> Metrics:
     """Return the values of the columns at the mean model x of copies that are at most `gap` from each other."""
-    parts = {
+    parts = measure_parts(functions, layout, shard, x, columns)
+    joint = {
+        column.measure: column.measure.joint(functions, layout, shard, x)
+        for column in columns
+        if column.measure is not None and column.measure.joint is not None
+    }
+    return merge_parts(columns, parts, gap, layout.agents, joint)
+
+
+def measure_parts(
+    functions: Functions, layout: Layout, shard: Shard, x: Vector, columns: tuple[Column, ...]
+) -> dict[Measure, tuple[Tree, Tree]]:
+    """Return the sums over the agents' measurements, and the kept values of all agents, for each measure."""
+    return {
         measure: _sum_and_each(measure, functions, layout, shard, x)
         for measure in dict.fromkeys(column.measure for column in columns)
         if measure is not None and measure.agent is not None
     }
 
+
+def merge_parts(
+    columns: tuple[Column, ...],
+    parts: Mapping[Measure, tuple[Tree, Tree]],
+    gap: Any,
+    agents: int,
+    joint: Mapping[Measure, Array] | None = None,
+) -> Metrics:
+    """Return the values of the columns from the parts of all agents, and from measurements over all of them."""
+
     def value(column: Column) -> Any:
         if column.measure is None:
             return gap
-        if column.measure.joint is not None:
-            return column.measure.joint(functions, layout, shard, x)
+        if joint is not None and column.measure in joint:
+            return joint[column.measure]
         assert column.merge is not None
-        return column.merge(*parts[column.measure], layout.agents)
+        return column.merge(*parts[column.measure], agents)
 
     return {column.name: jnp.asarray(value(column), float) for column in columns}
 
@@ -88,7 +112,8 @@ def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard:
         total, own = measure.agent(AgentView(functions, one), x)
         return zero_for_padding(one, total), own
 
-    total, each = each_agent(of_agent, shard, layout)
+    # All at once, every agent would take as long as the largest; one after another, each takes as long as its samples.
+    total, each = each_agent(of_agent, shard, layout if shard.offset is None else layout._replace(parallel=False))
     if layout.mesh is not None:
         each = lax.all_gather(each, AXIS, tiled=True)
     return total, jax.tree.map(lambda leaf: leaf[: layout.agents], each)

@@ -15,7 +15,17 @@ from tree_math import Vector
 
 from fedpd.base.structure import Structure, split
 from fedpd.core import Algorithm, Problem, State, Tree
-from fedpd.core.agents import AGENTS, SHARED, Functions, Layout, Shard, arrays, sharded, with_padding_agents
+from fedpd.core.agents import (
+    AGENTS,
+    SHARED,
+    Functions,
+    Layout,
+    Shard,
+    arrays,
+    arrays_without_samples,
+    sharded,
+    with_padding_agents,
+)
 from fedpd.engine import disk
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
@@ -146,13 +156,15 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     measured = _measured_layout(plan)
     program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
     method, settings = (plan.algorithm, None) if opened is None else opened
-    shard = put_on_devices(layout, with_padding_agents(arrays(problem), layout), AGENTS)
+    lazy = problem.lazy and plan.participation is not None and not plan.debug
+    held = arrays_without_samples(problem, layout) if lazy else with_padding_agents(arrays(problem), layout)
+    shard = put_on_devices(layout, held, AGENTS)
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
     start = None if plan.participation is None else Vector(problem.start)
     sample = None
     if plan.sample is not None:
-        some = jax.tree.map(lambda leaf: leaf[plan.sample], arrays(problem))
+        some = arrays(problem.subset(plan.sample).in_memory())._replace(agent=plan.sample.astype(np.int32))
         sample = put_on_devices(layout, with_padding_agents(some, measured or layout), AGENTS)
     inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample)
     return program, Template(method, *program[1:]), inputs

@@ -25,6 +25,7 @@ from fedpd.core.agents import (
     each_agent,
     each_in_place,
     local_objective,
+    one_agent,
     update_agents,
 )
 from fedpd.engine.kept import Kept, when_missed
@@ -164,7 +165,9 @@ def agent_part(shard: Shard, place: Array, together: int) -> Shard:
         together: How many agents run at once.
     """
     some = shard._replace(real=None)  # a padding agent is never present
-    one = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, place, keepdims=False), some)
+    one = one_agent(some, place)
+    if shard.offset is not None:
+        return one
     rows, length = jax.tree.leaves(shard.data)[0].shape[:2]
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shard.data)) // rows
     if together * size < COPIED_BYTES or rows * length >= 2**31:  # 2^31: the numbers of the rows do not fit
@@ -186,7 +189,10 @@ def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Ta
         f = local_objective(program.functions, agent_part(inputs.shard, one.places, together(program.layout, here)))
         initial = partial(program.algorithm.init, f, inputs.start)
         again = partial(returned, program, kept, newest, row, jax.eval_shape(initial))
-        agent = lax.cond(last == NEVER, initial, again) if first else again()
+        if first and program.layout.parallel and inputs.shard.offset is not None:  # as in `take_part`
+            agent = jax.tree.map(partial(jnp.where, last == NEVER), initial(), again())
+        else:
+            agent = lax.cond(last == NEVER, initial, again) if first else again()
         return None, catch_up(program, newest, last, agent)
 
     def everyone(first: bool) -> Any:

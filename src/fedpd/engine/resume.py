@@ -47,7 +47,8 @@ def problem_identity(problem: Problem) -> dict[str, Any]:
     judge = problem.evaluation
     tests = () if judge is None else (judge.data, judge.sizes)
     judged = () if judge is None else (judge.correct, judge.losses)
-    return {
+    loaders = (problem.load, None if judge is None else judge.load)
+    return ({} if loaders == (None, None) else {"loaders": fingerprint(*loaders)}) | {
         "name": problem.name,
         "data": checkpoint.fingerprint(problem.data, problem.sizes, problem.scale),
         "start": checkpoint.fingerprint(problem.start),

@@ -275,7 +275,12 @@ def take_part(
     def stay(agent: Any) -> tuple[Any, Work]:
         return agent, Work(jnp.int32(0), jnp.int32(0))
 
-    agent, work = compute(agent) if here is None else lax.cond(here, compute, stay, agent)
+    if here is None:
+        agent, work = compute(agent)
+    elif program.layout.parallel and shard.offset is not None:  # a condition would copy the rows of all for each agent
+        agent, work = jax.tree.map(partial(jnp.where, here), compute(agent), stay(agent))
+    else:
+        agent, work = lax.cond(here, compute, stay, agent)
     message, sends = exchange.send(agent), here
     if exchange.speaks is not None:
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)

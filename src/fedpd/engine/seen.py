@@ -86,6 +86,11 @@ class SeenAgents:
             if ends[i] < ends[i + 1]:
                 yield Segment(arrays, i * self.length), slice(ends[i], ends[i + 1])
 
+    def since(self, last: int) -> np.ndarray:
+        """Return the agents, in ascending order, whose last leaf (a number) is larger than `last`."""
+        found = [np.flatnonzero(arrays[-1] > last) + i * self.length for i, arrays in enumerate(self.segments)]
+        return np.sort(self._agents[np.concatenate(found)]) if found else self.agents
+
     def in_order(self, agents: np.ndarray) -> tuple[np.ndarray, ...]:
         """Return copies of the rows of some agents in this order, each (rows, ...)."""
         slots = self.slots[agents]

@@ -18,6 +18,7 @@ from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
 from fedpd.base.typed import typed
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
+from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import MEASURED, SAMPLE, Column, recorded_columns
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
@@ -207,6 +208,7 @@ def make_plan(
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
     recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
+    check_measurable(problem, recorded, sample is not None)
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
         _check_host_run(algorithm, store, many and (who is None or debug))

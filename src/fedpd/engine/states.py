@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from fedpd.core import State, Tree
-from fedpd.core.agents import AGENTS, SHARED, with_padding_agents
+from fedpd.core.agents import AGENTS, SHARED, one_agent, with_padding_agents
 from fedpd.engine import disk
 from fedpd.engine.attendance import PartialRun
 from fedpd.engine.costs import Costs, message_costs
@@ -67,11 +67,12 @@ def bytes_of_messages(plan: Plan, place: Place, program: Program, inputs: Inputs
     """Return the bytes of the method's messages."""
     functions = program.functions
     if plan.debug:
-        one, agent = variant((inputs.shard, state.agents), 0, True)
+        one, agent = one_agent(inputs.shard, 0), variant(state.agents, 0, True)
         return costs_without_compilation(plan.algorithm, functions, one, agent, state.server)
     server = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), state.server)
     if isinstance(place, PartialRun):
         return message_costs(plan.algorithm, functions, place.one.one, place.one.agent, server)
     agents = jax.eval_shape(lambda tree: variant(tree, 0, plan.many), state.agents)
-    one, agent = jax.eval_shape(lambda tree: variant(tree, 0, True), (inputs.shard, agents))
+    one = jax.eval_shape(lambda shard: one_agent(shard, 0), inputs.shard)
+    agent = jax.eval_shape(lambda tree: variant(tree, 0, True), agents)
     return message_costs(plan.algorithm, functions, one, agent, server)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpd.engine.chunk_rows import most_rounds
 from fedpd.engine.cohorts import most_present
 from fedpd.engine.plan import Plan
 from fedpd.engine.present import NEVER, Attendance, Table
@@ -91,4 +92,5 @@ def choose_width(plan: Plan, shapes: Any) -> Width:
     columns = most_present(plan.participation, plan.problem.agents, block)
     row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
     rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * len(plan.seeds))))
+    rounds = int(min(rounds, most_rounds(plan.problem, columns * devices)))
     return Width(rounds, columns, min(rounds * columns, block), block, devices)

@@ -1,7 +1,8 @@
 """Build a problem from a loss function, the data of each agent, a starting model and an optional penalty."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +12,23 @@ from fedpd.base.checks import FedpdError, check_not_masked, count, refuse
 from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.base.typed import explained
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
+from fedpd.core.rows import Load, stored
+from fedpd.data.lazy import Lazy
+from fedpd.data.ragged import Ragged, check_finite, check_no_agent_is_empty
+
+Weights = Sequence[float] | np.ndarray | Literal["samples"] | None
+MOST_PADDING = 2  # padded data of agents in a list may take this many times the memory of the samples
+SMALL = 2**24  # bytes; smaller data are padded whatever it takes
 
 
 @explained
 def from_losses(
     losses: Losses,
-    data: list[Tree] | Tree,
+    data: list[Tree] | Ragged | Lazy | Tree,
     start: Tree,
     *,
     penalty: Penalty | None = None,
-    weights: Sequence[float] | np.ndarray | None = None,
+    weights: Weights = None,
     block: int | None = None,
     answer: Answer = UNKNOWN,
     name: str = "problem",
@@ -30,10 +38,12 @@ def from_losses(
     Args:
         losses: (model, batch) -> (B,), the losses F(x; xi) of a batch with leaves (B, ...).
         data: A list with one pytree per agent, leaves (n_i, ...); the sizes n_i may differ. Or a pytree of arrays (N,
-            n, ...), if all agents have n samples.
+            n, ...), if all agents have n samples. Or `data.ragged(rows, sizes)`, for many agents. Or
+            `data.lazy(load, sizes)`, for data larger than memory.
         start: The model x^0, any pytree of floating-point arrays.
         penalty: (model) -> scalar, the part of F that does not depend on a sample.
-        weights: (N,) the w_i of f_i = w_i sum_{xi in D_i} F(x; xi); None: 1/|D_i|, which makes f_i a mean.
+        weights: (N,) the w_i of f_i = w_i sum_{xi in D_i} F(x; xi). None: 1/|D_i|, which makes f_i a mean and f the
+            plain mean of the agents. "samples": N/M for all agents, which makes f the mean over all M samples.
         block: The size of the batches that f_i consists of. Give it if a sample's loss depends on the other samples of
             its batch (contrastive losses, batch normalisation), see `fedpd.Problem`. None: it does not.
         answer: The known facts about the problem: a minimiser, L, delta.
@@ -50,14 +60,10 @@ def from_losses(
     """
     if block is not None:
         count("block", block, "Give the samples per batch, e.g. 64, or None if losses do not depend on their batch")
-    for leaf in jax.tree.leaves((data, start)):
-        check_not_masked("data", leaf)
-    data, start = jax.tree.map(np.asarray, (data, start))
-    double = is_double(data, start)
-    sizes = _sizes(data)
-    stacked = _pad(data, sizes) if isinstance(data, list) else data
-    stacked = jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), stacked)
-    _check_finite(stacked)
+    for leaf in jax.tree.leaves(start):
+        check_not_masked("start", leaf)
+    start = jax.tree.map(np.asarray, start)
+    held, double = _hold(data, start)
     start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)
     if not jax.tree.leaves(start):
         refuse("start", start, "must hold at least one array", "Give the model to start from")
@@ -66,9 +72,75 @@ def from_losses(
             raise FedpdError(f"start has a leaf of {leaf.dtype}: use floating-point numbers, float32 or float64.")
         if not np.isfinite(leaf).all():
             raise FedpdError("start holds NaN or infinity: models must be finite. Start from finite numbers.")
-    problem = Problem(losses, penalty, stacked, sizes, _scale(weights, sizes), start, double, answer, name, block=block)
+    problem = Problem(
+        losses,
+        penalty,
+        held.data,
+        held.sizes,
+        scale_of(weights, held.sizes),
+        start,
+        double,
+        answer,
+        name,
+        block=block,
+        offsets=held.offsets,
+        load=held.load,
+    )
     _try(problem)
     return problem
+
+
+class Held(NamedTuple):
+    """The samples as a problem holds them; see `Problem` for the attributes."""
+
+    data: Tree
+    sizes: np.ndarray
+    offsets: np.ndarray | None = None
+    load: Load | None = None
+
+
+def _hold(data: list[Tree] | Ragged | Lazy | Tree, start: Tree) -> tuple[Held, bool]:
+    """Return the checked samples, and whether fedpd computes in float64."""
+    if isinstance(data, Ragged | Lazy):
+        double = is_double(data.sample, start)
+        return held_by_agent(data, double), double
+    for leaf in jax.tree.leaves(data):
+        check_not_masked("data", leaf)
+    data = jax.tree.map(np.asarray, data)
+    double, sizes = is_double(data, start), _sizes(data)
+    if isinstance(data, list):
+        _check_same_shapes(data)
+        if pads(data[0], sizes):
+            data = _pad(data, sizes)
+        else:
+            rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *data)
+            return held_by_agent(Ragged(rows, sizes), double), double
+    stacked = jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), data)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+    check_finite(flat, np.full(len(sizes), jax.tree.leaves(stacked)[0].shape[1]))
+    return Held(stacked, sizes), double
+
+
+def held_by_agent(data: Ragged | Lazy, double: bool, *, tests: bool = False) -> Held:
+    """Return ragged or lazy data as a problem holds them, in its precision.
+
+    Args:
+        data: The data.
+        double: Whether fedpd computes in float64.
+        tests: Whether they are test samples, which some agents may lack.
+    """
+    if not tests:
+        check_no_agent_is_empty(data.sizes)
+    converted = data.map(partial(_converted, double))
+    if isinstance(converted, Lazy):
+        return Held(converted.sample, converted.sizes, None, converted.rows_of)
+    check_finite(converted.rows, converted.sizes)
+    rows, offsets = stored(converted.rows, converted.sizes)
+    return Held(rows, converted.sizes, offsets)
+
+
+def _converted(double: bool, rows: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), rows)
 
 
 def _sizes(data: list[Tree] | Tree) -> np.ndarray:
@@ -97,49 +169,62 @@ def _size(agent: Tree, i: int) -> int:
     return size
 
 
-def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
-    """Return arrays (N, n, ...): an agent with fewer samples repeats its own, so that padding is always valid data."""
+def _check_same_shapes(agents: list[Tree]) -> None:
+    """Refuse agents whose samples differ in structure or shape."""
     structure: Any = jax.tree.structure(agents[0])
     for i, agent in enumerate(agents):
         if jax.tree.structure(agent) != structure:
             raise FedpdError(f"data of agent {i} has other keys than data of agent 0. Give all agents the same keys.")
+        for leaf, first in zip(jax.tree.leaves(agent), jax.tree.leaves(agents[0]), strict=True):
+            if leaf.shape[1:] != first.shape[1:]:
+                rule = f"must be the shape of agent 0, {first.shape[1:]}"
+                refuse(f"shape of the samples of agent {i}", leaf.shape[1:], rule, "Bring all samples to one shape")
+
+
+def pads(samples: Tree, sizes: np.ndarray) -> bool:
+    """Return whether to pad the agents' samples to the largest agent, because that wastes little memory.
+
+    Args:
+        samples: The samples of an agent that has some.
+        sizes: (N,) the numbers of samples.
+    """
+    padded = len(sizes) * int(sizes.max())
+    size = sum(leaf[0].nbytes for leaf in jax.tree.leaves(samples))
+    return padded <= MOST_PADDING * int(sizes.sum()) or padded * size <= SMALL
+
+
+def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
+    """Return arrays (N, n, ...): an agent with fewer samples repeats its own, so that padding is always valid data."""
     every = np.arange(sizes.max())
 
     def stack(*leaves: np.ndarray) -> np.ndarray:
-        for i, leaf in enumerate(leaves):
-            if leaf.shape[1:] != leaves[0].shape[1:]:
-                rule = f"must be the shape of agent 0, {leaves[0].shape[1:]}"
-                refuse(f"shape of the samples of agent {i}", leaf.shape[1:], rule, "Bring all samples to one shape")
         return np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves])
 
     return jax.tree.map(stack, *agents)
 
 
-def _check_finite(stacked: Tree) -> None:
-    """Refuse data with NaN or infinity."""
-    for leaf in jax.tree.leaves(stacked):
-        if jnp.issubdtype(leaf.dtype, np.inexact) and not np.isfinite(leaf).all():
-            agent = int(np.argwhere(~np.isfinite(leaf))[0][0])
-            raise FedpdError(f"data of agent {agent} holds NaN or infinity. Clean or drop those samples.")
-
-
-def _scale(weights: Any, sizes: np.ndarray) -> np.ndarray:
+def scale_of(weights: Weights, sizes: np.ndarray) -> np.ndarray:
     """Return (N,) w_i |D_i|."""
     if weights is None:
         return np.ones(len(sizes))
+    remedy = 'Leave them out for w_i = 1/|D_i|, or give "samples" for the mean over all samples'
+    if isinstance(weights, str):
+        if weights != "samples":
+            refuse("weights", weights, f'must be "samples" or {len(sizes)} positive numbers', remedy)
+        return sizes / sizes.mean()
     try:
         weights = np.asarray(weights, float)
     except (TypeError, ValueError):
-        refuse("weights", weights, "must be numbers", "Leave them out for w_i = 1/|D_i|")
+        refuse("weights", weights, "must be numbers", remedy)
     if weights.shape != sizes.shape or not (weights > 0).all() or not np.isfinite(weights).all():
-        refuse("weights", weights, f"must be {len(sizes)} positive numbers", "Leave them out for w_i = 1/|D_i|")
+        refuse("weights", weights, f"must be {len(sizes)} positive numbers", remedy)
     return weights * sizes
 
 
 def _try(problem: Problem) -> None:
     """Trace the user's functions once, to report a wrong shape here and not inside a compiled round."""
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), problem.data)
-    rows = int(problem.sizes.max())
+    rows, axes = int(problem.sizes.max()), 2 if problem.offsets is None and problem.load is None else 1
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[axes:]), leaf.dtype), problem.data)
     _check_result("losses", problem, (problem.start, batch), (rows,), "Return one loss per sample, not their mean")
     if problem.penalty is not None:
         _check_result("penalty", problem, (problem.start,), (), "Return a scalar, e.g. a sum over the model's entries")

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK
-from fedpd.data.federated import Federated, Samples
-from fedpd.problems.build import from_losses
+from fedpd.data.federated import ByAgent, Federated, Samples
+from fedpd.data.ragged import Ragged
+from fedpd.problems.build import Held, Weights, from_losses, held_by_agent, pads
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 
@@ -34,7 +36,13 @@ class Normalisation(NamedTuple):
 
 @explained
 def classification(
-    apply: Apply, data: Federated, start: Tree, *, l2: float = 0.0, normalisation: Normalisation | None = None
+    apply: Apply,
+    data: Federated,
+    start: Tree,
+    *,
+    l2: float = 0.0,
+    normalisation: Normalisation | None = None,
+    weights: Weights = None,
 ) -> Problem:
     """Return the problem of classifying federated data with softmax cross entropy.
 
@@ -48,14 +56,16 @@ def classification(
         l2: The weight of ||model||^2/2.
         normalisation: Give it if `apply` normalises a batch by its own statistics. f_i then consists of batches of 64
             samples, and an agent's samples are evaluated with the agent's own statistics.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
 
     Raises:
         FedpdError: If an agent has no training samples.
     """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
-    for name, samples in zip(data.names, data.train, strict=True):
-        if not len(samples["y"]):
-            raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
+    empty = np.flatnonzero(data.sizes == 0)
+    if empty.size:
+        name = str(data.names[empty[0]])
+        raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
     dtype = jax.tree.leaves(start)[0].dtype
 
     def features(batch: Tree) -> Array:
@@ -77,16 +87,21 @@ def classification(
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
 
-    train = [_numbered(samples, data.classes) for samples in data.train]
-    _check_scores(trained, start, train[0], len(data.classes))
+    train = _numbered_part(data.train, data.classes)
+    _check_scores(trained, start, train[0] if isinstance(train, list) else train.sample, len(data.classes))
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
-    problem = from_losses(_cross_entropy(trained), train, start, penalty=regulariser, block=block, name=data.name)
+    problem = from_losses(
+        _cross_entropy(trained), train, start, penalty=regulariser, weights=weights, block=block, name=data.name
+    )
     if normalisation is not None:
         measure = normalisation.statistics
         problem = replace(problem, statistics=lambda model, batch: measure(model, features(batch)))
     if not data.test_sizes.sum():
         return problem
-    return replace(problem, evaluation=Evaluation(correct, *_tests(data), _cross_entropy(evaluated)))
+    tests = _tests(data, problem.double)
+    return replace(
+        problem, evaluation=Evaluation(correct, tests.data, tests.sizes, _cross_entropy(evaluated), *tests[2:])
+    )
 
 
 def _check_scores(scores: Losses, start: Tree, samples: Tree, classes: int) -> None:
@@ -110,21 +125,33 @@ def _cross_entropy(scores: Losses) -> Losses:
     return losses
 
 
-def _numbered(samples: Samples, classes: np.ndarray) -> dict[str, np.ndarray]:
+def _numbered_part(part: ByAgent, classes: np.ndarray) -> Any:
+    """Return the samples of all agents with each label replaced by its position in `classes`, in the form they have."""
+    if isinstance(part, list):
+        return [_numbered(classes, samples) for samples in part]
+    return part.map(partial(_numbered, classes))
+
+
+def _numbered(classes: np.ndarray, samples: Samples) -> dict[str, np.ndarray]:
     """Return the samples with each label replaced by its position in `classes`."""
     return {"x": samples["x"], "y": np.searchsorted(classes, samples["y"]).astype(np.int32)}
 
 
-def _tests(data: Federated) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return (N, m, ...) test samples and (N,) their numbers; the first test sample of all is the padding."""
-    sizes = data.test_sizes.astype(np.int32)
-    tests = [_numbered(samples, data.classes) for samples in data.test]
+def _tests(data: Federated, double: bool) -> Held:
+    """Return the test samples as the problem holds them: padded if that wastes little memory, otherwise flat."""
+    tests, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
+    if not isinstance(tests, list):
+        return held_by_agent(tests, double, tests=True)
+    if not pads(tests[int(sizes.argmax())], sizes):
+        rows = {key: np.concatenate([own[key] for own in tests]) for key in ("x", "y")}
+        return held_by_agent(Ragged(rows, sizes), double, tests=True)
     first = tests[int(np.argmax(sizes > 0))]
 
     def fill(name: str) -> np.ndarray:
+        """Return (N, m, ...); the first test sample of all is the padding."""
         filled = np.broadcast_to(first[name][0], (len(tests), sizes.max(), *first[name].shape[1:])).copy()
         for row, samples in zip(filled, tests, strict=True):
             row[: len(samples["y"])] = samples[name]
         return filled
 
-    return {name: fill(name) for name in ("x", "y")}, sizes
+    return Held({name: fill(name) for name in ("x", "y")}, sizes)

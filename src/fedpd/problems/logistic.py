@@ -12,55 +12,68 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, at_least, positive, refuse
-from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem
-from fedpd.problems.build import from_losses
+from fedpd.data.ragged import Ragged
+from fedpd.problems.build import Weights, from_losses
+from fedpd.problems.gram import largest_gram
 
 LANES = 8  # float32 numbers in a vector register
 
 
 @explained
 def penalized_logistic(
-    features: np.ndarray | Sequence[np.ndarray],
-    labels: np.ndarray | Sequence[np.ndarray],
+    features: np.ndarray | Sequence[np.ndarray] | Ragged,
+    labels: np.ndarray | Sequence[np.ndarray] | Ragged,
     alpha: float = 1.0,
     beta: float = 0.1,
     *,
     start: np.ndarray | None = None,
+    weights: Weights = None,
 ) -> Problem:
     """Return penalised logistic regression on labelled features.
 
     F(x; (a, b)) = log(1 + exp(-b x^T a)) + beta sum_d alpha x_d^2 / (1 + alpha x_d^2). The problem's `answer` has L =
-    max_i ||A_i||^2/(4 n_i) + 2 alpha beta.
+    max_i ||A_i||^2/(4 n_i) + 2 alpha beta, times the weights of the agents if they are given.
 
     Args:
-        features: (N, n, D), or N arrays (n_i, D).
-        labels: (N, n) in {-1, +1}, or N arrays (n_i,).
+        features: (N, n, D), or N arrays (n_i, D), or `data.ragged(rows, sizes)` with rows (M, D).
+        labels: (N, n) in {-1, +1}, or N arrays (n_i,), or `data.ragged(labels, sizes)` with labels (M,).
         alpha: The scale of x inside the penalty, > 0.
         beta: The weight of the penalty; 0 is plain logistic regression.
         start: x^0, (D,); None: 0.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
     """
     positive("alpha", alpha, "alpha is the scale of x inside the penalty, e.g. 1")
     at_least("beta", beta, 0, "beta is the weight of the penalty; 0 is plain logistic regression")
     if len(features) != len(labels):
         rule = f"the number of agents must be the same as in features, {len(features)}"
         refuse("labels", len(labels), rule, "Give one entry per agent")
-    signed = [_signed(a, b, i) for i, (a, b) in enumerate(zip(features, labels, strict=True))]
-    if start is None and signed:
+    signed = _signed_by_agent(features, labels)
+    if start is None and len(signed):
         start = np.zeros(signed[0].shape[1], signed[0].dtype)
 
     def penalty(x: Array) -> Array:
         return beta * jnp.sum(saturation(alpha * x * x))
 
-    name = "penalized_logistic"
+    rows = signed.map(_aligned) if isinstance(signed, Ragged) else [_aligned(block) for block in signed]
     problem = from_losses(
-        _losses, [_aligned(block) for block in signed], start, penalty=penalty if beta else None, name=name
+        _losses, rows, start, penalty=penalty if beta else None, weights=weights, name="penalized_logistic"
     )
     # The logistic part of f_i is ||A||^2/(4n)-smooth; alpha x^2/(1 + alpha x^2) is 2 alpha-smooth.
-    largest = max(gram_eigenvalue(block.astype(np.float64)) / len(block) for block in signed)
-    answer = Answer(smoothness=largest / 4 + 2 * alpha * beta)
+    curvature = 2 * alpha * beta * float(problem.scale.max())
+    answer = Answer(smoothness=largest_gram(signed, problem.scale, constant=0) / 4 + curvature)
     return replace(problem, answer=answer)
+
+
+def _signed_by_agent(features: Any, labels: Any) -> list[np.ndarray] | Ragged:
+    """Return the rows b a of each agent."""
+    if not isinstance(features, Ragged):
+        return [_signed(a, b, f"agent {i}") for i, (a, b) in enumerate(zip(features, labels, strict=True))]
+    if not isinstance(labels, Ragged) or not np.array_equal(labels.sizes, features.sizes):
+        rule = "must be ragged with the sizes of the features"
+        refuse("labels", type(labels).__name__, rule, "Give data.ragged(labels, sizes) with the same sizes")
+    return Ragged(_signed(features.rows, labels.rows, "all agents"), features.sizes)
 
 
 @jax.custom_jvp
@@ -99,15 +112,15 @@ def _aligned(signed: np.ndarray) -> np.ndarray:
     return np.pad(signed, ((0, 0), (0, extra))) if extra <= signed.shape[1] / 16 else signed
 
 
-def _signed(features: Any, labels: Any, agent: int) -> np.ndarray:
+def _signed(features: Any, labels: Any, whose: str) -> np.ndarray:
     """Return the rows b a; the loss depends on features and labels only through b x^T a."""
     features, labels = np.asarray(features), np.asarray(labels)
     if features.ndim != 2 or labels.shape != features.shape[:1]:
         shapes = (features.shape, labels.shape)
-        refuse(f"features, labels of agent {agent}", shapes, "must have shapes (n, D), (n,)", "Give one row per sample")
+        refuse(f"features, labels of {whose}", shapes, "must have shapes (n, D), (n,)", "Give one row per sample")
     if not np.isin(labels, (-1, 1)).all():
         found = np.unique(labels)[:5].tolist()
-        raise FedpdError(f"labels of agent {agent} hold {found}: they must be -1 or +1. For 0/1, give 2*labels - 1.")
+        raise FedpdError(f"labels of {whose} hold {found}: they must be -1 or +1. For 0/1, give 2*labels - 1.")
     if not np.issubdtype(features.dtype, np.floating):
         features = features.astype(np.float64)
     return features * labels[:, None].astype(features.dtype)

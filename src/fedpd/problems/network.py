@@ -14,6 +14,7 @@ from fedpd.base.extras import extra
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.problems.build import Weights
 from fedpd.problems.classification import Normalisation, classification
 
 STATISTICS = "batch_stats"  # flax's name for batch statistics
@@ -21,7 +22,7 @@ TRAIN = "Write __call__(self, x, train) and nn.BatchNorm(use_running_average=not
 
 
 @explained
-def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> Problem:
+def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0, weights: Weights = None) -> Problem:
     """Return the `classification` problem of a flax.linen module on federated data, from the module's initialisation.
 
     A module with batch normalisation must take `train`, for nn.BatchNorm(use_running_average=not train). Training
@@ -33,6 +34,7 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
         data: The federated data.
         seed: The seed of the initialisation.
         l2: The weight of ||model||^2/2.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
 
     Raises:
         FedpdError: If the module draws random numbers in training (dropout), or has other variables than parameters and
@@ -49,12 +51,14 @@ def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0) -> 
         rule = "fedpd supports only parameters and the statistics of batch normalisation"
         refuse("collection", unknown[0], rule, "Use a module without this collection")
     if STATISTICS not in variables:
-        return classification(lambda model, x: module.apply({"params": model}, x, **train), data, start, l2=l2)
+        return classification(
+            lambda model, x: module.apply({"params": model}, x, **train), data, start, l2=l2, weights=weights
+        )
     if not train:
         refuse("module", type(module).__name__, "has batch normalisation, so its __call__ must take train", TRAIN)
     kept = _momenta(variables[STATISTICS], momenta)
     normalise = Normalisation(partial(_statistics, module, kept), partial(_evaluated, module))
-    return classification(partial(_trained, module, kept), data, start, l2=l2, normalisation=normalise)
+    return classification(partial(_trained, module, kept), data, start, l2=l2, normalisation=normalise, weights=weights)
 
 
 def _arguments(module: Any) -> dict[str, Any]:

@@ -24,12 +24,13 @@ def share_blocks(problem: Problem, copies: int) -> Problem:
     count("copies", copies, "Give the number of other agents whose data each agent holds, e.g. 1", least=0)
     if copies >= problem.agents:
         refuse("copies", copies, f"must be below {problem.agents}, the number of agents", "N - 1 shares all data")
-    own = [jax.tree.map(lambda leaf, i=i: leaf[i, : problem.sizes[i]], problem.data) for i in range(problem.agents)]
-    held = [
-        jax.tree.map(lambda *blocks: np.concatenate(blocks), *(own[(i + k) % len(own)] for k in range(copies + 1)))
-        for i in range(len(own))
-    ]
-    shared = from_losses(problem.losses, held, problem.start, penalty=problem.penalty, name=problem.name)
+    held = problem.in_memory()
+    groups = (np.arange(held.agents)[:, None] + np.arange(copies + 1)) % held.agents  # (N, copies + 1)
+    rows = held.rows_of(groups.reshape(-1))[0]
+    sizes = held.sizes[groups].sum(axis=1)
+    blocks = np.split(np.arange(int(sizes.sum())), np.cumsum(sizes)[:-1])
+    own = [jax.tree.map(lambda leaf, block=block: leaf[block], rows) for block in blocks]
+    shared = from_losses(problem.losses, own, problem.start, penalty=problem.penalty, name=problem.name)
     return replace(
         shared,
         answer=Answer(smoothness=problem.answer.smoothness),

@@ -6,25 +6,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import refuse
-from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
-from fedpd.data.federated import Federated
+from fedpd.data.federated import Federated, Samples
+from fedpd.data.lazy import Lazy
+from fedpd.data.ragged import Ragged
+from fedpd.problems.build import Weights
 from fedpd.problems.classification import classification
+from fedpd.problems.gram import largest_gram
 
 
 @explained
-def softmax_regression(data: Federated, *, l2: float = 0.0) -> Problem:
+def softmax_regression(data: Federated, *, l2: float = 0.0, weights: Weights = None) -> Problem:
     """Return softmax regression on federated data: a linear model with a bias, started at 0.
 
     F(x; (a, y)) is the cross entropy of softmax(W^T a + b) against y, plus (l2/2) (||W||^2 + ||b||^2). With two classes
     this is logistic regression. f is convex, and strongly convex for l2 > 0. Its answer holds an upper bound of L,
-    max_i ||[A_i, 1]||^2/(2 n_i) + l2.
+    max_i ||[A_i, 1]||^2/(2 n_i) + l2, times the largest weight if `weights` are given. For lazy data it is unknown.
 
     Args:
         data: Features of any shape are flattened to D numbers; uint8 becomes [0, 1]. Call `data.standardise`
             first if features differ widely in size: gradient methods need many more rounds otherwise.
         l2: The weight of the squared norm.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
 
     Returns:
         A problem whose model is {"weights": (D, K), "bias": (K,)}, in float64 if the features are, else in float32.
@@ -36,21 +40,27 @@ def softmax_regression(data: Federated, *, l2: float = 0.0) -> Problem:
         >>> problem.start["weights"].shape, round(problem.answer.smoothness, 3)
         ((1, 2), 0.767)
     """
-    features, kind = data.train[0]["x"], data.train[0]["x"].dtype
+    kind = data.dtype
     if len(data.classes) < 2:
         refuse(
             "classes", data.classes.tolist(), "must be two or more", "Check the labels, or give classes= to the loader"
         )
     dtype = np.float64 if kind == np.float64 else np.float32
-    width, classes = int(np.prod(features.shape[1:])), len(data.classes)
+    width, classes = int(np.prod(data.shape)), len(data.classes)
     start = {"weights": np.zeros((width, classes), dtype), "bias": np.zeros(classes, dtype)}
 
     def scores(model: Tree, x: Array) -> Array:
         return jnp.reshape(x, (len(x), -1)).astype(dtype) @ model["weights"] + model["bias"]
 
-    problem = classification(scores, data, start, l2=l2)
-    scale = 255 if kind == np.uint8 else 1
-    blocks = [samples["x"].reshape(len(samples["x"]), -1).astype(np.float64) / scale for samples in data.train]
+    problem = classification(scores, data, start, l2=l2, weights=weights)
+    if isinstance(data.train, Lazy):
+        return problem
+    train, divisor = data.train, 255 if kind == np.uint8 else 1
+    features = train.map(_features) if isinstance(train, Ragged) else [_features(samples) for samples in train]
     # The Hessian of the cross entropy in the scores is at most 1/2.
-    largest = max(gram_eigenvalue(np.c_[block, np.ones(len(block))]) / len(block) for block in blocks)
-    return replace(problem, answer=Answer(smoothness=largest / 2 + l2))
+    largest = largest_gram(features, problem.scale, divisor, constant=1) / 2
+    return replace(problem, answer=Answer(smoothness=largest + l2 * float(problem.scale.max())))
+
+
+def _features(samples: Samples) -> np.ndarray:
+    return samples["x"]

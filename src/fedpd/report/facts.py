@@ -1,6 +1,7 @@
 """Measure a problem for the report: its size, L, delta, and how much its agents differ at the start x^0."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,11 +125,13 @@ def _alignment(gradients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _label_shares(problem: Problem) -> np.ndarray | None:
     """Return the shares (K, m) of each agent's labels, if the samples have whole numbers called y."""
-    labels = problem.data.get("y") if isinstance(problem.data, dict) else None
-    if labels is None or labels.ndim != 2 or labels.dtype.kind not in "iu":
+    shown = problem.data.get("y") if isinstance(problem.data, dict) and problem.load is None else None
+    if shown is None or shown.ndim != (2 if problem.offsets is None else 1) or shown.dtype.kind not in "iu":
         return None
+    labels = replace(problem, data=shown).rows_of(np.arange(problem.agents))[0]
     classes = int(labels.max()) + 1
     if labels.min() < 0 or not 2 <= classes <= MOST_SHOWN:
         return None
-    counts = [np.bincount(own[:size], minlength=classes) for own, size in zip(labels, problem.sizes, strict=True)]
-    return (np.array(counts) / problem.sizes[:, None]).T
+    agents = np.repeat(np.arange(problem.agents), problem.sizes)
+    counts = np.bincount(agents * classes + labels, minlength=problem.agents * classes).reshape(-1, classes)
+    return (counts / problem.sizes[:, None]).T

@@ -22,7 +22,7 @@ from tree_math import Vector
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
-from fedpd.core.agents import Functions, Layout, Shard, arrays, each_agent, local_objective
+from fedpd.core.agents import Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents, one_agent
 from fedpd.theory.curvature import TOLERANCE, power_iteration
 from fedpd.theory.points import Progress, check_finite, places
 
@@ -149,7 +149,7 @@ def _each(functions: Functions, shard: Shard, x: Vector) -> Array:
 
         return lax.map(column, jnp.eye(flat.size, dtype=flat.dtype), batch_size=TOGETHER)
 
-    return lax.map(agent, shard)
+    return map_agents(agent, shard)
 
 
 def _products_only(functions: Functions, shard: Shard, x: Vector, point: int, precision: float) -> Spectrum:
@@ -160,7 +160,7 @@ def _products_only(functions: Functions, shard: Shard, x: Vector, point: int, pr
     probes = jnp.asarray(basis[:PROBES], ravel_pytree(x)[0].dtype)
     differences = np.asarray(_differences(functions, shard, x, probes, jnp.asarray(products[:PROBES], probes.dtype)))
     agent = int(differences.argmax())
-    apart = _power(functions, shard, x, jax.tree.map(lambda leaf: leaf[agent], shard), probes[0])
+    apart = _power(functions, shard, x, one_agent(shard, agent), probes[0])
     condition = _condition(values, precision) if values[0] > 0 else None  # inside, Ritz values mean nothing
     apart = max(float(apart), float(differences.max()))
     return Spectrum(condition, float(np.abs(values).max()), float(values[0]), None, apart)
@@ -208,7 +208,7 @@ def _differences(functions: Functions, shard: Shard, x: Vector, probes: Array, p
         rows = lax.map(lambda v: _own_product(functions, one, x, v), probes) - products
         return jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(rows @ rows.T)[-1], 0))
 
-    return lax.map(agent, shard)
+    return map_agents(agent, shard)
 
 
 def _own_product(functions: Functions, one: Shard, x: Vector, v: Array) -> Array:

@@ -11,7 +11,7 @@ from fedpd.base.checks import count
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Problem, Tree
-from fedpd.core.agents import Functions, Layout, arrays, local_objective
+from fedpd.core.agents import Functions, Layout, arrays, local_objective, map_agents
 from fedpd.theory.curvature import TOLERANCE, agent_curvature
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
@@ -81,5 +81,5 @@ def objective(problem: Problem, x: Tree) -> float:
     functions = Functions.of(problem)
     with scope(problem.double):
         model = Vector(jax.device_put(x))
-        each = jax.jit(lambda shard: jax.lax.map(lambda one: local_objective(functions, one).value(model), shard))
+        each = jax.jit(lambda shard: map_agents(lambda one: local_objective(functions, one).value(model), shard))
         return float(jnp.mean(each(arrays(problem))))

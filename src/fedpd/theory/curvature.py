@@ -16,7 +16,7 @@ from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
-from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective
+from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents
 from fedpd.theory.points import Progress, check_finite, places
 
 TOLERANCE = 1e-6  # power iteration has converged when the estimate grows by less than this, relatively
@@ -80,7 +80,7 @@ def exact_smoothness(problem: Problem) -> Smoothness | None:
     """
     if problem.answer.smoothness is None:  # the user's own problem, which may have any name
         return None
-    if problem.name == "quadratic":
+    if problem.name == "quadratic" and problem.offsets is None and problem.load is None:
         return _exact_quadratic(problem)
     if problem.name == "penalized_logistic":
         return _exact_logistic(problem)
@@ -123,7 +123,8 @@ def _exact(of_agents: np.ndarray, of_f: float, of_samples: float, how: str) -> S
 
 def signed_features(problem: Problem) -> list[np.ndarray]:
     """Return the rows b a of each agent of a `problems.penalized_logistic`: N arrays (n_i, D) of float64."""
-    return [rows[:n].astype(np.float64) for rows, n in zip(problem.data, problem.sizes, strict=True)]
+    rows = problem.rows_of(np.arange(problem.agents))[0].astype(np.float64)
+    return np.split(rows, np.cumsum(problem.sizes)[:-1])
 
 
 def _penalty_curvature(problem: Problem) -> float:
@@ -259,7 +260,7 @@ def agent_curvature(
         multiply = jax.linearize(local_objective(functions, one).gradient, x)[1]
         return power_iteration(multiply, v, iterations, tolerance)
 
-    return lax.map(agent, shard)
+    return map_agents(agent, shard)
 
 
 @partial(jax.jit, static_argnames="functions")
@@ -295,10 +296,19 @@ def _of_samples(functions: Functions, shard: Shard, x: Vector, iterations: Any, 
             multiply = jax.linearize(lambda x: f.stochastic_gradient(x, batch), x)[1]
             return power_iteration(multiply, v, iterations, tolerance)
 
-        values, used = lax.map(sample, f.data, batch_size=TOGETHER)
-        return jnp.max(values), jnp.max(used)
+        if f.offset is None:
+            values, used = lax.map(sample, f.data, batch_size=TOGETHER)
+            return jnp.max(values), jnp.max(used)
 
-    return lax.map(agent, shard)
+        def block(q: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+            rows = f.rows((q * TOGETHER + jnp.arange(TOGETHER)) % f.size)  # the last block repeats the first samples
+            return jax.tree.map(lambda most, new: jnp.maximum(most, jnp.max(new)), found, jax.vmap(sample)(rows))
+
+        shapes = jax.eval_shape(sample, f.rows(jnp.int32(0)))
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return lax.fori_loop(0, -(-f.size // TOGETHER), block, nothing)
+
+    return map_agents(agent, shard)
 
 
 def local_smoothness(functions: Functions, layout: Layout, shard: Shard, x: Vector, iterations: int = 10) -> Array:

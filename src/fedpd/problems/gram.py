@@ -1,0 +1,54 @@
+"""The largest eigenvalue of A_i^T A_i/n_i over all agents, which bounds the smoothness of linear models."""
+
+import numpy as np
+
+from fedpd.base.linear_algebra import gram_eigenvalue
+from fedpd.core.rows import first_rows
+from fedpd.data.ragged import Ragged
+
+EXACT = 1_000  # agents of ragged data whose eigenvalue is computed, before the bound by the squares is taken
+CHUNK = 2**16  # rows whose squares are summed at a time
+
+
+def largest_gram(
+    features: list[np.ndarray] | Ragged, scale: np.ndarray, divisor: float = 1, constant: float = 0
+) -> float:
+    """Return max_i scale_i ||[A_i, c]||^2/n_i, A_i the features of agent i divided by `divisor`, c a constant column.
+
+    ||A||^2 is at most the sum of the squares of A. For ragged data, the agents are taken in the order of these bounds,
+    and those whose bound is below the largest value so far are left out. After 1,000 agents the next bound is taken, so
+    that the result may then be larger than the maximum, and is never smaller.
+
+    Args:
+        features: The features of each agent, (n_i, ...).
+        scale: (N,) the weights of the agents.
+        divisor: 255 for features of uint8, else 1.
+        constant: c; 0: there is no such column.
+    """
+
+    def of_agent(i: int) -> float:
+        x = features[i]
+        block = x.reshape(len(x), -1).astype(np.float64) / divisor
+        block = np.c_[block, np.full(len(block), constant)] if constant else block
+        return float(scale[i] * (gram_eigenvalue(block) / len(block)))
+
+    if not isinstance(features, Ragged):
+        return max(of_agent(i) for i in range(len(features)))
+    bounds = scale * (_sums_of_squares(features) / divisor**2 / features.sizes + constant**2) * (1 + 1e-9)
+    order = np.argsort(-bounds, kind="stable")
+    largest = 0.0
+    for i in order[:EXACT]:
+        if bounds[i] <= largest:
+            return largest
+        largest = max(largest, of_agent(int(i)))
+    return largest if len(order) <= EXACT else max(largest, float(bounds[order[EXACT]]))
+
+
+def _sums_of_squares(features: Ragged) -> np.ndarray:
+    """Return (N,) the sums of the squares of the agents' features."""
+    x = features.rows
+    squares = np.empty(len(x))
+    for first in range(0, len(x), CHUNK):
+        rows = x[first : first + CHUNK].reshape(len(x[first : first + CHUNK]), -1).astype(np.float64)
+        squares[first : first + CHUNK] = np.einsum("ij,ij->i", rows, rows)
+    return np.add.reduceat(squares, first_rows(features.sizes))
