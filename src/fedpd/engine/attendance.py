@@ -175,8 +175,7 @@ class PartialRun:
         metrics = jax.tree.map(np.array, rows.metrics)
         for i in range(len(self.plan.seeds)):
             place = (i, t) if self.plan.many else t
-            measured = self._measure(state, i, not rows.rounds.communicated[place])
-            for name, value in measured.items():
+            for name, value in self._measure(state, i, not rows.rounds.communicated[place]).items():
                 metrics[name][place] = value
         return rows._replace(metrics=metrics)
 
