@@ -65,7 +65,7 @@ def tuned_at_most(cells: Sequence[Cell], budget: int) -> tuple[list[Cell], dict[
         budget: The tuning budget. A method that was not run with it on all problems is judged by the largest budget
             below it with which it was.
     """
-    found, smaller = measured_everywhere(cells, budget), {}
+    found, smaller = measured_everywhere(cells, budget), dict[str, int]()
     for less in sorted((other for other in BUDGETS if other < budget), reverse=True):
         known = {cell.method for cell in found}
         more = [cell for cell in measured_everywhere(cells, less) if cell.method not in known]
