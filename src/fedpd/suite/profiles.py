@@ -95,7 +95,7 @@ def finding(cells: Sequence[Cell], budget: int) -> str:
     problems, methods, spent = costs_of(cells, "communications", budget)
     within = shares(spent, np.array([2.0]))[0]
     best = int(np.argmax(within))
-    how = "with nothing tuned" if budget == 0 else f"with {budget} runs to tune each method"
+    how = "with nothing tuned" if budget == 0 else f"with up to {budget} runs to tune each method"
     return (
         f"{methods[best]} is within twice the fewest communications on {round(within[best] * len(problems))} of "
         f"{len(problems)} problems, {how}"
