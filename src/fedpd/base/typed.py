@@ -91,6 +91,8 @@ def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P
         remedy = "Check the arguments and their shapes"
         if isinstance(error, ArithmeticError):
             remedy = "Give numbers that are neither huge nor tiny"
+        if isinstance(error, OSError):
+            remedy = "Check that the path is right and can be read"
         raise FedpdError(f"{function.__name__}({words}): {first_line(error)}. {remedy}.") from error
 
 

@@ -164,7 +164,7 @@ def tune(
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
     """
     judged, record = _criterion(problem, criterion, record)
-    count("rounds", rounds, "Give the rounds of each try, e.g. 200")
+    count("rounds", rounds, "Give the rounds of each try, e.g. 200", bits=31)
     if not len(scales):
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
     for scale in scales:
