@@ -59,7 +59,7 @@ test-faults: .venv/installed
 	$(BIN)/python -m pytest -m faults --numprocesses 0 tests/flower
 
 # Hostile files, command lines and calls: FUZZ times as many as in make test, and different ones every time.
-FUZZ ?= 100
+FUZZ ?= 40
 fuzz: .venv/installed
 	FUZZ=$(FUZZ) $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
 

@@ -39,7 +39,7 @@ def test_importing_changes_neither_jax_nor_matplotlib() -> None:
     "first",
     [
         "fedpd.theory.smoothness(fedpd.problems.opposing_quadratics())",
-        "fedpd.problems.network(fedpd.networks.MLP(2, (2,)), fedpd.data.characters(2, 4))",
+        "fedpd.problems.network(fedpd.networks.MLP(62, (2,)), fedpd.data.characters(2, 4))",
         "p = fedpd.problems.opposing_quadratics();"
         "fedpd.simulate(fedpd.algorithms.fedavg(oracle=fedpd.oracles.gd(0.1, 1)), p, rounds=1)",
     ],

@@ -135,7 +135,7 @@ def texts(draw: st.DrawFn) -> str:
 def largest_number(tree: Any) -> float:
     """Return the largest number in a tree."""
     values = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    own = tree if isinstance(tree, int | float) and not math.isnan(tree) else 0
+    own = min(tree, 10**9) if isinstance(tree, int | float) and tree == tree else 0  # NaN differs from itself
     return max([own, *map(largest_number, values)]) if not isinstance(tree, list) or len(tree) != 1 else _unnested(tree)
 
 

@@ -126,3 +126,15 @@ def test_methods_that_need_everyone_are_left_out_where_some_are_away() -> None:
     assert usable(METHODS, 1.0) == list(METHODS)
     assert set(METHODS) - set(usable(METHODS, 0.5)) == {"FedPD-GD p=auto"}
     assert usable(["FedPD-GD p=auto"], [1.0, 1.0]) == ["FedPD-GD p=auto"]  # a probability per agent
+
+
+def test_no_method_runs_if_one_of_them_cannot() -> None:
+    told: list[str] = []
+    with pytest.raises(FedpdError, match=r"FedPD-GD p=auto: algorithm = .*needs all agents"):
+        tune(
+            problems.random_quadratic(3, 2),
+            methods=["Local GD", "FedPD-GD p=auto"],
+            participation=0.5,
+            progress=lambda what, done, total: told.append(what),
+        )
+    assert not told

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from fedpd.base.identity import fingerprint
-from fedpd.base.typed import call_checked
+from fedpd.base.typed import call_explained
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -146,7 +146,7 @@ def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        made: Any = call_checked(factory, LARGEST, *args, **kwargs) if own else factory(*args, **kwargs)
+        made: Any = call_explained(factory, LARGEST, *args, **kwargs) if own else factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         spec = Spec.of(name or factory.__name__, defaults, **bound.arguments)

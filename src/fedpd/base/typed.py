@@ -16,6 +16,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import jax
 import numpy as np
+from jax.errors import JAXTypeError
 
 from fedpd.base.checks import nearest, refuse, shown
 from fedpd.base.errors import FedpdError
@@ -62,26 +63,37 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
         Traceback (most recent call last):
         fedpd.base.errors.FedpdError: inverse(x=0): division by zero. Give numbers that are neither huge nor tiny.
     """
-    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def explaining(*args: P.args, **kwargs: P.kwargs) -> T:
-        given = signature.bind(*args, **kwargs).arguments  # a missing argument is a TypeError, as in all of Python
-        try:
-            return call_checked(function, LARGEST, *args, **kwargs)
-        except FedpdError:
-            raise
-        except Exception as error:
-            words = ", ".join(
-                f"{name}={shown(value)}" for name, value in given.items() if isinstance(value, Real | str)
-            )
-            numbers = isinstance(error, ArithmeticError)
-            remedy = (
-                "Give numbers that are neither huge nor tiny" if numbers else "Check the arguments and their shapes"
-            )
-            raise FedpdError(f"{function.__name__}({words}): {first_line(error)}. {remedy}.") from error
+        return call_explained(function, LARGEST, *args, **kwargs)
 
     return explaining
+
+
+def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of `call_checked`, and turn every other error into a sentence.
+
+    Args:
+        function: A function that does nothing but make its result.
+        largest: The largest integer that it can use.
+        *args: The arguments of the function.
+        **kwargs: Its named arguments.
+    """
+    given = inspect.signature(function).bind(*args, **kwargs).arguments  # a TypeError if one is missing, as in Python
+    try:
+        return call_checked(function, largest, *args, **kwargs)
+    except (FedpdError, JAXTypeError):  # a caller that traces the function handles JAX's errors
+        raise
+    except Exception as error:
+        plain = {name: value for name, value in given.items() if isinstance(value, Real | str)}
+        words = ", ".join(f"{name}={shown(value)}" for name, value in plain.items())
+        remedy = "Check the arguments and their shapes"
+        if isinstance(error, ArithmeticError):
+            remedy = "Give numbers that are neither huge nor tiny"
+        if isinstance(error, OSError):
+            remedy = "Check that the path is right and can be read"
+        raise FedpdError(f"{function.__name__}({words}): {first_line(error)}. {remedy}.") from error
 
 
 def first_line(error: Exception) -> str:

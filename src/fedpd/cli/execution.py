@@ -21,8 +21,8 @@ from fedpd.experiments.experiment import Experiment
 
 def comparison(rounds: int, data: str, seeds: int, methods: str, target: float) -> Experiment:
     """Return the experiment of `fedpd compare`, after a check of its options."""
-    count("--rounds", rounds, "Give the rounds of each method, e.g. 600")
-    count("--seeds", seeds, "Give the number of seeds, e.g. 5")
+    count("--rounds", rounds, "Give the rounds of each method, e.g. 600", bits=31)
+    count("--seeds", seeds, "Give the number of seeds, e.g. 5", bits=16)
     choice("--data", data, calls.DATA)
     choice("--methods", methods, ("paper", "all"))
     positive("--target", target, "Give a stationarity, e.g. 1e-10")

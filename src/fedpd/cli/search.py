@@ -82,7 +82,7 @@ def tune(
     from fedpd.search.tune import target_of, usable
     from fedpd.search.tune import tune as find
 
-    count("--seeds", seeds, "Give the number of seeds, e.g. 3")
+    count("--seeds", seeds, "Give the number of seeds, e.g. 3", bits=16)
     folder, goal = out or new_folder("tune"), target_of(criterion, target)
     run_folder.check_free(folder, overwrite)
     setting = experiment.find_problem(problem, say)
@@ -138,7 +138,7 @@ def solve(
     from fedpd.search.solve import solve as minimise
 
     positive("--target", target, "Give the ||grad f||^2 at which the run stops, e.g. 1e-10")
-    count("--max-communications", max_communications, "Give the most communications, e.g. 1000")
+    count("--max-communications", max_communications, "Give the most communications, e.g. 1000", bits=31)
     setting = experiment.find_problem(problem, say)
     check_everyone(**setting.run)
     folder = out or new_folder("solve")

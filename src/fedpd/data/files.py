@@ -6,12 +6,14 @@ from pathlib import Path
 
 from fedpd import data
 from fedpd.base.checks import FedpdError
+from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
 from fedpd.data.tables import Features, Format, column_names
 
 USUAL = ("image", "x", "features", "pixels", "text")  # usual names of a column of features
 
 
+@explained
 def load(
     path: Path,
     *,

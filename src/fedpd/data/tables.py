@@ -194,7 +194,7 @@ def _readable(file: Path, form: Format, read: Callable[[], Any]) -> Any:
 
     try:
         return read()
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         remedy = "Check that the file is complete, or copy it again"
         reason = str(error).rstrip(".")
         raise FedpdError(f"{file} cannot be read as {form.title}: {reason}. {remedy}.") from None

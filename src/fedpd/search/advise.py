@@ -160,7 +160,7 @@ def advise(
         The constants of the problem, a guaranteed setting, a recommended one, and an untuned one where it applies.
     """
     positive("epsilon", epsilon, "Give the target for ||grad f||^2, e.g. 1e-6")
-    count("pilot", pilot, "Give the rounds of the trial, e.g. 100")
+    count("pilot", pilot, "Give the rounds of the trial, e.g. 100", bits=31)
 
     def progress_of(what: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(what, done, total)

@@ -54,7 +54,7 @@ def solve(
         True
     """
     positive("target", target, "target is the ||grad f||^2 at which the run stops, e.g. 1e-10")
-    count("max_communications", max_communications, "Give the most communications, e.g. 1000")
+    count("max_communications", max_communications, "Give the most communications, e.g. 1000", bits=31)
     until = {"stationarity": target}
     run = simulate(chosen_method(problem), problem, rounds=max_communications, until=until, progress=progress)
     last, communications = run.history["stationarity"][-1], run.history["communications"][-1]

@@ -15,7 +15,7 @@ from fedpd.base.checks import FedpdError, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
 from fedpd.base.saved import save_result
-from fedpd.base.typed import typed
+from fedpd.base.typed import check_arguments
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
@@ -98,7 +98,6 @@ class Sweep(NamedTuple):
         return save_result(self, folder, model=self.runs[0][0].model, overwrite=overwrite)
 
 
-@typed
 def sweep(
     build: Source,
     problem: Problem,
@@ -144,6 +143,9 @@ def sweep(
     """
     if not isinstance(build, Algorithm | FromSpecs) and not callable(build):
         refuse("build", build, "must be a method, or a function that makes one", "Give e.g. algorithms.fedpd(...)")
+    if isinstance(build, type):
+        refuse("build", build.__name__, "is a class", "Give a method, or a function that returns one")
+    check_arguments(sweep, {"problem": problem, "rounds": rounds, "seeds": seeds, "static": static})
     check_seeds("seeds", seeds)
     points, methods, groups = prepare_grid(build, grid, static, problem, rounds)
     for name, value in options.items():

@@ -4,15 +4,16 @@ For every method, `tune` tries factors on the step sizes of the method's own rul
 tries of a method are one `sweep` over that factor. The best try has the fewest communications to a target.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from fedpd import theory
 from fedpd.algorithms import variants
-from fedpd.base.checks import at_least, choice, count, nearest, positive, refuse
+from fedpd.base.checks import FedpdError, TheoryWarning, at_least, choice, count, nearest, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
@@ -20,7 +21,8 @@ from fedpd.core import Algorithm, Mixing, Problem
 from fedpd.engine.cohorts import Sampling
 from fedpd.engine.columns import KNOWN, RECORDABLE, Column
 from fedpd.engine.run import Run
-from fedpd.engine.simulate import Participating
+from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
+from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import table_of
@@ -167,7 +169,7 @@ def tune(
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
     """
     judged, record = _criterion(problem, criterion, record)
-    count("rounds", rounds, "Give the rounds of each try, e.g. 200")
+    count("rounds", rounds, "Give the rounds of each try, e.g. 200", bits=31)
     if not len(scales):
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
     for scale in scales:
@@ -184,7 +186,22 @@ def tune(
         choice("methods", method, variants())
     L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "Give the smoothness, or leave it out")
     task = Task(problem, L, judged, target, rounds, scales, seeds, grid or {}, options)
+    for method in methods:
+        _check(task, method)
     return [tuned for method in methods for tuned in _tune(task, method, progress)]
+
+
+def _check(task: Task, method: str) -> None:
+    """Trace a round of a method by its own rule, so that no method runs if one of them cannot."""
+    made = variants()[method].rule(task.L, task.problem.agents, 1.0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TheoryWarning)  # the sweep warns of it
+            trace_round(
+                make_plan(made, task.problem, task.rounds, [0], False, with_defaults(cast(RunOptions, task.options)))
+            )
+    except FedpdError as error:
+        raise FedpdError(f"{method}: {error}") from error.__cause__
 
 
 def usable(methods: Iterable[str], *participation: Participating) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpd.base.checks import at_least, below, count, positive
+from fedpd.base.checks import at_least, below, check_room, count, positive
 from fedpd.base.typed import explained
 
 ETA = "1/eta is the penalty of FedPD"
@@ -225,7 +225,9 @@ def typical_contraction(mu: float, L: float, eta: float, p: float) -> float:
     """
     _check_curvature(mu, L)
     _probability(p)
-    lengths = np.arange(1, 2 + (math.ceil(math.log(TAIL) / math.log(p)) if p > 1e-300 else 0))
+    longest = math.ceil(math.log(TAIL) / math.log(p)) if p > 1e-300 else 0
+    check_room(f"p = {p}: the distribution of {longest} lengths", 8 * longest, "Give a p further from 1")
+    lengths = np.arange(1, 2 + longest)
     chances = (1 - p) * p ** (lengths - 1.0)
     differences = float(chances @ np.log(-np.expm1(-lengths * k_folds(L, eta, 1))))
     return math.exp(max(-k_folds(mu, eta, 1 / (1 - p)), differences))

@@ -14,10 +14,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import at_least, count, positive, refuse
+from fedpd.base.checks import at_least, at_most, count, positive, refuse
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.oracles import schedule
+
+MOST_STEPS = 2**26  # local steps of a run, each with a step size
 
 
 @explained
@@ -44,6 +46,7 @@ def fedavg_bound(
     """
     count("rounds", rounds, "Give T, the number of rounds")
     count("iterations", iterations, "Give Q, the number of local steps per round")
+    at_most("rounds * iterations", rounds * iterations, MOST_STEPS, "Give fewer rounds or local steps")
     positive("L", L, "L is the smoothness of the f_i; theory.smoothness(problem) finds it")
     positive("G", G, "G bounds ||grad f_i|| everywhere")
     at_least("gap", gap, 0, "gap is f(x^0) - inf f, or an upper bound of it")

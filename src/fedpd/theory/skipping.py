@@ -183,7 +183,7 @@ def best_stretch(hessians: np.ndarray, eta: float, drift: Drift = "corrected-exa
         drift: The rule for skipped rounds.
         longest: The largest k to try.
     """
-    count("longest", longest, STRETCH)
+    count("longest", longest, STRETCH, bits=16)
     found = [Stretch(k, contraction(hessians, eta, k, drift)) for k in range(1, longest + 1)]
     return min(found, key=lambda stretch: stretch.contraction)
 
