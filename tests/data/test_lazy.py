@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedpd import FedpdError
+from fedpd import FedpdError, problems
 from fedpd.base.identity import fingerprint
 from fedpd.data import from_rows, hub, lazy, leaf, merge, parquet, ragged, split, standardise, take
 from tests.data.test_ragged import DATA, ROWS, SIZES, same
@@ -192,3 +192,14 @@ def test_leaf_files_that_cannot_be_read_one_by_one(tmp_path: Path) -> None:
     with pytest.raises(FedpdError, match="user = 'n': has no training or test samples"):
         leaf(tmp_path, lazy=True)
     assert leaf(tmp_path, lazy=True, drop_empty=True).agents == 3
+
+
+def test_a_problem_is_built_without_loading_everyone() -> None:
+    asked: list[int] = []
+
+    def load(agent: int) -> np.ndarray:
+        asked.append(agent)
+        return np.zeros((2, 3))
+
+    problems.from_losses(lambda x, rows: (rows @ x) ** 2, lazy(load, [2] * 1000), np.zeros(3))
+    assert len(asked) <= 2

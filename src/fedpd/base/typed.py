@@ -162,15 +162,21 @@ def misfit(value: Any, kind: Any, largest: int = LARGEST) -> str | None:
         (None, 'must be a number or None, not str')
     """
     kinds = _alternatives(kind)
-    if isinstance(value, list | tuple) and any((get_origin(one) or one) in LISTS for one in kinds):
+    if isinstance(value, list | tuple) and any(map(_is_list, kinds)):
         kinds = tuple(one for one in kinds if one is not np.ndarray)  # the entries of a list have a kind of their own
-    reasons = [_misfit(value, one, largest) for one in kinds]
-    if None in reasons:
-        return None
+    reasons = []
+    for one in sorted(kinds, key=_is_list):  # data by agent may look like a list, whose entries would be loaded
+        reasons.append(_misfit(value, one, largest))
+        if reasons[-1] is None:
+            return None
     exact = [reason for reason in reasons if reason]  # of the alternatives that would fit but for the value
     words = list(dict.fromkeys(_word(one) for one in _alternatives(kind)))
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
     return exact[0] if exact else f"must be {listed}, not {_type_name(value)}"
+
+
+def _is_list(kind: Any) -> bool:
+    return (get_origin(kind) or kind) in LISTS
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
@@ -219,7 +225,7 @@ def _misfit_list(value: Any, origin: Any, inner: tuple[Any, ...], largest: int) 
         return None  # the names of classes may be the characters of a text
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return ""
-    if not isinstance(value, Sized) or isinstance(value, range) or not inner or origin is Iterable:
+    if not isinstance(value, Sized) or isinstance(value, range) or inner in ((), (Any,)) or origin is Iterable:
         return None if origin is Iterable or isinstance(value, Sized) else ""
     if isinstance(value, set | dict):
         return ""
