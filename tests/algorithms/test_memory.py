@@ -208,12 +208,6 @@ def test_what_does_not_go_with_a_memory(more: dict[str, Any], words: str) -> Non
         algorithms.fedpd(**usual | more)
 
 
-def test_all_agents_must_be_present() -> None:
-    algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=5)
-    with pytest.raises(FedpdError, match="needs all agents in every communication"):
-        simulate(algorithm, problems.opposing_quadratics(), rounds=3, participation=0.5)
-
-
 def test_an_agent_that_lost_its_rows_is_refused() -> None:
     """It could go on with another dual, but then the server's mean dual would be wrong for good."""
     assert AUTO.away.rebuild is not None

@@ -167,7 +167,7 @@ def with_memory(
         lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, agent.eta)
         w, kept, work = oracle.solve(lagrangian, agent.x if start == "local" else agent.x0, agent.memory, r, key)
         dual = agent.dual + (w - agent.x0) / agent.eta
-        value, lowest, more = _seen(f, w, kept)
+        value, lowest, more = seen_in_solve(f, w, kept)
         slot = r % size
         agent = agent._replace(
             x=w,
@@ -225,7 +225,7 @@ def largest_curvature(f: LocalObjective, x: Vector, gradient: Vector) -> Array:
     return jnp.maximum(largest, info.tiny).astype(float)
 
 
-def _seen(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Any]:
+def seen_in_solve(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Any]:
     """Return f_i(w), the negative curvature that the oracle met, and the samples that this cost."""
     if isinstance(kept, Secants):
         return kept.value, -kept.lowest, 0
