@@ -128,7 +128,7 @@ def with_memory(
 
     Args:
         eta: The penalty's eta; None finds it.
-        oracle: The local solver, on full gradients.
+        oracle: The local solver. If it takes batches, f_i is not evaluated, and rules.bend must be 0.
         memory: M, the outcomes that are mixed with the newest.
         start: Where the oracle begins: "local" at the mixed x_i, "server" at v.
         rules: The constants; None: the usual ones.
@@ -167,7 +167,7 @@ def with_memory(
         lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, agent.eta)
         w, kept, work = oracle.solve(lagrangian, agent.x if start == "local" else agent.x0, agent.memory, r, key)
         dual = agent.dual + (w - agent.x0) / agent.eta
-        value, lowest, more = seen_in_solve(f, w, kept)
+        value, lowest, more = seen_in_solve(f, w, kept, oracle)
         slot = r % size
         agent = agent._replace(
             x=w,
@@ -225,8 +225,13 @@ def largest_curvature(f: LocalObjective, x: Vector, gradient: Vector) -> Array:
     return jnp.maximum(largest, info.tiny).astype(float)
 
 
-def seen_in_solve(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Any]:
-    """Return f_i(w), the negative curvature that the oracle met, and the samples that this cost."""
+def seen_in_solve(f: LocalObjective, w: Vector, kept: Any, oracle: Oracle) -> tuple[Array, Array, Any]:
+    """Return f_i(w), the negative curvature that the oracle met, and the samples that this cost.
+
+    With an oracle that takes batches f_i is not evaluated: that would take more samples than the solve.
+    """
+    if oracle.batch is not None:
+        return jnp.zeros((), float), jnp.zeros((), float), 0
     if isinstance(kept, Secants):
         return kept.value, -kept.lowest, 0
     return f.value(w).astype(float), jnp.zeros((), float), f.size
@@ -326,13 +331,16 @@ def mixed_step(
         s: The server's step.
         rules: The constants.
     """
-    mixed = mixing_weights(weight * rows.consensus + gram(rows.duals) + jnp.diag(bent), valid)
+    A = weight * rows.consensus + gram(rows.duals) + jnp.diag(bent)
+    mixed = mixing_weights(A, valid)
     change = jnp.where(valid, mixed - newest, 0)
     moved = mix(rows.xs, change)
     apart = change @ rows.consensus @ change + (moved @ moved).astype(float)
     pull = -change @ rows.pulled @ change / 2
     uphill = s * curvature_along(change, rows.turned, apart) < -rules.uphill
-    alone = uphill | ~jnp.all(jnp.isfinite(mixed))
+    residuals = jnp.where(valid, jnp.diag(A), jnp.inf)
+    risen = jnp.any(newest & (residuals > rules.falling * jnp.min(residuals)))
+    alone = uphill | risen | ~jnp.all(jnp.isfinite(mixed))
     apart, pull = (jnp.where(alone, 0, jnp.maximum(square, 0)) for square in (apart, pull))
     return jnp.where(alone, newest, mixed), apart, pull
 

@@ -106,7 +106,7 @@ def with_absent_agents(
     def init(f: LocalObjective, x: Vector) -> Agent:
         row, zero, none = jnp.zeros(size), jnp.zeros((), float), jnp.int32(0)
         stack, numbers = empty_stack(x, size), Numbers(row, row, row, row, zero, zero)
-        values = jnp.full(size, f.value(x), float)
+        values = row if oracle.batch is not None else jnp.full(size, f.value(x), float)
         xs = put(stack, none, x)
         return Agent(x, xs, stack, values, none, row, zero, none, (0 * x, 0 * x), numbers, oracle.init(f, x))
 
@@ -134,7 +134,7 @@ def with_absent_agents(
         x, dual = mix(agent.xs, agent.weights), mix(agent.duals, agent.weights)
         lagrangian = augmented_lagrangian(f, v, dual, agent.eta)
         w, kept, work = oracle.solve(lagrangian, x if start == "local" else v, agent.memory, r, key)
-        value, lowest, more = seen_in_solve(f, w, kept)
+        value, lowest, more = seen_in_solve(f, w, kept, oracle)
         agent = with_row(agent, w, dual + (w - v) / agent.eta, value, rules.bend)
         numbers = agent.numbers._replace(curvature=(agent.eta * lowest) ** 8)
         agent = agent._replace(last=k, memory=kept, numbers=numbers)

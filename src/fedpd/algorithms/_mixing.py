@@ -22,6 +22,7 @@ class Rules(NamedTuple):
         convex: The largest eta times the negative curvature of an f_i; infinite: any.
         budget: What all steps beyond Algorithm 2 may sum up to; infinite: anything. `affordable` has its unit.
         informed: The duals of the start in units of minus the gradients; 0 begins as Algorithm 2 does.
+        falling: Rows are mixed only if the newest one's residual is at most this times the least of all; infinite: any.
     """
 
     aim: float = 0.3
@@ -32,6 +33,7 @@ class Rules(NamedTuple):
     convex: float = 0.3
     budget: float = 1e6
     informed: float = 1.0
+    falling: float = float("inf")
 
 
 def mixing_weights(A: Array, valid: Array) -> Array:

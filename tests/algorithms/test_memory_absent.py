@@ -1,0 +1,94 @@
+"""FedPD-M where agents are absent or gradients are noisy: its sums, and what it saves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tree_math import Vector
+
+from fedpd import FedpdError, Oracle, algorithms, oracles, problems, simulate
+from fedpd.algorithms._memory_absent import with_missed_rows
+from fedpd.base.precision import scope
+from tests.algorithms.test_memory import own_quadratics
+
+EXACT = oracles.lbfgs(1e-12, 100)
+
+
+def test_an_agent_that_returns_copies_its_newest_row() -> None:
+    """A ring of 4 places; the newest row of its own is 5, in place 1, and rows up to 7 exist: it missed 6 and 7."""
+    algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(0.1, 1), memory=3).away.partial
+    assert algorithm is not None
+    problem = own_quadratics(2, agents=2, size=1)
+    agents = simulate(algorithm, problem, rounds=1, participation=np.array([[True, False]])).agents
+    with scope(True):
+        rows = Vector(jnp.array([[4.0], [5.0], [2.0], [3.0]]))
+        absent = _agent(agents, 1)._replace(xs=rows, duals=-rows, values=rows.tree[:, 0], last=jnp.int32(5), number=jnp.int32(8))
+        found = with_missed_rows(absent)
+        assert found.xs.tree[:, 0].tolist() == [4, 5, 5, 5]
+        assert found.duals.tree[:, 0].tolist() == [-4, -5, -5, -5]
+        assert found.values.tolist() == [4, 5, 5, 5]
+        long_gone = with_missed_rows(absent._replace(number=jnp.int32(100)))
+        assert long_gone.xs.tree[:, 0].tolist() == [5, 5, 5, 5]
+
+
+def test_the_servers_sums_are_those_of_all_agents() -> None:
+    """Half of the agents are present, so most sums are of agents that the server has not heard of lately."""
+    problem, size = own_quadratics(10, agents=6, size=3), 4
+    algorithm = algorithms.fedpd(eta=1.0, oracle=EXACT, memory=size - 1)
+    run = simulate(algorithm, problem, rounds=13, participation=0.5, progress=False)
+    agents, server = run.agents, run.server
+    with scope(True):
+        filled = [with_missed_rows(_agent(agents, i)) for i in range(6)]
+        xs, duals = (np.array([getattr(one, name).tree for one in filled]) for name in ("xs", "duals"))
+    apart = xs - xs.mean(0)
+    np.testing.assert_allclose(server.rows.xs.tree, xs.mean(0), atol=1e-12)
+    np.testing.assert_allclose(server.rows.duals.tree, duals.mean(0), atol=1e-12)
+    np.testing.assert_allclose(server.rows.consensus, np.einsum("ikd,ild->kl", apart, apart) / 6, atol=1e-12)
+    for name, left in (("turned", xs), ("pulled", duals)):
+        steps, turns = (rows[:, :, None] - rows[:, None] for rows in (left, duals))
+        expected = np.einsum("ikld,ikld->kl", steps, turns) / 6
+        np.testing.assert_allclose(getattr(server.rows, name), expected, atol=1e-11)
+
+
+def _agent(agents: Any, i: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[i], agents)
+
+
+def communications(memory: int, share: float) -> int:
+    problem = own_quadratics(100)
+    algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.lbfgs(), memory=memory)
+    history = simulate(algorithm, problem, rounds=120, participation=share, progress=False).history
+    (reached,) = np.nonzero(history["stationarity"] <= 1e-10 * history["stationarity"][0])
+    return int(history["communications"][reached[0]])
+
+
+def test_a_memory_saves_communications_with_half_of_the_agents() -> None:
+    assert communications(10, 0.5) < 0.8 * communications(0, 0.5)
+
+
+def test_a_memory_with_noisy_gradients_does_no_harm() -> None:
+    """Nothing is mixed once noise is all that is left of the residual."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.standard_normal((4, 40, 5)) * np.logspace(-1, 0, 5), rng.standard_normal((4, 40))
+
+    def losses(x: Any, part: Any) -> Any:
+        return (part["a"] @ x - part["b"]) ** 2 / 2
+
+    parts = [{"a": a, "b": b} for a, b in zip(rows, targets, strict=True)]
+    problem = problems.from_losses(losses, parts, np.ones(5))
+    oracle = oracles.sgd(0.01, 40, batch=8)
+    plain, mixed = (
+        simulate(algorithms.fedpd(eta=1.0, oracle=oracle, memory=memory), problem, rounds=60, seed=[0, 1, 2]).runs
+        for memory in (0, 3)
+    )
+    ends = [np.exp(np.mean([np.log(run.history["stationarity"][-20:]) for run in runs])) for runs in (plain, mixed)]
+    assert ends[1] < 1.1 * ends[0]
+
+
+@pytest.mark.parametrize("oracle", [oracles.sgd(0.1, 5, batch=2), oracles.vr(0.1, 5, 5)])
+def test_long_memories_of_noisy_outcomes_are_refused(oracle: Oracle) -> None:
+    with pytest.raises(FedpdError, match="must be at most 5"):
+        algorithms.fedpd(eta=1.0, oracle=oracle, memory=6)
+    algorithms.fedpd(eta=1.0, oracle=oracle, memory=5)
