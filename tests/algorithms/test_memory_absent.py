@@ -24,7 +24,8 @@ def test_an_agent_that_returns_copies_its_newest_row() -> None:
     agents = simulate(algorithm, problem, rounds=1, participation=np.array([[True, False]])).agents
     with scope(True):
         rows = Vector(jnp.array([[4.0], [5.0], [2.0], [3.0]]))
-        absent = _agent(agents, 1)._replace(xs=rows, duals=-rows, values=rows.tree[:, 0], last=jnp.int32(5), number=jnp.int32(8))
+        held = {"xs": rows, "duals": -rows, "values": rows.tree[:, 0]}
+        absent = _agent(agents, 1)._replace(**held, last=jnp.int32(5), number=jnp.int32(8))
         found = with_missed_rows(absent)
         assert found.xs.tree[:, 0].tolist() == [4, 5, 5, 5]
         assert found.duals.tree[:, 0].tolist() == [-4, -5, -5, -5]

@@ -184,12 +184,13 @@ def with_row(agent: Agent, w: Vector, dual: Vector, value: Array, bend: float) -
     """Return the agent that has appended (w, Lambda, f_i(w)), with the changes that it sends."""
     size = len(agent.values)
     before, slot = (agent.number - 1) % size, agent.number % size
-    old = jax.tree.map(lambda leaf: leaf[before], (agent.xs, agent.duals, agent.values))
+    held = (agent.xs, agent.duals, agent.values)
+    x_old, dual_old, value_old = jax.tree.map(lambda leaf: leaf[before], held)
     values = agent.values.at[slot].set(value)
     agent = agent._replace(xs=put(agent.xs, slot, w), duals=put(agent.duals, slot, dual), values=values)
-    change = (w - old[0], dual - old[1])
+    change = (w - x_old, dual - dual_old)
     near = dots(_minus(agent.xs, agent.x0), change[0])
-    now, then = compare(agent, w, dual, value, bend), compare(agent, *old, bend)
+    now, then = compare(agent, w, dual, value, bend), compare(agent, x_old, dual_old, value_old, bend)
     turned, pulled, bent = (one - other for one, other in zip(now, then, strict=True))
     numbers = Numbers(near, turned, pulled, bent, jnp.zeros_like(value), (dual @ dual).astype(float))
     return agent._replace(change=change, numbers=numbers)

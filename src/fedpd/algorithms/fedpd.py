@@ -73,7 +73,7 @@ NAIVE = (
 
 # FedPD-M with an oracle that takes batches: the server's step is Algorithm 2's, f_i is not evaluated, and nothing is
 # mixed where the residual does not fall, as where noise is all that is left of it. docs/theory/memory.md has numbers.
-NOISY, MOST_NOISY_ROWS = Rules(longest=1.0, bend=0.0, falling=1.0), 5
+NOISY, MOST_NOISY_ROWS = Rules(longest=1.0, bend=0.0, informed=0.0, falling=1.0), 5
 
 
 class Agent(NamedTuple):
