@@ -13,8 +13,11 @@ import numpy as np
 
 from benchmarks.ablation import suite
 from fedpd import Oracle, Problem, algorithms, oracles, simulate, theory
+from fedpd.algorithms._memory import with_memory
+from fedpd.algorithms._mixing import Rules
 
 ROUNDS, SEEDS, MEMORIES = (10, 20, 40, 80), [0, 1, 2], (0, 2, 5)
+NOISY = Rules(longest=1.0, bend=0.0, falling=1.0)  # the least harmful of those tried; `fedpd` refuses batches
 PROBLEMS = ("strongly non-iid", "ridge, diabetes", "softmax, wine")
 ORACLES: dict[str, Callable[[float], Oracle]] = {
     "SGD, Q = 50, step 0.02/L, batch 8": lambda L: oracles.sgd(0.02 / L, 50, batch=8),
@@ -25,7 +28,8 @@ ORACLES: dict[str, Callable[[float], Oracle]] = {
 
 def curve(problem: Problem, L: float, oracle: Oracle, memory: int) -> np.ndarray:
     """Return the mean of log(stationarity / the start's) at each of ROUNDS."""
-    algorithm = algorithms.fedpd(eta=1 / L, oracle=oracle, memory=memory)
+    plain = algorithms.fedpd(eta=1 / L, oracle=oracle)
+    algorithm = with_memory(1 / L, oracle, memory, rules=NOISY) if memory else plain
     runs = simulate(algorithm, problem, rounds=ROUNDS[-1] + 1, seed=SEEDS, progress=False).runs
     logs = np.mean([np.log(run.history["stationarity"] / run.history["stationarity"][0]) for run in runs], axis=0)
     return np.array([logs[r - 4 : r + 1].mean() for r in ROUNDS])

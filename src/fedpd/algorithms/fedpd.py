@@ -41,7 +41,6 @@ from fedpd.algorithms._automatic import automatic
 from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
 from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._memory_absent import with_absent_agents
-from fedpd.algorithms._mixing import Rules
 from fedpd.algorithms._rules import Q, solver
 from fedpd.algorithms._scaled_variables import in_scaled_variables
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
@@ -70,10 +69,6 @@ NAIVE = (
     "absent='naive' averages x_i + eta lambda_i over the agents that are present. With partial participation this mean "
     "changes with the agents, and FedPD stalls away from the solution. Use the default, 'mean_of_duals': it converges."
 )
-
-# FedPD-M with an oracle that takes batches: the server's step is Algorithm 2's, f_i is not evaluated, and nothing is
-# mixed where the residual does not fall, as where noise is all that is left of it. docs/theory/memory.md has numbers.
-NOISY, MOST_NOISY_ROWS = Rules(longest=1.0, bend=0.0, informed=0.0, falling=1.0), 5
 
 
 class Agent(NamedTuple):
@@ -116,8 +111,7 @@ def fedpd(
         memory: M: every agent mixes its newest outcome with its M last ones, which saves most of the communications if
             f is ill-conditioned. One model and 4M + 7 numbers travel up, one model and M + 3 numbers down. An agent
             keeps 2M + 2 models more, so leave it at 0 for networks. With partial participation two models travel up,
-            and nothing is mixed if fewer than a fifth of the agents are present. With an oracle that takes batches M is
-            at most 5, and eta a number. Memory needs p = 0.
+            and nothing is mixed if fewer than a fifth of the agents are present. Memory needs full gradients and p = 0.
         drift: Where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor if p > 0.
             "corrected" moves by the change of the dual since the last communication and leaves no floor.
             "corrected-exact" does the same with the exact mean dual, and sends two models each way.
@@ -226,12 +220,9 @@ def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
 def _check_memory(eta: Any, memory: int, oracle: Oracle, **others: Any) -> None:
     """Refuse what does not go with a memory or with eta="auto"."""
     what, value = ("eta", eta) if eta == "auto" else ("memory", memory)
-    if eta == "auto" and oracle.batch is not None:
+    if oracle.batch is not None:
         rule = f"needs full gradients, and {oracle.description} takes {oracle.batch} per step"
-        refuse(what, value, rule, "Give a number, e.g. 1/L, or an oracle on full gradients, e.g. oracles.lbfgs()")
-    if oracle.batch is not None and memory > MOST_NOISY_ROWS:
-        rule = f"must be at most {MOST_NOISY_ROWS} with {oracle.description}, since longer memories amplify its noise"
-        refuse(what, value, rule, f"Give {MOST_NOISY_ROWS}, or an oracle on full gradients, e.g. oracles.lbfgs()")
+        refuse(what, value, rule, "Give e.g. oracles.lbfgs()")
     usual = {"p": 0, "drift": None, "x0_rule": "paper", "absent": "mean_of_duals"}
     for name, given in others.items():
         if given is not usual[name] and given != usual[name]:
@@ -241,8 +232,7 @@ def _check_memory(eta: Any, memory: int, oracle: Oracle, **others: Any) -> None:
 
 def _mixing_past_rounds(eta: float | None, oracle: Oracle, memory: int, start: str) -> Algorithm:
     """Return FedPD-M, in scaled variables if it finds eta itself, with its form for partial participation."""
-    rules = None if oracle.batch is None else NOISY
-    whole, some = (form(eta, oracle, memory, start, rules) for form in (with_memory, with_absent_agents))
+    whole, some = (form(eta, oracle, memory, start) for form in (with_memory, with_absent_agents))
     whole = in_scaled_variables(whole) if eta is None else whole
     away = whole.away._replace(everyone=False)
     return whole._replace(away=away._replace(partial=some._replace(away=away)))
