@@ -71,3 +71,10 @@ def communications(memory: int, share: float) -> int:
 
 def test_a_memory_saves_communications_with_half_of_the_agents() -> None:
     assert communications(10, 0.5) < 0.8 * communications(0, 0.5)
+
+
+def test_without_mixing_the_servers_step_is_eta() -> None:
+    """Longer steps diverged on convex quadratics of which one is 100 times steeper."""
+    algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=0)
+    server = simulate(algorithm, own_quadratics(100, 4, 3), rounds=6, participation=0.5, progress=False).server
+    assert float(server.step) == float(server.eta)

@@ -304,7 +304,7 @@ def later_server_step(
     dual = before.dual + (xbar - v) / in_precision_of(v, before.eta)
     rows = append(before.rows, slot, v, xbar, dual, numbers)
     heard = Newest(dual, numbers.bent, numbers.curvature, numbers.size, numbers.moved, jnp.ones((), float))
-    server, c, A = next_server(before, rows, heard, rules, jnp.bool_(rules.mixes > 0))
+    server, c, A = next_server(before, rows, heard, rules, jnp.bool_(True))
 
     descent, begins = notice_stall(server.own, A[slot, slot], server.lowest <= 0, rules.patience)
     best = jnp.argmin(jnp.where(place <= before.number, jnp.diag(A), jnp.inf)).astype(jnp.int32)

@@ -11,17 +11,18 @@ the rows that it missed without having heard of those rounds: they are copies. I
 
 with S the agents that are present and q their share of all agents. The sums that the server keeps (G and nu) are of all
 agents, and change by those of S: row k of G is its row k - 1 plus q times the mean over S of what changed. Two rules of
-`_memory.py` differ, and are the same when all agents are present:
+`_memory.py` differ, and are the same when all agents are present and M > 0:
 
     s     the mean dual's answer to a step is that of S alone, m_{k-1} + mean_S (Lambda - Lambda_old), since the answer
           of all agents together is smaller by the factor q, and s would be longer by 1/q
     A     a^2 q G in the place of a^2 G: agents that were absent differ from the others by what they missed
 
 eta is balanced while all agents have been present, and stays as it is after the first absence: G then says how old rows
-are, not how far agents disagree. Where the mean of q so far is below LEAST, nothing is mixed. Variables are not scaled:
-an agent that was absent when the scales were sent would never hear of them. An agent whose first round is a later one
-has the rows (x^0, 0) until then; they are not on its gradient's graph, which nu sees. The server does not descend where
-mixing stalls, as `_descent.py` does: the values of absent agents are of other points, so their mean is no value of f.
+are, not how far agents disagree. With M = 0, and where the mean of q so far is below LEAST, nothing is mixed and
+s = eta: long steps without mixing diverged on a convex quadratic problem. Variables are not scaled: an agent that was
+absent when the scales were sent would never hear of them. An agent whose first round is a later one has the rows
+(x^0, 0) until then; they are not on its gradient's graph, which nu sees. The server does not descend where mixing
+stalls, as `_descent.py` does: the values of absent agents are of other points, so their mean is no value of f.
 Theorem 4 does not hold here.
 """
 

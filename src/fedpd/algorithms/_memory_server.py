@@ -94,7 +94,7 @@ def first_server(server: Server[Own], dual: Vector, curvature: Array, eta: float
 
 
 def next_server(
-    server: Server[Own], rows: Rows, heard: Newest, rules: Rules, mixes: Array
+    server: Server[Own], rows: Rows, heard: Newest, rules: Rules, beyond: Array
 ) -> tuple[Server[Own], Array, Array]:
     """Return the server that has mixed its rows and chosen the next s and eta; the weights c; and A without nu.
 
@@ -103,7 +103,7 @@ def next_server(
         rows: Its rows, with the newest in its place.
         heard: What agents say about the newest row.
         rules: The constants.
-        mixes: Whether older rows are mixed with the newest.
+        beyond: Whether the next round may go beyond Algorithm 2; if not, it is the newest row alone, with s = eta.
     """
     eta, s, k = server.eta, server.step, server.number
     place = jnp.arange(len(rows.consensus))
@@ -129,8 +129,8 @@ def next_server(
     eta = jnp.clip(eta, server.first / RANGE, server.first * RANGE)
     s = server_step(s, eta, before, between, after, rules.longest)
 
-    within = precise & (spent <= rules.budget * unit)
-    c = jnp.where(within & mixes & jnp.all(jnp.isfinite(c)), c, place == slot)
+    within = beyond & precise & (spent <= rules.budget * unit)
+    c = jnp.where(within & (rules.mixes > 0) & jnp.all(jnp.isfinite(c)), c, place == slot)
     s = jnp.where(within, s, eta)
     mixed = mix(rows.duals, c)
     server = server._replace(
