@@ -208,7 +208,7 @@ def test_it_descends_where_mixing_stalls() -> None:
     problem = problems.from_losses(losses, np.split(rows[np.argsort(rows[:, 0])], 4), 0.1 * rng.standard_normal(20))
     algorithm = with_memory(None, oracles.lbfgs(), 10, rules=Rules(patience=2.0))
     run = simulate(algorithm, problem, rounds=120, progress=False)
-    assert bool(run.server.descent.on)
+    assert bool(run.server.own.on)
     assert run.history["stationarity"][-1] < 1e-10 * run.history["stationarity"][0]
     assert run.history["loss"][-1] < 0.9 * run.history["loss"][0]
 
@@ -232,6 +232,7 @@ def test_when_the_budget_is_spent_it_is_algorithm_2() -> None:
     [
         ({"oracle": oracles.sgd(0.1, 5, batch=2)}, "needs full gradients"),
         ({"oracle": oracles.vr(0.1, 5, 5)}, "needs full gradients"),
+        ({"eta": 1.0, "oracle": oracles.vr(0.1, 5, 5)}, "needs full gradients"),
         ({"p": 0.5}, "does not go with p = 0.5"),
         ({"p": "auto"}, "does not go with p = 'auto'"),
         ({"drift": "corrected"}, "does not go with drift"),
@@ -245,12 +246,6 @@ def test_what_does_not_go_with_a_memory(more: dict[str, Any], words: str) -> Non
     usual: dict[str, Any] = {"eta": "auto", "oracle": oracles.lbfgs(), "memory": 5}
     with pytest.raises(FedpdError, match=words):
         algorithms.fedpd(**usual | more)
-
-
-def test_all_agents_must_be_present() -> None:
-    algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=5)
-    with pytest.raises(FedpdError, match="needs all agents in every communication"):
-        simulate(algorithm, problems.opposing_quadratics(), rounds=3, participation=0.5)
 
 
 def test_an_agent_that_lost_its_rows_is_refused() -> None:

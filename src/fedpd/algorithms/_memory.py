@@ -29,6 +29,8 @@ so that the mixed point nearly satisfies the optimality conditions, all x_i equa
           constant allows, or where m is not above rounding
     and   the server descends on f where mixing stalls and an f_i is not convex   `_descent.py`
 
+`_memory_server.py` has the server's rules, and `_memory_absent.py` the form for partial participation.
+
 Everything that agents send is summed, and nothing else is needed of it: G from <w - v, X_l - v>, the length of the last
 step from the distance of the mixed row to the row before. The largest negative curvature over agents is no sum; the
 eighth root of the mean of eighth powers is, and is at least N^(-1/8) of it. An agent keeps 2(M + 1) models and the
@@ -41,7 +43,7 @@ inexact solves and for non-convex f_i nothing is proved.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +52,19 @@ from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
 from fedpd.algorithms._descent import Descent, Search, descend, first_trial, no_descent, notice_stall, small_eta
-from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
+from fedpd.algorithms._memory_server import (
+    Newest,
+    Rows,
+    Server,
+    first_server,
+    in_precision_of,
+    minus,
+    new_server,
+    next_server,
+    norm,
+    symmetric,
+)
+from fedpd.algorithms._mixing import Rules
 from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import refuse
 from fedpd.core import (
@@ -65,11 +79,11 @@ from fedpd.core import (
     augmented_lagrangian,
 )
 from fedpd.core.lbfgs import Secants, rounding_of, steepest
-from fedpd.core.stacked import dots, empty_stack, gram, mix, put, row
+from fedpd.core.stacked import dots, empty_stack, mix, put, row
 
 PROBES = 10  # gradients of the power iteration for L_i
-FIRST = 0.3  # eta of the start in units of 1/mean L_i
-RANGE = 1e6  # eta stays within this factor of its start
+
+Held = TypeVar("Held", bound=Any)  # an agent of this form, or of the one for absent agents
 
 
 class Agent(NamedTuple):
@@ -101,26 +115,21 @@ class Broadcast(NamedTuple):
     eta: Array
 
 
-class Rows(NamedTuple):
-    """The server's memory: row k is in place k mod (M + 1), as at the agents."""
+class Solve(NamedTuple):
+    """What a local solve has shown beside its outcome."""
 
-    xs: Vector  # xbar_k
-    duals: Vector  # m_k
-    consensus: Array  # (M + 1, M + 1) G
+    memory: Any  # of the oracle
+    lowest: Array  # the negative curvature of f_i that the oracle met; >= 0
+    largest: Array  # the largest curvature
+    work: Work
 
 
-class Server(NamedTuple):
-    x0: Vector  # v
-    dual: Vector  # m^
-    rows: Rows
-    number: Array  # of rows so far
-    eta: Array
-    first: Array  # the eta of the start
-    step: Array  # s
-    lowest: Array  # the negative curvature of the f_i so far, forgotten by a tenth per round; >= 0
-    unit: Array  # eta^(1/2) ||m|| of the start, or of the first solve if that is larger
-    spent: Array  # how far all steps so far went beyond Algorithm 2
-    descent: Descent
+class Outcome(NamedTuple):
+    """A row of an agent, or a stack of rows."""
+
+    x: Vector
+    dual: Vector
+    value: Array  # of f_i
 
 
 def with_memory(
@@ -144,44 +153,23 @@ def with_memory(
         stack, numbers = empty_stack(x, size), Numbers(none, none, zero, zero, zero, zero)
         return Agent(x, x, 0 * x, stack, stack, none, zero, numbers, oracle.init(f, x))
 
-    def server(x: Vector) -> Server:
-        stack, square = empty_stack(x, size), jnp.zeros((size, size))
-        zero, none = jnp.zeros((), float), jnp.int32(0)
-        rows = Rows(stack, stack, square)
-        return Server(x, 0 * x, rows, none, zero, zero, zero, zero, zero, zero, no_descent(x, max(memory, 1)))
+    def server(x: Vector) -> Server[Descent]:
+        return new_server(x, size, no_descent(x, max(memory, 1)))
 
     def begin(f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
-        value, gradient = f.value_and_gradient(agent.x0)
-        dual = -rules.informed * gradient
-        smoothness = largest_curvature(f, agent.x0, gradient) if eta is None else jnp.ones((), float)
-        agent = agent._replace(
-            x=dual,  # is sent
-            dual=dual,
-            xs=put(agent.xs, jnp.int32(0), agent.x0),
-            duals=put(agent.duals, jnp.int32(0), dual),
-            values=agent.values.at[0].set(value.astype(float)),
-            numbers=agent.numbers._replace(curvature=smoothness),
-        )
-        gradients = 1 + PROBES if eta is None else 1
-        return agent, Work(jnp.int32(0), gradients * jnp.asarray(f.size, jnp.int32))
+        outcome, smoothness, work = outcome_of_start(f, agent.x0, eta, rules)
+        agent = with_outcome(agent, outcome, jnp.int32(0))
+        numbers = agent.numbers._replace(curvature=smoothness)
+        return agent._replace(x=outcome.dual, dual=outcome.dual, numbers=numbers), work  # x is sent
 
     def proceed(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, agent.eta)
-        w, kept, work = oracle.solve(lagrangian, agent.x if start == "local" else agent.x0, agent.memory, r, key)
-        dual = agent.dual + (w - agent.x0) / agent.eta
-        value, lowest, L, more = _seen(f, w, kept)
-        slot, moved = r % size, distance_to_row(agent, (r - 1) % size)
-        agent = agent._replace(
-            x=w,
-            dual=dual,
-            memory=kept,
-            xs=put(agent.xs, slot, w),
-            duals=put(agent.duals, slot, dual),
-            values=agent.values.at[slot].set(value),
-        )
-        numbers = compare_rows(agent, value, L, rules.bend)
-        numbers = numbers._replace(curvature=(agent.eta * lowest) ** 8, moved=moved)
-        return agent._replace(numbers=numbers), work._replace(samples=work.samples + more)
+        moved = distance_to_row(agent, agent.x, agent.dual, (r - 1) % size)
+        first = agent.x if start == "local" else agent.x0
+        outcome, solve = solve_locally(oracle, f, agent, first, agent.dual, r, key)
+        agent = with_outcome(agent, outcome, r % size)._replace(x=outcome.x, dual=outcome.dual, memory=solve.memory)
+        numbers = compare_rows(agent, outcome, solve.largest, rules.bend)
+        numbers = numbers._replace(curvature=(agent.eta * solve.lowest) ** 8, moved=moved)
+        return agent._replace(numbers=numbers), solve.work
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         return lax.cond(r == 0, partial(begin, f), partial(proceed, f, r=r, key=key), agent)
@@ -189,7 +177,9 @@ def with_memory(
     def send(agent: Agent) -> tuple[Vector, Numbers]:
         return agent.x, agent.numbers
 
-    def aggregate(server: Server, mean: tuple[Vector, Numbers], share: Any) -> tuple[Server, Broadcast]:
+    def aggregate(
+        server: Server[Descent], mean: tuple[Vector, Numbers], share: Any
+    ) -> tuple[Server[Descent], Broadcast]:
         first, later = partial(first_server_step, eta=eta), partial(later_server_step, rules=rules)
         return lax.cond(server.number == 0, first, later, server, *mean)
 
@@ -215,123 +205,120 @@ def largest_curvature(f: LocalObjective, x: Vector, gradient: Vector) -> Array:
     """Return L_i, an estimate of ||Hessian of f_i(x)||, by power iteration on PROBES gradient differences."""
     flat, unravel = ravel_pytree(x)
     info = jnp.finfo(flat.dtype)
-    length = info.eps**0.25 * (1 + _norm(x))
+    length = info.eps**0.25 * (1 + norm(x))
     start = unravel(jax.random.normal(jax.random.key(0, impl="threefry2x32"), flat.shape, flat.dtype))
 
     def probe(_: Any, carry: tuple[Vector, Array]) -> tuple[Vector, Array]:
         direction, _ = carry
-        step = direction * (length / jnp.maximum(_norm(direction), info.tiny))
+        step = direction * (length / jnp.maximum(norm(direction), info.tiny))
         change = (f.gradient(x + step) - gradient) / length
-        return change, _norm(change)
+        return change, norm(change)
 
     _, largest = lax.fori_loop(0, PROBES, probe, (start, jnp.zeros((), flat.dtype)))
     return jnp.maximum(largest, info.tiny).astype(float)
 
 
-def _seen(f: LocalObjective, w: Vector, kept: Any) -> tuple[Array, Array, Array, Any]:
-    """Return f_i(w), the negative and the largest curvature that the oracle met, and the samples that this cost."""
+def outcome_of_start(f: LocalObjective, x: Vector, eta: float | None, rules: Rules) -> tuple[Outcome, Array, Work]:
+    """Return the first row of an agent, L_i (1 if eta is given), and the work."""
+    value, gradient = f.value_and_gradient(x)
+    smoothness = largest_curvature(f, x, gradient) if eta is None else jnp.ones((), float)
+    work = Work(jnp.int32(0), (1 + PROBES if eta is None else 1) * jnp.asarray(f.size, jnp.int32))
+    return Outcome(x, -rules.informed * gradient, value.astype(float)), smoothness, work
+
+
+def solve_locally(
+    oracle: Oracle, f: LocalObjective, agent: Any, first: Vector, dual: Vector, r: Array, key: Key
+) -> tuple[Outcome, Solve]:
+    """Return an agent's new outcome, and what its local solve, from `first` with the mixed dual, has shown."""
+    v, eta = agent.x0, agent.eta
+    w, kept, work = oracle.solve(augmented_lagrangian(f, v, dual, eta), first, agent.memory, r, key)
     if isinstance(kept, Secants):
-        return kept.value, -kept.lowest, steepest(kept), 0
-    none = jnp.zeros((), float)
-    return f.value(w).astype(float), none, none, f.size
+        value, solve = kept.value, Solve(kept, -kept.lowest, steepest(kept), work)
+    else:
+        value, none = f.value(w).astype(float), jnp.zeros((), float)
+        solve = Solve(kept, none, none, work._replace(samples=work.samples + f.size))
+    return Outcome(w, dual + (w - v) / eta, value), solve
 
 
-def compare_rows(agent: Agent, value: Array, L: Array, bend: float) -> Numbers:
-    """Return what the newest row (w, Lambda_new, f_new) has to do with each of the rows; 0 with places still empty.
+def with_outcome(agent: Held, outcome: Outcome, slot: Array) -> Held:
+    """Return the agent with a row in its place."""
+    return agent._replace(
+        xs=put(agent.xs, slot, outcome.x),
+        duals=put(agent.duals, slot, outcome.dual),
+        values=agent.values.at[slot].set(outcome.value),
+    )
+
+
+def compare_rows(agent: Agent, newest: Outcome, L: Array, bend: float) -> Numbers:
+    """Return what the newest row has to do with each of the rows; 0 with places still empty.
 
     Empty places hold zeros, which the server's weights leave out.
     """
-    w, dual, xs, duals = agent.x, agent.dual, agent.xs, agent.duals
-    apart = _minus(xs, w)  # X_l - w
+    w, dual, value = newest
     v = agent.x0
-    near = dots(_minus(xs, v), w - v)
-    excess = jnp.abs(agent.values - value + dots(apart, _plus(duals, dual)) / 2)
-    info = jnp.finfo(excess.dtype)
-    rounding = rounding_of(agent.values, dots(xs, xs), L) + rounding_of(value, (w @ w).astype(float), L)
-    excess = jnp.maximum(excess - rounding, 0)
-    distance = jnp.maximum(dots(apart, apart), info.tiny)
-    bent = jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0)
+    near = dots(minus(agent.xs, v), w - v)
+    bent = bend_of_rows(Outcome(agent.xs, agent.duals, agent.values), newest, L, bend)
     none, level = jnp.zeros_like(value), value + (dual @ (w - v)).astype(float)
     return Numbers(near, bent, none, (dual @ dual).astype(float), level, none)
 
 
-def distance_to_row(agent: Agent, slot: Array) -> Array:
-    """Return the square of the distance of the mixed row from another, in the norm of Theorem 4."""
-    dx, dual = (one - row(stack, slot) for one, stack in ((agent.x, agent.xs), (agent.dual, agent.duals)))
-    return (dx @ dx).astype(float) / agent.eta + agent.eta * (dual @ dual).astype(float)
+def bend_of_rows(rows: Outcome, newest: Outcome, L: Array, bend: float) -> Array:
+    """Return nu_l of one agent: how far f_i is from a quadratic function between each row and the newest.
+
+    Args:
+        rows: The agent's rows.
+        newest: The newest of them.
+        L: The largest curvature of f_i, for the rounding of its values.
+        bend: The weight.
+    """
+    w, dual, value = newest
+    apart = minus(rows.x, w)  # X_l - w
+    duals = jax.tree.map(lambda leaf, one: leaf + one, rows.dual, dual)
+    excess = jnp.abs(rows.value - value + dots(apart, duals) / 2)
+    rounding = rounding_of(rows.value, dots(rows.x, rows.x), L) + rounding_of(value, (w @ w).astype(float), L)
+    excess = jnp.maximum(excess - rounding, 0)
+    distance = jnp.maximum(dots(apart, apart), jnp.finfo(excess.dtype).tiny)
+    return jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0)
 
 
-def first_server_step(server: Server, dual: Vector, numbers: Numbers, eta: float | None) -> tuple[Server, Broadcast]:
+def distance_to_row(agent: Any, x: Vector, dual: Vector, slot: Array) -> Array:
+    """Return the square of the distance of (x, dual) from the agent's row in a place, in the norm of Theorem 4."""
+    dx, turned = (one - row(stack, slot) for one, stack in ((x, agent.xs), (dual, agent.duals)))
+    return (dx @ dx).astype(float) / agent.eta + agent.eta * (turned @ turned).astype(float)
+
+
+def first_server_step(
+    server: Server[Descent], dual: Vector, numbers: Numbers, eta: float | None
+) -> tuple[Server[Descent], Broadcast]:
     """Return the server that has the mean dual at the start, and eta."""
-    chosen = FIRST / numbers.curvature if eta is None else jnp.asarray(eta, float)
-    rows = server.rows._replace(
-        xs=put(server.rows.xs, jnp.int32(0), server.x0), duals=put(server.rows.duals, jnp.int32(0), dual)
-    )
-    server = server._replace(
-        x0=server.x0 + _as(chosen, dual) * dual,
-        dual=dual,
-        rows=rows,
-        number=jnp.int32(1),
-        eta=chosen,
-        first=chosen,
-        step=chosen,
-        unit=jnp.sqrt(chosen) * _norm(dual).astype(float),
-    )
-    weights = jnp.zeros(len(rows.consensus)).at[0].set(1)
-    return server, Broadcast(server.x0, weights, chosen)
+    server, weights = first_server(server, dual, numbers.curvature, eta)
+    return server, Broadcast(server.x0, weights, server.eta)
 
 
-def later_server_step(server: Server, xbar: Vector, numbers: Numbers, rules: Rules) -> tuple[Server, Broadcast]:
-    """Return the server that has appended a row, mixed all rows, and chosen s and eta of the next round."""
-    v, eta, s, k = server.x0, server.eta, server.step, server.number
-    place = jnp.arange(len(server.rows.consensus))
-    slot = k % len(place)
-    newest, valid = (place == slot).astype(float), place <= k
-    dual = server.dual + (xbar - v) / _as(eta, v)
-    rows = append(server.rows, slot, v, xbar, dual, numbers)
-    spent = server.spent + jnp.sqrt(numbers.moved) + jnp.sqrt(2 / eta) * (s - eta) * _norm(server.dual).astype(float)
+def later_server_step(
+    before: Server[Descent], xbar: Vector, numbers: Numbers, rules: Rules
+) -> tuple[Server[Descent], Broadcast]:
+    """Return the server that has appended a row, mixed all rows or descended, and chosen the next s and eta."""
+    v, place = before.x0, jnp.arange(len(before.rows.consensus))
+    slot = before.number % len(place)
+    dual = before.dual + (xbar - v) / in_precision_of(v, before.eta)
+    rows = append(before.rows, slot, v, xbar, dual, numbers)
+    heard = Newest(dual, numbers.bent, numbers.curvature, numbers.size, numbers.moved, jnp.ones((), float))
+    server, c, A = next_server(before, rows, heard, rules, jnp.bool_(True))
 
-    weight = eta**-0.5 * s**-1.5  # a^2
-    A = weight * rows.consensus + gram(rows.duals)
-    c = mixing_weights(A + jnp.diag(numbers.bent), valid)
-
-    before, between, after = (jnp.asarray(a @ b, float) for a, b in _pairs(server.dual, dual))
-    unit = jnp.where(k == 1, jnp.maximum(server.unit, jnp.sqrt(eta * after)), server.unit)
-    lowest = jnp.maximum(numbers.curvature ** (1 / 8) / eta, 0.9 * server.lowest)
-    precise = after > (100 * jnp.finfo(after.dtype).eps) ** 2 * numbers.size  # else it is rounding
-    eta = jnp.where(precise, balanced(eta, after, weight * rows.consensus[slot, slot], k, rules), eta)
-    eta = jnp.minimum(eta, rules.convex / jnp.maximum(lowest, jnp.finfo(eta.dtype).tiny))
-    eta = jnp.clip(eta, server.first / RANGE, server.first * RANGE)
-    s = server_step(s, eta, before, between, after, rules.longest)
-
-    within = precise & (spent <= rules.budget * unit)
-    c = jnp.where(within & (rules.mixes > 0) & jnp.all(jnp.isfinite(c)), c, newest)
-    s = jnp.where(within, s, eta)
-    mixed = mix(rows.duals, c)
-    server = server._replace(
-        x0=mix(rows.xs, c) + _as(s, mixed) * mixed,
-        dual=mixed,
-        rows=rows,
-        number=k + 1,
-        eta=eta,
-        step=s,
-        lowest=lowest,
-        unit=unit,
-        spent=spent,
-    )
-    descent, begins = notice_stall(server.descent, A[slot, slot], lowest <= 0, rules.patience)
-    best = jnp.argmin(jnp.where(valid, jnp.diag(A), jnp.inf)).astype(jnp.int32)
+    descent, begins = notice_stall(server.own, A[slot, slot], server.lowest <= 0, rules.patience)
+    best = jnp.argmin(jnp.where(place <= before.number, jnp.diag(A), jnp.inf)).astype(jnp.int32)
     value = numbers.level - (dual @ (xbar - v)).astype(float)
     search, accepted = descend(descent.search, xbar, value, dual, numbers.near[slot], server.first)
     search = choose(begins, first_trial(row(rows.xs, best), len(search.pairs.inverse)), search)
     base = jnp.where(begins, best, jnp.where(accepted, slot, descent.base)).astype(jnp.int32)
     downhill = descending(server, search, row(rows.duals, base))
     descent = choose(descent.on, descent._replace(search=search, base=base), descent)
-    server = choose(descent.on, downhill, server)._replace(descent=descent)
+    server = choose(descent.on, downhill, server)._replace(own=descent)
     return server, Broadcast(server.x0, jnp.where(descent.on, place == base, c), server.eta)
 
 
-def descending(server: Server, search: Search, dual: Vector) -> Server:
+def descending(server: Server[Descent], search: Search, dual: Vector) -> Server[Descent]:
     """Return the server that tries a point of a descent, from one row alone, whose mean dual this is."""
     eta = small_eta(server.first, server.lowest)
     return server._replace(x0=search.trial.point, dual=dual, eta=eta, step=eta)
@@ -340,32 +327,5 @@ def descending(server: Server, search: Search, dual: Vector) -> Server:
 def append(rows: Rows, slot: Array, v: Vector, xbar: Vector, dual: Vector, numbers: Numbers) -> Rows:
     """Return the rows with the newest in its place."""
     xs = put(rows.xs, slot, xbar)
-    near = numbers.near - dots(_minus(xs, v), xbar - v)
-    return Rows(xs, put(rows.duals, slot, dual), _symmetric(rows.consensus, slot, near))
-
-
-def _symmetric(matrix: Array, slot: Array, row: Array) -> Array:
-    """Return the matrix with this row and column; a diagonal entry of a Gram matrix is not negative."""
-    row = row.at[slot].max(0)
-    return matrix.at[slot].set(row).at[:, slot].set(row)
-
-
-def _pairs(a: Vector, b: Vector) -> tuple[tuple[Vector, Vector], ...]:
-    return (a, a), (a, b), (b, b)
-
-
-def _plus(stack: Vector, x: Vector) -> Vector:
-    return jax.tree.map(lambda leaf, one: leaf + one, stack, x)
-
-
-def _minus(stack: Vector, x: Vector) -> Vector:
-    return jax.tree.map(lambda leaf, one: leaf - one, stack, x)
-
-
-def _norm(x: Vector) -> Array:
-    return jnp.sqrt(x @ x)
-
-
-def _as(number: Array, x: Vector) -> Array:
-    """Return the number in the precision of x."""
-    return number.astype(jax.tree.leaves(x)[0].dtype)
+    near = numbers.near - dots(minus(xs, v), xbar - v)
+    return Rows(xs, put(rows.duals, slot, dual), symmetric(rows.consensus, slot, near))

@@ -40,6 +40,7 @@ from tree_math import Vector
 from fedpd.algorithms._automatic import automatic
 from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
 from fedpd.algorithms._memory import with_memory
+from fedpd.algorithms._memory_absent import with_absent_agents
 from fedpd.algorithms._rules import Q, solver
 from fedpd.algorithms._scaled_variables import in_scaled_variables
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
@@ -109,7 +110,8 @@ def fedpd(
             the run decides when to communicate, and drift is "corrected-exact".
         memory: M: every agent mixes its newest outcome with its M last ones, which saves most of the communications if
             f is ill-conditioned. One model and 2M + 7 numbers travel up, one model and M + 3 numbers down. An agent
-            keeps 2M + 2 models more. Memory needs full gradients, all agents in every communication, and p = 0.
+            keeps 2M + 2 models more. With partial participation two models travel up, and nothing is mixed if fewer
+            than a fifth of the agents are present. Memory needs full gradients and p = 0.
         drift: Where a skipped round moves. "paper" (the default) is Algorithm 2, which leaves an error floor if p > 0.
             "corrected" moves by the change of the dual since the last communication and leaves no floor.
             "corrected-exact" does the same with the exact mean dual, and sends two models each way.
@@ -142,9 +144,7 @@ def fedpd(
     choice("absent", absent, ("mean_of_duals", "naive"))
     if eta == "auto" or memory > 0:
         _check_memory(eta, memory, oracle, p=p, drift=drift, x0_rule=x0_rule, absent=absent)
-        if eta == "auto":
-            return in_scaled_variables(with_memory(None, oracle, memory, start))
-        return with_memory(eta, oracle, memory, start)
+        return _mixing_past_rounds(None if eta == "auto" else eta, oracle, memory, start)
     auto = isinstance(p, str) and p == "auto"
     skip = None if auto else skip_probability(p)
     skipped = _drift(auto, drift, x0_rule, absent)
@@ -226,7 +226,16 @@ def _check_memory(eta: Any, memory: int, oracle: Oracle, **others: Any) -> None:
     usual = {"p": 0, "drift": None, "x0_rule": "paper", "absent": "mean_of_duals"}
     for name, given in others.items():
         if given is not usual[name] and given != usual[name]:
-            refuse(what, value, f"does not go with {name} = {given!r}", f"Leave {name} out")
+            why = ", since the server has no row of a skipped round" if name in ("p", "drift") else ""
+            refuse(what, value, f"does not go with {name} = {given!r}{why}", f"Leave {name} out")
+
+
+def _mixing_past_rounds(eta: float | None, oracle: Oracle, memory: int, start: str) -> Algorithm:
+    """Return FedPD-M, in scaled variables if it finds eta itself, with its form for partial participation."""
+    whole, some = (form(eta, oracle, memory, start) for form in (with_memory, with_absent_agents))
+    whole = in_scaled_variables(whole) if eta is None else whole
+    away = whole.away._replace(everyone=False)
+    return whole._replace(away=away._replace(partial=some._replace(away=away)))
 
 
 def _partial_participation(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:

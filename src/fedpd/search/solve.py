@@ -82,7 +82,7 @@ def memory_for(problem: Problem) -> int:
 def check_everyone(
     participation: Any = 1.0, stragglers: float = 0.0, cohort: int | None = None, sampling: str = "uniform"
 ) -> None:
-    """Refuse partial participation and stragglers, since the memory needs all agents in every round.
+    """Refuse partial participation and stragglers: only with all agents does FedPD-M scale variables and descend.
 
     Args:
         participation: Who takes part in a round, as for `simulate`.

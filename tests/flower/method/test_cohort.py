@@ -49,8 +49,9 @@ def federation(algorithm: Algorithm, grid: InProcessGrid | None = None, **settin
     return run(algorithm, given.pop("rounds", ROUNDS), grid or Recording(algorithm), **given)
 
 
-# A server that keeps a sum of duals, absent agents that change, and two exchanges of which one is not always due.
-METHODS = {"fedpd": FEDPD, "a_fedpd": ROWS["a_fedpd"].make(), "pr_spider": ROWS["pr_spider"].make()}
+# A server that keeps a sum of duals, agents that know what they missed, absent agents that change, and two exchanges of
+# which one is not always due.
+METHODS = {"fedpd": FEDPD} | {name: ROWS[name].make() for name in ("fedpd-memory", "a_fedpd", "pr_spider")}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -73,7 +74,7 @@ def test_a_client_gets_one_broadcast_unless_the_method_needs_the_one_that_it_mis
         federation(METHODS[name], grid, out=tmp_path / name)
         return [array for names in grid.orders.values() for array in names if array not in ("arrays", "start")]
 
-    assert arrays("fedpd") == []
+    assert arrays("fedpd") == arrays("fedpd-memory") == []
     assert arrays("a_fedpd")  # its absent agents add the difference to the broadcast before
     kept = checkpoint.peek(tmp_path / "fedpd" / "checkpoints")
     assert kept is not None

@@ -1,0 +1,168 @@
+"""The server of FedPD-M: its memory, and how it goes from one round to the next.
+
+`_memory.py`, where all agents are present, and `_memory_absent.py`, where some may be absent, differ in how they append
+a row. Everything after that is here.
+"""
+
+from typing import Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
+from fedpd.core import Array
+from fedpd.core.stacked import empty_stack, gram, mix, put, row
+
+FIRST = 0.3  # eta of the start in units of 1/mean L_i
+RANGE = 1e6  # eta stays within this factor of its start
+
+Own = TypeVar("Own")
+
+
+class Rows(NamedTuple):
+    """The server's memory: row k is in place k mod (M + 1), as at the agents."""
+
+    xs: Vector  # xbar_k
+    duals: Vector  # m_k
+    consensus: Array  # (M + 1, M + 1) G
+
+
+class Server(NamedTuple, Generic[Own]):
+    x0: Vector  # v
+    dual: Vector  # m^
+    rows: Rows
+    number: Array  # of rows so far
+    eta: Array
+    first: Array  # the eta of the start
+    step: Array  # s
+    lowest: Array  # the negative curvature of the f_i so far, forgotten by a tenth per round; >= 0
+    unit: Array  # eta^(1/2) ||m|| of the start, or of the first solve if that is larger
+    spent: Array  # how far all steps so far went beyond Algorithm 2
+    own: Own  # what only one of the two forms needs
+
+
+class Newest(NamedTuple):
+    """What agents say about the newest row, beside the row.
+
+    Attributes:
+        answer: The mean dual after the last step, as if all agents had changed theirs as those present did.
+        bent: (M + 1,) nu.
+        curvature: The mean of the eighth powers of eta times the negative curvature.
+        size: The mean of ||Lambda_new||^2.
+        moved: The mean over all agents of the square of the distance from the last row to the mixed one.
+        share: The share of agents that are present, the mean over all rounds so far.
+    """
+
+    answer: Vector
+    bent: Array
+    curvature: Array
+    size: Array
+    moved: Array
+    share: Array
+
+
+def new_server(x: Vector, size: int, own: Own) -> Server[Own]:
+    """Return the server at the start x, with room for `size` rows."""
+    stack, zero = empty_stack(x, size), jnp.zeros((), float)
+    rows = Rows(stack, stack, jnp.zeros((size, size)))
+    return Server(x, 0 * x, rows, jnp.int32(0), zero, zero, zero, zero, zero, zero, own)
+
+
+def first_server(server: Server[Own], dual: Vector, curvature: Array, eta: float | None) -> tuple[Server[Own], Array]:
+    """Return the server that has the mean dual at the start, and eta; and the weights.
+
+    Args:
+        server: The server before.
+        dual: The mean dual.
+        curvature: The mean of the L_i.
+        eta: The penalty's eta; None finds it.
+    """
+    chosen = FIRST / curvature if eta is None else jnp.asarray(eta, float)
+    rows, first = server.rows, jnp.int32(0)
+    server = server._replace(
+        x0=server.x0 + in_precision_of(dual, chosen) * dual,
+        dual=dual,
+        rows=rows._replace(xs=put(rows.xs, first, server.x0), duals=put(rows.duals, first, dual)),
+        number=jnp.int32(1),
+        eta=chosen,
+        first=chosen,
+        step=chosen,
+        unit=jnp.sqrt(chosen) * norm(dual).astype(float),
+    )
+    return server, jnp.zeros(len(rows.consensus)).at[0].set(1)
+
+
+def next_server(
+    server: Server[Own], rows: Rows, heard: Newest, rules: Rules, beyond: Array
+) -> tuple[Server[Own], Array, Array]:
+    """Return the server that has mixed its rows and chosen the next s and eta; the weights c; and A without nu.
+
+    Args:
+        server: The server before.
+        rows: Its rows, with the newest in its place.
+        heard: What agents say about the newest row.
+        rules: The constants.
+        beyond: Whether the next round may go beyond Algorithm 2; if not, it is the newest row alone, with s = eta.
+    """
+    eta, s, k = server.eta, server.step, server.number
+    place = jnp.arange(len(rows.consensus))
+    slot = k % len(place)
+    length = jnp.sqrt(2 / eta) * (s - eta) * norm(server.dual).astype(float)
+    spent = server.spent + jnp.sqrt(heard.moved) + length
+
+    weight = heard.share * eta**-0.5 * s**-1.5  # a^2
+    A = weight * rows.consensus + gram(rows.duals)
+    c = mixing_weights(A + jnp.diag(heard.bent), place <= k)
+
+    dual, answer = row(rows.duals, slot), heard.answer
+    squared, before, between, after = (
+        jnp.asarray(a @ b, float)
+        for a, b in ((dual, dual), (server.dual, server.dual), (server.dual, answer), (answer, answer))
+    )
+    unit = jnp.where(k == 1, jnp.maximum(server.unit, jnp.sqrt(eta * squared)), server.unit)
+    lowest = jnp.maximum(heard.curvature ** (1 / 8) / eta, 0.9 * server.lowest)
+    precise = squared > (100 * jnp.finfo(squared.dtype).eps) ** 2 * heard.size  # else it is rounding
+    balances = precise & (heard.share >= 1)  # with absent agents G says how old rows are
+    eta = jnp.where(balances, balanced(eta, squared, weight * rows.consensus[slot, slot], k, rules), eta)
+    eta = jnp.minimum(eta, rules.convex / jnp.maximum(lowest, jnp.finfo(eta.dtype).tiny))
+    eta = jnp.clip(eta, server.first / RANGE, server.first * RANGE)
+    s = server_step(s, eta, before, between, after, rules.longest)
+
+    within = beyond & precise & (spent <= rules.budget * unit)
+    c = jnp.where(within & (rules.mixes > 0) & jnp.all(jnp.isfinite(c)), c, place == slot)
+    s = jnp.where(within, s, eta)
+    mixed = mix(rows.duals, c)
+    server = server._replace(
+        x0=mix(rows.xs, c) + in_precision_of(mixed, s) * mixed,
+        dual=mixed,
+        rows=rows,
+        number=k + 1,
+        eta=eta,
+        step=s,
+        lowest=lowest,
+        unit=unit,
+        spent=spent,
+    )
+    return server, c, A
+
+
+def symmetric(matrix: Array, slot: Array, entries: Array) -> Array:
+    """Return the matrix with this row and column; a diagonal entry of a Gram matrix is not negative."""
+    entries = entries.at[slot].max(0)
+    return matrix.at[slot].set(entries).at[:, slot].set(entries)
+
+
+def minus(stack: Vector, x: Vector) -> Vector:
+    """Return the stack of x_k - x."""
+    return jax.tree.map(lambda leaf, one: leaf - one, stack, x)
+
+
+def norm(x: Vector) -> Array:
+    """Return the Euclidean norm of x."""
+    return jnp.sqrt(x @ x)
+
+
+def in_precision_of(x: Vector, number: Array) -> Array:
+    """Return the number in the precision of x."""
+    return number.astype(jax.tree.leaves(x)[0].dtype)
