@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import monitoring
@@ -106,3 +107,21 @@ def test_bits_do_not_depend_on_who_compiled_first() -> None:
     after = simulate(method(0.25), PROBLEM, rounds=10)
     assert np.array_equal(alone.model, after.model)
     assert np.array_equal(alone.history["stationarity"], after.history["stationarity"])
+
+
+@pytest.mark.parametrize("cohort", [None, 2])
+def test_a_python_number_in_the_first_state_does_not_compile_the_rounds_twice(cohort: int | None) -> None:
+    made = algorithms.gradient_descent(step=0.1)
+    (exchange,) = made.exchanges
+
+    def aggregate(server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        inner, broadcast = exchange.aggregate(server["inner"], mean, share)  # type: ignore[operator]
+        return {"inner": inner, "least": jnp.minimum(server["least"], jnp.float64(1))}, broadcast
+
+    algorithm = made._replace(
+        server=lambda x: {"inner": made.server(x), "least": jnp.asarray(float("inf"))},
+        exchanges=(exchange._replace(aggregate=aggregate),),
+    )
+    with compilations() as found:
+        simulate(algorithm, PROBLEM, rounds=9, cohort=cohort)
+    assert sum("_rounds" in name for name in found) == 1

@@ -29,6 +29,7 @@ from fedpd.engine.plan import (
     on_host,
     prepare,
     put_on_devices,
+    strongly_typed,
 )
 from fedpd.engine.present import (
     ATTENDANCE,
@@ -254,7 +255,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
         program = template.program(inputs.settings)
         first = one_agent(inputs.shard._replace(real=None), 0)
         model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
-        return program.algorithm.server(inputs.start), model, measure_model(program, inputs, model, 0.0)
+        return strongly_typed(program.algorithm.server(inputs.start)), model, measure_model(program, inputs, model, 0.0)
 
     run = sharded(begin, template.layout, (INPUTS,), SHARED)
     if sweep:

@@ -195,13 +195,22 @@ def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     return StartedRun(None, program, template, inputs, state, metrics)
 
 
+def strongly_typed(state: Any) -> Any:
+    """Return a state without weak types, which a Python number at the start has and later states have not.
+
+    With them, the second chunk of rounds would be compiled again.
+    """
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), state)
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
     def begin(inputs: Inputs) -> tuple[State, Metrics]:
         program = template.program(inputs.settings)
         agents = init_agents(program, inputs.shard, inputs.start)
         metrics = measure_copies(program, inputs, agents, False)
-        return State(agents, program.algorithm.server(inputs.start), jnp.int32(0)), metrics
+        state = strongly_typed((agents, program.algorithm.server(inputs.start)))
+        return State(*state, jnp.int32(0)), metrics
 
     run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
