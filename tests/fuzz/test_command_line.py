@@ -26,7 +26,7 @@ OPTIONS = {
     "--version": (),
     "--debug": (),
 }
-# Hypothesis knows the texts of this file: a command as an argument of --debug would be a valid line that runs for minutes.
+# Hypothesis knows the texts of this file: a command after --debug would be a valid line that runs for minutes.
 TEXT = st.text(max_size=5).filter(lambda text: "\0" not in text and text not in OPTIONS)
 ARGUMENT = st.sampled_from(WORDS) | st.sampled_from(PATHS) | TEXT
 
