@@ -11,7 +11,6 @@ from .hostile import NUMBERS, TEXTS
 
 WORDS = [str(number)[:40] for number in NUMBERS] + [text for text in TEXTS if "\0" not in text]
 PATHS = ["missing", "file.txt", "folder", "x.toml", "..", "/dev/null", "/proc/x", "~", "", "a" * 300, "missing.toml"]
-ARGUMENT = st.sampled_from(WORDS) | st.sampled_from(PATHS) | st.text(max_size=5).filter(lambda text: "\0" not in text)
 OPTIONS = {
     "run": ("--out", "--overwrite", "--no"),
     "resume": (),
@@ -27,6 +26,9 @@ OPTIONS = {
     "--version": (),
     "--debug": (),
 }
+# Hypothesis knows the texts of this file: a command after --debug would be a valid line that runs for minutes.
+TEXT = st.text(max_size=5).filter(lambda text: "\0" not in text and text not in OPTIONS)
+ARGUMENT = st.sampled_from(WORDS) | st.sampled_from(PATHS) | TEXT
 
 
 @st.composite
