@@ -12,6 +12,7 @@ from fedpd.algorithms._descent import descend, no_descent, notice_stall
 from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
 from fedpd.base.precision import scope
+from fedpd.suite.registry import make
 
 AUTO = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
 EXACT = oracles.lbfgs(1e-14, 200)
@@ -261,3 +262,12 @@ def test_many_seeds_end_on_two_devices() -> None:
     method = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
     found = simulate(method, problem, rounds=2, seed=list(range(40)), devices=2)
     assert len(found.runs) == 40
+
+
+def test_without_mixing_a_steep_agent_does_not_make_it_diverge() -> None:
+    problem = make("quadratic-one-steep")
+    run = simulate(
+        algorithms.fedpd(eta="auto", oracle=oracles.lbfgs()), problem, rounds=150, until={"stationarity": 1e-6}
+    )
+    assert run.diverged is None
+    assert run.history["stationarity"][-1] <= 1e-6

@@ -81,6 +81,7 @@ from fedpd.core import (
 from fedpd.core.lbfgs import Secants, rounding_of, steepest
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
 
+UNMIXED = 1e3  # the budget without mixing: on "one agent 100 times steeper", 1e6 swings far away and 1e9 diverges
 PROBES = 10  # gradients of the power iteration for L_i
 
 Held = TypeVar("Held", bound=Any)  # an agent of this form, or of the one for absent agents
@@ -146,6 +147,8 @@ def with_memory(
     """
     rules = Rules() if rules is None else rules
     rules = rules if eta is None else rules._replace(change=1.0, convex=float("inf"), patience=float("inf"))
+    if memory == 0:  # no mixing mends a server step that is too long
+        rules = rules._replace(budget=min(rules.budget, UNMIXED))
     size = memory + 1
 
     def init(f: LocalObjective, x: Vector) -> Agent:
