@@ -209,8 +209,8 @@ def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[Sta
         program = template.program(inputs.settings)
         agents = init_agents(program, inputs.shard, inputs.start)
         metrics = measure_copies(program, inputs, agents, False)
-        state = strongly_typed((agents, program.algorithm.server(inputs.start)))
-        return State(*state, jnp.int32(0)), metrics
+        agents, server = strongly_typed((agents, program.algorithm.server(inputs.start)))
+        return State(agents, server, jnp.int32(0)), metrics
 
     run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
