@@ -13,7 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpd.suite.comparison import against_best, far_from_best, rivals_markdown, summary_markdown, tuned_at_most
+from fedpd.suite.comparison import (
+    against_best,
+    far_from_best,
+    measured_everywhere,
+    rivals_markdown,
+    summary_markdown,
+    tuned_at_most,
+)
 from fedpd.suite.profiles import profile_figure, table_markdown
 from fedpd.suite.registry import PROBLEMS
 from fedpd.suite.runner import SOLVE, Cell, read_cells
@@ -72,7 +79,7 @@ def headline(cells: Sequence[Cell]) -> str:
     """
     measured = len({cell.problem for cell in cells})
     lines = [] if measured == len(PROBLEMS) else [f"- Measured so far: {measured} of {len(PROBLEMS)} problems.\n"]
-    for budget in BUDGETS:
+    for budget in (budget for budget in BUDGETS if budget <= largest_budget(cells)):
         own, smaller = tuned_at_most(cells, budget)
         words = []
         for cost in ("vectors", "communications", "bytes", "gradients"):
@@ -92,14 +99,23 @@ def brief(cells: Sequence[Cell]) -> str:
     Args:
         cells: Results.
     """
-    own, smaller = tuned_at_most(cells, BUDGETS[-1])
-    rows = against_best(own, SOLVE, "vectors", BUDGETS[-1])
+    budget = largest_budget(cells)
+    own, smaller = tuned_at_most(cells, budget)
+    rows = against_best(own, SOLVE, "vectors", budget)
     factors, solved = np.array([row.factor for row in rows]), sum(np.isfinite(row.own) for row in rows)
     return (
         f"- **`fedpd solve` needs no tuning, and is not always the best.** On [{len(rows)} problems]"
         f"(docs/suite/results.md) it solves {solved}. Against {_rivals(own)} methods, "
-        f"each with the best of up to {BUDGETS[-1]} tries per problem, it sends the fewest vectors of the model's size "
+        f"each with the best of up to {budget} tries per problem, it sends the fewest vectors of the model's size "
         f"on {(factors <= 1).sum()} and at most twice the fewest on {(factors <= 2).sum()}.{_fewer_tries(smaller)}\n"
+    )
+
+
+def largest_budget(cells: Sequence[Cell]) -> int:
+    """Return the largest budget with which a method other than solve was run on all problems."""
+    return max(
+        (budget for budget in BUDGETS if any(cell.method != SOLVE for cell in measured_everywhere(cells, budget))),
+        default=0,
     )
 
 
