@@ -20,11 +20,11 @@ def test_an_agent_that_returns_copies_its_newest_row() -> None:
     algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(0.1, 1), memory=3).away.partial
     assert algorithm is not None
     problem = own_quadratics(2, agents=2, size=1)
-    agents = simulate(algorithm, problem, rounds=1, participation=np.array([[True, False]])).agents
+    seen = simulate(algorithm, problem, rounds=1, participation=np.array([[True, False]])).agents
     with scope(True):
         rows = Vector(jnp.array([[4.0], [5.0], [2.0], [3.0]]))
         held = {"xs": rows, "duals": -rows, "values": rows.tree[:, 0]}
-        absent = _agent(agents, 1)._replace(**held, last=jnp.int32(5), number=jnp.int32(8))
+        absent = _agent(seen.state, 0)._replace(**held, last=jnp.int32(5), number=jnp.int32(8))
         found = with_missed_rows(absent)
         assert found.xs.tree[:, 0].tolist() == [4, 5, 5, 5]
         assert found.duals.tree[:, 0].tolist() == [-4, -5, -5, -5]
@@ -38,9 +38,10 @@ def test_the_servers_sums_are_those_of_all_agents() -> None:
     problem, size, rounds = problems.penalized_logistic(*data.strongly_noniid(6, 20, 3)), 4, 13
     algorithm = algorithms.fedpd(eta=1.0, oracle=EXACT, memory=size - 1)
     run = simulate(algorithm, problem, rounds=rounds, participation=0.5, progress=False)
-    agents, server = run.agents, run.server
+    seen, server = run.agents, run.server
+    assert len(seen.agent) == 6
     with scope(True):
-        filled = [with_missed_rows(_agent(agents, i)) for i in range(6)]
+        filled = [with_missed_rows(_agent(seen.state, i)._replace(number=server.number)) for i in range(6)]
         xs, duals = (np.array([getattr(one, name).tree for one in filled]) for name in ("xs", "duals"))
         values = np.array([one.values for one in filled])
     apart = xs - xs.mean(0)

@@ -196,7 +196,7 @@ def test_solving_leaves_the_run_and_a_figure(tmp_path: Path) -> None:
     done = fedpd("solve", "small.toml", "--target", "1e-8", "--out", "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     first, second, *_ = done.stdout.splitlines()
-    assert first == "FedPD with a memory of 20 rounds; L-BFGS solves the local problems; eta is found during the run."
+    assert first == "FedPD with a memory of 30 rounds; L-BFGS solves the local problems; eta is found during the run."
     assert second == "Run of fedpd(eta=auto, oracle=lbfgs(pairs=40), memory=30), seed 0"
     assert "Figure: out/run.png\nIn Python: fedpd.load('out')\n" in done.stdout
     assert (tmp_path / "out" / "run.png").stat().st_size > 10_000

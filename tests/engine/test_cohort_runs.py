@@ -256,6 +256,6 @@ def test_larger_agents_come_more_often_with_sampling_by_size() -> None:
 def test_a_wrong_cohort_is_answered_with_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         simulate(METHODS["fedavg"], PROBLEM, rounds=2, **options)
-    memory = algorithms.fedpd(eta=0.5, oracle=GD, memory=2)
+    needs_all = algorithms.fedpd(eta=0.5, oracle=GD, p="auto")
     with pytest.raises(FedpdError, match="needs all agents in every communication"):
-        simulate(memory, PROBLEM, rounds=2, cohort=2)
+        simulate(needs_all, PROBLEM, rounds=2, cohort=2)

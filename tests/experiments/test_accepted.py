@@ -21,6 +21,7 @@ REASONS = {
     "penalized_logistic.labels": "`data` gives features and labels",
     "network.module": "it is the key `model`, as in the files of the first version",
     "from_arrays": IN_MEMORY,
+    "from_rows": IN_MEMORY,
     "partition": IN_MEMORY,
     "share_blocks": "it takes a problem: write a function of your own that returns the new problem",
     "merge": "it takes federated data: the key `agents`, or a loader of your own",

@@ -93,7 +93,7 @@ def test_solve_is_tried_where_it_applies() -> None:
     spent = run.history["bytes_up"][-1] + run.history["bytes_down"][-1]
     assert advice.untuned.reached
     assert (advice.untuned.communications, advice.untuned.transfer) == (run.history["communications"][-1], spent)
-    assert f"untuned: FedPD with eta = auto, memory = 20: {advice.untuned.communications:.0f} comm" in repr(advice)
+    assert f"untuned: FedPD with eta = auto, memory = 30: {advice.untuned.communications:.0f} comm" in repr(advice)
     assert any(note.startswith("Use the untuned setting (fedpd solve). Comm") for note in advice_notes(advice))
     assert build_algorithm({k: v for k, v in advice.untuned.table.items() if k != "label"}, 5).spec == run.spec
     assert advice.hessians.points == 2

@@ -129,9 +129,9 @@ def test_a_solver_takes_part(tmp_path: Path) -> None:
 
 
 def test_solve_takes_part_by_its_label(tmp_path: Path) -> None:
-    """Agents send their gradients and their smoothness in the first communication: the step 1/L is the answer here."""
+    """Agents send their gradients and their smoothness in the first communication, and are there after the second."""
     (cell,) = run_suite(tmp_path / "cells.jsonl", methods=[SOLVE], problems=[EASY], rounds=4)
-    assert cell.communications == 1
+    assert cell.communications == 2
     (short,) = run_suite(tmp_path / "short.jsonl", methods=[SOLVE], problems=["quadratic-rotated-1e1"], rounds=2)
     assert short.communications == np.inf  # and no warning: the table says it
 

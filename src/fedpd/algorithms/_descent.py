@@ -29,7 +29,7 @@ SHORTEST = 1e-4  # length of a trial, below which a search is given up
 
 
 class Descent(NamedTuple):
-    """What the server knows about a stall, and its search.
+    """The server's record of a stall, and its search.
 
     Attributes:
         search: L-BFGS.

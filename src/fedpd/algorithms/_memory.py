@@ -117,7 +117,7 @@ class Broadcast(NamedTuple):
 
 
 class Solve(NamedTuple):
-    """What a local solve has shown beside its outcome."""
+    """The facts that a local solve has shown beside its outcome."""
 
     memory: Any  # of the oracle
     lowest: Array  # the negative curvature of f_i that the oracle met; >= 0

@@ -93,14 +93,14 @@ class Broadcast(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the server keeps because agents may be absent."""
+    """The part of the server's state that exists because agents may be absent."""
 
     bent: Array  # (size,) nu, the mean over all agents
     heard: Array  # the sum of all shares
 
 
 class Mean(NamedTuple):
-    """What the server hears: the mean over the agents that are present, and their share."""
+    """The message that the server hears: the mean over the agents that are present, and their share."""
 
     moved: Vector  # mean_S (w - X_old)
     turned: Vector  # mean_S (Lambda - Lambda_old)

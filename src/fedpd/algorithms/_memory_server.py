@@ -43,7 +43,7 @@ class Server(NamedTuple, Generic[Own]):
 
 
 class Newest(NamedTuple):
-    """What agents say about the newest row, beside the row.
+    """The numbers that agents send about the newest row, beside the row.
 
     Attributes:
         answer: The mean dual after the last step, as if all agents had changed theirs as those present did.

@@ -104,8 +104,8 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
         >>> paper_groups(5, 3)
         [(0, 1), (2, 3), (4,)]
     """
-    count("agents", agents, "Give N")
-    count("writers", writers, "Give the number of writers")
+    count("agents", agents, "Give N", bits=20)
+    count("writers", writers, "Give the number of writers", bits=21)
     if not agents <= writers <= 2 * agents:
         refuse("writers", writers, f"must be {agents} to {2 * agents} for {agents} agents", "Give one or two per agent")
     pairs = writers - agents

@@ -58,6 +58,7 @@ def _logistic(
     start: Any = 0.0,
     title: str | None = None,
     standardise: bool = False,
+    weights: Any = None,
 ) -> Problem:
     """Return penalised logistic regression on the paper's generated data, or on loaded data with two classes.
 
@@ -76,7 +77,7 @@ def _logistic(
             if value is not None:
                 refuse(name, value, "is for generated data, but these are loaded", "Leave it out")
         features, labels = _signed(data, agents, seed, standardise)
-    problem = problems.penalized_logistic(features, labels, alpha, beta)
+    problem = problems.penalized_logistic(features, labels, alpha, beta, weights=weights)
     return replace(problem, start=_start(start, problem.start), name=title or problem.name)
 
 
@@ -112,6 +113,7 @@ def _network(
     seed: int = 0,
     l2: float = 0.0,
     standardise: bool = False,
+    weights: Any = None,
 ) -> Problem:
     """Return a network on federated data.
 
@@ -123,7 +125,7 @@ def _network(
         model = NETWORKS[model](classes=len(data.classes))
     elif isinstance(model, type):
         refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
-    return problems.network(model, data, seed=seed, l2=l2)
+    return problems.network(model, data, seed=seed, l2=l2, weights=weights)
 
 
 def _softmax_regression(
@@ -134,9 +136,11 @@ def _softmax_regression(
     seed: int = 0,
     l2: float = 0.0,
     standardise: bool = False,
+    weights: Any = None,
 ) -> Problem:
     """Return softmax regression on federated data; the keys mean the same as for a network."""
-    return problems.softmax_regression(_prepared(data, agents, test_share, title, seed, standardise), l2=l2)
+    data = _prepared(data, agents, test_share, title, seed, standardise)
+    return problems.softmax_regression(data, l2=l2, weights=weights)
 
 
 def _classification(
@@ -150,10 +154,11 @@ def _classification(
     l2: float = 0.0,
     normalisation: Any = None,
     standardise: bool = False,
+    weights: Any = None,
 ) -> Problem:
     """Return a classification problem on federated data, with a function of the user's own that returns scores."""
     data = _prepared(data, agents, test_share, title, seed, standardise)
-    return problems.classification(apply, data, _arrays(start), l2=l2, normalisation=normalisation)
+    return problems.classification(apply, data, _arrays(start), l2=l2, normalisation=normalisation, weights=weights)
 
 
 def _from_losses(

@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """What the method spent over what its best rival spent; NaN if both failed."""
+        """The cost of the method over that of its best rival; NaN if both failed."""
         if not np.isfinite(self.own) and not np.isfinite(self.rival.spent):
             return float("nan")
         return self.own / self.rival.spent if np.isfinite(self.own) else float("inf")

@@ -47,7 +47,7 @@ Tries = Mapping[int, Sequence[Algorithm]]  # the tries of each budget
 
 
 class Result(NamedTuple):
-    """What a method spent within a budget.
+    """The costs of a method within a budget.
 
     Attributes:
         spent: The least of any try until the target, for each cost.
@@ -59,7 +59,7 @@ class Result(NamedTuple):
 
 
 class Field(NamedTuple):
-    """What all tries of a race have in common.
+    """The settings that all tries of a race have in common.
 
     Attributes:
         specs: The settings that each budget allows.

@@ -1,4 +1,4 @@
-"""What a run spends until it reaches the target: communications, vectors, bytes and gradients.
+"""Count the costs of a run until it reaches the target: communications, vectors, bytes and gradients.
 
 A vector is a message of the size of the model: a `tree_math.Vector` with the model's arrays. The numbers that travel
 beside it, such as a value for a line search or the products that FedPD-M mixes by, count as bytes only.
@@ -28,7 +28,7 @@ COSTS = {
 
 
 class Spent(NamedTuple):
-    """What a run has spent, in the order of COSTS; infinite if it never reached the target."""
+    """The costs of a run, in the order of COSTS; infinite if it never reached the target."""
 
     communications: float = math.inf
     vectors: float = math.inf
@@ -65,7 +65,7 @@ def vectors_per_byte(algorithm: Algorithm, problem: Problem) -> Vectors:
 
 
 def _vectors(message: Tree, model: Tree) -> int:
-    """Return how many vectors with the arrays of the model a message holds."""
+    """Return the number of vectors in a message that have the arrays of the model."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(model)]
     parts: list[Any] = jax.tree.leaves(message, is_leaf=lambda part: isinstance(part, Vector))
     found = [part for part in parts if isinstance(part, Vector)]

