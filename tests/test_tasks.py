@@ -54,8 +54,10 @@ def test_a_figure_for_a_paper_from_three_seeds(tmp_path: Path) -> None:
 
 
 def test_a_script_is_interrupted_and_resumed(tmp_path: Path) -> None:
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
     command = [sys.executable, str(EXAMPLES / "long_run.py")]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    signal.signal(signal.SIGINT, ignored)
     folder, began = tmp_path / "runs/long", time.monotonic()
     while not list(folder.glob("*.safetensors")) and time.monotonic() - began < 120:
         time.sleep(0.05)

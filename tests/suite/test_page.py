@@ -42,7 +42,10 @@ def test_a_method_with_a_smaller_budget_is_judged_by_it_and_named() -> None:
     found, smaller = tuned_at_most(cells, 64)
     assert {(cell.method, cell.budget) for cell in found} == {(SOLVE, 64), ("L-BFGS", 64)}
     assert smaller == {"L-BFGS": 8}
-    assert "Only 8 tries: L-BFGS." in made(cells, "brief")
+    assert "each with the best of up to 8 tries" in made(cells, "brief")
+    other = [cell._replace(method="GIANT") for cell in _cells() if cell.method == "L-BFGS"]
+    assert "up to 64 tries" in made([*cells, *other], "brief")
+    assert "Only 8 tries: L-BFGS." in made([*cells, *other], "brief")
 
 
 def test_a_method_against_its_best_rival() -> None:

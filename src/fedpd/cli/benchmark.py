@@ -39,6 +39,7 @@ def benchmark(
     fedpd measures what each method spends until ||grad f||^2 is 1e-10 of its value at the start. It writes tables and
     performance profiles. After Ctrl-C, the same command continues.
     """
+    from fedpd.base.interrupts import CODE, in_order
     from fedpd.cli.terminal import console, say, show_lines
     from fedpd.suite.report import list_problems, write_results
     from fedpd.suite.runner import run_suite
@@ -48,7 +49,7 @@ def benchmark(
         return
     chosen = budgets or [0]
     try:
-        with _one_bar() as display:
+        with in_order(), _one_bar() as display:
             cells = run_suite(
                 out / "cells.jsonl",
                 methods=methods,
@@ -60,7 +61,7 @@ def benchmark(
             )
     except KeyboardInterrupt:
         show_lines(f"Interrupted. The same command resumes the work in {out}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(CODE) from None
     written = write_results(cells, chosen, out)
     for sentence in written.findings:
         say(sentence)
