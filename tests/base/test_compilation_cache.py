@@ -93,10 +93,9 @@ def test_a_second_process_finds_the_programs_with_the_same_bits_and_survives_dam
 
     folder, hit, bits = run(str(tmp_path / "run"))
     assert not hit
-    entries = list(Path(folder).iterdir())
-    assert entries
+    assert list(Path(folder).iterdir())
     max((tmp_path / "run").glob("round-*")).unlink()
     assert run(str(tmp_path / "run")) == (folder, True, bits)  # resumed at round 10, by the program from the cache
-    for entry in entries:
+    for entry in Path(folder).iterdir():  # a busy machine keeps more of them in the second process than in the first
         entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
     assert run() == (folder, False, bits)
