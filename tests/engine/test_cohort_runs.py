@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd import Algorithm, FedpdError, Run, algorithms, load, oracles, problems, simulate, sweep, theory
+from fedpd.engine import present as engine_present
 from fedpd.engine.attendance import AgentsSeen
 from fedpd.engine.cohorts import draw
 from tests.engine.masked import masked_run
@@ -117,6 +118,19 @@ def test_a_cohort_is_the_same_run_as_its_schedule(name: str) -> None:
     same_bits(run, simulate(METHODS[name], PROBLEM, participation=present, **options))
     same_bits(run, simulate(METHODS[name], PROBLEM, participation=0.25, **options))
     assert run.updates.sum() == run.history["local_updates"][-1] * 2 == ROUNDS * 2 * 2
+
+
+@pytest.mark.parametrize("execution", ["sequential", "parallel"])
+def test_samples_that_are_read_in_place_give_the_run_of_samples_that_are_copied(
+    execution: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"rounds": ROUNDS, "cohort": 3, "execution": execution, "devices": 1}
+    copied = [simulate(METHODS[name], make_problem(), **options) for name in ("fedavg", "fedpd-vr")]
+    monkeypatch.setattr(engine_present, "COPIED_BYTES", 0)  # as if the samples of three agents took more than 8 MB
+    jax.clear_caches()
+    for name, run in zip(("fedavg", "fedpd-vr"), copied, strict=True):
+        same_bits(run, simulate(METHODS[name], make_problem(), **options))
+    jax.clear_caches()
 
 
 def test_costs_are_those_of_the_agents_that_are_present() -> None:
