@@ -32,7 +32,6 @@ A constant p > 0 leaves an error floor, because a skipped round moves away from 
 outcomes of past rounds, and eta="auto" finds eta (`_memory.py`).
 """
 
-import warnings
 from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
@@ -45,6 +44,7 @@ from fedpd.algorithms._rules import Q, solver
 from fedpd.algorithms._scaled_variables import in_scaled_variables
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
 from fedpd.base.spec import TRACED
+from fedpd.base.warn import warn
 from fedpd.core import (
     Algorithm,
     Array,
@@ -149,7 +149,7 @@ def fedpd(
     skip = None if auto else skip_probability(p)
     skipped = _drift(auto, drift, x0_rule, absent)
     if absent == "naive":
-        warnings.warn(NAIVE, stacklevel=2)
+        warn(NAIVE)
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=x, dual=0 * x, memory=oracle.init(f, x))

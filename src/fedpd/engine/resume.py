@@ -1,6 +1,5 @@
 """Save a run and resume it bit for bit. The identity of a run decides which checkpoints it can resume from."""
 
-import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
 from fedpd.base.spec import spec_of
 from fedpd.base.versions import versions
+from fedpd.base.warn import warn
 from fedpd.core import Problem
 from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
@@ -170,10 +170,9 @@ def _warn_of_other_bits(folder: Path, meta: dict[str, Any], plan: Plan) -> None:
     before = {**meta.get("versions", {}), **meta.get("layout", {})}
     changed = [f"{name} was {before[name]}, and is {now[name]}" for name in before if before[name] != now.get(name)]
     if changed:
-        warnings.warn(
+        warn(
             f"{folder}: {'; '.join(changed)}. The run resumes, but the result may differ in its last digits from that "
-            "of a run without interruption. To have the same bits, resume with the same packages, machine and devices.",
-            stacklevel=6,
+            "of a run without interruption. To have the same bits, resume with the same packages, machine and devices."
         )
 
 

@@ -1,7 +1,6 @@
 """Simulate a federation on one machine."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
 from fedpd.base.typed import typed
+from fedpd.base.warn import warn
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
 from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
@@ -301,7 +301,7 @@ def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
         return
     caution = card.caution(algorithm.spec, L)
     if caution is not None:
-        warnings.warn(caution, TheoryWarning, stacklevel=4)
+        warn(caution, TheoryWarning)
 
 
 def _check_batch(algorithm: Algorithm, problem: Problem) -> None:

@@ -1,6 +1,5 @@
 """Read the runs of a report from their folders, finished or not, or from memory."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from fedpd.base.checkpoint import as_read
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.saved import is_saved, load_result
+from fedpd.base.warn import warn
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import History
 from fedpd.engine.resume import SavedRuns, peek
@@ -113,10 +113,9 @@ def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -
     )
     if not other_method and saved.seeds == list(seeds):
         return saved
-    warnings.warn(
+    warn(
         f"{method.label}: its checkpoint is of another method or of other seeds, so its rows are left out. "
-        "If the experiment file was edited, undo the change.",
-        stacklevel=2,
+        "If the experiment file was edited, undo the change."
     )
     return None
 

@@ -8,7 +8,6 @@ variables scaled where the agents' Hessians differ by more than a factor of 1000
 start     x^0 of the problem; agents send their gradients there in the first communication
 """
 
-import warnings
 from typing import Any
 
 import jax
@@ -18,6 +17,7 @@ from fedpd import algorithms, oracles
 from fedpd.base.checks import count, positive, refuse
 from fedpd.base.progress import ProgressFunction
 from fedpd.base.typed import typed
+from fedpd.base.warn import warn
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
@@ -60,10 +60,9 @@ def solve(
     last, communications = run.history["stationarity"][-1], run.history["communications"][-1]
     if not last <= target:
         precision = "float64" if problem.double else "float32"
-        warnings.warn(
+        warn(
             f"solve came to ||grad f||^2 = {last:.3g} in {communications} communications and did not reach {target:g}. "
-            f"Give it more communications, or a larger target if that is below what {precision} resolves.",
-            stacklevel=2,
+            f"Give it more communications, or a larger target if that is below what {precision} resolves."
         )
     return run
 
