@@ -13,7 +13,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite docs clean
+.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite docs dist test-lowest lock clean
 
 # What a simulation needs. Three lines keep it below 600 MB. Python compiles what it imports, so pip does not compile
 # every file (90 MB less after a demo). strip, where there is one, removes the symbol table of jaxlib, which only
@@ -91,5 +91,25 @@ docs: .venv/installed-docs
 	# Most of the time is compilation. No --quiet: it would hide warnings from --strict too.
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The wheel and the sdist, each installed into an empty environment and used.
+dist: .venv/installed
+	rm -rf dist
+	$(PIP) build
+	$(BIN)/python -m build --quiet
+	$(BIN)/python tools/smoke.py dist/*.whl dist/*.tar.gz
+
+# The tests of the inner loop with the lowest versions of the dependencies that pyproject.toml allows.
+test-lowest: .venv/installed
+	$(PIP) uv
+	$(BIN)/uv venv --quiet --clear --python $(PYTHON) .venv-lowest
+	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[dev]'
+	.venv-lowest/bin/python -m pytest $(FAST)
+
+# The versions with which fedpd is developed: pip install --constraint requirements-dev.lock --editable '.[dev,docs]'
+lock: .venv/installed
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra docs --no-header \
+		--output-file requirements-dev.lock pyproject.toml
+
 clean:
-	rm -rf .venv .venv-peers .pytest_cache runs site
+	rm -rf .venv .venv-lowest .venv-peers .pytest_cache dist runs site
