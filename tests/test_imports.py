@@ -9,7 +9,7 @@ import pytest
 
 import fedpd
 
-EXTRAS = ("datasets", "flax", "flwr", "mlflow", "pandas", "plotly", "pyarrow", "tensorboard", "torch")
+EXTRAS = ("datasets", "flax", "flwr", "mlflow", "pandas", "pyarrow", "tensorboard", "torch")
 HEAVY = ("arro3", "matplotlib", "rich", *EXTRAS)
 SIMULATION = """
 import fedpd

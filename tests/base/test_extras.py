@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd import data, loggers, problems, report, simulate
-from fedpd.algorithms import fedavg
+from fedpd import data, loggers, problems
 from fedpd.base.errors import FedpdError, MissingExtraError
 from fedpd.base.extras import extra
 from fedpd.data.files import load
 from fedpd.experiments import experiment
-from fedpd.oracles import gd
 
 ROOT = Path(__file__).parents[2]
 NETWORK = """
@@ -50,11 +48,6 @@ def fresh(name: str) -> Callable[[Path], Any]:
     return use
 
 
-def page(folder: Path) -> Any:
-    problem = problems.opposing_quadratics()
-    return report.page({"FedAvg": simulate(fedavg(oracle=gd(0.1, 1)), problem, rounds=1, progress=False)}, problem)
-
-
 def csv(folder: Path) -> Any:
     (folder / "a.csv").touch()
     return data.csv(folder, client="c", label="y")
@@ -68,7 +61,6 @@ def parquet(folder: Path) -> Any:
 @pytest.mark.parametrize(
     ("package", "name", "use"),
     [
-        ("plotly.offline", "report", page),
         ("pyarrow", "tables", parquet),
         ("pyarrow", "tables", csv),
         ("datasets", "data", lambda folder: data.hub(folder, client="c", features="x", label="y")),
@@ -119,7 +111,7 @@ def test_every_extra_is_one_that_pip_knows() -> None:
 
 
 def test_an_experiment_needs_no_extra(tmp_path: Path) -> None:
-    hidden = ("datasets", "flax", "flwr", "mlflow", "pandas", "plotly", "psutil", "pyarrow", "tensorboard", "torch")
+    hidden = ("datasets", "flax", "flwr", "mlflow", "pandas", "psutil", "pyarrow", "tensorboard", "torch")
     (tmp_path / "small.toml").write_text(QUADRATIC)
     program = (
         f"import sys; sys.modules.update(dict.fromkeys({hidden}));"

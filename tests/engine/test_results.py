@@ -158,10 +158,6 @@ def test_a_missing_package_is_a_sentence_with_the_line_that_installs_it(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(FedpdError, match=r'needs pandas, which is not installed\. Run: pip install "fedpd\[frames\]"$'):
         run.frame()
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.delitem(sys.modules, "plotly.offline", raising=False)
-    with pytest.raises(FedpdError, match=r'needs plotly, which is not installed\. Run: pip install "fedpd\[report\]"$'):
-        report.page(run)
 
 
 def test_results_come_back_to_the_bit(

@@ -188,7 +188,7 @@ def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
     assert records[0].versions is not None
     assert records[0].versions["jax"]
     written = report.write_report(folders, tmp_path / "both.html", target=0.1, figures=["svg"], csv=True)
-    assert written.page.stat().st_size > 4_000_000
+    assert 1_400_000 < written.page.stat().st_size < 2_000_000, "plotly.js with cartesian charts only"
     assert {path.name for path in written.others} == {
         *(f"{y}-{x}.svg" for y in ("stationarity", "loss") for x in ("communications", "samples", "bytes", "seconds")),
         "both-histories.csv", "both-costs.csv",

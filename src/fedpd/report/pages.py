@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from gzip import decompress
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +17,6 @@ import numpy as np
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, positive
-from fedpd.base.extras import extra
 from fedpd.base.versions import versions
 from fedpd.core import Problem
 from fedpd.engine.views.entries import Entry
@@ -26,6 +26,8 @@ from fedpd.experiments.recorded import Record, Results, records_of
 from fedpd.report.curves import page_data
 from fedpd.report.facts import Facts, facts, rebuild
 from fedpd.report.sections import divergences, ends_table, experiment_section, notices, problem_section, title
+
+PLOTLY = "plotly-cartesian-3.7.0.min.js.gz"  # the file of plotly.js-cartesian-dist-min on npm, compressed; MIT licence
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,6 @@ def page_of(
 
 
 def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], target: float | None, name: str) -> Page:
-    with extra("report", "The report page"):
-        from plotly.offline import get_plotlyjs
-
     if target is not None:
         positive("target", target, "Give a stationarity, e.g. 1e-10")
     entries = [entry for record in records for entry in record.entries]
@@ -110,7 +109,7 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
     data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
     first = data["quantities"][0]
     finding = first["findings"][first["chosen"]]
-    script, plotly = _text("page.js"), get_plotlyjs()
+    script, plotly = _text("page.js"), _plotly()
     filled = Template(_text("page.html")).substitute(
         title=escape(name or title(records, problems)),
         css=_text("page.css"),
@@ -163,6 +162,11 @@ def _json(data: Any) -> str:
 def _digest(script: str) -> str:
     """Return the hash by which the page's security policy allows this script and no other."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _plotly() -> str:
+    """Return plotly.js with cartesian charts only: 1.4 MB, where the whole library has 4.9 MB."""
+    return decompress(files("fedpd.report").joinpath(PLOTLY).read_bytes()).decode("utf-8")
 
 
 def _text(name: str) -> str:
