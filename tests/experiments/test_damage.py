@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -128,6 +130,17 @@ def test_a_damaged_folder_ends_in_a_result_or_a_sentence(
     assert all(text is None or text.endswith((".", "?")) for text in sentences)
     if sentences[-1] is None and (folder / "experiment.toml").read_text() == (whole / "experiment.toml").read_text():
         assert histories(folder) == expected
+
+
+def test_a_resumed_run_removes_what_killed_processes_left(whole: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    for place in (folder, folder / "models", next((folder / "checkpoints").iterdir())):
+        (place / f".file.{dead.pid}.tmp").touch()
+    runner.run(runner.open_folder(folder), folder, lambda event: None)
+    assert not list(folder.rglob("*.tmp"))
 
 
 def test_a_full_disk_is_a_sentence(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

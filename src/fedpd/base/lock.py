@@ -16,11 +16,11 @@ TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")  # the name that `replace_file` give
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path, *within: Path) -> Iterator[None]:
     """Hold a folder during a block; make it if it does not exist.
 
     The system releases the folder when the process ends, however it ends. Unfinished files of processes that no longer
-    exist are removed.
+    exist are removed, in the folder and in those `within` it.
 
     Raises:
         FedpdError: Another process holds the folder.
@@ -38,15 +38,16 @@ def held(folder: Path) -> Iterator[None]:
             raise FedpdError(f"{folder}: another process is writing to this folder. {remedy}.") from None
         except OSError:  # a file system without locks
             pass
-        remove_unfinished(folder)
+        for place in (folder, *within):
+            remove_unfinished(place)
         yield
     finally:
         os.close(directory)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder."""
-    for path in folder.iterdir():
+    """Remove the temporary files that killed processes left in a folder, if there is such a folder."""
+    for path in folder.iterdir() if folder.is_dir() else ():
         found = TEMPORARY.fullmatch(path.name)
         if found and path.is_file() and not path.is_symlink() and not _runs(int(found[1])):
             path.unlink(missing_ok=True)
