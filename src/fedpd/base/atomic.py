@@ -9,6 +9,20 @@ from typing import BinaryIO
 from fedpd.base.errors import FedpdError
 
 
+def make_folder(folder: Path) -> Path:
+    """Make a folder if it does not exist, and return it.
+
+    Raises:
+        FedpdError: It cannot be made, e.g. because a file has this name or the disk is read-only.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: the name has a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise FedpdError(f"{str(folder)[:200]!r} cannot be a folder ({reason}). Choose another folder.") from None
+    return folder
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file to write. It replaces `path` only when it is complete and on disk.
@@ -17,8 +31,8 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         FedpdError: The file cannot be written, e.g. because the disk is full or the folder is read-only.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
                 yield file

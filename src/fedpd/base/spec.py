@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
 from fedpd.base.typed import call_explained
 
@@ -187,6 +188,10 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
         >>> step.spec.label()
         'warm-up()'
     """
+    if not isinstance(name, str) or not name:
+        refuse("name", name, "must be a text that is not empty", 'Give e.g. named("warm-up", step)')
+    if not callable(function):
+        refuse("function", function, f"must be a function, not {type(function).__name__}", "Give your own function")
 
     @functools.wraps(function)
     def same(*args: P.args, **kwargs: P.kwargs) -> T:

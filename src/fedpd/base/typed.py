@@ -205,6 +205,8 @@ def _misfit_number(value: Any, kind: type, largest: int) -> str | None:
     if isinstance(value, jax.core.Tracer):
         return None
     if isinstance(value, ARRAYS) and value.ndim == 0:
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # a key of jax.random
+            return ""
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return ""
@@ -246,6 +248,8 @@ def _misfit_array(value: Any) -> str | None:
         array = value if isinstance(value, ARRAYS) else np.asarray(value)
     except (TypeError, ValueError, OverflowError):
         return "must be an array of numbers, in rows of equal length"
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        return ""  # keys of jax.random
     if isinstance(array, jax.core.Tracer) or array.dtype.kind in "buifV":  # V: types of JAX, such as bfloat16
         return None
     return f"must be an array of real numbers, not of {array.dtype}"

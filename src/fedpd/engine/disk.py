@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
+from fedpd.base.atomic import make_folder
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded, split_rows
@@ -164,8 +165,7 @@ def create(folder: Path, program: Program, shard: Shard, block: int, start: Vect
     one = _one(program, shard, start)
     number, devices = len(shard.agent), 1 if program.layout.mesh is None else program.layout.mesh.size
     needed = sum(number * math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(make_folder(folder)).free
     if needed > free:
         raise FedpdError(
             f"store = {str(folder)!r}: has {free / 1e9:.1f} GB free, and the state of {number} agents needs "
