@@ -101,3 +101,27 @@ def test_every_error_of_a_computation_is_a_sentence() -> None:
 
 def test_traced_numbers_fit() -> None:
     assert jax.jit(typed(scaled))(3.0) == 9.0
+
+
+@typed
+def play(method: int, eta: float, column: int) -> None:
+    """Play.
+
+    Args:
+        method: The method, e.g. 3 for the third.
+        eta: The penalty is 1/eta. Small is safe.
+        column: The column that has to be read. More text.
+    """
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("a", 1.0, 1), r"Give the method, e\.g\. 3 for the third\.$"),
+        ((1, "a", 1), r"In the documentation: The penalty is 1/eta\.$"),
+        ((1, 1.0, "a"), r"Give the column that has to be read\.$"),
+    ],
+)
+def test_a_remedy_is_a_sentence(arguments: Any, remedy: str) -> None:
+    with pytest.raises(FedpdError, match=remedy):
+        play(*arguments)

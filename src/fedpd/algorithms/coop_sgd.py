@@ -85,7 +85,10 @@ def _elastic(local: Any, alpha: Any, beta: Any) -> Exchange:
 
 
 def _mixed(local: Any, mixing: Any) -> Exchange:
-    weights = np.asarray(mixing, float)
+    try:
+        weights = np.asarray(mixing, float)
+    except (TypeError, ValueError):
+        refuse("mixing", mixing, "must be a matrix of numbers", "np.full((N, N), 1/N) is FedAvg")
     square = weights.ndim == 2 and weights.shape[0] == weights.shape[1]
     if not square or not np.allclose(weights, weights.T) or not np.allclose(weights.sum(1), 1):
         rule = "must be square, symmetric and with rows that sum to 1"

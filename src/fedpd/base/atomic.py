@@ -51,6 +51,26 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         raise FedpdError(f"{path} cannot be written ({error.strerror or error}). {remedy}.") from None
 
 
+def check_replaceable(path: Path, mark: bytes | None = None) -> None:
+    """Refuse to replace a file of the user's: fedpd replaces only files that it wrote itself.
+
+    Args:
+        path: The file to write.
+        mark: Bytes near the beginning of every such file that fedpd writes; None: an existing file is never replaced.
+
+    Raises:
+        FedpdError: There is such a file, and fedpd did not write it.
+    """
+    if not os.path.lexists(path):
+        return
+    try:
+        own = mark is not None and mark in read_file(path)[:4096]
+    except OSError:
+        own = False
+    if not own:
+        raise FedpdError(f"--out {path}: a file of this name exists. Choose another name, or remove the file.")
+
+
 def read_file(path: Path) -> bytes:
     """Return the content of a file. A pipe or a device is refused, because reading it may never end.
 

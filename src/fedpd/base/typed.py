@@ -27,6 +27,8 @@ LARGEST = 2**63 - 1  # of the integers that NumPy holds
 NONE = type(None)
 LISTS = (Sequence, Iterable, list, tuple)
 ARRAYS = np.ndarray | jax.Array
+# The verb of a sentence in a docstring; "the column that has to ..." is the name of a thing, not a sentence.
+VERB = re.compile(r"^(?:(?!\b(?:that|which|whose)\b)[^:;,(])* (?:is|are|gives?|has|have|makes?|takes?) ")
 
 
 def typed(function: Callable[P, T]) -> Callable[P, T]:
@@ -291,10 +293,12 @@ def _remedy(function: Callable[..., Any], name: str, value: Any, kind: Any) -> s
         return nearest(value, map(str, options))
     if bool in _alternatives(kind):
         return "Give True or False"
-    found = re.search(rf"^ +{name}: (.+?)(?:\.\s|\.?$)", _one_line_each(function.__doc__ or ""), re.MULTILINE)
+    found = re.search(rf"^ +{name}: (.+?)(?:(?<!e\.g)\.\s|\.?$)", _one_line_each(function.__doc__ or ""), re.MULTILINE)
     if found is None:
         return f"Give {' or '.join(_word(one) for one in _alternatives(kind))}"
     (word, *_) = found[1].split()
+    if VERB.search(found[1]):
+        return f"In the documentation: {found[1]}"  # a sentence, not the name of a thing
     symbol = word != "A" and (len(word) == 1 or not word.istitle() or not word.isalpha())  # N, or MSE
     return "Give " + (found[1] if symbol else found[1][0].lower() + found[1][1:])
 

@@ -104,6 +104,7 @@ def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
                 _write(folder, i + 1, results)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+    run_folder.mark_finished(folder, plan.text)
     return results
 
 
