@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError
+from fedpd.base.errors import UnexpectedError
 from fedpd.base.typed import check_arguments, explained, misfit, typed
 
 
@@ -125,3 +126,12 @@ def play(method: int, eta: float, column: int) -> None:
 def test_a_remedy_is_a_sentence(arguments: Any, remedy: str) -> None:
     with pytest.raises(FedpdError, match=remedy):
         play(*arguments)
+
+
+def test_an_error_that_may_be_a_fault_of_fedpd_is_not_told_as_a_mistake_of_the_user() -> None:
+    @explained
+    def lookup(name: str) -> int:
+        return {"a": 1}[name]
+
+    with pytest.raises(UnexpectedError, match=r"lookup\(name='b'\): KeyError: 'b'\. Check .*this is a fault of fedpd"):
+        lookup("b")

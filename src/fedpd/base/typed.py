@@ -19,7 +19,7 @@ import numpy as np
 from jax.errors import JAXTypeError
 
 from fedpd.base.checks import nearest, refuse, shown
-from fedpd.base.errors import FedpdError
+from fedpd.base.errors import FedpdError, UnexpectedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,7 +95,23 @@ def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P
             remedy = "Give numbers that are neither huge nor tiny"
         if isinstance(error, OSError):
             remedy = "Check that the path is right and can be read"
-        raise FedpdError(f"{function.__name__}({words}): {first_line(error)}. {remedy}.") from error
+        raise explained_error(f"{function.__name__}({words})", error, remedy) from error
+
+
+def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
+    """Return the sentence about an error that a call raised, most probably because of its arguments.
+
+    A KeyError, an AttributeError or a failed assertion may as well be a fault of fedpd: the sentence then says so.
+
+    Args:
+        place: The call, or its place in a file.
+        error: The error.
+        remedy: What to do if the arguments are wrong.
+    """
+    if isinstance(error, LookupError | AttributeError | AssertionError | NameError):
+        what = f"{type(error).__name__}: {first_line(error)}"
+        return UnexpectedError(f"{place}: {what}. {remedy}; if they are right, this is a fault of fedpd: report it.")
+    return FedpdError(f"{place}: {first_line(error)}. {remedy}.")
 
 
 def first_line(error: Exception) -> str:
