@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ METHOD = algorithms.fedpd(eta=0.2, oracle=ORACLE)
         ({"seed": jax.random.key(0)}, "must be an integer or a list of integers"),
     ],
 )
-def test_an_option_of_the_wrong_kind_is_refused(options, sentence):
+def test_an_option_of_the_wrong_kind_is_refused(options: Any, sentence: Any) -> None:
     with pytest.raises(FedpdError) as error:
         simulate(METHOD, QUADRATIC, rounds=1, **options)
     assert sentence in str(error.value)
@@ -40,7 +41,7 @@ def test_an_option_of_the_wrong_kind_is_refused(options, sentence):
 
 @pytest.mark.parametrize("name", ["checkpoints", "store"])
 @pytest.mark.parametrize("place", ["file", "file/below", "zero\0byte", "long" * 100])
-def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path, name, place):
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path, name: Any, place: Any) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(FedpdError, match=r"cannot be a folder|must be a folder|cannot be written"):
         simulate(METHOD, QUADRATIC, rounds=1, **{name: tmp_path / place})
@@ -48,8 +49,8 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path, name, place):
 
 
 @pytest.mark.parametrize("transform", [jax.jit, jax.grad, lambda f: lambda x: jax.vmap(f)(jnp.full(2, x))])
-def test_a_run_inside_of_a_transformation_is_refused(transform):
-    def last_loss(eta):
+def test_a_run_inside_of_a_transformation_is_refused(transform: Any) -> None:
+    def last_loss(eta: Any) -> Any:
         return simulate(algorithms.fedpd(eta=eta, oracle=ORACLE), QUADRATIC, rounds=1).model.sum()
 
     with pytest.raises(FedpdError, match=r"inside of jax\.jit or another transformation"):
@@ -67,20 +68,20 @@ def test_a_run_inside_of_a_transformation_is_refused(transform):
         (lambda: 0.1, "step is a function of nothing: it must take 2 arguments"),
     ],
 )
-def test_a_step_function_is_tried_before_the_run(step, sentence):
+def test_a_step_function_is_tried_before_the_run(step: Any, sentence: Any) -> None:
     method = algorithms.fedavg(oracle=oracles.gd(step=step, iterations=2))
     with pytest.raises(FedpdError) as error:
         simulate(method, QUADRATIC, rounds=3)
     assert sentence in str(error.value)
 
 
-def test_a_state_beyond_the_memory_is_a_sentence():
+def test_a_state_beyond_the_memory_is_a_sentence() -> None:
     method = algorithms.fedpd(eta=0.1, oracle=ORACLE, memory=10**6)
     with pytest.raises(FedpdError, match="the run needs more memory than there is"):
         simulate(method, QUADRATIC, rounds=1)
 
 
-def test_a_start_at_which_f_is_not_finite_is_refused():
+def test_a_start_at_which_f_is_not_finite_is_refused() -> None:
     problem = problems.from_losses(lambda x, rows: jnp.log(rows @ x - 1), [np.ones((3, 2))], np.zeros(2))
     for run in (lambda: simulate(METHOD, problem, rounds=2), lambda: fedpd.solve(problem)):
         with pytest.raises(FedpdError, match=r"f\(x\^0\) = nan: must be finite"):
@@ -96,40 +97,40 @@ def test_a_start_at_which_f_is_not_finite_is_refused():
         ({"eta": [0.1]}, {"static": "eta"}, "static = 'eta': must be a list of names"),
     ],
 )
-def test_a_grid_that_cannot_be_meant_is_refused(grid, options, sentence):
+def test_a_grid_that_cannot_be_meant_is_refused(grid: Any, options: Any, sentence: Any) -> None:
     with pytest.raises(FedpdError, match=re.escape(sentence)):
         sweep(METHOD, QUADRATIC, grid, rounds=1, **options)
 
 
-def test_a_builder_that_returns_no_method_is_refused():
+def test_a_builder_that_returns_no_method_is_refused() -> None:
     with pytest.raises(FedpdError, match="build = 'NoneType'"):
-        sweep(lambda eta: None, QUADRATIC, {"eta": [0.1]}, rounds=1)
+        sweep(cast(Any, lambda eta: None), QUADRATIC, {"eta": [0.1]}, rounds=1)
 
 
-def test_a_target_that_is_no_number_is_refused():
+def test_a_target_that_is_no_number_is_refused() -> None:
     tried = sweep(METHOD, QUADRATIC, {"eta": [0.1]}, rounds=1)
     with pytest.raises(FedpdError, match="target = 'low': must be a number"):
-        tried.costs("low")
+        tried.costs(cast(Any, "low"))
 
 
 @pytest.mark.parametrize("methods", [[], ["FedPD-GD", "FedPD-GD"]])
-def test_tune_refuses_no_method_and_one_method_twice(methods):
+def test_tune_refuses_no_method_and_one_method_twice(methods: Any) -> None:
     with pytest.raises(FedpdError, match="at least one label, and each once"):
         fedpd.tune(QUADRATIC, methods=methods, rounds=1)
 
 
-def test_an_accuracy_in_percent_is_refused():
+def test_an_accuracy_in_percent_is_refused() -> None:
     with pytest.raises(FedpdError, match=r"test_accuracy = 90: must be at most 1.* Give 0.9 for 90 %"):
         fedpd.search.tune.target_of("test_accuracy", 90)
 
 
-def test_a_mixing_matrix_that_drives_the_agents_apart_is_refused():
+def test_a_mixing_matrix_that_drives_the_agents_apart_is_refused() -> None:
     with pytest.raises(FedpdError, match="an eigenvalue of size 3"):
         algorithms.coop_sgd(oracle=ORACLE, mixing=[[2, -1], [-1, 2]])
 
 
 @pytest.mark.parametrize("folder", [None, "", Path("a" * 300), "zero\0byte"])
-def test_save_refuses_an_impossible_folder(tmp_path, monkeypatch, folder):
+def test_save_refuses_an_impossible_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Any) -> None:
     monkeypatch.chdir(tmp_path)
     run = simulate(METHOD, QUADRATIC, rounds=1)
     with pytest.raises(FedpdError, match=r"must be the path of a folder|cannot be"):
@@ -139,6 +140,6 @@ def test_save_refuses_an_impossible_folder(tmp_path, monkeypatch, folder):
 
 
 @pytest.mark.parametrize("arguments", [(3, abs), ("", abs), ("a", 3)])
-def test_named_needs_a_name_and_a_function(arguments):
+def test_named_needs_a_name_and_a_function(arguments: Any) -> None:
     with pytest.raises(FedpdError, match="must be a"):
         fedpd.named(*arguments)

@@ -177,11 +177,11 @@ def test_what_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bound", [sigmoid_delta, tanh_delta])
-def test_features_that_are_not_finite_have_no_bound(bound):
+def test_features_that_are_not_finite_have_no_bound(bound: Callable[[Any], Any]) -> None:
     with pytest.raises(FedpdError, match="features of agent 1 hold NaN or infinity"):
         bound([np.ones((2, 2)), np.array([[np.nan, 1.0]])])
 
 
-def test_an_unknown_setting_of_the_constants_is_refused():
+def test_an_unknown_setting_of_the_constants_is_refused() -> None:
     with pytest.raises(FedpdError, match=r"setting = 'radios'.*Did you mean 'radius'"):
         smoothness_constants(random_quadratic(agents=2, dimension=2), radios=1)
