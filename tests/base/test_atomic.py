@@ -1,11 +1,12 @@
 """A file is the old one or the new one, and nothing else is left behind."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from fedpd import FedpdError
-from fedpd.base.atomic import check_replaceable, make_folder, replace_file
+from fedpd.base.atomic import check_replaceable, make_folder, nameless_file, replace_file
 
 
 def test_a_new_file_appears_with_its_folders(tmp_path: Path) -> None:
@@ -69,3 +70,15 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FedpdError, match=r"cannot be a folder .* Choose another folder"):
         make_folder(tmp_path / name)
+
+
+def test_a_folder_in_which_no_file_can_be_made(tmp_path: Path) -> None:
+    with nameless_file(tmp_path / "new") as file:
+        file.write(b"x")
+        assert list((tmp_path / "new").iterdir()) == []
+    refusal = OSError(30, "Read-only file system")
+    with (
+        patch("tempfile.TemporaryFile", side_effect=refusal),
+        pytest.raises(FedpdError, match=r"no file can be made in it \(Read-only file system\)"),
+    ):
+        nameless_file(tmp_path)

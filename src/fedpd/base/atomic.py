@@ -1,10 +1,11 @@
 """Atomic files: fedpd writes a temporary file, calls fsync and renames it, so that a file is complete or missing."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from fedpd.base.errors import FedpdError
 
@@ -21,6 +22,20 @@ def make_folder(folder: Path) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise FedpdError(f"{str(folder)[:200]!r} cannot be a folder ({reason}). Choose another folder.") from None
     return folder
+
+
+def nameless_file(folder: Path) -> IO[bytes]:
+    """Return a new file in a folder. It has no name, so the system removes it however the process ends.
+
+    Raises:
+        FedpdError: The folder cannot be made, or no file can be made in it.
+    """
+    make_folder(folder)
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        remedy = "Make room there and check the permissions, or choose another folder"
+        raise FedpdError(f"{folder}: no file can be made in it ({error.strerror or error}). {remedy}.") from None
 
 
 @contextmanager
