@@ -1,10 +1,12 @@
 """A file is the old one or the new one, and nothing else is left behind."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from fedpd.base.atomic import replace_file
+from fedpd import FedpdError
+from fedpd.base.atomic import check_replaceable, make_folder, nameless_file, replace_file
 
 
 def test_a_new_file_appears_with_its_folders(tmp_path: Path) -> None:
@@ -47,3 +49,36 @@ def test_an_exception_before_there_was_a_file_leaves_nothing(tmp_path: Path) -> 
     with pytest.raises(RuntimeError):
         write_half(tmp_path / "model.bin", RuntimeError)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_fedpd_did_not_write_is_never_replaced(tmp_path: Path) -> None:
+    path, link = tmp_path / "page.html", tmp_path / "link.html"
+    check_replaceable(path, b"mark")
+    path.write_bytes(b"my own page")
+    link.symlink_to(tmp_path / "nowhere")
+    for taken in (path, link, tmp_path):
+        with pytest.raises(FedpdError, match=r"a file of this name exists\. Choose another name"):
+            check_replaceable(taken, b"mark")
+    path.write_bytes(b"<html> mark")
+    check_replaceable(path, b"mark")
+    with pytest.raises(FedpdError, match="a file of this name exists"):
+        check_replaceable(path)
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "zero\0byte", "long" * 100])
+def test_a_folder_that_cannot_be_made(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FedpdError, match=r"cannot be a folder .* Choose another folder"):
+        make_folder(tmp_path / name)
+
+
+def test_a_folder_in_which_no_file_can_be_made(tmp_path: Path) -> None:
+    with nameless_file(tmp_path / "new") as file:
+        file.write(b"x")
+        assert list((tmp_path / "new").iterdir()) == []
+    refusal = OSError(30, "Read-only file system")
+    with (
+        patch("tempfile.TemporaryFile", side_effect=refusal),
+        pytest.raises(FedpdError, match=r"no file can be made in it \(Read-only file system\)"),
+    ):
+        nameless_file(tmp_path)

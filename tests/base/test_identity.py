@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import flax.linen as nn
@@ -276,3 +277,28 @@ def test_notes_in_a_closure_are_not_a_setting() -> None:
     notes.append(1)
     assert fingerprint(function) == before
     assert fingerprint(make([2.0])[0]) != before
+
+
+def test_a_setting_in_a_module_of_the_users_own_counts() -> None:
+    settings = ModuleType("settings_of_a_test")
+    settings.inner = ModuleType("settings_of_a_test.inner")  # type: ignore[attr-defined]
+
+    def step(x: float) -> float:
+        return settings.rate * x + settings.inner.shift
+
+    def identified(**values: float) -> str:
+        settings.rate, settings.unused = values["rate"], values["unused"]  # type: ignore[attr-defined]
+        settings.inner.shift = values["shift"]
+        return fingerprint(step)
+
+    usual = {"rate": 0.1, "unused": 0.0, "shift": 1.0}
+    assert identified(**usual) == identified(**usual | {"unused": 2.0})
+    assert identified(**usual) != identified(**usual | {"rate": 0.2})
+    assert identified(**usual) != identified(**usual | {"shift": 2.0})
+
+
+def test_a_function_of_vmap_is_identified_by_the_function_inside() -> None:
+    def mapped(c: float) -> str:
+        return fingerprint(jax.vmap(lambda x, row: (row @ x - c) ** 2, (None, 0)))
+
+    assert mapped(1.0) == mapped(1.0) != mapped(2.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError
+from fedpd.base.errors import UnexpectedError
 from fedpd.base.typed import check_arguments, explained, misfit, typed
 
 
@@ -101,3 +102,36 @@ def test_every_error_of_a_computation_is_a_sentence() -> None:
 
 def test_traced_numbers_fit() -> None:
     assert jax.jit(typed(scaled))(3.0) == 9.0
+
+
+@typed
+def play(method: int, eta: float, column: int) -> None:
+    """Play.
+
+    Args:
+        method: The method, e.g. 3 for the third.
+        eta: The penalty is 1/eta. Small is safe.
+        column: The column that has to be read. More text.
+    """
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("a", 1.0, 1), r"Give the method, e\.g\. 3 for the third\.$"),
+        ((1, "a", 1), r"In the documentation: The penalty is 1/eta\.$"),
+        ((1, 1.0, "a"), r"Give the column that has to be read\.$"),
+    ],
+)
+def test_a_remedy_is_a_sentence(arguments: Any, remedy: str) -> None:
+    with pytest.raises(FedpdError, match=remedy):
+        play(*arguments)
+
+
+def test_an_error_that_may_be_a_fault_of_fedpd_is_not_told_as_a_mistake_of_the_user() -> None:
+    @explained
+    def lookup(name: str) -> int:
+        return {"a": 1}[name]
+
+    with pytest.raises(UnexpectedError, match=r"lookup\(name='b'\): KeyError: 'b'\. Check .*this is a fault of fedpd"):
+        lookup("b")

@@ -47,3 +47,9 @@ def test_down_says_what_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert invoke("down", "--dir", str(tmp_path)) == "Ended: supernode-0, superlink.\n"
     monkeypatch.setattr(local, "down", lambda folder: [])
     assert invoke("down", "--dir", str(tmp_path)) == "Nothing was running.\n"
+
+
+def test_up_refuses_more_processes_than_a_machine_runs(tmp_path: Path) -> None:
+    with pytest.raises(FedpdError, match=r"--agents = 99999999: must be below 2\^10"):
+        invoke("up", "--agents", "99999999", "--dir", str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()

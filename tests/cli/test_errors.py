@@ -8,7 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
+from fedpd.base.errors import UnexpectedError
 from fedpd.cli import sentence_of
+from fedpd.experiments import run_folder
 
 from .test_cli import fedpd
 
@@ -119,8 +121,25 @@ def test_a_report_downloads_nothing(tmp_path: Path) -> None:
         .replace('name = "opposing_quadratics"', f'name = "softmax_regression"\n{data}')
     )
     (tmp_path / "out" / "experiment.toml").write_text(text)
+    run_folder.mark_finished(tmp_path / "out", text)
     with patch("fedpd.data.hub", side_effect=AssertionError("a download")):
         done = fedpd("report", "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out" / "report.html").read_text()
     assert "come from the network, and a report fetches nothing unless you give --download" in page
+
+
+def test_an_error_that_nobody_foresaw_is_no_mistake_of_the_user(tmp_path: Path) -> None:
+    with patch("fedpd.experiments.experiment.load", side_effect=UnexpectedError("a key is missing.")):
+        assert fedpd("run", "x.toml", folder=tmp_path).returncode == 1
+
+
+def test_a_users_file_is_never_replaced(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "mine.html").write_text("mine")
+    run_folder.create(tmp_path / "out", (tmp_path / "x.toml").read_text())
+    for words in (("report", "out", "--out", "mine.html"), ("advise", "x.toml", "--out", "x.toml")):
+        done = fedpd(*words, folder=tmp_path)
+        assert done.returncode == 2
+        assert "a file of this name exists. Choose another name" in done.stderr
+    assert (tmp_path / "mine.html").read_text() == "mine"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -96,3 +97,38 @@ def test_masked_data_of_problems() -> None:
         problems.penalized_logistic([MASKED], [np.array([1, -1])])
     with pytest.raises(FedpdError, match="must be an array of real numbers, not of complex128"):
         problems.quadratic([[[1j]]], [[1.0]])  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"c": [1.5, float("nan")]}, {}, "column 'c': row 1 is NaN and names no client"),
+        ({}, {"features": ["x", "y"]}, r"features = 'y': is the column of label= as well.* Leave it out of features="),
+        ({}, {"features": "c"}, r"features = 'c': is the column of client= as well"),
+    ],
+)
+def test_columns_that_cannot_be_meant(columns: Any, options: Any, message: str, tmp_path: Path) -> None:
+    table = {"c": ["a", "b"], "x": [1.0, 2.0], "y": [0, 1]} | columns
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    with pytest.raises(FedpdError, match=message):
+        data.parquet(tmp_path / "t.parquet", client="c", label="y", **options)
+
+
+@pytest.mark.parametrize("load", [data.csv, data.parquet])
+def test_a_pipe_is_refused_at_once(load: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(FedpdError, match=r"pipe\.csv: is a pipe or a device, which may never end"):
+        load(tmp_path / "pipe.csv", client="c", label="y")
+
+
+def test_a_small_file_of_very_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"c": ["a"] * 1000, "x": [1.0] * 1000, "y": [0] * 1000}), path)
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)  # a machine with 10 kB of memory
+    with pytest.raises(FedpdError, match=r"1,000 rows of 3 columns: needs .* GB of memory"):
+        data.parquet(path, client="c", label="y")
+
+
+def test_features_whose_squares_overflow_are_refused() -> None:
+    with pytest.raises(FedpdError, match="Scale the features"):
+        problems.penalized_logistic(np.full((1, 2, 2), 1e300), np.array([[1, -1]]))

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedpd import algorithms, oracles, problems, simulate
+from fedpd.engine.columns import column_of
 from fedpd.engine.history import (
     COLUMNS,
     Costs,
@@ -220,3 +221,25 @@ def test_the_first_row_that_reaches_a_target() -> None:
     assert first_row(np.array([0.1, 0.5, 0.9]), 0.5, better="more") == 1
     assert first_row(np.array([0, 5, 7]), 5, better="more") == 1
     assert first_row(np.zeros(0), 1.0) is None
+
+
+def test_every_changed_byte_of_a_history_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "history.parquet"
+    histories = {("FedPD", 0): {name: np.arange(3).astype(column_of(name).dtype) for name in COLUMNS}}
+    write_parquet(path, histories)
+    whole = path.read_bytes()
+    assert read_parquet(path)["FedPD", 0]["round"].tolist() == [0, 1, 2]
+    at = whole.index(b"fedpd-sha256:")
+    for place in set(range(4, len(whole) - 4, 97)) - set(range(at, at + 13)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(OSError, match="its checksum does not match"):
+            read_parquet(path)
+
+
+def test_parquet_of_something_else_is_refused(tmp_path: Path) -> None:
+    from arro3.core import Array, Table
+    from arro3.io import write_parquet as write
+
+    write(Table.from_pydict({"label": Array.from_numpy(np.arange(3))}), tmp_path / "other.parquet")
+    with pytest.raises(OSError, match="it has no column 'seed'"):
+        read_parquet(tmp_path / "other.parquet")

@@ -1,11 +1,12 @@
 """Experiment files that crashed, hung or were accepted: each is refused with a sentence before anything runs."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from fedpd import FedpdError
-from fedpd.experiments import runner
+from fedpd.experiments import experiment, runner
 from fedpd.experiments.experiment import parse
 
 PROBLEM = 'name = "random_quadratic"\nagents = 3\ndimension = 2'
@@ -31,6 +32,7 @@ def refused(
         ("problem", 'name = "random_quadratic"\nagents = 2147483648\ndimension = 2', r"agents .*must be below 2\^24"),
         ("problem", 'name = "random_quadratic"\nagents = 2\ndimension = 1000000', "GB of memory, and this machine has"),
         ("problem", 'name = "penalized_logistic"\nsamples = 2147483647', "GB of memory"),
+        ("problem", 'name = "softmax_regression"\ndata = "csv"', r"must be a table\. Write data = \{ name = 'csv'"),
         ("problem", 'name = "softmax_regression"\ndata = "people.parquet"', "'people.parquet': must be federated"),
         ("problem", 'name = "quadratic"\nhessians = [[[1.0]], [1.0]]\nlinear = [[1.0]]', "inhomogeneous"),
         ("problem", 'name = "softmax_regression"\ndata = { name = "characters", classes = "ten" }', "classes = 'ten'"),
@@ -108,3 +110,9 @@ def test_a_long_value_is_shortened() -> None:
     with pytest.raises(FedpdError, match=re.escape("...")) as caught:
         parse(f'[problem]\nname = "{"x" * 5000}"\n[run]\n{RUN}\n[[algorithm]]\n{METHOD}\n')
     assert len(str(caught.value)) < 700
+
+
+def test_a_file_of_an_editor_that_marks_its_encoding_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_bytes(b"\xef\xbb\xbf[problem]\r\n")
+    assert experiment.read_text(path) == "[problem]\r\n"

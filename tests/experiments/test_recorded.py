@@ -8,6 +8,7 @@ import pytest
 
 from fedpd.base import checkpoint
 from fedpd.experiments import recorded, run_folder
+from fedpd.report.sections import notices
 from tests.experiments.test_loading import finished
 
 
@@ -44,3 +45,15 @@ def test_the_checkpoint_of_another_method_is_left_out(tmp_path: Path) -> None:
     (tmp_path / run_folder.HISTORY).unlink()
     with pytest.warns(UserWarning, match="FedPD: its checkpoint"):
         assert list(losses(tmp_path)) == ["FedAvg"]
+
+
+def test_results_of_an_earlier_experiment_file_are_marked(tmp_path: Path) -> None:
+    finished(tmp_path, "0")
+    path = tmp_path / run_folder.EXPERIMENT
+    assert not recorded.read(tmp_path).edited
+    path.write_text(path.read_text().replace("rounds = ", "rounds = 1"))
+    with pytest.warns(UserWarning, match="was edited after this run, so the results are those of the earlier file"):
+        record = recorded.read(tmp_path)
+    assert "was edited after this run" in notices([record], 1)
+    run_folder.mark_finished(tmp_path, path.read_text())
+    assert not recorded.read(tmp_path).edited

@@ -101,7 +101,17 @@ def test_a_users_folder_with_an_experiment_file_is_never_touched(tmp_path: Path,
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["notes.md", "checkpoints/01-fedpd/notes.md", "models/best.pt", "figures/a.png"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints/notes.txt",
+        "models/best-seed-0.safetensors",
+        "notes.md",
+        "checkpoints/01-fedpd/notes.md",
+        "models/best.pt",
+        "figures/a.png",
+    ],
+)
 def test_a_run_folder_with_a_users_file_is_never_touched(finished: Path, name: str) -> None:
     (finished / name).parent.mkdir(exist_ok=True)
     (finished / name).write_text("mine")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedpd import FedpdError
 from fedpd.problems import from_losses, penalized_logistic, random_quadratic, share_blocks
+from fedpd.theory.curvature import smoothness_constants
 from fedpd.theory.dissimilarity import similarity
 from fedpd.theory.examples import (
     delta_bound,
@@ -173,3 +174,14 @@ def test_what_is_refused() -> None:
         logistic_delta([np.ones((2, 2))], [np.ones(3)])
     with pytest.raises(FedpdError, match=r"targets = \[\(3,\)\]: must have one entry per row"):
         linear_regression_delta([np.ones((2, 2))], [np.ones(3)])
+
+
+@pytest.mark.parametrize("bound", [sigmoid_delta, tanh_delta])
+def test_features_that_are_not_finite_have_no_bound(bound: Callable[[Any], Any]) -> None:
+    with pytest.raises(FedpdError, match="features of agent 1 hold NaN or infinity"):
+        bound([np.ones((2, 2)), np.array([[np.nan, 1.0]])])
+
+
+def test_an_unknown_setting_of_the_constants_is_refused() -> None:
+    with pytest.raises(FedpdError, match=r"setting = 'radios'.*Did you mean 'radius'"):
+        smoothness_constants(random_quadratic(agents=2, dimension=2), radios=1)

@@ -85,11 +85,18 @@ def _elastic(local: Any, alpha: Any, beta: Any) -> Exchange:
 
 
 def _mixed(local: Any, mixing: Any) -> Exchange:
-    weights = np.asarray(mixing, float)
+    try:
+        weights = np.asarray(mixing, float)
+    except (TypeError, ValueError):
+        refuse("mixing", mixing, "must be a matrix of numbers", "np.full((N, N), 1/N) is FedAvg")
     square = weights.ndim == 2 and weights.shape[0] == weights.shape[1]
     if not square or not np.allclose(weights, weights.T) or not np.allclose(weights.sum(1), 1):
         rule = "must be square, symmetric and with rows that sum to 1"
         refuse("mixing", weights.tolist(), rule, "np.full((N, N), 1/N) is FedAvg")
+    largest = float(np.abs(np.linalg.eigvalsh(weights)).max())
+    if largest > 1 + 1e-8:
+        rule = f"has an eigenvalue of size {largest:.4g}, and above 1 the agents' models move apart in every round"
+        refuse("mixing", weights.tolist(), rule, "Use entries of at least 0")
 
     def row(agent: Array) -> Array:
         return jnp.asarray(weights)[agent]

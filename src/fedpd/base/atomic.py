@@ -1,12 +1,41 @@
 """Atomic files: fedpd writes a temporary file, calls fsync and renames it, so that a file is complete or missing."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from fedpd.base.errors import FedpdError
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a folder if it does not exist, and return it.
+
+    Raises:
+        FedpdError: It cannot be made, e.g. because a file has this name or the disk is read-only.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: the name has a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise FedpdError(f"{str(folder)[:200]!r} cannot be a folder ({reason}). Choose another folder.") from None
+    return folder
+
+
+def nameless_file(folder: Path) -> IO[bytes]:
+    """Return a new file in a folder. It has no name, so the system removes it however the process ends.
+
+    Raises:
+        FedpdError: The folder cannot be made, or no file can be made in it.
+    """
+    make_folder(folder)
+    try:
+        return tempfile.TemporaryFile(dir=folder)
+    except OSError as error:
+        remedy = "Make room there and check the permissions, or choose another folder"
+        raise FedpdError(f"{folder}: no file can be made in it ({error.strerror or error}). {remedy}.") from None
 
 
 @contextmanager
@@ -17,8 +46,8 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
         FedpdError: The file cannot be written, e.g. because the disk is full or the folder is read-only.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
                 yield file
@@ -35,6 +64,26 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         remedy = "Make room there and check the permissions, or choose another folder"
         raise FedpdError(f"{path} cannot be written ({error.strerror or error}). {remedy}.") from None
+
+
+def check_replaceable(path: Path, mark: bytes | None = None) -> None:
+    """Refuse to replace a file of the user's: fedpd replaces only files that it wrote itself.
+
+    Args:
+        path: The file to write.
+        mark: Bytes near the beginning of every such file that fedpd writes; None: an existing file is never replaced.
+
+    Raises:
+        FedpdError: There is such a file, and fedpd did not write it.
+    """
+    if not os.path.lexists(path):
+        return
+    try:
+        own = mark is not None and mark in read_file(path)[:4096]
+    except OSError:
+        own = False
+    if not own:
+        raise FedpdError(f"--out {path}: a file of this name exists. Choose another name, or remove the file.")
 
 
 def read_file(path: Path) -> bytes:

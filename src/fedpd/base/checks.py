@@ -3,6 +3,7 @@
 Hyper-parameters may be traced numbers, because a sweep is a vmap over them. The functions check concrete numbers only.
 """
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -132,6 +133,20 @@ def check_seeds(name: str, seeds: Any) -> None:
     for seed in seeds:
         if count(name, seed, remedy, least=0) >= 2**31:
             refuse(name, seed, "must be below 2^31", remedy)
+
+
+def check_takes(name: str, function: Callable[..., Any], number: int, remedy: str) -> None:
+    """Refuse a function that cannot be called with this number of arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function in C without a signature
+        return
+    try:
+        signature.bind(*[None] * number)
+    except TypeError:
+        what = f"a function of {', '.join(map(str, signature.parameters)) or 'nothing'}"
+        plural = "" if number == 1 else "s"
+        raise FedpdError(f"{name} is {what}: it must take {number} argument{plural}. {remedy}.") from None
 
 
 def positive_or_schedule(name: str, value: Any, remedy: str) -> Any:

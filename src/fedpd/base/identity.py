@@ -1,9 +1,10 @@
 """The identity of Python values: a hash of numbers, arrays, functions and objects, exact to the last bit.
 
 The hash of a function contains its code and the values that it captures: defaults, closure, and the globals that it
-names, except lists, dicts and sets that it changes itself. For a function of an installed package the hash contains its
-name and the values that it captures; every checkpoint records the versions of packages. A value that cannot be
-identified this way raises `UnidentifiedError`.
+names, except lists, dicts and sets that it changes itself. Of a module of the user's own, these are the attributes that
+the function names. For a function of an installed package the hash contains its name and the values that it captures;
+every checkpoint records the versions of packages. A value that cannot be identified this way raises
+`UnidentifiedError`.
 """
 
 import dis
@@ -166,7 +167,20 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
     changed = set(_changed(function.__code__))
     for name, value in captured:
         kept = "its own notes" if name in changed and isinstance(value, list | dict | set) else value
-        yield from _each((name, kept), seen)
+        kept = "a mark" if installed and type(value) is object else kept  # as in the functions that jax.vmap returns
+        yield from _each((name, _used(kept, names) if isinstance(kept, ModuleType) else kept), seen)
+
+
+def _used(module: ModuleType, names: set[str], outer: tuple[ModuleType, ...] = ()) -> Any:
+    """Return what a function may use of a module of the user's own, such as `settings.rate`; the attributes it names.
+
+    An installed module stands for itself: every checkpoint records the versions of packages.
+    """
+    if module in outer or _is_installed_module(module.__name__):
+        return module
+    found = {name: vars(module)[name] for name in sorted(names & set(vars(module)))}
+    inner = {name: _used(one, names, (*outer, module)) for name, one in found.items() if isinstance(one, ModuleType)}
+    return module, found | inner
 
 
 def _code(code: CodeType, seen: Seen) -> Iterable[bytes | memoryview]:
@@ -245,7 +259,11 @@ def _name(thing: Any) -> str:
 
 def _is_installed(thing: Callable[..., Any] | type) -> bool:
     """Return whether an installed package, fedpd itself or Python defines this function or class."""
-    module = getattr(thing, "__module__", None) or ""
+    return _is_installed_module(getattr(thing, "__module__", None) or "")
+
+
+def _is_installed_module(module: str) -> bool:
+    """Return whether a module is of an installed package, of fedpd or of Python."""
     top = module.partition(".")[0]
     if top in ("fedpd", "builtins") or top in sys.stdlib_module_names:
         return top != "__main__"

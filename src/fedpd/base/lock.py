@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedpd.base.atomic import make_folder
 from fedpd.base.errors import FedpdError
 
 if sys.platform != "win32":
@@ -23,9 +24,9 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
     exist are removed, in the folder and in those `within` it.
 
     Raises:
-        FedpdError: Another process holds the folder.
+        FedpdError: Another process holds the folder, or it cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if sys.platform == "win32":  # which has no locks on folders
         yield
         return

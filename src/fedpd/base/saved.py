@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpd.base import checkpoint
-from fedpd.base.checks import FedpdError
+from fedpd.base.checks import FedpdError, refuse, shown
 from fedpd.base.trees import pack, unpack
 from fedpd.base.versions import versions
 
@@ -30,6 +30,8 @@ def save_result(result: Any, folder: str | Path, *, model: Any = None, overwrite
     Raises:
         FedpdError: The folder holds something else, or the result cannot be described in a file.
     """
+    if not isinstance(folder, str | Path) or not str(folder):
+        refuse("folder", folder, "must be the path of a folder", 'Give e.g. "runs/a"')
     folder = Path(folder)
     check_free(folder, overwrite)
     plain, arrays = pack(result, "result", model)
@@ -79,10 +81,14 @@ def check_free(folder: Path, overwrite: bool) -> None:
         folder: The folder in which a result is to be saved.
         overwrite: Whether a saved result may be replaced.
     """
-    if folder.exists() and not folder.is_dir():
-        raise FedpdError(f"{folder}: this is a file, not a folder. Choose another folder.")
-    if not folder.exists() or not any(folder.iterdir()):
+    try:
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except (OSError, ValueError) as error:  # it cannot be read, or its name is not possible
+        raise FedpdError(f"{shown(str(folder))} cannot be used: {error}. Choose another folder.") from None
+    if is_free:
         return
+    if not folder.is_dir():
+        raise FedpdError(f"{folder}: this is a file, not a folder. Choose another folder.")
     if not is_saved(folder):
         raise FedpdError(f"{folder}: the folder is not empty, and it holds no saved result. Choose another folder.")
     if not overwrite:

@@ -7,6 +7,7 @@ figure are made from it.
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -14,11 +15,13 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
 from fedpd.base.typed import call_explained
 
 P = ParamSpec("P")
 T = TypeVar("T")
+HASH = re.compile("[0-9a-f]{64}")  # of a fingerprint
 LARGEST = 2**31 - 1  # of the integers of a method: compiled programs count in 32 bits
 
 
@@ -187,6 +190,10 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
         >>> step.spec.label()
         'warm-up()'
     """
+    if not isinstance(name, str) or not name:
+        refuse("name", name, "must be a text that is not empty", 'Give e.g. named("warm-up", step)')
+    if not callable(function):
+        refuse("function", function, f"must be a function, not {type(function).__name__}", "Give your own function")
 
     @functools.wraps(function)
     def same(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -201,7 +208,8 @@ def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
         for key in {**expected, **found}:
             yield from differences(found.get(key), expected.get(key), f"{place}.{key}" if place else str(key))
     elif found != expected:
-        yield f"{place} is {_shown(found)}, not {_shown(expected)}"
+        hashes = all(isinstance(one, str) and HASH.fullmatch(one) for one in (found, expected) if one is not None)
+        yield f"{place} is another" if hashes else f"{place} is {_shown(found)}, not {_shown(expected)}"
 
 
 def _shown(value: Any) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from jax.errors import JAXTypeError
 
 from fedpd.base.checks import nearest, refuse, shown
-from fedpd.base.errors import FedpdError
+from fedpd.base.errors import FedpdError, UnexpectedError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +27,8 @@ LARGEST = 2**63 - 1  # of the integers that NumPy holds
 NONE = type(None)
 LISTS = (Sequence, Iterable, list, tuple)
 ARRAYS = np.ndarray | jax.Array
+# The verb of a sentence in a docstring; "the column that has to ..." is the name of a thing, not a sentence.
+VERB = re.compile(r"^(?:(?!\b(?:that|which|whose)\b)[^:;,(])* (?:is|are|gives?|has|have|makes?|takes?) ")
 
 
 def typed(function: Callable[P, T]) -> Callable[P, T]:
@@ -93,7 +95,23 @@ def call_explained(function: Callable[P, T], largest: int = LARGEST, /, *args: P
             remedy = "Give numbers that are neither huge nor tiny"
         if isinstance(error, OSError):
             remedy = "Check that the path is right and can be read"
-        raise FedpdError(f"{function.__name__}({words}): {first_line(error)}. {remedy}.") from error
+        raise explained_error(f"{function.__name__}({words})", error, remedy) from error
+
+
+def explained_error(place: str, error: Exception, remedy: str) -> FedpdError:
+    """Return the sentence about an error that a call raised, most probably because of its arguments.
+
+    A KeyError, an AttributeError or a failed assertion may as well be a fault of fedpd: the sentence then says so.
+
+    Args:
+        place: The call, or its place in a file.
+        error: The error.
+        remedy: What to do if the arguments are wrong.
+    """
+    if isinstance(error, LookupError | AttributeError | AssertionError | NameError):
+        what = f"{type(error).__name__}: {first_line(error)}"
+        return UnexpectedError(f"{place}: {what}. {remedy}; if they are right, this is a fault of fedpd: report it.")
+    return FedpdError(f"{place}: {first_line(error)}. {remedy}.")
 
 
 def first_line(error: Exception) -> str:
@@ -205,6 +223,8 @@ def _misfit_number(value: Any, kind: type, largest: int) -> str | None:
     if isinstance(value, jax.core.Tracer):
         return None
     if isinstance(value, ARRAYS) and value.ndim == 0:
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # a key of jax.random
+            return ""
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
         return ""
@@ -246,6 +266,8 @@ def _misfit_array(value: Any) -> str | None:
         array = value if isinstance(value, ARRAYS) else np.asarray(value)
     except (TypeError, ValueError, OverflowError):
         return "must be an array of numbers, in rows of equal length"
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
+        return ""  # keys of jax.random
     if isinstance(array, jax.core.Tracer) or array.dtype.kind in "buifV":  # V: types of JAX, such as bfloat16
         return None
     return f"must be an array of real numbers, not of {array.dtype}"
@@ -287,10 +309,12 @@ def _remedy(function: Callable[..., Any], name: str, value: Any, kind: Any) -> s
         return nearest(value, map(str, options))
     if bool in _alternatives(kind):
         return "Give True or False"
-    found = re.search(rf"^ +{name}: (.+?)(?:\.\s|\.?$)", _one_line_each(function.__doc__ or ""), re.MULTILINE)
+    found = re.search(rf"^ +{name}: (.+?)(?:(?<!e\.g)\.\s|\.?$)", _one_line_each(function.__doc__ or ""), re.MULTILINE)
     if found is None:
         return f"Give {' or '.join(_word(one) for one in _alternatives(kind))}"
     (word, *_) = found[1].split()
+    if VERB.search(found[1]):
+        return f"In the documentation: {found[1]}"  # a sentence, not the name of a thing
     symbol = word != "A" and (len(word) == 1 or not word.istitle() or not word.isalpha())  # N, or MSE
     return "Give " + (found[1] if symbol else found[1][0].lower() + found[1][1:])
 

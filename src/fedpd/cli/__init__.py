@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from fedpd import __version__
-from fedpd.base.errors import FedpdError
+from fedpd.base.errors import FedpdError, UnexpectedError
 from fedpd.cli import benchmark, data, deploy, experiments, results, search
 from fedpd.cli.arguments import PlainList
 
@@ -92,7 +92,12 @@ def _end(error: Exception) -> NoReturn:
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     say_beside("error: ", "bold red", sentence_of(error))
-    sys.exit(2 if isinstance(error, FedpdError) else 1)
+    sys.exit(2 if isinstance(error, FedpdError) and not _is_unexpected(error) else 1)
+
+
+def _is_unexpected(error: BaseException | None) -> bool:
+    """Return whether an error, or one that led to it, may be a fault of fedpd."""
+    return error is not None and (isinstance(error, UnexpectedError) or _is_unexpected(error.__context__))
 
 
 def sentence_of(error: Exception) -> str:

@@ -39,6 +39,7 @@ def inspect(
     fedpd prints the agents, samples and labels, measures how much the gradients of the agents differ, and saves a
     figure.
     """
+    from fedpd.base.atomic import make_folder
     from fedpd.cli.terminal import console, show_lines
     from fedpd.data.files import load
     from fedpd.report import save_figure
@@ -48,6 +49,6 @@ def inspect(
         found = load(path, client=client, features=features, label=label, split=split)
         table = summary_table(found)
     console.print(table)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     saved = save_figure(data_figure(found), out, path.name.split(".")[0])
     show_lines(f"Figure: {saved[0]}")

@@ -21,7 +21,7 @@ def advise(
         float | None, typer.Option(help="A lower bound of f, if losses can be negative.", show_default=False)
     ] = None,
     pilot: Annotated[int, typer.Option(help="The rounds for which fedpd tries a setting, at most.")] = 100,
-    out: Annotated[Path | None, typer.Option(help="Save the experiment file here.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="A new file for the experiment.", show_default=False)] = None,
 ) -> None:
     """Recommend the settings of FedPD for a problem.
 
@@ -29,12 +29,15 @@ def advise(
     It recommends eta, the local step size, the local steps Q and the skip probability p, gives the reasons, and tries
     the setting. It also tries fedpd solve, which has nothing to tune, if all agents take part in every round.
     """
+    from fedpd.base.atomic import check_replaceable
     from fedpd.cli.terminal import console, say, show_lines, steps, write
     from fedpd.experiments import calls, experiment
     from fedpd.experiments.own_code import explain_errors
     from fedpd.report import advice as report
     from fedpd.search.advise import advise as find
 
+    if out is not None:
+        check_replaceable(out)
     setting = experiment.find_problem(problem, say)
     with explain_errors(setting.code):
         built = calls.build_problem(setting.problem, setting.find)

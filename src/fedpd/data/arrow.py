@@ -77,11 +77,15 @@ def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) ->
 def client_names(table: Any, client: str, where: str) -> Any:
     """Return the client of each row, as an Arrow array of texts."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     plain = _plain(table[client], f"{where}: column {client!r}")
     if pa.types.is_nested(plain.type) or pa.types.is_binary(plain.type):
         remedy = "Give a column of texts or numbers"
         refuse(f"{where}: type of column {client!r}", str(plain.type), "cannot name clients", remedy)
+    if pa.types.is_floating(plain.type) and pc.any(pc.is_nan(plain)).as_py():
+        row = pc.index(pc.is_nan(plain), True).as_py()
+        raise FedpdError(f"{where}: column {client!r}: row {row} is NaN and names no client. Fill or drop such rows.")
     return plain.cast(pa.string())
 
 

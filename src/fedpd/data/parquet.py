@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from fedpd.base.checks import check_room
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape
 from fedpd.data.federated import Federated
@@ -72,6 +73,8 @@ def table_format(client: str | None, split: str | None) -> Format:
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(file) as opened:
+            rows = opened.metadata.num_rows  # a small file may hold billions of equal rows
+            check_room(f"{file}: {rows:,} rows of {len(columns)} columns", rows * len(columns), "Divide the file")
             return opened.read(columns=columns)
 
     return Format("Parquet", ".parquet", names, read, take_rows)

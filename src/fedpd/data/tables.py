@@ -157,7 +157,10 @@ def _files(path: Path, form: Format) -> list[Path]:
     """Return the file, or the files of a folder in the order of their names."""
     if not path.exists():
         raise FedpdError(f"{path}: there is no such file or folder. Give a {form.title} file, or the folder it is in.")
-    files = sorted(path.rglob(f"*{form.suffix}")) if path.is_dir() else [path]
+    if not path.is_dir() and not path.is_file():
+        raise FedpdError(f"{path}: is a pipe or a device, which may never end. Give a {form.title} file.")
+    found = sorted(path.rglob(f"*{form.suffix}")) if path.is_dir() else [path]
+    files = [file for file in found if file.is_file()]
     if not files:
         raise FedpdError(f"{path}: there is no {form.suffix} in this folder. Give the folder with the files.")
     return files
@@ -172,6 +175,10 @@ def column_names(path: Path, form: Format) -> list[str]:
 def _features(path: Path, form: Format, columns: Columns) -> Features:
     """Return the columns of features: the named ones, or all without another meaning."""
     if columns.features is not None:
+        for meaning in ("client", "label", "split"):
+            if getattr(columns, meaning) in as_tuple(columns.features):
+                rule = f"is the column of {meaning}= as well, so the model would see it"
+                refuse("features", getattr(columns, meaning), rule, "Leave it out of features=")
         return columns.features
     others = {columns.client, columns.label, columns.split}
     return [name for name in column_names(path, form) if name not in others]

@@ -44,6 +44,11 @@ def start_at(problem: Problem, model: Tree) -> Problem:
             name, text = f"start{jax.tree_util.keystr(path)}", f"{array.dtype}{list(array.shape)}"
             rule = f"must be {like.dtype}{list(np.shape(like))}, as in problem.start"
             refuse(name, text, rule, f"Give an array of this shape and type, e.g. with .astype({str(like.dtype)!r})")
+        if not np.isfinite(array).all():
+            raise FedpdError(
+                f"start{jax.tree_util.keystr(path)} holds NaN or infinity, so the run could not leave it. "
+                "Give a model of finite numbers."
+            )
     return replace(problem, start=jax.tree.unflatten(structure, arrays))
 
 

@@ -5,7 +5,6 @@ The rounds are those of `rounds.one_round`. Every step of an exchange reads each
 
 import math
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
+from fedpd.base.atomic import make_folder, nameless_file
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded, split_rows
@@ -164,12 +164,11 @@ def create(folder: Path, program: Program, shard: Shard, block: int, start: Vect
     one = _one(program, shard, start)
     number, devices = len(shard.agent), 1 if program.layout.mesh is None else program.layout.mesh.size
     needed = sum(number * math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(make_folder(folder)).free
     if needed > free:
         raise FedpdError(
-            f"store = {str(folder)!r}: has {free / 1e9:.1f} GB free, and the state of {number} agents needs "
-            f"{needed / 1e9:.1f} GB. Give a folder on a larger disk."
+            f"store = {str(folder)!r}: has {free / 1e9:.3g} GB free, and the state of {number} agents needs "
+            f"{needed / 1e9:.3g} GB. Give a folder on a larger disk."
         )
     store = Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put, devices)
     for part in store.blocks():
@@ -181,7 +180,7 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     shape = (number, *leaf.shape)
     if not math.prod(shape):  # an empty file cannot be mapped
         return np.zeros(shape, leaf.dtype)
-    with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so the system removes it however the run ends
+    with nameless_file(folder) as file:
         return np.memmap(file, dtype=leaf.dtype, mode="w+", shape=shape)
 
 

@@ -3,7 +3,9 @@
 Row 0 is the start. `fedpd.engine.columns` describes the columns. On disk, a history is Parquet.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,8 @@ from fedpd.engine.costs import Costs
 
 History = dict[str, np.ndarray]
 Totals = dict[str, int]  # the costs so far, {} at the start
+CHECKSUM = b"fedpd-sha256:"  # before the checksum of all bytes of the file, with NO_SUM in its own place
+NO_SUM = b"0" * 64
 MAGIC = b"PAR1"  # the first and the last bytes of a Parquet file
 
 
@@ -73,8 +77,12 @@ def write_parquet(path: Path, histories: Mapping[tuple[str, int], History]) -> N
     columns: dict[str, Any] = {"label": Array(labels, type=DataType.utf8()), "seed": Array.from_numpy(seeds)}
     for name in dict.fromkeys(name for history in histories.values() for name in history):
         columns[name] = Array.from_numpy(np.concatenate([history[name] for history in histories.values()]))
+    whole = BytesIO()
+    noted = {"checksum": (CHECKSUM + NO_SUM).decode()}
+    write(Table.from_pydict(columns), whole, compression="snappy", key_value_metadata=noted)
+    content = whole.getvalue()
     with replace_file(path) as file:
-        write(Table.from_pydict(columns), file, compression="snappy")
+        file.write(content.replace(CHECKSUM + NO_SUM, CHECKSUM + _sum(content)))
 
 
 def read_parquet(path: Path) -> dict[tuple[str, int], History]:
@@ -84,12 +92,26 @@ def read_parquet(path: Path) -> dict[tuple[str, int], History]:
         OSError: The file is not Parquet, or a part of it is missing.
     """
     table = _read_table(path)
+    missing = [name for name in ("label", "seed", "round") if name not in table.column_names]
+    if missing:
+        raise OSError(f"it has no column {missing[0]!r}")
     labels, seeds = table["label"].to_pylist(), table["seed"].to_pylist()
     columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("label", "seed")}
     rows: dict[tuple[str, int], list[int]] = {}
     for row, key in enumerate(zip(labels, seeds, strict=True)):
         rows.setdefault(key, []).append(row)
     return {key: {name: column[chosen] for name, column in columns.items()} for key, chosen in rows.items()}
+
+
+def _sum(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def _is_intact(content: bytes) -> bool:
+    """Return whether a file has the checksum that it was written with. Files of earlier versions have none."""
+    before, mark, after = content.partition(CHECKSUM)
+    given, rest = after[: len(NO_SUM)], after[len(NO_SUM) :]
+    return not mark or given == _sum(before + mark + NO_SUM + rest)
 
 
 def _read_table(path: Path) -> Any:
@@ -99,6 +121,8 @@ def _read_table(path: Path) -> Any:
     content = read_file(path)
     if len(content) < 12 or not content.startswith(MAGIC) or not content.endswith(MAGIC):
         raise OSError("it is not Parquet, or its end is missing")
+    if not _is_intact(content):  # the reader may end the process at a damaged file
+        raise OSError("its checksum does not match: it is damaged or was changed")
     try:
         return read(path).read_all()
     except Exception as error:  # the readers of Arrow raise errors of many types

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedpd.base.checks import refuse
 from fedpd.engine.costs import Costs
 from fedpd.engine.divergence import Divergence, is_healthy
 from fedpd.engine.history import History, Totals, extend, start_row
@@ -31,7 +32,16 @@ class Measurements(NamedTuple):
 
 
 def first_measurements(agents: int, metrics: dict[str, Any]) -> Measurements:
-    """Return the measurements of the start: one row with these metrics."""
+    """Return the measurements of the start: one row with these metrics.
+
+    Raises:
+        FedpdError: The loss or the gradient is not finite at the start, so that no step size could help.
+    """
+    for name, what in (("loss", "f(x^0)"), ("stationarity", "||grad f(x^0)||^2")):
+        value = float(np.mean(metrics[name]))
+        if not np.isfinite(value):
+            rule = "must be finite, so that a method can begin"
+            refuse(what, value, rule, "Check the losses and the penalty, scale the features, or start elsewhere")
     return Measurements(start_row(**metrics), {}, np.zeros(agents, np.int64))
 
 

@@ -6,13 +6,14 @@ segment is a file without a name, which the system removes when the process ends
 """
 
 import math
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
+
+from fedpd.base.atomic import nameless_file
 
 IN_MEMORY, IN_FILES = 2**22, 2**30  # bytes of a segment; a file takes no room where nothing was written
 NOBODY = -1
@@ -62,8 +63,7 @@ class SeenAgents:
         whole = (self.length, *shape.shape)
         if self.folder is None or not math.prod(whole):  # an empty file cannot be mapped
             return np.zeros(whole, shape.dtype)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self.folder) as file:
+        with nameless_file(self.folder) as file:
             return np.memmap(file, dtype=shape.dtype, mode="w+", shape=whole)
 
     def take(self, slots: np.ndarray, into: Sequence[np.ndarray], places: np.ndarray) -> None:

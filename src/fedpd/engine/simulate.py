@@ -1,7 +1,8 @@
 """Simulate a federation on one machine."""
 
 import inspect
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast, overload
@@ -11,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.algorithms import cards
-from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
+from fedpd.base.checks import TheoryWarning, check_seeds, check_takes, count, refuse
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
-from fedpd.base.typed import typed
+from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
 from fedpd.engine.chunk_rows import check_measurable
@@ -29,7 +30,7 @@ from fedpd.engine.plan import Plan
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
-from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_tracing
+from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_memory, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -76,6 +77,16 @@ DEFAULTS: RunOptions = {
     "start": None,
     "execution": "auto",
     "devices": None,
+}
+
+# The options that nothing else checks before the run, and what to give instead.
+REMEDIES = {
+    "checkpoints": 'Give the path of a folder, e.g. "runs/a"',
+    "store": "Give the path of a folder on a disk with room for the agents' state",
+    "record": 'Give a list, e.g. ["heterogeneity"]',
+    "progress": "Give True, False, or a function of (rounds done, total rounds, stationarity)",
+    "log": "Give a function that receives a list of rows, e.g. from fedpd.loggers",
+    "callback": "Give a function of (round, model, row)",
 }
 
 
@@ -160,6 +171,9 @@ def simulate(
     """
     several = np.ndim(seed) > 0
     seeds = list(cast(Sequence[int], seed)) if several else [cast(int, seed)]
+    check_seeds("seed", seeds)
+    if len(set(seeds)) < len(seeds):
+        refuse("seed", seeds, "holds a seed twice, whose run would count twice in every mean", "Give different seeds")
     chosen = with_defaults(options)
     plan = make_plan(algorithm, problem, rounds, seeds, several, chosen)
     runs = run_plan(plan, chosen)
@@ -183,7 +197,17 @@ def with_defaults(options: RunOptions) -> RunOptions:
     for name in options:
         if name not in DEFAULTS:
             raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
-    return {**DEFAULTS, **options}
+    chosen: RunOptions = {**DEFAULTS, **options}
+    for name, remedy in REMEDIES.items():
+        value = cast(Mapping[str, Any], chosen)[name]
+        reason = misfit(value, RunOptions.__annotations__[name])
+        if reason is not None or (isinstance(value, str) and not value):
+            refuse(name, value, reason or "must not be empty", remedy)
+    if chosen["log"] is not None:
+        check_takes("log", chosen["log"], 1, REMEDIES["log"])
+    if chosen["callback"] is not None:
+        check_takes("callback", chosen["callback"], 3, REMEDIES["callback"])
+    return chosen
 
 
 def make_plan(
@@ -233,9 +257,10 @@ def make_plan(
 def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:
     """Run a plan to its end, and return the runs of its seeds."""
     with scope(plan.problem.double):
-        with explain_tracing():
+        with explain_tracing(), explain_memory():
             driver = Driver(plan)
-        drive(driver, options, listen)
+        with explain_memory():
+            drive(driver, options, listen)
         return results(driver, [plan.algorithm] * len(plan.seeds))
 
 
@@ -327,7 +352,7 @@ def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) 
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
         rule = f"needs a server, and {algorithm.description} mixes the agents' models"
         refuse(name, value, rule, "Leave store out")
-    if Path(store).exists() and not Path(store).is_dir():
+    if os.path.lexists(store) and not Path(store).is_dir():
         refuse(name, value, "must be a folder", "Give a folder on a disk with room for the agents' state")
 
 

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd.base.checks import as_number, nearest, refuse
-from fedpd.engine.columns import Column
+from fedpd.engine.columns import RECORDABLE, Column
 from fedpd.engine.history import History
 from fedpd.engine.measurements import Measurements
 
 Until = Mapping[str, float]
+ACCURACIES = tuple(column.name for column in RECORDABLE["accuracy"] if "accuracy" in column.name)
 
 
 class Target(NamedTuple):
@@ -42,8 +43,15 @@ def make_targets(until: Until | None, columns: Sequence[Column]) -> tuple[Target
             refuse("until", name, rule, 'Make it with Column(..., better="less") or better="more"')
         if name not in known:
             refuse("until", name, "the run does not measure this column", nearest(name, known))
-        as_number(f"until[{name!r}]", value, example)
+        check_target(name, as_number(f"until[{name!r}]", value, example))
     return tuple(Target(known[name], float(value)) for name, value in until.items())
+
+
+def check_target(name: str, value: float) -> None:
+    """Refuse an accuracy above 1, such as 90 for 90 %: no run reaches it."""
+    if name in ACCURACIES and value > 1:
+        remedy = f"Give {value / 100:g} for {value:g} %" if value <= 100 else "Give e.g. 0.9 for 90 %"
+        refuse(name, value, "must be at most 1, because an accuracy is a share of the samples", remedy)
 
 
 def target_values(targets: Sequence[Target], columns: Sequence[Column], double: bool) -> np.ndarray:

@@ -2,7 +2,8 @@
 
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.errors import JAXTypeError
+from jax.errors import JaxRuntimeError, JAXTypeError
+from jax.extend.core import get_opaque_trace_state
 from tree_math import Vector
 
-from fedpd.base.checks import FedpdError, is_traced, refuse
+from fedpd.base.checks import FedpdError, check_takes, refuse
 from fedpd.base.precision import scope
 from fedpd.base.spec import Spec, Thing
 from fedpd.core import Algorithm, State
@@ -26,6 +28,16 @@ LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(np.__file__).parent, Path(__file__).parents[1])
 )
 ROUNDS_TRIED = 64  # rounds at which a schedule of the user's own is tried
+# Schedules by name: the arguments after the round, the largest value, the rule and its explanation.
+SCHEDULES: dict[str, tuple[tuple[int, ...], float, str, str]] = {
+    "p": ((), 1.0, "must be a number in [0, 1]", "p(r) is the probability of skipping round r"),
+    "step": (
+        (0,),
+        float(np.finfo(np.float64).max),
+        "must be a finite number of at least 0",
+        "step(r, q) is the step size of local step q in round r",
+    ),
+}
 
 
 def trace_round(plan: Plan) -> None:
@@ -59,8 +71,10 @@ def _shape(leaf: Any) -> Any:
 
 
 def check_outside_of_jax(name: str) -> None:
-    """Refuse to run inside of a function that JAX traces."""
-    if is_traced(jnp.zeros(())):
+    """Refuse to run inside of a function that JAX transforms."""
+    with ThreadPoolExecutor(1) as another:  # a new thread is outside of every transformation
+        outside = another.submit(get_opaque_trace_state).result()
+    if get_opaque_trace_state() != outside:
         raise FedpdError(
             f"{name} is called inside of jax.jit or another transformation of JAX: it is a loop in Python that "
             "measures and writes files. Call it outside; fedpd.sweep runs many settings as one program."
@@ -68,15 +82,44 @@ def check_outside_of_jax(name: str) -> None:
 
 
 def check_schedules(algorithm: Algorithm, rounds: int) -> None:
-    """Try the user's own schedule p(r) at some rounds: its values must be probabilities."""
-    own = dict(algorithm.spec.settings).get("p") if isinstance(algorithm.spec, Spec) else None
-    if not isinstance(own, Thing) or not callable(own.value):
-        return
-    for r in np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS_TRIED)).round().astype(int)).tolist():
-        with explain_tracing():
-            p = np.asarray(own.value(r))
-        if p.shape != () or p.dtype.kind not in "buif" or not 0 <= p <= 1:
-            refuse(f"p({r})", p.tolist(), "must be a number in [0, 1]", "p(r) is the probability of skipping round r")
+    """Try the user's own schedules p(r) and step(r, q) at some rounds, and refuse values that are not valid."""
+    tried = np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS_TRIED)).round().astype(int)).tolist()
+    for name, own in _own_functions(algorithm.spec):
+        if name not in SCHEDULES:
+            continue
+        arguments, most, rule, remedy = SCHEDULES[name]
+        check_takes(name, own, 1 + len(arguments), remedy)
+        for r in tried:
+            with explain_tracing():
+                value = own(r, *arguments)
+            array = np.asarray(value)
+            if array.shape != () or array.dtype.kind not in "buif" or not 0 <= float(array) <= most:
+                refuse(f"{name}({', '.join(map(str, (r, *arguments)))})", array.tolist(), rule, remedy)
+
+
+def _own_functions(spec: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the user's own functions among the settings of a method and of its oracle, with their names."""
+    for name, value in spec.settings if isinstance(spec, Spec) else ():
+        if isinstance(value, Thing) and callable(value.value):
+            yield name, value.value
+        yield from _own_functions(value)
+
+
+@contextmanager
+def explain_memory() -> Iterator[None]:
+    """Replace JAX's error about missing memory by a sentence.
+
+    Raises:
+        FedpdError: A run needs more memory than the devices have. Other errors do not change.
+    """
+    try:
+        yield
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        reason = str(error).partition("RESOURCE_EXHAUSTED:")[2].strip().splitlines()[0].rstrip(".")
+        remedy = "Use fewer agents, samples, seeds or grid points, a smaller memory or batch, or store=FOLDER"
+        raise FedpdError(f"the run needs more memory than there is ({reason}). {remedy}.") from error
 
 
 @contextmanager

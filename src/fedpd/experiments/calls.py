@@ -17,7 +17,7 @@ import numpy as np
 from fedpd import algorithms, data, oracles, regularizers, schedules
 from fedpd.base.checks import FedpdError, nearest, refuse, shown
 from fedpd.base.spec import LARGEST, Spec, Thing, Traced, spec_of, with_spec
-from fedpd.base.typed import call_checked, first_line
+from fedpd.base.typed import call_checked, explained_error
 from fedpd.core import Algorithm, Problem
 from fedpd.experiments.file_problems import DATA as DATA
 from fedpd.experiments.file_problems import NETWORKS, PROBLEMS
@@ -223,6 +223,8 @@ def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> A
     if not isinstance(value, dict):
         if key == "oracle":
             raise FedpdError(f'{place} = {shown(value)}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')
+        if isinstance(value, str) and value in ARGUMENTS.get(key, {}) and not (key == "data" and value in DATA):
+            raise FedpdError(f"{place} = {value!r}: must be a table. Write {key} = {{ name = {value!r}, ... }}.")
         return value
     if key == "optimizer" and not is_reference(value.get("name")):
         return _optimizer(place, value)
@@ -261,5 +263,5 @@ def at(place: str, function: Callable[..., Any], *arguments: Any, **named: Any) 
         return function(*arguments, **named)
     except FedpdError as error:
         raise FedpdError(f"{place} {error}") from error.__cause__  # the cause may be a line of the user's own code
-    except Exception as error:  # whatever a function raises, it is because of the values in the file
-        raise FedpdError(f"{place}: {first_line(error)}. Check its values.") from error
+    except Exception as error:  # most probably because of the values in the file
+        raise explained_error(place, error, "Check its values") from error

@@ -172,7 +172,7 @@ def beside_of(path: Path) -> Path:
 def read_text(path: Path) -> str:
     """Return the text of an experiment file."""
     try:
-        return read_file(path).decode()
+        return read_file(path).decode("utf-8-sig")  # editors on Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise FedpdError(f"{path} cannot be read ({error}). Give the path of an experiment file (TOML).") from None
 

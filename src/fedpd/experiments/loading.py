@@ -37,6 +37,11 @@ def load(folder: str | Path, *, like: Tree | None = None) -> Any:
     if is_saved(folder):
         return load_result(folder, like)
     record, models = read(folder), read_models(folder, like)
+    if not record.entries:
+        raise FedpdError(
+            f"{folder}: the folder holds an experiment file without results, as fedpd tune writes it, or of a run "
+            f"without a checkpoint yet. Run it: fedpd resume {folder}."
+        )
     runs = {entry.label: [_run(entry.label, one, models) for one in entry.runs] for entry in record.entries}
     return {label: own[0] if len(own) == 1 else ensemble(tuple(own)) for label, own in runs.items()}
 

@@ -21,6 +21,10 @@ from fedpd.experiments.experiment import Label
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
+EDITED = (
+    "was edited after this run, so the results are those of the earlier file. "
+    "Undo the change, or run the new file in another folder."
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Record(NamedTuple):
         text: The experiment file, word for word.
         problem: The problem's table in that file.
         versions: The versions of the packages, and the machine.
+        edited: Whether the experiment file was edited after the run, so that the results are those of an earlier text.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Record(NamedTuple):
     text: str = ""
     problem: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
+    edited: bool = False
 
     @property
     def finished(self) -> bool:
@@ -100,8 +106,11 @@ def read(folder: Path) -> Record:
             entries.append(Entry(method.label, known, settings.rounds))
         versions = saved.versions if saved else versions
     waiting = tuple(method.label for method in methods if method.label not in {entry.label for entry in entries})
-    name = folder.resolve().name
-    return Record(name, tuple(entries), settings.seeds, settings.rounds, waiting, text, outline.problem, versions)
+    name, edited = folder.resolve().name, run_folder.was_edited(folder, text)
+    if edited:
+        warn(f"{folder / run_folder.EXPERIMENT} {EDITED}")
+    kept = tuple(entries), settings.seeds, settings.rounds, waiting, text, outline.problem, versions
+    return Record(name, *kept, edited=edited)
 
 
 def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:
@@ -114,7 +123,7 @@ def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -
     if not other_method and saved.seeds == list(seeds):
         return saved
     warn(
-        f"{method.label}: its checkpoint is of another method or of other seeds, so its rows are left out. "
+        f"{method.label}: its checkpoint is of another method or of other seeds, so it is not used. "
         "If the experiment file was edited, undo the change."
     )
     return None

@@ -10,12 +10,13 @@
 A folder with only an `experiment.toml` is no run folder: users give their own files this name.
 """
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,12 +40,13 @@ LONGEST = 100  # characters of a label in the names of files, which file systems
 # Everything that fedpd writes into a run folder, as relative paths. `--overwrite` removes nothing else.
 WRITTEN = re.compile(
     r"\.fedpd-run|experiment\.toml|history\.parquet"
-    r"|checkpoints(/[^/]+(/(damaged-)?round-\d+\.safetensors)?)?"
-    r"|models(/[^/]+-seed-\d+\.safetensors)?"
+    r"|checkpoints/\d\d+-[a-z0-9.-]+/(damaged-)?round-\d+\.safetensors"
+    r"|models/\d\d+-[a-z0-9.-]+-seed-\d+\.safetensors"
     r"|(comparison|accuracy|sensitivity)\.(png|svg)"
-    r"|report\.html|report-(histories|costs)\.csv|report-figures(/[a-z_]+-[a-z_]+\.(pdf|svg|png))?"
+    r"|report\.html|report-(histories|costs)\.csv|report-figures/[a-z_]+-[a-z_]+\.(pdf|svg|png)"
     r"|(.+/)?\.[^/]+\.\d+\.tmp"  # left behind by a process that was killed while it wrote
 )
+WRITTEN_FOLDERS = re.compile(r"checkpoints(/\d\d+-[a-z0-9.-]+)?|models|report-figures")
 
 
 def method_name(number: int, label: str) -> str:
@@ -165,7 +167,7 @@ def read_experiment(folder: Path) -> str:
         what = "fedpd did not make this folder for a run" if folder.exists() else "there is no such folder"
         raise FedpdError(f"{folder}: {what}. Start a run: fedpd run FILE.")
     try:
-        return read_file(path).decode()
+        return read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FedpdError(f"{path} cannot be read ({error}). Start the run again in another folder.") from None
 
@@ -177,11 +179,31 @@ def is_run_folder(folder: Path) -> bool:
 
 def modules_of(folder: Path) -> Path:
     """Return the folder of the original experiment file, in which fedpd looks first for the user's own modules."""
+    return folder / str(_marker(folder).get("modules", "."))
+
+
+def _marker(folder: Path) -> dict[str, Any]:
+    """Return the content of the marker; {} if it cannot be read."""
     try:
-        beside = json.loads(read_file(folder / MARKER)).get("modules", ".")
-    except (OSError, ValueError, AttributeError):
-        beside = "."
-    return folder / beside
+        found = json.loads(read_file(folder / MARKER))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def was_edited(folder: Path, text: str) -> bool:
+    """Return whether the experiment file differs from the one whose results the folder holds."""
+    return _marker(folder).get("experiment", _hash(text)) != _hash(text)
+
+
+def mark_finished(folder: Path, text: str) -> None:
+    """Record that the folder holds the results of this experiment file, e.g. after a resume with more rounds."""
+    if was_edited(folder, text):
+        _write_files(folder, {MARKER: json.dumps(_marker(folder) | {"experiment": _hash(text)})})
 
 
 def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | None = None) -> None:
@@ -198,7 +220,7 @@ def create(folder: Path, text: str, *, overwrite: bool = False, beside: Path | N
         FedpdError: The folder holds anything that fedpd did not write, or it is the current folder.
     """
     check_free(folder, overwrite)
-    marker = {"fedpd": versions()["fedpd"]}
+    marker = {"fedpd": versions()["fedpd"], "experiment": _hash(text)}
     if beside is not None:
         marker["modules"] = os.path.relpath(beside.resolve(), folder.resolve())
     files = {MARKER: json.dumps(marker), EXPERIMENT: text}
@@ -274,7 +296,8 @@ def _check_removable(folder: Path, overwrite: bool) -> None:
             "Change to another folder, or choose another --out."
         )
     for path in _contents(folder):
-        if path.is_symlink() or not WRITTEN.fullmatch(path.relative_to(folder).as_posix()):
+        known = WRITTEN_FOLDERS if path.is_dir() else WRITTEN
+        if path.is_symlink() or not known.fullmatch(path.relative_to(folder).as_posix()):
             raise FedpdError(
                 f"--out {folder}: it also holds {path.relative_to(folder)}, which fedpd did not write, so nothing was "
                 "removed. Move that file away, or choose another folder."

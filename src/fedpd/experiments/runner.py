@@ -12,7 +12,7 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
-from fedpd.base.typed import first_line
+from fedpd.base.typed import explained_error
 from fedpd.engine.driver import compile_ahead
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
@@ -63,7 +63,7 @@ def check(plan: Experiment, listen: Listener | None = None) -> None:
                 if own_code.error_in_code(error, plan.code) is not None:
                     raise
                 remedy = "Change its settings, or leave it out"
-                raise FedpdError(f"{place} cannot run on this problem: {first_line(error)}. {remedy}.") from error
+                raise explained_error(f"{place} cannot run on this problem", error, remedy) from error
 
 
 def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
@@ -104,6 +104,7 @@ def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
                 _write(folder, i + 1, results)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+    run_folder.mark_finished(folder, plan.text)
     return results
 
 

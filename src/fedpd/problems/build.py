@@ -7,10 +7,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import JAXTypeError
 
 from fedpd.base.checks import FedpdError, check_not_masked, count, refuse
 from fedpd.base.precision import as_numpy, is_double, scope
-from fedpd.base.typed import explained
+from fedpd.base.typed import explained, first_line
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
 from fedpd.core.rows import Load, stored
 from fedpd.data.lazy import Lazy
@@ -239,8 +240,11 @@ def _check_result(
         try:
             result = jax.eval_shape(getattr(problem, name), *arguments)
         except Exception as error:
-            sentence = f"{name} cannot be called with arrays of the shapes {shapes} (model, batch): {error}"
-            raise FedpdError(f"{sentence} Check that it fits start and data.") from error
+            sentence = f"{name} cannot be called with arrays of the shapes {shapes} (model, batch): {first_line(error)}"
+            remedy = "Check that it fits start and data"
+            if isinstance(error, JAXTypeError):
+                remedy = "Use jnp.where(condition, a, b) and jax.numpy, because JAX traces it"
+            raise FedpdError(f"{sentence}. {remedy}.") from error
     if getattr(result, "shape", None) != shape or not jnp.issubdtype(result.dtype, np.floating):
         returned = f"{result.dtype}{list(result.shape)}" if hasattr(result, "shape") else type(result).__name__
         raise FedpdError(f"{name} returns {returned}: it must be floating-point with shape {shape}. {remedy}.")

@@ -62,7 +62,12 @@ def penalized_logistic(
     )
     # The logistic part of f_i is ||A||^2/(4n)-smooth; alpha x^2/(1 + alpha x^2) is 2 alpha-smooth.
     curvature = 2 * alpha * beta * float(problem.scale.max())
-    answer = Answer(smoothness=largest_gram(signed, problem.scale, constant=0) / 4 + curvature)
+    with np.errstate(over="ignore", invalid="ignore"):
+        smoothness = largest_gram(signed, problem.scale, constant=0) / 4 + curvature
+    if not np.isfinite(smoothness):
+        rule = "the squares of the features are beyond the largest number"
+        refuse("smoothness", smoothness, rule, "Scale the features, e.g. with data.standardise")
+    answer = Answer(smoothness=smoothness)
     return replace(problem, answer=answer)
 
 

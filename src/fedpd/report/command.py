@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedpd.base.atomic import check_replaceable
 from fedpd.base.checks import choice, positive, refuse
 from fedpd.engine.views.quantities import MAIN
 from fedpd.experiments.recorded import read_all
@@ -11,6 +12,8 @@ from fedpd.report.export import save_costs, save_histories
 from fedpd.report.figures import FORMATS, save_paper_figures
 from fedpd.report.pages import page_of
 from fedpd.report.reach import targets, usual_target
+
+PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
 
 
 class Written(NamedTuple):
@@ -49,6 +52,7 @@ def write_report(
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.suffix.lower() not in (".html", ".htm"):
         refuse("--out", str(path), "must end in .html, because the report is HTML", "Give e.g. report.html")
+    check_replaceable(path, PAGE)
     if target is not None:
         positive("--target", target, "Give a stationarity, e.g. 1e-10")
     for suffix in figures:

@@ -6,6 +6,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
+from fedpd.base.atomic import make_folder
 from fedpd.base.checks import choice
 from fedpd.engine.columns import Column, column_of
 from fedpd.engine.views.drawing import PAPER, WIDTH, NotebookFigure, draw, drawable, panel
@@ -102,7 +103,7 @@ def paper_figure(results: Results, cost: str, quantity: str = MAIN) -> Figure:
 def save_paper_figures(entries: Sequence[Entry], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Save every quantity against every cost, one file each, such as stationarity-communications.pdf."""
     paths = []
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for quantity in drawn_quantities(entries):
         for cost in known_costs(entries):
             figure = paper_figure(entries, cost.name, quantity.name)

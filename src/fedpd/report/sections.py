@@ -18,7 +18,7 @@ from fedpd.engine.views.quantities import (
     last_costs,
     value_text,
 )
-from fedpd.experiments.recorded import Record
+from fedpd.experiments.recorded import EDITED, Record
 from fedpd.report.facts import Facts
 
 
@@ -43,6 +43,8 @@ def notices(records: Sequence[Record], problems: int) -> str:
                 f"{record.name} is not finished. Of {record.rounds:,} rounds, these were done at the last checkpoint: "
                 f"{', '.join(behind)}. Resume it with fedpd resume."
             )
+        if record.edited:
+            sentences.append(f"The experiment file of {record.name} {EDITED}")
     if problems > 1:
         sentences.append(f"These runs are of {problems} different problems: a factor between them says little.")
     return "".join(f'<p class="notice">{escape(sentence)}</p>' for sentence in sentences)

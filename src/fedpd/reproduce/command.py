@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from fedpd import __version__
-from fedpd.base.atomic import replace_file
+from fedpd.base.atomic import make_folder, replace_file
 from fedpd.base.checks import FedpdError, choice
 from fedpd.base.progress import StepFunction
 from fedpd.reproduce.items import ITEMS
@@ -74,7 +74,7 @@ def reproduce(
     chosen = wanted_items(names)
     if data is not None and not data.exists():
         raise FedpdError(f"--data {data}: there is no such file. Give LEAF's folder or json, or a Parquet file.")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     session = Session(out, on_progress or (lambda what, done, total: None), data)
     found = []
     for name in chosen:

@@ -26,6 +26,8 @@ Build = Callable[..., Algorithm]
 RUN = ("participation", "cohort", "stragglers")  # options of the run, unless `build` has arguments of these names
 SHAPES = ("batch", "check")  # these numbers are shapes or lengths of loops, so they cannot be traced
 
+MOST_POINTS = 100_000  # fedpd makes the method of every point before it runs anything
+
 
 class FromSpecs(NamedTuple):
     """A function to call with concrete numbers only. The sweep makes its methods again from their specs.
@@ -111,10 +113,17 @@ def _check(grid: Grid, static: Sequence[str]) -> None:
     if not grid:
         refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
     for name, values in grid.items():
+        if not isinstance(name, str):
+            refuse("grid", name, f"its names must be texts, not {type(name).__name__}", remedy)
         if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | range):
             refuse(f"grid[{name!r}]", values, "must be a list of values", remedy)
         if not len(values):
             refuse("grid", dict(grid), "must have at least one name, each with values", remedy)
+    points = math.prod(len(values) for values in grid.values())
+    if points > MOST_POINTS:
+        refuse("grid", points, f"must have at most {MOST_POINTS:,} points", "Give fewer values, or several sweeps")
+    if isinstance(static, str):
+        refuse("static", static, "must be a list of names", f"Give [{static!r}]")
     for name in static:
         if name not in grid:
             refuse("static", name, "is not in the grid", f"Use names of the grid: {', '.join(grid)}")
@@ -160,7 +169,12 @@ def _method(source: Source, point: Point) -> Algorithm:
         takes = ", ".join(inspect.signature(source).parameters) or "nothing"
         rule = f"does not fit the function, whose arguments are {takes} ({error})"
         refuse("grid", list(point), rule, 'Use the names of its arguments. To vary "oracle.batch", give an Algorithm')
-    return source(**point)
+    made = source(**point)
+    if not isinstance(made, Algorithm):
+        refuse(
+            "build", type(made).__name__, "is what the function returned", "Return a method, e.g. algorithms.fedpd(...)"
+        )
+    return made
 
 
 def _constants(source: Source, point: Point, static: Sequence[str]) -> list[str]:

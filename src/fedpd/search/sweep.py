@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import jax
 import numpy as np
 
-from fedpd.base.checks import FedpdError, check_seeds, choice, refuse
+from fedpd.base.checks import FedpdError, as_number, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
 from fedpd.base.saved import save_result
@@ -23,6 +23,7 @@ from fedpd.engine.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
+from fedpd.engine.tracing import explain_memory
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.quantities import MAIN
@@ -147,6 +148,8 @@ def sweep(
         refuse("build", build.__name__, "is a class", "Give a method, or a function that returns one")
     check_arguments(sweep, {"problem": problem, "rounds": rounds, "seeds": seeds, "static": static})
     check_seeds("seeds", seeds)
+    if len(set(seeds)) < len(seeds):
+        refuse("seeds", seeds, "holds a seed twice, whose run would count twice in every mean", "Give different seeds")
     points, methods, groups = prepare_grid(build, grid, static, problem, rounds)
     for name, value in options.items():
         if name in groups[0].options:
@@ -188,6 +191,7 @@ def first_below(run: Run, target: float, column: str = "communications", criteri
         column: The cost.
         criterion: A column of the history.
     """
+    as_number("target", target, "Give the value to reach, e.g. 1e-6")
     for name in (column, criterion):
         choice("column", name, run.history)
     row = first_row(run.history[criterion], target, column_of(criterion).better or "less")
@@ -212,8 +216,9 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
     """Run all variants of a plan at once; `methods` are their methods with concrete numbers."""
     with scope(plan.problem.double):
         try:
-            driver = Driver(plan)
-            drive(driver, options, listen)
+            with explain_memory():
+                driver = Driver(plan)
+                drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:
             if not plan.settings:
                 raise

@@ -22,6 +22,7 @@ from fedpd.engine.cohorts import Sampling
 from fedpd.engine.columns import KNOWN, RECORDABLE, Column
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
+from fedpd.engine.targets import check_target
 from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, table_frame
@@ -182,6 +183,10 @@ def tune(
         methods = usable(METHODS, *(grid or {}).get("participation", [participation]), *some)
     if isinstance(methods, str):
         refuse("methods", methods, "must be a list of labels", f"Give e.g. [{methods!r}]")
+    if not len(methods) or len(set(map(str, methods))) < len(methods):
+        refuse(
+            "methods", list(methods), "must hold at least one label, and each once", "Leave it out for the usual ones"
+        )
     for method in methods:
         choice("methods", method, variants())
     L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "Give the smoothness, or leave it out")
@@ -238,7 +243,8 @@ def target_of(criterion: str, target: float | None) -> float:
         return positive("target", target, "Give a stationarity, e.g. 1e-10")
     if target is None:
         refuse("target", None, f"must be given for {criterion}", "Give the value to reach, e.g. 0.9 for an accuracy")
-    return at_least("target", target, -np.inf, f"Give the value of {criterion} to reach")
+    check_target(criterion, at_least("target", target, -np.inf, f"Give the value of {criterion} to reach"))
+    return target
 
 
 def _tune(task: Task, method: str, progress: StepFunction | None) -> list[Tuned]:

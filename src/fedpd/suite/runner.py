@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpd import theory
 from fedpd.algorithms import cards, variants
-from fedpd.base.atomic import replace_file
+from fedpd.base.atomic import make_folder, replace_file
 from fedpd.base.checks import FedpdError, choice, count
 from fedpd.base.progress import StepFunction
 from fedpd.base.spec import Spec
@@ -172,7 +172,7 @@ def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list
     """Return the cells that a file has, without those to drop; make it if it is not there."""
     settings = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}
     if not file.exists() or not _rows(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         file.write_text(json.dumps(settings) + "\n", encoding="utf-8")
         return []
     rows = _rows(file)

@@ -1,5 +1,6 @@
 """The smoothness L of Assumption 1: exact for quadratics and logistic regression, estimated for other problems."""
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.brief import brief
-from fedpd.base.checks import at_least, count
+from fedpd.base.checks import at_least, choice, count
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
@@ -63,6 +64,9 @@ def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
         problem: The problem.
         settings: The settings of `estimate_smoothness`.
     """
+    known = list(inspect.signature(estimate_smoothness).parameters)[1:]
+    for name in settings:
+        choice("setting", name, known)  # also if there is a closed form, which needs no setting
     return exact_smoothness(problem) or estimate_smoothness(problem, **settings)
 
 

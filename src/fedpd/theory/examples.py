@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.typed import explained
 from fedpd.core import Problem
@@ -112,6 +112,7 @@ def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np
     if [b.shape for b in vectors] != [a.shape[:1] for a in matrices]:
         shapes = [b.shape for b in vectors]
         refuse("targets", shapes, "must have one entry per row of each agent's features", "Give N arrays (n_i,)")
+    _check_finite("targets", vectors)
     first = matrices[0].T @ matrices[0]
     scale = np.abs(first).max()
     if any(np.abs(a.T @ a - first).max() > EQUAL * scale for a in matrices):
@@ -144,4 +145,11 @@ def _matrices(features: Any) -> list[np.ndarray]:
     shapes = [a.shape for a in matrices]
     if not shapes or any(len(shape) != 2 or 0 in shape or shape[1] != shapes[0][1] for shape in shapes):
         refuse("features", shapes, "must be matrices (n_i, D) with the same D", "Give one matrix per agent")
+    _check_finite("features", matrices)
     return matrices
+
+
+def _check_finite(name: str, arrays: Sequence[np.ndarray]) -> None:
+    for i, array in enumerate(arrays):
+        if not np.isfinite(array).all():
+            raise FedpdError(f"{name} of agent {i} hold NaN or infinity. Clean or drop those samples.")

@@ -13,7 +13,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
-from fedpd.base.checks import choice, positive
+from fedpd.base.checks import at_most, choice, positive
 from fedpd.engine.columns import Column, column_of
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_quantities
@@ -32,6 +32,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 # The numbers of dashes and colours are coprime, so there are 40 styles, and curves that coincide are both visible.
 DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 WIDTH = 6.4  # inches
+WIDEST = 100.0  # inches; matplotlib draws at most 65536 pixels
 PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
@@ -67,7 +68,8 @@ def draw(
     column = column_of(choice("quantity", quantity, [one.name for one in shared_quantities(entries)]))
     names = [against] if isinstance(against, str) else list(against)
     costs = [AXES[choice("against", name, AXES)] for name in names]
-    positive("width", width, "Give the width of the figure in inches, e.g. 3.4 for a column of a paper")
+    remedy = "Give the width of the figure in inches, e.g. 3.4 for a column of a paper"
+    at_most("width", positive("width", width, remedy), WIDEST, remedy)
     single = len(entries) == 1
     with matplotlib.rc_context(PAPER if width < 5 else {"pdf.fonttype": 42, "svg.fonttype": "none"}):
         figure = NotebookFigure(layout="constrained")

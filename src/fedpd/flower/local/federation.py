@@ -84,7 +84,7 @@ def up(folder: Path, agents: int) -> LocalFederation:
     Raises:
         FedpdError: If the folder has other contents, or a process did not start.
     """
-    count("--agents", agents, "Give the number of SuperNodes, e.g. 4")
+    count("--agents", agents, "Give the number of SuperNodes, e.g. 4", bits=10)  # each is a process
     folder = folder.absolute()
     known = read(folder)
     _check_folder(folder, agents, known)

@@ -1,0 +1,88 @@
+// The behaviour of the live page: it draws what the events hold, and keeps what the reader has chosen.
+"use strict";
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C98A00", "#3A9BD6", "#000000", "#8C564B"];
+  const DARK = ["#4FA3E0", "#FF8A4C", "#2BC99A", "#E69ACB", "#F2B93B", "#9AD8FF", "#F2F2F2", "#CFA394"];
+  const DASHES = ["solid", "dash", "dashdot", "dot", "longdashdot"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const chosen = { x: "", y: "" };
+  let data = null;
+
+  function duration(seconds) {
+    if (seconds === null || seconds === undefined) return "";
+    if (seconds < 60) return `${Number(seconds.toPrecision(2))} s`;
+    return seconds < 3600 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+  }
+
+  function choices(place, options) {
+    if (!options.some((one) => one.name === chosen[place])) chosen[place] = options.length ? options[0].name : "";
+    const buttons = options.map((one) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = one.name.replace(/_/g, " ");
+      button.title = one.words;
+      button.setAttribute("aria-pressed", String(one.name === chosen[place]));
+      button.addEventListener("click", () => { chosen[place] = one.name; draw(); });
+      return button;
+    });
+    const legend = $(place).querySelector("legend");
+    $(place).replaceChildren(legend, ...buttons);
+  }
+
+  function rows() {
+    $("rows").replaceChildren(...data.progress.map((one) => {
+      const row = document.createElement("tr");
+      const rounds = one.state === "running" ? `${one.done.toLocaleString("en")} of ${one.rounds.toLocaleString("en")}`
+        : one.state === "finished" ? one.done.toLocaleString("en") : one.state;
+      const cells = [one.label, rounds, one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left)];
+      row.append(...cells.map((text, i) => {
+        const cell = document.createElement(i ? "td" : "th");
+        if (!i) cell.scope = "row";
+        cell.textContent = text;
+        return cell;
+      }));
+      return row;
+    }));
+  }
+
+  function draw() {
+    choices("y", data.quantities);
+    choices("x", data.costs);
+    const quantity = data.quantities.find((one) => one.name === chosen.y), cost = data.costs.find((one) => one.name === chosen.x);
+    if (!quantity || !cost) return;
+    const colours = dark.matches ? DARK : LIGHT, log = quantity.log && quantity.positive;
+    const traces = data.entries.map((entry, i) => ({
+      x: entry.x[cost.name], y: entry.y[quantity.name].mean, name: plain(entry.label), mode: "lines",
+      line: { color: colours[i % colours.length], dash: DASHES[i % 5], width: 2 },
+    }));
+    const axis = (more) => ({ gridcolor: style("--line"), linecolor: style("--soft"), zeroline: false, automargin: true, exponentformat: "power", ...more });
+    Plotly.react("figure", traces, {
+      autosize: true, margin: { l: 50, r: 12, t: 12, b: 48 }, showlegend: true, legend: { orientation: "h", y: -0.2 }, uirevision: `${chosen.x} ${chosen.y}`,
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
+      xaxis: axis({ title: { text: cost.words }, rangemode: "tozero" }),
+      yaxis: axis({ title: { text: quantity.words }, type: log ? "log" : "linear" }),
+    }, { responsive: true, displayModeBar: false });
+  }
+
+  function show(fresh) {
+    data = fresh;
+    document.title = `${data.name}: fedpd`;
+    $("name").textContent = data.name;
+    if (data.problem) { $("status").textContent = data.problem; return; }
+    const running = data.progress.find((one) => one.state === "running");
+    const ended = data.progress.filter((one) => one.state === "finished" || one.state === "diverged").length;
+    $("status").textContent = data.finished ? "Finished." : running
+      ? `${running.label}: round ${running.done.toLocaleString("en")} of ${running.rounds.toLocaleString("en")}; ${ended} of ${data.progress.length} methods finished.`
+      : "Waiting for the first checkpoint.";
+    rows();
+    draw();
+  }
+
+  const events = new EventSource("events");
+  events.onmessage = (event) => { $("link").textContent = ""; show(JSON.parse(event.data)); };
+  events.onerror = () => { $("link").textContent = "The connection was lost; the page tries again."; };
+  dark.addEventListener("change", () => data && draw());
+})();

@@ -1,0 +1,157 @@
+"""Serve a page that shows the curves of a run while they grow: read-only, from the run's folder.
+
+The page gets the state of the folder as server-sent events, whenever a checkpoint changes it. It sends nothing back.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpd.base.checks import FedpdError
+from fedpd.base.extras import extra
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs
+from fedpd.experiments.recorded import Record, read
+from fedpd.report.curves import page_data
+from fedpd.report.pages import plotly_script
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; img-src data: blob:; "
+    "style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+SILENCE = 15.0  # seconds after which an empty event shows both sides that the connection lives
+FILES = {"live.js": "text/javascript", "page.css": "text/css"}
+
+
+def serve(folder: Path, host: str, port: int, every: float) -> None:
+    """Serve the live page of a run folder until Ctrl-C.
+
+    Args:
+        folder: The folder.
+        host: The address on which it listens.
+        port: The port.
+        every: Seconds between two looks at the folder.
+    """
+    read(folder)  # a folder that is not a run is refused before anything listens
+    try:
+        with suppress(KeyboardInterrupt):
+            server(folder, host, port, every).run()
+    except SystemExit as error:  # uvicorn has said why, e.g. that the port is in use
+        raise FedpdError(f"{host}:{port}: the page cannot be served there. Choose another --port or --host.") from error
+
+
+def server(folder: Path, host: str, port: int, every: float) -> "uvicorn.Server":
+    """Return the server of the page; see `serve`."""
+    with extra("web", "The live page"):
+        import uvicorn
+    page = application(folder, host, every)
+    return uvicorn.Server(
+        uvicorn.Config(page, host=host, port=port, ws="none", log_level="warning", timeout_graceful_shutdown=1)
+    )
+
+
+def application(folder: Path, host: str, every: float) -> "Starlette":
+    """Return the application that serves the page, its files and the events."""
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    def text(body: str, kind: str) -> "Response":
+        return Response(body, media_type=kind, headers=HEADERS)
+
+    def page(_: "Request") -> "Response":
+        return text(_text("live.html"), "text/html")
+
+    def own_file(request: "Request") -> "Response":
+        name = request.path_params["name"]
+        return text(_text(name), FILES[name]) if name in FILES else Response(status_code=404)
+
+    def plotly(_: "Request") -> "Response":
+        return text(plotly_script(), "text/javascript")
+
+    def now(_: "Request") -> "Response":
+        return text(json.dumps(state(folder), allow_nan=False), "application/json")
+
+    def events(_: "Request") -> "Response":
+        return StreamingResponse(_changes(folder, every), media_type="text/event-stream", headers=HEADERS)
+
+    # Another site's page cannot read this one by giving its own name the address 127.0.0.1.
+    hosts = ["127.0.0.1", "localhost", "[::1]", host] if host in ("127.0.0.1", "localhost", "::1") else ["*"]
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/plotly.js", plotly),
+            Route("/state", now),
+            Route("/events", events),
+            Route("/{name}", own_file),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+    )
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """Return what the page shows now, as plain numbers and texts."""
+    try:
+        record = read(folder)
+    except FedpdError as error:  # e.g. a folder that was removed meanwhile
+        return {"name": folder.name, "problem": str(error)}
+    shown = [entry for entry in record.entries if any(np.isfinite(run.history[MAIN]).any() for run in entry.runs)]
+    curves = page_data(shown) if shown else {"quantities": [], "costs": [], "entries": []}
+    progress = [_progress(entry) for entry in record.entries]
+    return {"name": record.name, "finished": record.finished, "progress": progress + _waiting(record), **curves}
+
+
+def _progress(entry: Entry) -> dict[str, Any]:
+    """Return the numbers of a method's row."""
+    costs = last_costs(entry.runs)
+    seconds = float(costs["seconds"]) if np.isfinite(costs["seconds"]) else None
+    left = None if seconds is None or entry.finished or not entry.done else seconds * (entry.rounds / entry.done - 1)
+    return {
+        "label": entry.label,
+        "done": int(entry.done),
+        "rounds": int(entry.rounds),
+        "state": "diverged" if entry.diverged else "finished" if entry.finished else "running",
+        "communications": cost_text(COSTS["communications"], costs["communications"]),
+        "bytes": cost_text(COSTS["bytes"], costs["bytes"]),
+        "seconds": seconds,
+        "left": left,
+    }
+
+
+def _waiting(record: Record) -> list[dict[str, Any]]:
+    return [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
+
+
+async def _changes(folder: Path, every: float) -> AsyncIterator[str]:
+    """Yield the state whenever the folder has changed, as server-sent events."""
+    before, quiet = "", 0.0
+    while True:
+        found = json.dumps(await asyncio.to_thread(state, folder), allow_nan=False)
+        if found != before:
+            yield f"data: {found}\n\n"
+            before, quiet = found, 0.0
+        elif quiet >= SILENCE:
+            yield ": still here\n\n"
+            quiet = 0.0
+        await asyncio.sleep(every)
+        quiet += every
+
+
+def _text(name: str) -> str:
+    return files("fedpd.report").joinpath(name).read_text(encoding="utf-8")
