@@ -53,7 +53,9 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
     connection = http.client.HTTPConnection(address, timeout=30)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
-    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body
 
 
 def test_it_serves_the_state_its_own_files_and_nothing_else(half: Path, address: str) -> None:

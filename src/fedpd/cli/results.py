@@ -48,16 +48,28 @@ def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of a run that is running, or finished.")],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     every: Annotated[float, typer.Option(help="Refresh interval in seconds.")] = 1.0,
+    web: Annotated[bool, typer.Option("--web", help="Show it as a page in the browser.")] = False,
+    port: Annotated[int, typer.Option(help="The port of the page.", min=1, max=65535)] = 8050,
+    host: Annotated[str, typer.Option(help="The address of the page. Default: this machine only.")] = "127.0.0.1",
 ) -> None:
     """Show the curves of a run while it is running.
 
-    fedpd reads the run's checkpoints. Ctrl-C ends the view, not the run.
+    fedpd reads the run's checkpoints. Ctrl-C ends the view, not the run. The page of --web cannot change anything, but
+    whoever reaches its address can read the run's results.
     """
     from fedpd.base.checks import positive
-    from fedpd.cli.terminal import console
+    from fedpd.cli.terminal import console, say
+
+    positive("--every", every, "Give seconds, e.g. 1")
+    if web:
+        from fedpd.report.live import serve
+
+        say(f"http://{host}:{port} shows {run}. Ctrl-C ends the page, not the run.")
+        serve(run, host, port, every)
+        return
     from fedpd.report.watch import watch as show
 
-    show(run, console, once=once, every=positive("--every", every, "Give seconds, e.g. 1"))
+    show(run, console, once=once, every=every)
 
 
 def methods(

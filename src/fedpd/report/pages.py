@@ -109,7 +109,7 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
     data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
     first = data["quantities"][0]
     finding = first["findings"][first["chosen"]]
-    script, plotly = _text("page.js"), _plotly()
+    script, plotly = _text("page.js"), plotly_script()
     filled = Template(_text("page.html")).substitute(
         title=escape(name or title(records, problems)),
         css=_text("page.css"),
@@ -164,7 +164,7 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _plotly() -> str:
+def plotly_script() -> str:
     """Return plotly.js with cartesian charts only: 1.4 MB, where the whole library has 4.9 MB."""
     return decompress(files("fedpd.report").joinpath(PLOTLY).read_bytes()).decode("utf-8")
 
