@@ -345,6 +345,8 @@ def metric_columns(problem: Problem) -> tuple[Column, ...]:
 
 
 def _metric_column(name: str, metric: Metric) -> Column:
+    if name in COLUMNS:
+        refuse("metrics", name, "is the name of a column that every history has", "Choose another name")
     merge = partial(_merge_metric, name, metric.of_mean)
     usual = column_of(name)
     return usual._replace(
