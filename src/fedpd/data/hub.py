@@ -72,12 +72,12 @@ def hub(
     with extra("data", "data.hub"):
         import datasets
 
-    loaded = _load(datasets, str(source), config, revision, cache)
-    parts = _parts(datasets, loaded, split, str(source))
+    loaded = load_dataset(datasets, str(source), config, revision, cache)
+    parts = splits_of(datasets, loaded, split, str(source))
 
     def samples(rows: Any) -> dict[str, Samples]:
         check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], str(source))
-        x = reshape(_features(datasets, rows, features, str(source)), shape, str(source))
+        x = reshape(features_of(datasets, rows, features, str(source)), shape, str(source))
         table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
         return by_client(table, client, read_labels(table, label, str(source), classes), x, str(source))
 
@@ -132,7 +132,7 @@ class HubRows:
         import datasets
 
         some = self.rows.select(rows, keep_in_memory=True)
-        return reshape(_features(datasets, some, self.features, self.source), self.shape, self.source)
+        return reshape(features_of(datasets, some, self.features, self.source), self.shape, self.source)
 
 
 def _index(
@@ -152,7 +152,7 @@ def _index(
     return Part(client_names(table, client, source), labels, read)
 
 
-def _load(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
+def load_dataset(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
     """Return the data set, from the folder `source` if there is one, else from the Hub."""
     folder = Path(source)
     try:
@@ -165,7 +165,7 @@ def _load(datasets: Any, source: str, config: str | None, revision: str | None, 
         raise FedpdError(f"{source} cannot be loaded: {reason}. {remedy}.") from error
 
 
-def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
+def splits_of(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
     """Return {"train": rows, "test": rows}, the latter only if the data has a test split."""
     held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
@@ -177,7 +177,7 @@ def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, sour
     return {part: held[name] for part, name in zip(("train", "test"), wanted, strict=False)}
 
 
-def _features(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
+def features_of(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
     """Return the features as an array; images are decoded."""
     if not isinstance(features, str) or not isinstance(rows.features[features], datasets.Image):
         return read_features(
