@@ -1,6 +1,7 @@
 """A data set without clients, divided by Dirichlet shares of the classes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,13 +48,13 @@ def test_a_hub_data_set_is_divided_the_same_way_every_time(tmp_path: Path) -> No
         for part, n in (("train", 41), ("test", 12))
     }
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "set"))
-    options: dict[str, object] = {"features": "x", "label": "y", "alpha": 0.5}
-    first, again = (data.dirichlet(tmp_path / "set", agents=4, **options) for _ in range(2))  # type: ignore[arg-type]
+    options: dict[str, Any] = {"features": "x", "label": "y", "alpha": 0.5}
+    first, again = (data.dirichlet(tmp_path / "set", agents=4, **options) for _ in range(2))
     assert first.sizes.tolist() == [10] * 4
     assert first.test_sizes.sum() == 12
     assert first.shape == (2,)
     np.testing.assert_array_equal(first.train[2]["x"], again.train[2]["x"])
-    other = data.dirichlet(tmp_path / "set", agents=4, seed=1, **options)  # type: ignore[arg-type]
+    other = data.dirichlet(tmp_path / "set", agents=4, seed=1, **options)
     assert not np.array_equal(first.train[2]["x"], other.train[2]["x"])
     with pytest.raises(FedpdError, match="agents = 42: must be at most 41, the number of training samples"):
-        data.dirichlet(tmp_path / "set", agents=42, **options)  # type: ignore[arg-type]
+        data.dirichlet(tmp_path / "set", agents=42, **options)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ X = np.arange(8.0).reshape(4, 2)
 
 
 def test_arrays_keep_floats_vectors_and_missing_targets() -> None:
-    two = {
+    two: Any = {
         "a": {"x": X[:2], "y": np.array([[0.5, 1.5], [np.nan, 2.5]])},
         "b": {"x": X[2:], "y": [[1, 2], [3, 4]]},
     }
@@ -51,7 +52,7 @@ def test_other_targets_are_refused(y: object, message: str) -> None:
 
 
 def test_targets_of_different_shapes_are_refused() -> None:
-    two = {"a": {"x": X, "y": np.ones((4, 2))}, "b": {"x": X, "y": np.ones(4)}}
+    two: Any = {"a": {"x": X, "y": np.ones((4, 2))}, "b": {"x": X, "y": np.ones(4)}}
     with pytest.raises(FedpdError, match=r"agent 'b': shape of a target = \(\): must be \(2,\), as for agent 'a'"):
         data.from_arrays(two, classes=False)
 
@@ -90,7 +91,7 @@ def test_tables(tmp_path: Path) -> None:
     for missing in (True, False):
         file = tmp_path / "table.csv"
         file.write_text(table(missing))
-        columns = {"client": "sensor", "label": ["power", "heat"], "classes": False}
+        columns: dict[str, Any] = {"client": "sensor", "label": ["power", "heat"], "classes": False}
         check(data.csv(file, **columns), missing)
         parquet.write_table(arrow_csv.read_csv(file), tmp_path / "table.parquet")
         check(data.parquet(tmp_path / "table.parquet", **columns), missing)
