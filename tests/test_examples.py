@@ -52,6 +52,15 @@ def test_own_federation(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert number("a simulation ", printed) < 1e-9
 
 
+def test_sensors(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["sensors.py"])
+    sensors, shared, tuned, ditto = output("sensors.py", capsys).splitlines()
+    assert sensors.startswith("23 sensors")
+    assert number("error ", tuned) < number("error ", shared)
+    assert number("error ", ditto) < number("error ", shared)
+    assert ditto.endswith("100% gain")
+
+
 def test_own_code(tmp_path: Path) -> None:
     """An experiment file that names the module beside it: a loader, a loss and a method."""
     said: list[str] = []

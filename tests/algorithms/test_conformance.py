@@ -94,6 +94,8 @@ ROWS = {
     "fedosaa": row("fedosaa", {"step": 0.2, "iterations": 1}, {"base": "x"}, 2, 2),
     "fedosaa-scaffold": row("fedosaa", {"step": 0.2, "iterations": 1, "base": "scaffold"}, {"cut": 0}, 2, 2),
     "five_gcs": row("five_gcs", {"step": 0.2, "tau": 2.0, "oracle": GD}, {"tau": 0}),
+    "ditto": row("ditto", {"rho": 1.0, "oracle": GD, "own": oracles.sgd(0.1, 2, batch=2)}, {"rho": -1}),
+    "pfedme": row("pfedme", {"rho": 2.0, "step": 0.2, "iterations": 2, "oracle": GD}, {"rho": 0}),
     "fedadmm_insa": row(
         "fedadmm_insa", {"beta": 1.0, "smoothness": 2.0, "convexity": 0.1}, {"convexity": 0}, steady=False
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.cola import cola as cola
     from fedpd.algorithms.coop_sgd import coop_sgd as coop_sgd
     from fedpd.algorithms.dane import dane as dane
+    from fedpd.algorithms.ditto import ditto as ditto
     from fedpd.algorithms.f_svrg import f_svrg as f_svrg
     from fedpd.algorithms.fedadmm import fedadmm as fedadmm
     from fedpd.algorithms.fedadmm_insa import fedadmm_insa as fedadmm_insa
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.mpr_sgd import mpr_sgd as mpr_sgd
     from fedpd.algorithms.nesterov import nesterov as nesterov
     from fedpd.algorithms.newton_cg import newton_cg as newton_cg
+    from fedpd.algorithms.pfedme import pfedme as pfedme
     from fedpd.algorithms.pr_spider import pr_spider as pr_spider
     from fedpd.algorithms.proxskip import proxskip as proxskip
     from fedpd.algorithms.ri_sgd import ri_sgd as ri_sgd

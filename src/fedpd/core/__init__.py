@@ -24,7 +24,7 @@ from fedpd.core.algorithm import (
 )
 from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
-from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Problem
+from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Metric, Problem
 from fedpd.core.types import Array, Key, Losses, Penalty, Statistics, Tree
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "Local",
     "LocalObjective",
     "Losses",
+    "Metric",
     "Mixing",
     "MixingWeights",
     "Model",

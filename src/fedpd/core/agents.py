@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Statistics, Tree
+from fedpd.core.problem import NamedMetrics
 from fedpd.core.rows import rows_by_device
 from fedpd.core.types import AnyArray
 
@@ -46,10 +47,11 @@ class Functions(NamedTuple):
     Attributes:
         losses: F of training samples.
         penalty: The part of F that does not depend on a sample.
-        correct: Whether the model classifies a sample correctly; None: there are no test samples.
+        correct: Whether the model classifies a sample correctly; None: there are no test samples, or it is unknown.
         block: The number of samples that a full gradient takes at a time; None: all of them.
         test_losses: F of test samples; None: `losses`.
         statistics: The statistics that normalise a batch; None: the model has none.
+        metrics: What else is measured on test samples.
     """
 
     losses: Losses
@@ -58,6 +60,7 @@ class Functions(NamedTuple):
     block: int | None = None
     test_losses: Losses | None = None
     statistics: Statistics | None = None
+    metrics: NamedMetrics = ()
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
@@ -67,7 +70,8 @@ class Functions(NamedTuple):
         block = problem.block or (BLOCK if large else block_for(problem.sizes) if flat else None)
         evaluation = problem.evaluation
         correct, test_losses = (None, None) if evaluation is None else (evaluation.correct, evaluation.losses)
-        return Functions(problem.losses, problem.penalty, correct, block, test_losses, problem.statistics)
+        metrics = () if evaluation is None else evaluation.measured(problem.losses)
+        return Functions(problem.losses, problem.penalty, correct, block, test_losses, problem.statistics, metrics)
 
 
 class Shard(NamedTuple):

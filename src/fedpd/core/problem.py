@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -24,15 +24,46 @@ class Answer(NamedTuple):
 UNKNOWN = Answer()
 
 
-class Evaluation(NamedTuple):
-    """The test samples of a problem, and a function that says which of them a model classifies correctly."""
+class Metric(NamedTuple):
+    """A number to measure on test samples: a mean over the samples of all agents, or its root or exponential.
 
-    correct: Losses  # (model, batch) -> (B,), 1 where the model is right and 0 where it is wrong
+    Attributes:
+        values: Returns one number per sample, (B,), or one per part of a sample, (B, ...), for example per token. The
+            mean is over all of them. NaN does not count, for example the error of a missing target. The arguments are
+            (outputs, targets) where a problem is built, and (model, batch) inside of a problem and of a Flower client.
+        of_mean: "exp" for the exponential of the mean (perplexity), "sqrt" for its root (RMSE), or "" for the mean.
+        better: Whether "less" or "more" is better.
+        words: The label of an axis; "": the metric's name.
+    """
+
+    values: Losses
+    of_mean: Literal["", "exp", "sqrt"] = ""
+    better: Literal["less", "more"] = "less"
+    words: str = ""
+
+
+NamedMetrics = tuple[tuple[str, Metric], ...]  # the name of each metric, and the metric
+
+
+class Evaluation(NamedTuple):
+    """The test samples of a problem, and the functions that are measured on them."""
+
+    correct: Losses | None  # (model, batch) -> (B,), 1 where the model is right and 0 where it is wrong; None: unknown
     data: Tree  # (N, m, ...) test samples; agents with fewer are padded with their own, or, if they have none, others'
     sizes: np.ndarray  # (N,), 0 for an agent without test samples
     losses: Losses | None = None  # F of test samples; None: the problem's own losses
     offsets: np.ndarray | None = None  # (N,) as `Problem.offsets`, for leaves (M, ...) of `data`
     load: Load | None = None  # as `Problem.load`
+    metrics: NamedMetrics = ()  # of (model, batch)
+
+    def measured(self, losses: Losses) -> NamedMetrics:
+        """Return all metrics: the test loss, unless the accuracies include it, and the user's own.
+
+        Args:
+            losses: The problem's own losses.
+        """
+        own = (("test_loss", Metric(self.losses or losses)),) if self.correct is None else ()
+        return own + self.metrics
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from fedpd.data.characters import characters
 from fedpd.data.csv import csv
+from fedpd.data.dirichlet import dirichlet
 from fedpd.data.federated import Federated, Samples, from_arrays
 from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
@@ -17,7 +18,7 @@ from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
 # The functions that an experiment file may call for its data.
-LOADERS = ("characters", "csv", "hub", "leaf", "parquet")
+LOADERS = ("characters", "csv", "dirichlet", "hub", "leaf", "parquet")
 
 __all__ = [
     "DIGITS_AND_LETTERS",
@@ -34,6 +35,7 @@ __all__ = [
     "characters",
     "csv",
     "describe",
+    "dirichlet",
     "from_arrays",
     "from_rows",
     "hub",

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.data.federated import Samples, common_dtype
+from fedpd.data.targets import Label
 
 Shape = tuple[int, ...]
 
@@ -58,9 +59,8 @@ def reshape(x: np.ndarray, shape: Shape | None, where: str) -> np.ndarray:
     return x.reshape(len(x), *shape)
 
 
-def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) -> dict[str, Samples]:
-    """Return {client: its rows of x and of the column `label`}, in the order in which the clients first appear."""
-    y = to_numpy(table[label], f"{where}: column {label!r}")
+def by_client(table: Any, client: str, y: np.ndarray, x: np.ndarray, where: str) -> dict[str, Samples]:
+    """Return {client: its rows of x and of the labels y}, in the order in which the clients first appear."""
     names = client_names(table, client, where).dictionary_encode()
     codes = names.indices.to_numpy()
     if (np.diff(codes) < 0).any():  # the clients' rows are not together
@@ -72,6 +72,34 @@ def by_client(table: Any, client: str, label: str, x: np.ndarray, where: str) ->
         name: {"x": x[start:end], "y": y[start:end]}
         for name, start, end in zip(names.dictionary.to_pylist(), starts, ends, strict=True)
     }
+
+
+def read_labels(table: Any, label: Label, where: str, classes: Any) -> np.ndarray:
+    """Return the labels of an Arrow table: (n, ...) of one column, (n, k) of k columns of targets."""
+    if classes is not False:
+        if not isinstance(label, str):
+            refuse(
+                "label", list(label), "must be one column", "Several columns are targets: give classes=False as well"
+            )
+        return to_numpy(table[label], f"{where}: column {label!r}")
+    if isinstance(label, str):
+        return to_numpy(_filled(table[label]), f"{where}: column {label!r}")
+    columns = [to_numpy(_filled(table[one]), f"{where}: column {one!r}") for one in label]
+    for one, column in zip(label, columns, strict=True):
+        if column.ndim > 1 or column.dtype.kind not in "buif":
+            rule = "must be one number per row to stand beside other columns"
+            refuse(f"{where}: column", one, rule, "Give a column of lists alone")
+    return np.stack(columns, axis=1)
+
+
+def _filled(column: Any) -> Any:
+    """Return a column of numbers with NaN in place of null; other columns stay."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    plain = pa.types.is_null(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return pc.fill_null(column.cast(pa.float64()), np.nan) if column.null_count and plain else column
 
 
 def client_names(table: Any, client: str, where: str) -> Any:

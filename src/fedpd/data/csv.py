@@ -11,6 +11,7 @@ from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
 from fedpd.data.labels import Classes
 from fedpd.data.tables import Columns, Features, Format, load_table
+from fedpd.data.targets import Label
 
 
 @explained
@@ -19,7 +20,7 @@ def csv(
     *,
     client: str,
     features: Features = None,
-    label: str,
+    label: Label,
     split: str | None = None,
     delimiter: str = ",",
     classes: Classes = None,
@@ -34,10 +35,11 @@ def csv(
         client: The column with the client's name. Agents are in the order in which they first appear. Names are texts:
             "01" and "1" are two clients.
         features: The columns of numbers that become x (n, k); None: all columns that are nothing else.
-        label: A column of whole numbers or of texts.
+        label: A column of whole numbers or of texts; with `classes=False` a column of numbers, or several columns.
         split: A column of "train" and "test"; None: all rows are for training.
         delimiter: The character between two cells, for example ";".
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict (`fedpd.data.targets`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float64, or int32 if all are whole numbers.
         name: The name of the data in tables and figures; None: the name of the file or folder.

@@ -6,7 +6,7 @@ The rules hold for every source:
   integers become int32, float16 becomes float32. `dtype` sets another. All agents share one dtype and one shape of
   a sample.
 - Labels are int32, with the values that they have in the source; `fedpd.data.labels` says how texts and classes are
-  treated.
+  treated. With `classes=False` they are numbers to predict; see `fedpd.data.targets`.
 - Every agent has at least one sample, in train or in test. Sizes may differ.
 """
 
@@ -33,7 +33,7 @@ class Samples(TypedDict):
 
     Attributes:
         x: Features, (n, ...).
-        y: Labels, (n,) int32.
+        y: Labels, (n,) int32; or targets, (n, ...).
     """
 
     x: np.ndarray
@@ -52,7 +52,7 @@ class Federated:
         train: N training sets, {"x": (n_i, ...), "y": (n_i,)}; n_i = 0 if an agent has no training samples. A list, or
             `Ragged` or `Lazy` data, which are sequences of the same entries.
         test: N test sets of the same form; n_i = 0 if an agent has no test samples.
-        classes: (K,) int32, ascending: the values that y can have.
+        classes: (K,) int32, ascending: the values that y can have; (0,) if y are numbers to predict.
         label_names: K names of the classes, or None.
         name: The name of the data in tables and figures.
     """
@@ -95,8 +95,17 @@ class Federated:
         return self._features.dtype
 
     @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's label: () for classes and single numbers."""
+        return self._sample["y"].shape[1:]
+
+    @property
     def _features(self) -> np.ndarray:
-        return self.train[0]["x"] if isinstance(self.train, list) else self.train.sample["x"]
+        return self._sample["x"]
+
+    @property
+    def _sample(self) -> Samples:
+        return self.train[0] if isinstance(self.train, list) else self.train.sample
 
     def in_memory(self) -> "Federated":
         """Return the data with all samples in memory; lazy samples are loaded, others stay."""
@@ -111,7 +120,9 @@ class Federated:
                 f"  agents   {self.agents}",
                 f"  samples  {_amount(self.sizes, 'train')}, {_amount(self.test_sizes, 'test')}",
                 f"  features {self.shape} {self.dtype}",
-                f"  classes  {len(self.classes)}",
+                f"  classes  {len(self.classes)}"
+                if len(self.classes)
+                else f"  targets  {self.target_shape} {self._sample['y'].dtype}",
             )
         )
 
@@ -145,7 +156,8 @@ def from_arrays(
     Args:
         train: {agent: {"x": (n_i, ...), "y": (n_i,)}}. An agent may be in train, in test or in both.
         test: Test samples of the same form; None: there are none.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict, (n_i, ...), with NaN for missing ones (`fedpd.data.targets`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures.
@@ -192,7 +204,7 @@ def assemble(
         refuse("agent", repeated[0], "is the name of several agents after conversion to text", "Rename them")
     parts = {"train": train, "test": test}
     found = {
-        (part, str(agent)): _samples(data[agent], place(str(agent), part))
+        (part, str(agent)): _samples(data[agent], place(str(agent), part), targets=classes is False)
         for part, data in parts.items()
         for agent in agents
         if agent in data
@@ -201,17 +213,17 @@ def assemble(
     _check_nobody_is_empty(names, held, place)
     x = _features({key: samples["x"] for key, samples in held.items()}, place, dtype)
     y, values, called = encode({key: samples["y"] for key, samples in held.items()}, place, classes, label_names)
-    nothing = next(iter(x.values()))[:0]
+    nothing, unlabelled = next(iter(x.values()))[:0], next(iter(y.values()))[:0]
 
     def of(part: str) -> list[Samples]:
         keys = [(part, agent) for agent in names]
-        return [{"x": x.get(key, nothing), "y": y.get(key, np.zeros(0, np.int32))} for key in keys]
+        return [{"x": x.get(key, nothing), "y": y.get(key, unlabelled)} for key in keys]
 
     return Federated(names, of("train"), of("test"), values, called, name)
 
 
-def _samples(given: Mapping[str, Any], where: str) -> Samples:
-    """Return x and y of one agent as arrays with the same number of rows."""
+def _samples(given: Mapping[str, Any], where: str, *, targets: bool) -> Samples:
+    """Return x and y of one agent as arrays with the same number of rows; targets may have further axes."""
     if not isinstance(given, Mapping) or not {"x", "y"} <= set(given):
         held = sorted(given) if isinstance(given, Mapping) else type(given).__name__
         refuse(where, held, "must hold x and y", 'Give {"x": (n, ...), "y": (n,)}')
@@ -222,9 +234,10 @@ def _samples(given: Mapping[str, Any], where: str) -> Samples:
     except ValueError:
         raise FedpdError(f"{where}: its samples are not of one shape. Bring all samples to one shape.") from None
     check_not_mixed(given["y"], y, where)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.ndim != 1:
-        refuse(f"{where}: shape of y", y.shape, "must be (n,) or (n, 1), one label per sample", "Give one label each")
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 and not targets else y
+    if y.ndim != 1 and not (targets and y.ndim):
+        remedy = "Give one label each, or classes=False to predict vectors"
+        refuse(f"{where}: shape of y", y.shape, "must be (n,) or (n, 1), one label per sample", remedy)
     if x.ndim == 0 or len(x) != len(y):
         refuse(f"{where}: shape of x", x.shape, f"must have a row for each of the {len(y)} labels", "Pair x with y")
     return {"x": x, "y": y}

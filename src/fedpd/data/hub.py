@@ -12,10 +12,20 @@ from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.base.extras import extra
 from fedpd.base.spec import Spec
 from fedpd.base.typed import explained
-from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, client_names, read_features, reshape, to_numpy
+from fedpd.data.arrow import (
+    Shape,
+    as_tuple,
+    by_client,
+    check_columns,
+    client_names,
+    read_features,
+    read_labels,
+    reshape,
+)
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.indexed import Part, index_by_client
 from fedpd.data.labels import Classes
+from fedpd.data.targets import Label
 
 BATCH = 1000  # images that are decoded together
 
@@ -26,7 +36,7 @@ def hub(
     *,
     client: str,
     features: str | Sequence[str],
-    label: str,
+    label: Label,
     split: str | tuple[str, str] | None = None,
     shape: Shape | None = None,
     config: str | None = None,
@@ -45,14 +55,15 @@ def hub(
         client: The column with the client's name.
         features: The column or columns of features, as for `parquet`. Images become uint8 (n, height, width) or
             (n, height, width, 3).
-        label: The column of labels, whole numbers or texts.
+        label: The column of labels, whole numbers or texts; with `classes=False` a column of numbers, or several.
         split: The split to train with, or a pair to train and to test with; None: "train", and "test" if there is
             one.
         shape: The shape of a sample; None: as stored.
         config: The configuration of the data set on the Hub.
         revision: The revision of the data set on the Hub; it keeps a result reproducible.
         cache: The folder for downloads and conversions; None: Hugging Face's own.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict (`fedpd.data.targets`).
         label_names: The names of the classes; None: those that the data set knows.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.
@@ -61,21 +72,23 @@ def hub(
     with extra("data", "data.hub"):
         import datasets
 
-    loaded = _load(datasets, str(source), config, revision, cache)
-    parts = _parts(datasets, loaded, split, str(source))
+    loaded = load_dataset(datasets, str(source), config, revision, cache)
+    parts = splits_of(datasets, loaded, split, str(source))
 
     def samples(rows: Any) -> dict[str, Samples]:
-        check_columns(rows.column_names, [client, *as_tuple(features), label], str(source))
-        x = reshape(_features(datasets, rows, features, str(source)), shape, str(source))
-        table = rows.select_columns(list(dict.fromkeys([client, label]))).with_format("arrow")[:]
-        return by_client(table, client, label, x, str(source))
+        check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], str(source))
+        x = reshape(features_of(datasets, rows, features, str(source)), shape, str(source))
+        table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
+        return by_client(table, client, read_labels(table, label, str(source), classes), x, str(source))
 
     def place(agent: str, part: str) -> str:
         return f"{source}: {part} data of agent {agent!r}"
 
-    known = getattr(parts["train"].features[label], "names", None)
+    known = getattr(parts["train"].features.get(label), "names", None) if isinstance(label, str) else None
     if lazy:
-        index = {part: _index(rows, client, features, label, shape, str(source)) for part, rows in parts.items()}
+        index = {
+            part: _index(rows, client, features, label, shape, str(source), classes) for part, rows in parts.items()
+        }
         called = known if label_names is None else label_names
         given: dict[str, Any] = {"classes": classes, "label_names": called, "dtype": dtype}
         return index_by_client(index, str(source), **given, name=name or Path(source).name)
@@ -119,19 +132,27 @@ class HubRows:
         import datasets
 
         some = self.rows.select(rows, keep_in_memory=True)
-        return reshape(_features(datasets, some, self.features, self.source), self.shape, self.source)
+        return reshape(features_of(datasets, some, self.features, self.source), self.shape, self.source)
 
 
-def _index(rows: Any, client: str, features: str | Sequence[str], label: str, shape: Shape | None, source: str) -> Part:
+def _index(
+    rows: Any,
+    client: str,
+    features: str | Sequence[str],
+    label: Label,
+    shape: Shape | None,
+    source: str,
+    classes: Classes,
+) -> Part:
     """Return the clients and labels of a split, and a function that reads its features."""
-    check_columns(rows.column_names, [client, *as_tuple(features), label], source)
-    table = rows.select_columns(list(dict.fromkeys([client, label]))).with_format("arrow")[:]
-    labels = to_numpy(table[label], f"{source}: column {label!r}")
+    check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], source)
+    table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
+    labels = read_labels(table, label, source, classes)
     read = HubRows(rows, str(rows._fingerprint), features, shape, source)
     return Part(client_names(table, client, source), labels, read)
 
 
-def _load(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
+def load_dataset(datasets: Any, source: str, config: str | None, revision: str | None, cache: str | Path | None) -> Any:
     """Return the data set, from the folder `source` if there is one, else from the Hub."""
     folder = Path(source)
     try:
@@ -144,7 +165,7 @@ def _load(datasets: Any, source: str, config: str | None, revision: str | None, 
         raise FedpdError(f"{source} cannot be loaded: {reason}. {remedy}.") from error
 
 
-def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
+def splits_of(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, source: str) -> dict[str, Any]:
     """Return {"train": rows, "test": rows}, the latter only if the data has a test split."""
     held = {"train": loaded} if isinstance(loaded, datasets.Dataset) else dict(loaded)
     wanted = as_tuple(split) if split is not None else tuple(part for part in ("train", "test") if part in held)
@@ -156,7 +177,7 @@ def _parts(datasets: Any, loaded: Any, split: str | tuple[str, str] | None, sour
     return {part: held[name] for part, name in zip(("train", "test"), wanted, strict=False)}
 
 
-def _features(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
+def features_of(datasets: Any, rows: Any, features: str | Sequence[str], source: str) -> np.ndarray:
     """Return the features as an array; images are decoded."""
     if not isinstance(features, str) or not isinstance(rows.features[features], datasets.Image):
         return read_features(

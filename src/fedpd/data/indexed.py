@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
     Attributes:
         clients: An Arrow array of texts, the client of each row.
-        labels: (M,) the label of each row.
+        labels: (M, ...) the label of each row.
         read: Reads the features of some rows.
     """
 
@@ -44,7 +44,7 @@ class IndexedRows:
     Attributes:
         read: Reads the features of some rows.
         rows: (M,) the numbers of the rows, agent after agent.
-        labels: (M,) int32, agent after agent.
+        labels: (M, ...) agent after agent.
         sizes: (N,) the numbers of samples.
     """
 
@@ -92,7 +92,7 @@ def index_by_client(
         rows = np.argsort(own, kind="stable")
         sizes = np.bincount(own, minlength=len(names)).astype(np.int32)
         load = IndexedRows(part.read, rows, labels[key, ""][rows], sizes)
-        held = Lazy(load, sizes, {"x": samples[key], "y": np.zeros(0, np.int32)})
+        held = Lazy(load, sizes, {"x": samples[key], "y": labels[key, ""][:0]})
         lazy[key] = held.map(partial(cast, wanted, f"{where}: {key} data"))
     return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, name)
 

@@ -4,6 +4,7 @@
   (-1 and +1, for example) the classes are the values that occur. `classes=62` means 0..61, `classes=[-1, 1]` means
   these; any other label is then refused.
 - Texts become their positions in `label_names`, or in the sorted list of the texts that occur.
+- `classes=False` says that labels are numbers to predict; see `fedpd.data.targets`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedpd.base.checks import FedpdError, at_most, count, refuse
+from fedpd.data.targets import encode_targets
 
-Classes = int | Sequence[int] | np.ndarray | None
+Classes = int | bool | Sequence[int] | np.ndarray | None
 K = TypeVar("K", bound=tuple[str, str])
 Encoded = tuple[dict[K, np.ndarray], np.ndarray, tuple[str, ...] | None]
 
 MOST_CLASSES = 100_000
+PREDICT = "or give classes=False to predict numbers"
 DIGITS_AND_LETTERS = (
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # FEMNIST's 62 classes, in LEAF's order
 )
@@ -29,14 +32,18 @@ def encode(
     classes: Classes = None,
     names: Sequence[str] | None = None,
 ) -> Encoded[K]:
-    """Return (labels as int32, classes (K,), their names or None).
+    """Return (labels as int32, classes (K,), their names or None); targets and no classes for `classes=False`.
 
     Args:
         labels: {(part, agent): labels}; none of the arrays is empty.
         place: Says where the data of (agent, part) comes from, for errors.
-        classes: K for the labels 0..K-1, or the labels; None: found as the module says.
+        classes: K for the labels 0..K-1, or the labels; None: found as the module says; False: there are no classes.
         names: The names of the classes, in their order.
     """
+    if classes is False:
+        if names is not None:
+            refuse("label_names", tuple(names), "needs classes, and classes=False says that there are none", "Drop one")
+        return encode_targets(labels, place), np.zeros(0, np.int32), None
     texts = {key: y.dtype.kind in "UT" or (y.dtype == object and _all_text(y)) for key, y in labels.items()}
     if any(texts.values()):
         for (part, agent), is_text in texts.items():
@@ -92,18 +99,25 @@ def _places(y: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
 def _whole(y: np.ndarray, where: str) -> np.ndarray:
     """Return labels as int32 after checking that they are whole numbers."""
     if y.dtype.kind not in "buif":
-        refuse(f"{where}: type of y", str(y.dtype), "must be whole numbers or texts", "Give one label per sample")
+        refuse(
+            f"{where}: type of y",
+            str(y.dtype),
+            "must be whole numbers or texts",
+            f"Give one label per sample, {PREDICT}",
+        )
     with np.errstate(invalid="ignore"):
         whole = y.astype(np.int32)
     wrong = np.atleast_1d(whole != y)
     if wrong.any():
-        rule = "must be a whole number of 32 bits"
-        refuse(f"{where}: label of sample {wrong.argmax()}", y[wrong][0].item(), rule, "Number the classes from 0")
+        rule, remedy = "must be a whole number of 32 bits", f"Number the classes from 0, {PREDICT}"
+        refuse(f"{where}: label of sample {wrong.argmax()}", y[wrong][0].item(), rule, remedy)
     return whole
 
 
 def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> np.ndarray:
     """Return the classes, (K,) int32: the given ones, or those that follow from the labels that occur."""
+    if classes is True:
+        refuse("classes", classes, "must be a number, the labels, or False", "Leave it out to find the classes")
     if isinstance(classes, int | np.integer):
         number = count("classes", classes, "Give the number of classes, or the labels")
         return np.arange(at_most("classes", number, MOST_CLASSES, "Give classes=[...], the labels"), dtype=np.int32)

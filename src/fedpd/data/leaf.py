@@ -57,7 +57,8 @@ def leaf(
         test: The file or folder of the test samples; None: there are none, or `train` holds them.
         shape: The shape of a sample, for example (28, 28) for FEMNIST, whose images are lists of 784 numbers.
         vocabulary: The characters that texts consist of, in the order of their numbers.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict (`fedpd.data.targets`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float32 for numbers with a decimal point, int32 for others.
         drop_empty: Whether to leave out users without any samples, instead of refusing them.

@@ -52,7 +52,7 @@ class LeafRows:
 
     Attributes:
         places: Where the samples of each agent are.
-        labels: (M,) int32, agent after agent.
+        labels: (M, ...) agent after agent.
         offsets: (N,) the first label of each agent.
         parse: (x) -> the features as an array, from the list in the file.
         shape: The shape of a sample; None: as stored.
@@ -154,17 +154,18 @@ def federated(
         return f"{parts[part][user].place.file}: user {user!r}"
 
     labels, values, called = encode({key: found.labels for key, found in held.items()}, place, classes, label_names)
+    unlabelled = next(iter(labels.values()))[:0]
     dtype = wanted or common_dtype({found.dtype for found in held.values()})
     lazy = {}
     for part in parts:
         own = [held.get((part, user)) for user in names]
         sizes = np.array([0 if found is None else len(found.labels) for found in own], np.int32)
         every = [labels[part, user] for user in names if (part, user) in held]
-        y = np.concatenate([np.zeros(0, np.int32), *every])
+        y = np.concatenate([unlabelled, *every])
         places = tuple(None if found is None else found.place for found in own)
         offsets = np.cumsum(sizes) - sizes
         load = LeafRows(places, y, offsets, parse, shape, dtype)
         kept = next(iter(shapes)) if shape is None else shape
-        sample = {"x": np.zeros((0, *kept), dtype), "y": np.zeros(0, np.int32)}
+        sample = {"x": np.zeros((0, *kept), dtype), "y": unlabelled}
         lazy[part] = Lazy(partial(one_by_one, load, sizes, sample), sizes, sample)
     return Federated(names, lazy["train"], lazy.get("test") or nothing(lazy["train"]), values, called, name)

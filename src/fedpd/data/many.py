@@ -12,6 +12,7 @@ from fedpd.data.federated import ByAgent, Federated, as_dtype, checked_dtype, co
 from fedpd.data.labels import Classes, encode
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite
+from fedpd.data.targets import encode_targets
 
 PARTS = ("train", "test")
 
@@ -32,8 +33,8 @@ def from_rows(
         train: Rows {"x": (M, ...), "y": (M,)}, or a loader of them. Agents may have no training samples.
         test: Test samples of the same agents; None: there are none.
         names: N different names of the agents; None: "0", "1", and so on.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says. Lazy data need it, because
-            their labels are not in memory.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict (`fedpd.data.targets`). Lazy data need it, because their labels are not in memory.
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures.
@@ -51,7 +52,7 @@ def from_rows(
     """
     parts: dict[str, Any] = {"train": train} if test is None else {"train": train, "test": test}
     for part, held in parts.items():
-        _check_form(held, part, len(train))
+        _check_form(held, part, len(train), targets=classes is False)
     if test is None:
         parts["test"] = Ragged(train.sample, np.zeros(len(train), np.int32))
     nobody = np.flatnonzero(sum(held.sizes for held in parts.values()) == 0)
@@ -61,7 +62,7 @@ def from_rows(
     parts, values, called = _labelled(parts, classes, label_names)
     for held in parts.values():
         if isinstance(held, Ragged):
-            check_finite(held.rows, held.sizes)
+            check_finite({"x": held.rows["x"]}, held.sizes)  # labels are checked already
     parts = {part: held.map(partial(cast, wanted, f"{part} data")) for part, held in parts.items()}
     return Federated(_names(names, len(train)), parts["train"], parts["test"], values, called, name)
 
@@ -74,7 +75,7 @@ def as_rows(samples: ByAgent) -> Ragged | Lazy:
     return Ragged(rows, np.array([len(own["y"]) for own in samples], np.int32))
 
 
-def _check_form(held: Any, part: str, agents: int) -> None:
+def _check_form(held: Any, part: str, agents: int, *, targets: bool) -> None:
     """Refuse a part that is not ragged or lazy, has other keys than x and y, or other agents."""
     if not isinstance(held, Ragged | Lazy):
         refuse(f"{part} data", type(held).__name__, "must be ragged or lazy", "Give data.ragged(rows, sizes)")
@@ -82,8 +83,9 @@ def _check_form(held: Any, part: str, agents: int) -> None:
     if keys != ["x", "y"]:
         refuse(f"{part} data", keys, "must hold x and y", 'Give {"x": (M, ...), "y": (M,)}')
     y, x = held.sample["y"], held.sample["x"]
-    if y.ndim != 1:
-        refuse(f"{part} data: shape of y", y.shape, "must be (M,), one label per sample", "Give one label each")
+    if y.ndim != 1 and not targets:
+        remedy = "Give one label each, or classes=False to predict vectors"
+        refuse(f"{part} data: shape of y", y.shape, "must be (M,), one label per sample", remedy)
     if x.dtype.kind not in "buif":
         rule = "must be integers or floating-point numbers"
         refuse(f"{part} data: type of x", str(x.dtype), rule, "Replace missing values and texts by numbers first")
@@ -102,6 +104,8 @@ def _labelled(parts: dict[str, Any], classes: Classes, label_names: Sequence[str
         remedy = "Give the number of classes, or the labels"
         refuse("classes", None, "must be given for lazy data, whose labels are not in memory", remedy)
     labels = {(part, ""): held.rows["y"] for part, held in in_memory.items()}
+    if not labels and classes is False:  # all are lazy
+        labels = {("train", ""): parts["train"].sample["y"]}
     if not labels:  # all are lazy; the classes then are the given ones
         labels = {("train", ""): np.asarray([0] if isinstance(classes, int | np.integer) else classes)}
     found, values, called = encode(labels, place, classes, label_names)
@@ -110,7 +114,8 @@ def _labelled(parts: dict[str, Any], classes: Classes, label_names: Sequence[str
         if part in in_memory:
             done[part] = Ragged(held.rows | {"y": found[part, ""]}, held.sizes)
         else:
-            done[part] = held.map(partial(_check_labels, values, part))
+            check = partial(_as_targets, part) if classes is False else partial(_check_labels, values, part)
+            done[part] = held.map(check)
     return done, values, called
 
 
@@ -122,6 +127,11 @@ def _check_labels(values: np.ndarray, part: str, rows: Any) -> Any:
         rule = f"must be one of the {len(values)} classes {values[0]}..{values[-1]}"
         refuse(f"{part} data: label", y[wrong][0].item(), rule, "Correct the label, or give all classes in classes=")
     return rows | {"y": y.astype(np.int32)}
+
+
+def _as_targets(part: str, rows: Any) -> Any:
+    """Return rows with targets in a type that fedpd keeps."""
+    return rows | {"y": encode_targets({(part, ""): rows["y"]}, lambda _, part: f"{part} data")[part, ""]}
 
 
 def cast(dtype: np.dtype, where: str, rows: Any) -> Any:

@@ -13,6 +13,7 @@ from fedpd.data.arrow import Shape
 from fedpd.data.federated import Federated
 from fedpd.data.labels import Classes
 from fedpd.data.tables import Columns, Features, Format, load_table
+from fedpd.data.targets import Label
 
 
 @explained
@@ -21,7 +22,7 @@ def parquet(
     *,
     client: str,
     features: Features = None,
-    label: str,
+    label: Label,
     split: str | None = None,
     shape: Shape | None = None,
     classes: Classes = None,
@@ -37,10 +38,11 @@ def parquet(
         client: The column with the client's name. Agents are in the order in which they first appear.
         features: A column of numbers, of lists of one length (also nested) or of bytes (uint8, one number per byte); or
             several columns of numbers, which become x (n, k). None: all columns that are nothing else.
-        label: A column of whole numbers or of texts.
+        label: A column of whole numbers or of texts; with `classes=False` a column of numbers, or several columns.
         split: A column of "train" and "test"; None: all rows are for training.
         shape: The shape of a sample, for example (28, 28) for 784 bytes; None: as stored.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict (`fedpd.data.targets`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the name of the file or folder.

@@ -39,13 +39,14 @@ def partition(
             partition_by="label", alpha=0.3, seed=0)`. It is not changed. It sees the labels as its column "label".
         columns: More columns for the partitioner, by name, (n,) each: for example the ids that a NaturalIdPartitioner
             divides by.
-        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says.
+        classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
+            numbers to predict (`fedpd.data.targets`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as given.
         name: The name of the data in tables and figures.
     """
     x, y = np.asarray(x), np.asarray(y)
-    if x.ndim == 0 or y.ndim != 1 or len(x) != len(y) or not len(y):
+    if x.ndim == 0 or y.ndim == 0 or (y.ndim > 1 and classes is not False) or len(x) != len(y) or not len(y):
         refuse("shapes of x and y", (x.shape, y.shape), "must be (n, ...) and (n,), n > 0", "Pair x with y")
     rows = _rows(partitioner, _table(y, columns or {}))
     parts = {agent: {"x": x[chosen], "y": y[chosen]} for agent, chosen in rows.items()}
@@ -68,7 +69,7 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
         if len(values) != len(y):
             refuse(f"column {column!r}", len(values), f"must have {len(y)} entries, one per sample", "Give all")
     held = {column: np.asarray(values) for column, values in columns.items()}
-    return datasets.Dataset.from_dict({ROW: np.arange(len(y)), "label": y} | held)
+    return datasets.Dataset.from_dict({ROW: np.arange(len(y))} | ({"label": y} if y.ndim == 1 else {}) | held)
 
 
 def _rows(partitioner: Any, table: Any) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from fedpd.base.checks import choice
+from fedpd.base.checks import choice, refuse
 from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
 from fedpd.data.ragged import Ragged
@@ -73,6 +73,9 @@ def label_histogram(data: Federated, part: Part = "train") -> np.ndarray:
     """
     samples = data.train if choice("part", part, get_args(Part)) == "train" else data.test
     classes = len(data.classes)
+    if not classes:
+        remedy = "Load the data without classes=False if the labels are classes"
+        refuse("data", data.name, "has no classes, because its labels are numbers to predict", remedy)
     if isinstance(samples, Ragged):
         agents = np.repeat(np.arange(len(samples)), samples.sizes)
         cells = agents * classes + np.searchsorted(data.classes, samples.rows["y"])
@@ -88,7 +91,7 @@ def describe(data: Federated) -> Summary:
         data: The data.
     """
     sizes, tested = data.sizes, data.test_sizes
-    histogram = label_histogram(data)[sizes > 0]
+    histogram = (label_histogram(data) if len(data.classes) else np.zeros((data.agents, 0)))[sizes > 0]
     totals = histogram.sum(axis=0)
     return Summary(
         name=data.name,

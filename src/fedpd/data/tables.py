@@ -11,10 +11,20 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
-from fedpd.data.arrow import Shape, as_tuple, by_client, check_columns, client_names, read_features, reshape, to_numpy
+from fedpd.data.arrow import (
+    Shape,
+    as_tuple,
+    by_client,
+    check_columns,
+    client_names,
+    read_features,
+    read_labels,
+    reshape,
+)
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.indexed import Part, check_train, has_many_clients, index_by_client
 from fedpd.data.labels import Classes
+from fedpd.data.targets import Label
 
 Features = str | Sequence[str] | None
 
@@ -43,7 +53,7 @@ class Columns(NamedTuple):
 
     client: str
     features: Features
-    label: str
+    label: Label
     split: str | None
 
 
@@ -67,9 +77,9 @@ def load_table(
     columns = columns._replace(features=_features(path, form, columns))
     known: dict[str, Any] = {"classes": classes, "label_names": label_names, "dtype": dtype}
     if lazy:
-        index = _index(path, files, form, columns, shape)
+        index = _index(path, files, form, columns, shape, classes)
         return index_by_client(index, str(path), **known, name=name or path.stem)
-    wanted = [columns.client, *as_tuple(columns.features or ()), columns.label]
+    wanted = [columns.client, *as_tuple(columns.features or ()), *as_tuple(columns.label)]
     wanted += [] if columns.split is None else [columns.split]
     table = _concatenated(path, [_read(file, form, wanted) for file in files])
     parts = {"train": table} if columns.split is None else _split(table, columns.split, path)
@@ -81,14 +91,19 @@ def load_table(
     }
     clients = {part: client_names(parts[part], columns.client, str(path)) for part in x}
     if "train" in x and has_many_clients(list(clients.values())):
-        labels = {part: to_numpy(parts[part][columns.label], f"{path}: column {columns.label!r}") for part in x}
+        labels = {part: read_labels(parts[part], columns.label, str(path), classes) for part in x}
         index = {part: Part(clients[part], labels[part], partial(np.take, x[part], axis=0)) for part in x}
         return index_by_client(index, str(path), **known, name=name or path.stem).in_memory()
 
     def place(agent: str, part: str) -> str:
         return f"{path}: {part} data of agent {agent!r}"
 
-    found = {part: by_client(parts[part], columns.client, columns.label, x[part], str(path)) for part in x}
+    found = {
+        part: by_client(
+            parts[part], columns.client, read_labels(parts[part], columns.label, str(path), classes), x[part], str(path)
+        )
+        for part in x
+    }
     return assemble(found.get("train", {}), found.get("test", {}), place, **known, name=name or path.stem)
 
 
@@ -127,9 +142,11 @@ class TableRows:
         )
 
 
-def _index(path: Path, files: list[Path], form: Format, columns: Columns, shape: Shape | None) -> dict[str, Part]:
+def _index(
+    path: Path, files: list[Path], form: Format, columns: Columns, shape: Shape | None, classes: Classes
+) -> dict[str, Part]:
     """Return the clients and labels of all rows, and functions that read their features."""
-    wanted = [columns.client, columns.label] + ([] if columns.split is None else [columns.split])
+    wanted = [columns.client, *as_tuple(columns.label)] + ([] if columns.split is None else [columns.split])
     tables = [_read(file, form, wanted) for file in files]
     for file in files:
         check_columns(form.names(file), as_tuple(columns.features or ()), str(file))
@@ -140,7 +157,7 @@ def _index(path: Path, files: list[Path], form: Format, columns: Columns, shape:
         if len(rows):
             numbers = np.arange(len(table)) if columns.split is None else _numbers(table, columns.split, part)
             read = TableRows(tuple(files), first, numbers, form, columns.features, shape)
-            labels = to_numpy(rows[columns.label], f"{path}: column {columns.label!r}")
+            labels = read_labels(rows, columns.label, str(path), classes)
             found[part] = Part(client_names(rows, columns.client, str(path)), labels, read)
     check_train(found, str(path))
     return found
@@ -180,7 +197,7 @@ def _features(path: Path, form: Format, columns: Columns) -> Features:
                 rule = f"is the column of {meaning}= as well, so the model would see it"
                 refuse("features", getattr(columns, meaning), rule, "Leave it out of features=")
         return columns.features
-    others = {columns.client, columns.label, columns.split}
+    others = {columns.client, *as_tuple(columns.label), columns.split}
     return [name for name in column_names(path, form) if name not in others]
 
 

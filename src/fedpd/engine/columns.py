@@ -13,6 +13,7 @@ own: each agent returns a value to sum over agents and a value to keep, and `mer
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import Array, LocalObjective, Tree, in_blocks
+from fedpd.core import Array, LocalObjective, Metric, Problem, Tree, in_blocks
 from fedpd.core.agents import BLOCK, Functions, Layout, Shard, local_objective
 from fedpd.core.statistics import with_own_statistics
 from fedpd.theory.curvature import local_smoothness
@@ -160,9 +161,46 @@ def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
     return lambda total, each, agents: part(total) / jnp.maximum(total.tests, 1)
 
 
+class MetricSum(NamedTuple):
+    """The sum of a metric's values and their number, for one agent or for all."""
+
+    total: Array
+    number: Array
+
+
+def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, MetricSum], dict[str, MetricSum]]:
+    """Return the metrics of one agent on its test samples twice: to sum over agents, and to keep."""
+    functions, one = view
+
+    def sums_of(model: Vector, rows: Tree, inside: Array) -> dict[str, MetricSum]:
+        return {name: _sum_values(metric.values(model.tree, rows), inside) for name, metric in functions.metrics}
+
+    model = with_own_statistics(functions, one, x)
+    found = in_blocks(sums_of, model, one.test, jnp.asarray(one.test_sizes), BLOCK, one.test_offset)
+    return found, found
+
+
+def _sum_values(values: Array, inside: Array) -> MetricSum:
+    """Return the sum and the number of the values of the samples that are `inside` and are not NaN."""
+    inside = jnp.reshape(inside, inside.shape + (1,) * (values.ndim - 1))
+    counted = inside & ~jnp.isnan(values)
+    return MetricSum(jnp.sum(jnp.where(counted, values, 0)), jnp.sum(counted).astype(values.dtype))
+
+
+def metric_value(of_mean: str, found: MetricSum) -> Array:
+    """Return a metric from the sum and the number of its values; NaN if there are none."""
+    mean = jnp.where(found.number > 0, found.total / jnp.maximum(found.number, 1), jnp.nan)
+    return jnp.exp(mean) if of_mean == "exp" else jnp.sqrt(mean) if of_mean == "sqrt" else mean
+
+
+def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tree, agents: int) -> Array:
+    return metric_value(of_mean, total[name])
+
+
 OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
+METRICS = Measure(agent=_sum_metrics, tests=True)
 
 COUNTED = (
     Column("round", "rounds", "rounds", "place", np.int64),
@@ -272,6 +310,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             merge=_per_test(lambda total: total.loss),
         ),
     ),
+    "metrics": (),  # those of the problem: `metric_columns`
 }
 # The columns that only a federation has. They count from the start of the run.
 FEDERATED = (
@@ -299,8 +338,24 @@ def column_of(name: str) -> Column:
     return KNOWN.get(name, Column(name, name.replace("_", " ")))
 
 
-def recorded_columns(record: Iterable[str | Column]) -> tuple[Column, ...]:
-    """Return the columns of `record`: those of the words of `RECORDABLE`, and the user's own."""
+def metric_columns(problem: Problem) -> tuple[Column, ...]:
+    """Return the columns of a problem's metrics."""
+    tests = problem.evaluation
+    return () if tests is None else tuple(_metric_column(*pair) for pair in tests.measured(problem.losses))
+
+
+def _metric_column(name: str, metric: Metric) -> Column:
+    if name in COLUMNS:
+        refuse("metrics", name, "is the name of a column that every history has", "Choose another name")
+    merge = partial(_merge_metric, name, metric.of_mean)
+    usual = column_of(name)
+    return usual._replace(
+        words=metric.words or usual.words, better=metric.better, measure=METRICS, merge=merge, kind="value"
+    )
+
+
+def recorded_columns(record: Iterable[str | Column], problem: Problem) -> tuple[Column, ...]:
+    """Return the columns of `record`: those of the words of `RECORDABLE`, the problem's metrics, and the user's own."""
     found: list[Column] = []
     for one in record:
         if isinstance(one, Column):
@@ -312,6 +367,7 @@ def recorded_columns(record: Iterable[str | Column]) -> tuple[Column, ...]:
             found.append(one)
         else:
             found += RECORDABLE[choice("record", one, RECORDABLE)]
+            found += metric_columns(problem) if one == "metrics" else ()
     names = [column.name for column in found]
     for name in names:
         if names.count(name) > 1:

@@ -1,6 +1,7 @@
 """Find out which arrays of an agent's state must be kept while the agent is absent.
 
-An array is dropped if the newest broadcast replaces it anyway, or if nothing reads it. FedAvg keeps nothing. FedPD with
+An array is dropped if the newest broadcast replaces it anyway, or if nothing reads it. A field `personal` of the state,
+the agent's own model, counts as read, because `run.personal` reads it. FedAvg keeps nothing. FedPD with
 start="server" keeps one vector, the dual, although its agents have four. The traced functions of the method
 (`jax.make_jaxpr`) tell what depends on what.
 """
@@ -63,7 +64,7 @@ def kept_leaves(build: Callable[[Any], Algorithm], functions: Functions, shapes:
     of_model = _read_by_model(build, shapes)
     reads = _reads(build, functions, shapes, algorithm)
     while True:
-        live = _live(reads, of_model - replaced)
+        live = _live(reads, (of_model - replaced) | _personal(shapes.agent))
         stale = _numbers(reads.absent[sorted(live - replaced)]) & replaced  # their old values matter
         if not stale:
             break
@@ -163,6 +164,12 @@ def _live(reads: _Reads, needed: Leaves) -> Leaves:
 def _read_by_model(build: Any, shapes: Shapes) -> Leaves:
     sources = _sources(lambda agent, settings: build(settings).model(agent), shapes.agent, shapes.settings)
     return _numbers(sources[:, : len(jax.tree.leaves(shapes.agent))])
+
+
+def _personal(agent: Any) -> Leaves:
+    """Return the leaves of the agent's own model, if the method trains one."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(agent)]
+    return frozenset(i for i, path in enumerate(paths) if path and getattr(path[0], "name", "") == "personal")
 
 
 def _either(condition: Any, one: Any, other: Any) -> Any:

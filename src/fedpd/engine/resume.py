@@ -46,7 +46,7 @@ def problem_identity(problem: Problem) -> dict[str, Any]:
     """Return the identity of a problem: hashes of its functions' code and captured values, and of its arrays."""
     judge = problem.evaluation
     tests = () if judge is None else (judge.data, judge.sizes)
-    judged = () if judge is None else (judge.correct, judge.losses)
+    judged = () if judge is None else (judge.correct, judge.losses, *([judge.metrics] if judge.metrics else ()))
     loaders = (problem.load, None if judge is None else judge.load)
     return ({} if loaders == (None, None) else {"loaders": fingerprint(*loaders)}) | {
         "name": problem.name,

@@ -9,18 +9,20 @@ import jax
 import numpy as np
 
 from fedpd.base.saved import save_result
-from fedpd.core import Algorithm, Spec, Tree
+from fedpd.core import Algorithm, Problem, Spec, Tree
 from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
 from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
+from fedpd.engine.personal import Personalized, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
 from fedpd.engine.views.quantities import MAIN
+from fedpd.oracles import sgd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,6 +88,29 @@ class Run:
     def frame(self) -> Frame:
         """Return a pandas DataFrame with one row per measured round: the history and the seconds."""
         return history_frame([({}, self)])
+
+    def personalize(
+        self, problem: Problem, steps: int = 10, *, step: float, batch: int | None = None, seed: int = 0
+    ) -> Personalized:
+        """Return each agent's model after fine-tuning on its own samples, and what it reaches beside the shared one.
+
+        Args:
+            problem: The problem of the run; a run does not keep its data.
+            steps: The number of local steps of stochastic gradient descent from the run's model.
+            step: The step size.
+            batch: Samples per step; None: all samples of the agent.
+            seed: The seed of the draws.
+        """
+        return personalize(problem, self.model, sgd(step, steps, batch), seed=seed)
+
+    def personal(self, problem: Problem) -> Personalized:
+        """Return what the personal models of Ditto or pFedMe reach on their agents' samples beside the shared model.
+
+        Args:
+            problem: The problem of the run; a run does not keep its data.
+        """
+        models = personal_models(self.agents, self.model, problem.agents, self.algorithm)
+        return compare(problem, self.model, models)
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the run to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.

@@ -21,7 +21,7 @@ from fedpd.base.warn import warn
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
 from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
-from fedpd.engine.columns import MEASURED, SAMPLE, Column, recorded_columns
+from fedpd.engine.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
 from fedpd.engine.execution import Execution, choose_layout
@@ -130,8 +130,8 @@ def simulate(
             column "metrics_agents" of the history then has this number.
         record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
             the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
-            "accuracy", on training and test samples; or a `fedpd.Column` of your own. Default: "accuracy" if the
-            problem has test samples.
+            "accuracy", on training and test samples; "metrics", those of the problem on test samples; or a
+            `fedpd.Column` of your own. Default: "accuracy" and "metrics", as far as the problem has them.
         checkpoints (str | Path): A folder, to which the run writes a checkpoint every `checkpoint_every` rounds. If the
             folder already holds this run, the run resumes, with the same result bit for bit as without interruption.
         checkpoint_every (int): Rounds between two checkpoints. Default 50.
@@ -301,15 +301,20 @@ def _call_back(callback: Callback) -> Listener:
 
 
 def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[Column, ...]:
-    """Return the columns to record. The default is accuracy if the problem has test samples."""
+    """Return the columns to record. By default, these are the accuracies and the metrics that the problem has."""
+    tests = problem.evaluation
     if record is None:
-        record = ("accuracy",) if problem.evaluation is not None else ()
+        known = tests is not None and tests.correct is not None
+        record = (*(("accuracy",) if known else ()), *(("metrics",) if metric_columns(problem) else ()))
     for one in record:
-        tests = any(column.measure is not None and column.measure.tests for column in recorded_columns([one]))
-        if tests and problem.evaluation is None:
-            name = one.name if isinstance(one, Column) else one
+        name, columns = one.name if isinstance(one, Column) else one, recorded_columns([one], problem)
+        tested = one == "metrics" or any(column.measure is not None and column.measure.tests for column in columns)
+        if tested and tests is None:
             refuse("record", name, "needs a problem with test samples", "Build it with problems.classification")
-    return recorded_columns(record)
+        if one == "accuracy" and tests is not None and tests.correct is None:
+            rule = "needs a problem that knows which predictions are correct"
+            refuse("record", name, rule, 'Give correct= where you build the problem, or record ["metrics"]')
+    return recorded_columns(record, problem)
 
 
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:

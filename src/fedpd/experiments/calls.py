@@ -51,6 +51,7 @@ ALGORITHMS: Functions = {name: getattr(algorithms, name) for name in algorithms.
 # The arguments that may be tables themselves.
 ARGUMENTS: Mapping[str, Functions] = {
     "oracle": ORACLES,
+    "own": ORACLES,
     "step": STEPS,
     "p": SKIPS,
     "g": REGULARIZERS,

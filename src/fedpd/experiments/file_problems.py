@@ -24,7 +24,8 @@ DATA: Functions = {
     "strong": datasets.strongly_noniid,
     "strong_program": datasets.program_strongly_noniid,
 }
-NETWORKS: Functions = LazyMapping("fedpd.problems.networks", ("MLP", "SmallCNN", "LeafCNN", "GRU"))  # they need flax
+NAMES = ("MLP", "SmallCNN", "LeafCNN", "CifarCNN", "GRU", "LSTM")
+NETWORKS: Functions = LazyMapping("fedpd.networks", NAMES)  # they need flax
 LOADED = (
     'Give a loader, e.g. data = { name = "parquet", ... }, or a function of your own, data = { name = "module:load" }'
 )
@@ -155,10 +156,100 @@ def _classification(
     normalisation: Any = None,
     standardise: bool = False,
     weights: Any = None,
+    metrics: Any = None,
 ) -> Problem:
     """Return a classification problem on federated data, with a function of the user's own that returns scores."""
     data = _prepared(data, agents, test_share, title, seed, standardise)
-    return problems.classification(apply, data, _arrays(start), l2=l2, normalisation=normalisation, weights=weights)
+    named = {"l2": l2, "weights": weights, "metrics": metrics}
+    return problems.classification(apply, data, _arrays(start), normalisation=normalisation, **named)
+
+
+def _module(model: Any, outputs: int) -> Any:
+    """Return a model of a file: one of fedpd's networks by its name, with this many outputs, or what the file made."""
+    if isinstance(model, str):
+        return NETWORKS[choice("model", model, NETWORKS)](classes=outputs)
+    return model
+
+
+def _regression(
+    model: Any,
+    data: Any,
+    start: Any = None,
+    loss: Any = "squared",
+    metrics: Any = None,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    standardise: bool = False,
+    weights: Any = None,
+) -> Problem:
+    """Return a regression on federated data that were loaded with classes = false."""
+    data = _prepared(data, agents, test_share, title, seed, standardise)
+    model, start = _module(model, math.prod(data.target_shape)), _arrays(start)
+    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics}
+    return problems.regression(model, data, start, loss=loss, **named)
+
+
+def _multilabel(
+    model: Any,
+    data: Any,
+    start: Any = None,
+    metrics: Any = None,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    standardise: bool = False,
+    weights: Any = None,
+) -> Problem:
+    """Return the problem of several yes-or-no labels per sample, loaded with classes = false."""
+    data = _prepared(data, agents, test_share, title, seed, standardise)
+    model, start = _module(model, math.prod(data.target_shape)), _arrays(start)
+    return problems.multilabel(model, data, start, metrics=metrics, seed=seed, l2=l2, weights=weights)
+
+
+def _next_token(
+    model: Any,
+    data: Any,
+    start: Any = None,
+    padding: int | None = None,
+    metrics: Any = None,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    weights: Any = None,
+) -> Problem:
+    """Return the problem of predicting the next token at every position, with a model of the user's own."""
+    data = _prepared(data, agents, test_share, title, seed, standardise=False)
+    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics}
+    return problems.next_token(model, data, _arrays(start), padding=padding, **named)
+
+
+def _supervised(
+    model: Any,
+    data: Any,
+    loss: Any,
+    start: Any = None,
+    correct: Any = None,
+    metrics: Any = None,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    standardise: bool = False,
+    weights: Any = None,
+) -> Problem:
+    """Return a problem with a loss of outputs and targets of the user's own."""
+    data = _prepared(data, agents, test_share, title, seed, standardise)
+    model, start = _module(model, math.prod(data.target_shape)), _arrays(start)
+    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics}
+    return problems.supervised(model, data, start, loss=loss, correct=correct, **named)
 
 
 def _from_losses(
@@ -200,6 +291,10 @@ PROBLEMS: Functions = {
     "network": _network,
     "softmax_regression": _softmax_regression,
     "classification": _classification,
+    "regression": _regression,
+    "multilabel": _multilabel,
+    "next_token": _next_token,
+    "supervised": _supervised,
     "from_losses": _from_losses,
     "quadratic": _quadratic,
     "random_quadratic": problems.random_quadratic,

@@ -25,6 +25,7 @@ REFERENCE = re.compile(f"({NAME}):({NAME})")
 KEYS = (
     *("losses", "penalty", "apply", "normalisation", "answer", "weights", "start", "hessians", "linear"),
     *("data", "model", "oracle", "optimizer", "step", "p", "g", "draw", "mixing", "record", "log", "callback"),
+    *("loss", "correct", "metrics", "own"),
 )
 Find = Callable[[str], Any]  # "my_module:thing" -> the object
 

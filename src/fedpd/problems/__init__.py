@@ -1,26 +1,35 @@
 """Problems with N local objectives, their data, and the solution if it is known."""
 
+from fedpd.core import Metric
 from fedpd.core.statistics import local_statistics
 from fedpd.problems.build import from_losses
 from fedpd.problems.classification import Normalisation, classification
 from fedpd.problems.hard_instance import hard_instance
 from fedpd.problems.logistic import penalized_logistic
+from fedpd.problems.many_labels import multilabel, next_token
 from fedpd.problems.network import network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 from fedpd.problems.redundancy import share_blocks
+from fedpd.problems.regression import regression
 from fedpd.problems.softmax import softmax_regression
+from fedpd.problems.supervised import supervised
 
 __all__ = [
+    "Metric",
     "Normalisation",
     "classification",
     "from_losses",
     "hard_instance",
     "local_statistics",
+    "multilabel",
     "network",
+    "next_token",
     "opposing_quadratics",
     "penalized_logistic",
     "quadratic",
     "random_quadratic",
+    "regression",
     "share_blocks",
     "softmax_regression",
+    "supervised",
 ]

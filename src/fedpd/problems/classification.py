@@ -16,8 +16,8 @@ from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK
 from fedpd.data.federated import ByAgent, Federated, Samples
-from fedpd.data.ragged import Ragged
-from fedpd.problems.build import Held, Weights, from_losses, held_by_agent, pads
+from fedpd.problems.build import Weights, from_losses
+from fedpd.problems.evaluation import Metrics, check_metrics, hold_tests, named_metrics
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 
@@ -43,6 +43,7 @@ def classification(
     l2: float = 0.0,
     normalisation: Normalisation | None = None,
     weights: Weights = None,
+    metrics: Metrics = None,
 ) -> Problem:
     """Return the problem of classifying federated data with softmax cross entropy.
 
@@ -57,11 +58,16 @@ def classification(
         normalisation: Give it if `apply` normalises a batch by its own statistics. f_i then consists of batches of 64
             samples, and an agent's samples are evaluated with the agent's own statistics.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+        metrics: More to measure on test samples, {name: (scores, class numbers) -> (B, ...)}; see
+            `fedpd.problems.Metric`.
 
     Raises:
         FedpdError: If an agent has no training samples.
     """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
+    if not len(data.classes):
+        rule = "has no classes, because its labels are numbers to predict"
+        refuse("data", data.name, rule, "Use problems.regression, or load the data without classes=False")
     empty = np.flatnonzero(data.sizes == 0)
     if empty.size:
         name = str(data.names[empty[0]])
@@ -98,10 +104,12 @@ def classification(
         problem = replace(problem, statistics=lambda model, batch: measure(model, features(batch)))
     if not data.test_sizes.sum():
         return problem
-    tests = _tests(data, problem.double)
-    return replace(
-        problem, evaluation=Evaluation(correct, tests.data, tests.sizes, _cross_entropy(evaluated), *tests[2:])
-    )
+    numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
+    tests = hold_tests(numbered, sizes, problem.double)
+    own = named_metrics(metrics, evaluated, lambda batch: batch["y"])
+    evaluation = Evaluation(correct, tests.data, tests.sizes, _cross_entropy(evaluated), *tests[2:], own)
+    problem = replace(problem, evaluation=evaluation)
+    return check_metrics(problem) if own else problem
 
 
 def _check_scores(scores: Losses, start: Tree, samples: Tree, classes: int) -> None:
@@ -135,23 +143,3 @@ def _numbered_part(part: ByAgent, classes: np.ndarray) -> Any:
 def _numbered(classes: np.ndarray, samples: Samples) -> dict[str, np.ndarray]:
     """Return the samples with each label replaced by its position in `classes`."""
     return {"x": samples["x"], "y": np.searchsorted(classes, samples["y"]).astype(np.int32)}
-
-
-def _tests(data: Federated, double: bool) -> Held:
-    """Return the test samples as the problem holds them: padded if that wastes little memory, otherwise flat."""
-    tests, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
-    if not isinstance(tests, list):
-        return held_by_agent(tests, double, tests=True)
-    if not pads(tests[int(sizes.argmax())], sizes):
-        rows = {key: np.concatenate([own[key] for own in tests]) for key in ("x", "y")}
-        return held_by_agent(Ragged(rows, sizes), double, tests=True)
-    first = tests[int(np.argmax(sizes > 0))]
-
-    def fill(name: str) -> np.ndarray:
-        """Return (N, m, ...); the first test sample of all is the padding."""
-        filled = np.broadcast_to(first[name][0], (len(tests), sizes.max(), *first[name].shape[1:])).copy()
-        for row, samples in zip(filled, tests, strict=True):
-            row[: len(samples["y"])] = samples[name]
-        return filled
-
-    return Held({name: fill(name) for name in ("x", "y")}, sizes)

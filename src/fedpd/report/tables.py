@@ -6,9 +6,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedpd.engine.columns import column_of
+from fedpd.engine.columns import KNOWN, Column, column_of
 from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, value_text
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text
 from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import reach
 
@@ -19,6 +19,8 @@ LONGEST_LABEL = 24
 
 def comparison_table(results: Results) -> Table:
     """Return a table with one row per method: its final stationarity, its test accuracy if known, and its costs.
+
+    If the runs have metrics of the problem or of your own, the table shows them, and fewer costs.
 
     Args:
         results: As for `report.figure`. For several seeds, the table shows means, and the standard deviation of the
@@ -34,17 +36,22 @@ def comparison_table(results: Results) -> Table:
     entries = entries_of(results)
     judged = all(ACCURACY in run.history for entry in entries for run in entry.runs)
     table = Table(title="Final stationarity ‖∇f‖² and its costs", title_justify="left")
-    table.add_column("method", no_wrap=not judged and _are_short(entries), overflow="fold")
+    own = [column for column in shared_quantities(entries) if column.name not in KNOWN]
+    table.add_column("method", no_wrap=not judged and not own and _are_short(entries), overflow="fold")
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
-    for name in (*reached, "samples", "bytes", "time"):
+    if own:
+        reached = ("stationarity", *(column.name for column in own), *reached[1:-1], "comm.")
+    costs_shown = ("communications", "seconds") if own else tuple(COSTS)
+    for name in (*reached, *(() if own else ("samples", "bytes")), "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for entry in entries:
         costs = last_costs(entry.runs)
         table.add_row(
             Text(entry.label),
             _final_stationarity(entry),
-            *((_final_accuracy(entry),) if judged else ()),
-            *(cost_text(column, costs[name]) for name, column in COSTS.items()),
+            *(_final_mean(entry, column) for column in own),
+            *((_final_mean(entry, column_of(ACCURACY)),) if judged else ()),
+            *(cost_text(COSTS[name], costs[name]) for name in costs_shown),
         )
     return table
 
@@ -84,5 +91,5 @@ def _final_stationarity(entry: Entry) -> str:
     return f"{values[0]:.2e}" if len(values) == 1 else f"{values.mean():.2e} ± {values.std():.0e}"
 
 
-def _final_accuracy(entry: Entry) -> str:
-    return value_text(column_of(ACCURACY), float(np.mean([run.history[ACCURACY][-1] for run in entry.runs])))
+def _final_mean(entry: Entry, column: Column) -> str:
+    return value_text(column, float(np.mean([run.history[column.name][-1] for run in entry.runs])))

@@ -19,7 +19,7 @@ from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
 from fedpd.core import Algorithm, Mixing, Problem
 from fedpd.engine.cohorts import Sampling
-from fedpd.engine.columns import KNOWN, RECORDABLE, Column
+from fedpd.engine.columns import KNOWN, RECORDABLE, Column, metric_columns
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
 from fedpd.engine.targets import check_target
@@ -224,6 +224,9 @@ def _criterion(
     problem: Problem, name: str, record: Sequence[str | Column] | None
 ) -> tuple[Column, Sequence[str | Column] | None]:
     """Return the column of a criterion, and the value of `record` that measures it."""
+    metrics = {column.name: column for column in metric_columns(problem)}
+    if name in metrics:
+        return metrics[name], record if record is None or "metrics" in record else [*record, "metrics"]
     own = {one.name: one for one in record or () if isinstance(one, Column)}
     known = {key: column for key, column in (KNOWN | own).items() if column.kind == "value" and column.better}
     if name not in known:

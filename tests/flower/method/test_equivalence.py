@@ -12,13 +12,14 @@ from flwr.app import Context
 
 from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Evaluation
+from fedpd.engine.columns import RECORDABLE
 from fedpd.engine.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, federate
-from fedpd.flower.method.ledger import ACCURACY
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole
 
 ROUNDS = 8
+ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
 PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedpd-memory", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
 OTHERS = ("feddane", "pr_spider", "lag")  # two exchanges; one that is not always due; agents that stay silent
 APART = ("coop_sgd-elastic", "coop_sgd-mixing")  # every agent has a model of its own
@@ -115,6 +116,48 @@ def test_accuracies_are_those_of_a_simulation() -> None:
     here = simulate(algorithm, problem, rounds=2)
     for name in ACCURACY:
         np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-12, err_msg=name)
+
+
+def test_metrics_are_those_of_a_simulation() -> None:
+    """A regression without accuracies: clients send sums, and the server makes means, roots and exponentials."""
+    rng = np.random.default_rng(1)
+    everyone = {str(i): {"x": rng.normal(size=(6, 2)), "y": rng.normal(size=6)} for i in range(AGENTS)}
+    everyone["0"]["y"][0] = np.nan
+
+    def problem_of(parts: Any) -> Problem:
+        own = {"growth": problems.Metric(lambda outputs, targets: outputs, of_mean="exp")}
+        found = data.from_arrays(parts, parts, classes=False)
+        return problems.regression(lambda model, x: x @ model, found, np.ones(2), metrics=own)
+
+    algorithm = algorithms.fedavg(oracle=GD)
+
+    def part(context: Context) -> Problem:
+        name = str(context.node_config["partition-id"])
+        return problem_of({name: everyone[name]})
+
+    grid = InProcessGrid(client_app(lambda config: algorithm, lambda config: np.ones(2), part), AGENTS, {})
+    there = federate(grid, algorithm, np.ones(2), Settings(agents=AGENTS, rounds=2, poll=0.001))
+    here = simulate(algorithm, problem_of(everyone), rounds=2)
+    for name in ("loss", "test_loss", "mae", "rmse", "growth"):
+        np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-12, err_msg=name)
+
+
+def test_a_client_s_own_metrics() -> None:
+    def losses(model: Any, batch: Any) -> Any:
+        return (batch["a"] @ model["w"] - batch["y"]) ** 2
+
+    def error(model: Any, batch: Any) -> Any:
+        return abs(batch["a"] @ model["w"] - batch["y"])
+
+    def part(context: Context) -> Local:
+        own: Any = samples()[int(context.node_config["partition-id"])]
+        return Local(losses, own, test=own, metrics={"error": error})
+
+    grid = InProcessGrid(client_app(lambda config: FEDPD, start, part), AGENTS, {})
+    there = federate(grid, FEDPD, start(), Settings(agents=AGENTS, rounds=1, poll=0.001))
+    whole: Any = {name: np.concatenate([one[name] for one in samples()]) for name in ("a", "y")}
+    assert there.history["error"][0] == pytest.approx(np.mean(error(start(), whole)), rel=1e-12)
+    assert there.history["test_loss"][0] == pytest.approx(np.mean(losses(start(), whole)), rel=1e-12)
 
 
 class Normalised(nn.Module):

@@ -40,6 +40,7 @@ def torch_local(
     *,
     test: DataLoader | None = None,
     correct: PerSample | None = None,
+    metrics: Mapping[str, PerSample] | None = None,
 ) -> Local:
     """Return a client's part of the problem.
 
@@ -49,13 +50,15 @@ def torch_local(
         loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, but draws its own order.
         test: Test samples.
         correct: (outputs, targets) -> (B,), whether the module is right; by default, whether the largest output is.
+        metrics: More to measure on test samples, {name: (outputs, targets) -> (B,)}.
     """
     size, more = (0 if one is None else _size(one) for one in (loader, test))
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
     is_right = None if test is None and correct is None else losses.correctness(correct or largest_output)
     rows = np.arange(size + more, dtype=np.int32)
-    return Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:])
+    own = {name: losses.correctness(metric) for name, metric in (metrics or {}).items()}
+    return Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:], metrics=own)
 
 
 def model_of(module: nn.Module) -> dict[str, np.ndarray]:

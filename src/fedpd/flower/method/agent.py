@@ -5,7 +5,7 @@ the next communication by itself. It keeps its state both before and after the l
 server did not use its reply (it came too late), the agent counts as absent, and an absent agent keeps its old state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,13 +18,14 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
-from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree
+from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Metric, Penalty, Problem, Tree
 from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
 from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import arrays_of, unpack
 from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
+from fedpd.problems.evaluation import check_metrics
 
 
 class Local(NamedTuple):
@@ -37,6 +38,7 @@ class Local(NamedTuple):
         weight: w_i; None: 1/n, which makes f_i a mean.
         correct: (model, batch) -> (B,), 1 where the model is right, for accuracies on `data` and on `test`.
         test: Test samples, in the form of `data`.
+        metrics: More to measure on `test`, {name: (model, batch) -> (B, ...)}; see `fedpd.problems.Metric`.
     """
 
     losses: Losses
@@ -45,6 +47,7 @@ class Local(NamedTuple):
     weight: float | None = None
     correct: Losses | None = None
     test: Tree | None = None
+    metrics: Mapping[str, Losses | Metric] | None = None
 
 
 class ClientSetup(NamedTuple):
@@ -110,12 +113,14 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     """Return the problem of this client alone."""
     weights = None if local.weight is None else [local.weight]
     problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
-    if local.correct is None:
+    if local.correct is None and local.test is None and not local.metrics:
         return problem
     test = local.data if local.test is None else local.test  # without test samples, the training data give the shapes
     rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
     size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
-    return replace(problem, evaluation=Evaluation(local.correct, rows, np.array([size], np.int32)))
+    own = {name: one if isinstance(one, Metric) else Metric(one) for name, one in (local.metrics or {}).items()}
+    evaluation = Evaluation(local.correct, rows, np.array([size], np.int32), metrics=tuple(own.items()))
+    return check_metrics(replace(problem, evaluation=evaluation))
 
 
 def _first(shard: Shard) -> Shard:

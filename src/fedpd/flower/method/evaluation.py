@@ -16,12 +16,25 @@ from tree_math import Vector
 
 from fedpd.core import Array, Tree
 from fedpd.core.agents import Functions, Shard
-from fedpd.engine.columns import ACCURACY, MEASURED, OBJECTIVE, RECORDABLE, VALUE, AgentView, CorrectCounts, Measure
+from fedpd.engine.columns import (
+    ACCURACY,
+    MEASURED,
+    METRICS,
+    OBJECTIVE,
+    RECORDABLE,
+    VALUE,
+    AgentView,
+    CorrectCounts,
+    Measure,
+    MetricSum,
+    metric_value,
+)
 from fedpd.flower.carry.protocol import PREFIX, Form
 from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
 from fedpd.flower.method.agent import ClientSetup
 
 COUNTS = tuple(f"judged-{name}" for name in CorrectCounts._fields)
+METRIC = "metric-"  # then "exp", "sqrt" or "", "-" and the name: the server need not know the client's metrics
 COLUMNS = (*MEASURED, *RECORDABLE["accuracy"])  # a federation computes these as a simulation does
 
 
@@ -32,11 +45,13 @@ class ClientEvaluation(NamedTuple):
         value: f_i.
         gradient: grad f_i; None from clients with secure aggregation.
         judged: The numbers of correct predictions; None from clients that have no `correct`.
+        metrics: The sum and the number of each metric's values, by the key in the message.
     """
 
     value: float
     gradient: Tree | None
     judged: CorrectCounts | None
+    metrics: dict[str, MetricSum]
 
 
 def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
@@ -47,9 +62,11 @@ def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
 def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -> RecordDict:
     """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i."""
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
-    value, gradient, judged = jax.device_get(_measure(setup.functions, secure, setup.shard, x))
+    value, gradient, judged, own = jax.device_get(_measure(setup.functions, secure, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
+    for name, metric in setup.functions.metrics:
+        metrics[f"{METRIC}{metric.of_mean}-{name}"] = [float(own[name].total), float(own[name].number)]
     answer = RecordDict({"metrics": MetricRecord(metrics)})
     if gradient is not None:
         answer["arrays"] = pack(gradient.tree)
@@ -59,10 +76,11 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
 @partial(jax.jit, static_argnums=(0, 1))
 def _measure(
     functions: Functions, secure: bool, shard: Shard, x: Vector
-) -> tuple[Array, Vector | None, CorrectCounts | None]:
+) -> tuple[Array, Vector | None, CorrectCounts | None, dict[str, MetricSum]]:
     view = AgentView(functions, shard)
     value, gradient = (_total(VALUE, view, x), None) if secure else _total(OBJECTIVE, view, x)
-    return value, gradient, None if functions.correct is None else _total(ACCURACY, view, x)
+    judged = None if functions.correct is None else _total(ACCURACY, view, x)
+    return value, gradient, judged, _total(METRICS, view, x) if functions.metrics else {}
 
 
 def _total(measure: Measure, view: AgentView, x: Vector) -> Any:
@@ -90,7 +108,15 @@ def read_evaluation(content: RecordDict, model: Tree | None) -> ClientEvaluation
         raise RefusedError(f"evaluation: {values} must all be finite numbers.")
     gradient = None if model is None else unpack(content.array_records["arrays"], model, "gradient")
     judged = CorrectCounts(*np.array(numbers[1:])) if len(numbers) > 1 else None
-    return ClientEvaluation(numbers[0], gradient, judged)
+    own = {key: _metric_sum(key, sums) for key, sums in metrics.items() if key.startswith(METRIC)}
+    return ClientEvaluation(numbers[0], gradient, judged, own)
+
+
+def _metric_sum(key: str, sums: Any) -> MetricSum:
+    """Return the sum and the number of a metric's values from a reply."""
+    if not isinstance(sums, list) or len(sums) != 2 or not np.isfinite(sums).all() or sums[1] < 0:
+        raise RefusedError(f"evaluation: {key} = {sums} must be the sum and the number of a metric's values.")
+    return MetricSum(*np.array(sums, float))
 
 
 def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
@@ -109,6 +135,10 @@ def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
     for column in COLUMNS:
         if column.measure in totals and column.merge is not None:
             columns[column.name] = float(column.merge(*totals[column.measure], number))
+    for key in answers[0].metrics:
+        if all(key in answer.metrics for answer in answers):
+            of_mean, _, name = key.removeprefix(METRIC).partition("-")
+            columns[name] = float(metric_value(of_mean, _sum([answer.metrics[key] for answer in answers])))
     return columns
 
 

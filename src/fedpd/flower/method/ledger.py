@@ -6,13 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
-from fedpd.engine.columns import FEDERATED, RECORDABLE
+from fedpd.engine.columns import FEDERATED
 from fedpd.engine.costs import Costs
 from fedpd.engine.history import History, Totals, extend, start_row
 
 # Further columns, counted from the start of the run. Serialised bytes include evaluations and repetitions.
 COUNTS = tuple(column.name for column in FEDERATED)
-ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
 WORK = ("updates", "samples", "senders", "receivers")
 Counts = Mapping[str, int]
 
@@ -43,8 +42,8 @@ def new_ledger(agents: int, exchanges: int) -> Ledger:
 
 def add_first_row(ledger: Ledger, metrics: Mapping[str, float]) -> Ledger:
     """Return the ledger with row 0, the start."""
-    recorded = {name: metrics[name] for name in ACCURACY if name in metrics} | ledger.counts
     usual = {name: metrics.get(name, np.nan) for name in ("loss", "stationarity")}
+    recorded = {name: value for name, value in metrics.items() if name not in usual} | ledger.counts
     return ledger._replace(history=start_row(**usual, **recorded))
 
 

@@ -1,0 +1,128 @@
+"""pFedMe (Dinh et al., 2020): averaging on the Moreau envelopes of the f_i, whose proximal points are personal models.
+
+    w = x^r;  R times  theta_i = argmin f_i(t) + (rho/2) ||t - w||^2     (by the oracle, from the last theta_i)
+                       w = w - step rho (w - theta_i)
+    x^{r+1} = (1 - server_step) x^r + server_step mean_S w_i
+
+R is `iterations`. rho (w - theta_i) is the gradient of the Moreau envelope F_i(w) = min_t f_i(t) + (rho/2)||t - w||^2.
+So pFedMe minimises the mean of the F_i, not f: on heterogeneous data the stationarity of f stops at a floor. theta_i is
+an agent's personal model, which never leaves it; `run.personal` evaluates it. S are the agents that are present; absent
+agents keep their theta_i. Agents send w_i, the server sends x^{r+1} (CTA). Differences
+from the paper: a stochastic oracle draws new samples for every step, while the paper's solves the problem of one
+mini-batch; and the authors' program starts the first solve of a round at x^r, this one at the agent's own theta_i.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from tree_math import Vector
+
+from fedpd.algorithms._rules import solver
+from fedpd.base.checks import count, positive
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Away,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Work,
+    check_oracle,
+    proximal,
+    specified,
+)
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+
+
+class Agent(NamedTuple):
+    x: Vector  # x^r on arrival, w_i after the local steps
+    personal: Vector  # theta_i
+    memory: Any
+
+
+@specified
+def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_step: float = 1.0) -> Algorithm:
+    """Return pFedMe with envelope weight rho, R = `iterations` steps of size `step`, and a local oracle."""
+    check_oracle(oracle)
+    positive("rho", rho, "a rho above the smoothness L of the f_i makes each theta_i unique")
+    positive("step", step, "1/rho moves w to the personal model; smaller steps are safer")
+    count("iterations", iterations, "Give R, the steps on the envelope per round, e.g. 5")
+    positive("server_step", server_step, "1 is the mean of the agents' w")
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, oracle.init(f, x))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        def descend(q: Any, carry: Any) -> Any:
+            w, theta, memory, work = carry
+            theta, memory, more = oracle.solve(proximal(f, w, rho), theta, memory, r, jax.random.fold_in(key, q))
+            done = Work(work.updates + more.updates, work.samples + more.samples)
+            return w - step * rho * (w - theta), theta, memory, done
+
+        nothing = Work(jnp.zeros((), jnp.int32), jnp.zeros_like(f.size))
+        w, theta, memory, work = lax.fori_loop(0, iterations, descend, (agent.x, agent.personal, agent.memory, nothing))
+        return Agent(w, theta, memory), work
+
+    def send(agent: Agent) -> Vector:
+        return agent.x
+
+    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = server + server_step * (mean - server)
+        return x, x
+
+    def receive(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
+        return Agent(agent.x, agent.x, oracle.init(f, agent.x))
+
+    return Algorithm(
+        "pfedme",
+        init=init,
+        server=lambda x: x,
+        exchanges=(Exchange(local, send, aggregate, receive),),
+        model=lambda agent: agent.x,
+        away=Away(rebuild=rebuild, repeats=True),
+    )
+
+
+CARD = Card(
+    title="pFedMe",
+    summary="averaging on Moreau envelopes, with personal models",
+    family="averaging",
+    reference=Reference(
+        authors="Canh T. Dinh, Nguyen H. Tran, Tuan Dung Nguyen",
+        title="Personalized Federated Learning with Moreau Envelopes",
+        venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020), 21394-21405; arXiv:2006.08848",
+        year=2020,
+        checked=(
+            "The page of the proceedings (papers.neurips.cc, 2020) confirms the title and the venue, and a public copy "
+            "of the arXiv record (tomesphere.com/paper/2006.08848) the authors and the preprint; the proceedings' page "
+            "calls the third author Josh Nguyen. The pages are from knowledge."
+        ),
+    ),
+    variants=(
+        Variant(
+            "pFedMe",
+            lambda L, agents, scale: pfedme(rho=2 * L, step=scale / (8 * L), iterations=2, oracle=solver(L, 2 * L)),
+            Guarantee("NC or SC, bounded dissimilarity; for the mean of the envelopes", "-"),
+        ),
+    ),
+    parameters={
+        "rho": "ρ > 0, the weight of the proximal term of the personal models (the paper's λ)",
+        "step": "η, the step size on the envelope; at most 1/ρ",
+        "iterations": "R, the number of steps on the envelope per round",
+        "server_step": "β, the server's step size; 1 gives the mean of the agents' w",
+    },
+    theory_checked=(
+        "The abstract confirms guarantees for strongly convex and for smooth non-convex functions; the assumptions "
+        "are from knowledge, and no rate was read in the paper itself."
+    ),
+    equations_checked=(
+        "The agents' updates agree with the authors' program (CharlieDinh/pFedMe, FLAlgorithms/users/userpFedMe.py), "
+        "in which all agents compute in every round and some send."
+    ),
+)

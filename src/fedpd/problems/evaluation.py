@@ -1,0 +1,92 @@
+"""The evaluation of a problem: its test samples, and the metrics that are measured on them."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.precision import scope
+from fedpd.core import Array, Losses, Metric, Problem, Tree
+from fedpd.core.problem import NamedMetrics
+from fedpd.data.ragged import Ragged
+from fedpd.problems.build import Held, held_by_agent, pads
+
+Values = Callable[[Array, Array], Array]  # (outputs, targets) -> (B, ...)
+Metrics = Mapping[str, Values | Metric] | None
+
+
+def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
+    """Return the test samples as a problem holds them: padded if that wastes little memory, otherwise flat.
+
+    Args:
+        tests: A list with the samples of each agent, a dict of arrays each; or ragged or lazy samples.
+        sizes: (N,) the numbers of test samples.
+        double: Whether fedpd computes in float64.
+    """
+    if not isinstance(tests, list):
+        return held_by_agent(tests, double, tests=True)
+    if not pads(tests[int(sizes.argmax())], sizes):
+        rows = {key: np.concatenate([own[key] for own in tests]) for key in tests[0]}
+        return held_by_agent(Ragged(rows, sizes), double, tests=True)
+    first = tests[int(np.argmax(sizes > 0))]
+
+    def fill(name: str) -> np.ndarray:
+        """Return (N, m, ...); the first test sample of all is the padding."""
+        filled = np.broadcast_to(first[name][0], (len(tests), sizes.max(), *first[name].shape[1:])).copy()
+        for row, samples in zip(filled, tests, strict=True):
+            row[: len(samples["y"])] = samples[name]
+        return filled
+
+    return Held({name: fill(name) for name in first}, sizes)
+
+
+def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], Array]) -> NamedMetrics:
+    """Return metrics of (model, batch) from a user's metrics of (outputs, targets).
+
+    Args:
+        metrics: A function, or a `Metric`, by name.
+        outputs: (model, batch) -> the outputs of the model.
+        targets: (batch) -> the targets.
+    """
+    found = []
+    for name, given in (metrics or {}).items():
+        metric = given if isinstance(given, Metric) else Metric(given)
+        if not isinstance(name, str) or not name or not callable(metric.values):
+            rule = "must map names to functions (outputs, targets) -> one number per sample"
+            refuse("metrics", name, rule, 'Give e.g. metrics={"mae": lambda outputs, targets: abs(outputs - targets)}')
+        found.append((name, metric._replace(values=partial(_values, metric.values, outputs, targets))))
+    return tuple(found)
+
+
+def _values(values: Values, outputs: Losses, targets: Callable[[Tree], Array], model: Tree, batch: Tree) -> Array:
+    found = jnp.asarray(values(outputs(model, batch), targets(batch)))
+    return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(float)
+
+
+def check_metrics(problem: Problem) -> Problem:
+    """Return the problem after tracing its metrics and its `correct` once; refuse those that return a wrong shape."""
+    tests = problem.evaluation
+    assert tests is not None  # callers have made it
+    axes = 2 if tests.offsets is None and tests.load is None else 1
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[axes:]), leaf.dtype), tests.data)
+    correct = () if tests.correct is None else (("correct", Metric(tests.correct)),)
+    for name, metric in (*correct, *tests.metrics):
+        with scope(problem.double):
+            try:
+                shape = np.shape(jax.eval_shape(partial(_evaluated, problem, metric), problem.start, batch))
+            except Exception as error:
+                raise FedpdError(f"metric {name!r} cannot be computed: {error} Check its arguments.") from error
+        if shape[:1] != (3,) or (name == "correct" and len(shape) > 1):
+            rule, remedy = "must be one number per sample, (3,)", "Do not average over samples: fedpd does it"
+            refuse(f"shape of metric {name!r} for 3 samples", shape, rule, remedy)
+    return problem
+
+
+def _evaluated(problem: Problem, metric: Metric, model: Tree, batch: Tree) -> Array:
+    """Return the values of a metric, with the statistics of the batch itself."""
+    measure = problem.statistics
+    return metric.values(model if measure is None else (model, measure(model, batch)), batch)

@@ -1,0 +1,172 @@
+"""Several labels per sample: independent yes-or-no labels, and the next token of a text at every position."""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from fedpd.base.checks import refuse
+from fedpd.base.typed import explained
+from fedpd.core import Array, Metric, Problem, Tree
+from fedpd.data.federated import Federated
+from fedpd.problems.build import Weights
+from fedpd.problems.evaluation import Metrics
+from fedpd.problems.supervised import (
+    Apply,
+    as_function,
+    mean_over_known,
+    outputs_shape,
+    supervised,
+    targets_in_memory,
+)
+
+LOAD = "Load the data with classes=False"
+
+
+@explained
+def multilabel(
+    model: Apply | Any,
+    data: Federated,
+    start: Tree | None = None,
+    *,
+    metrics: Metrics = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    weights: Weights = None,
+) -> Problem:
+    """Return the problem of predicting K yes-or-no labels per sample.
+
+    F(x; (a, y)) is the mean of the binary cross entropy over the labels of a sample, plus (l2/2) ||x||^2. Missing
+    labels (NaN) do not count. The accuracies are shares of labels; `exact_match` is the share of test samples whose
+    known labels are all right.
+
+    Args:
+        model: A function (x, features (B, ...)) -> scores (B, K), whose parameters x begin at `start`; or a flax.linen
+            module. A positive score predicts 1.
+        data: Targets (n, K) of 0 and 1, loaded with `classes=False`; NaN if a label is missing.
+        start: The model x^0, any pytree; None for a module.
+        metrics: More to measure on test samples, {name: (scores, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
+        seed: The seed of a module's initialisation.
+        l2: The weight of ||x||^2/2.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+
+    Raises:
+        FedpdError: If a target is not 0, 1 or NaN, or the number of scores is not K.
+    """
+    if len(data.classes) or len(data.target_shape) != 1:
+        refuse("shape of a target", data.target_shape, "must be (K,), one number per label", LOAD)
+    for y in targets_in_memory(data):
+        wrong = (y != 0) & (y != 1) & (y == y)
+        if wrong.any():
+            refuse("target", y[wrong][0].item(), "must be 0, 1 or NaN", "Give one column of 0 and 1 per label")
+    apply, start = as_function(model, data, start, seed)
+    found = outputs_shape(apply, start, data)
+    if found is not None and found != data.target_shape:
+        refuse("shape of the scores", found, f"must be {data.target_shape}, one score per label", "Change the model")
+    return supervised(
+        apply,
+        data,
+        start,
+        loss=partial(mean_over_known, optax.sigmoid_binary_cross_entropy),
+        correct=partial(mean_over_known, _is_right),
+        metrics={"exact_match": EXACT} | dict(metrics or {}),
+        l2=l2,
+        weights=weights,
+    )
+
+
+def _is_right(scores: Array, targets: Array) -> Array:
+    return ((scores > 0) == (targets > 0)).astype(scores.dtype)
+
+
+def _all_right(scores: Array, targets: Array) -> Array:
+    return jnp.all(((scores > 0) == (targets > 0)) | jnp.isnan(targets), axis=-1).astype(scores.dtype)
+
+
+EXACT = Metric(_all_right, better="more", words="share of test samples with all labels right")
+
+
+@explained
+def next_token(
+    model: Apply | Any,
+    data: Federated,
+    start: Tree | None = None,
+    *,
+    padding: int | None = None,
+    metrics: Metrics = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    weights: Weights = None,
+) -> Problem:
+    """Return the problem of predicting the next token at every position of a text.
+
+    F(x; (a, y)) is the mean of the cross entropy over the tokens of a sample, plus (l2/2) ||x||^2. The accuracies are
+    shares of tokens, and `perplexity` is the exponential of the mean cross entropy over all test tokens of all agents.
+
+    Args:
+        model: A function (x, tokens (B, T)) -> scores (B, T, K), whose parameters x begin at `start`; or a flax.linen
+            module.
+        data: Tokens x (n, T) and the tokens that follow them, y (n, T), whole numbers, loaded with `classes=False`.
+        start: The model x^0, any pytree; None for a module.
+        padding: The number in y that marks positions without a token, such as -1; None: all positions count.
+        metrics: More to measure on test samples, {name: (scores, y) -> (B, ...)}; see `fedpd.problems.Metric`.
+        seed: The seed of a module's initialisation.
+        l2: The weight of ||x||^2/2.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+
+    Raises:
+        FedpdError: If x and y differ in shape, or a token has no score.
+    """
+    if len(data.classes) or len(data.target_shape) != 1 or data.target_shape != data.shape:
+        rule = f"must be the shape of x, {data.shape}, one token per position"
+        refuse("shape of a target", data.target_shape, rule, "Give y = text[:, 1:] for x = text[:, :-1]. " + LOAD)
+    apply, start = as_function(model, data, start, seed)
+    found = outputs_shape(apply, start, data)
+    if found is not None and (len(found) != 2 or found[0] != data.shape[0]):
+        rule = f"must be ({data.shape[0]}, K), one score per position and token"
+        refuse("shape of the scores", found, rule, "Return the scores of all positions")
+    for y in targets_in_memory(data):
+        if y.dtype.kind != "i":
+            refuse("type of y", str(y.dtype), "must be whole numbers, the tokens", "Number the tokens from 0")
+        wrong = ((y < 0) | (y >= (y.max(initial=0) + 1 if found is None else found[1]))) & (y != padding)
+        if wrong.any():
+            rule = "must be at least 0 and below the number of scores" + ("" if found is None else f", {found[1]}")
+            refuse("token", y[wrong][0].item(), rule, "Give the model more scores, or padding= for such positions")
+    return supervised(
+        apply,
+        data,
+        start,
+        loss=partial(_token_mean, _entropies, padding),
+        correct=partial(_token_mean, _hits, padding),
+        metrics={"perplexity": PERPLEXITY._replace(values=partial(_counted, _entropies, padding))}
+        | dict(metrics or {}),
+        l2=l2,
+        weights=weights,
+    )
+
+
+def _counted(values: Any, padding: int | None, scores: Array, y: Array) -> Array:
+    """Return values(scores, y), NaN at positions without a token."""
+    found = values(scores, jnp.maximum(y, 0))
+    return found if padding is None else jnp.where(y == padding, jnp.nan, found)
+
+
+def _token_mean(values: Any, padding: int | None, scores: Array, y: Array) -> Array:
+    """Return (B,) the mean of values(scores, y) over the tokens of each sample; 0 without any token."""
+    found = values(scores, jnp.maximum(y, 0))
+    if padding is None:
+        return jnp.mean(found, axis=1)
+    real = y != padding
+    return jnp.sum(jnp.where(real, found, 0), axis=1) / jnp.maximum(jnp.sum(real, axis=1), 1)
+
+
+def _entropies(scores: Array, y: Array) -> Array:
+    return optax.softmax_cross_entropy_with_integer_labels(scores, y)
+
+
+def _hits(scores: Array, y: Array) -> Array:
+    return (jnp.argmax(scores, axis=-1) == y).astype(scores.dtype)
+
+
+PERPLEXITY = Metric(_entropies, of_mean="exp", words="perplexity of the test tokens")

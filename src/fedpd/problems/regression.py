@@ -1,0 +1,116 @@
+"""Regression on federated data: predict numbers or vectors with a function or a module."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedpd.base.checks import choice, refuse
+from fedpd.base.typed import explained
+from fedpd.core import Array, Metric, Problem, Tree
+from fedpd.data.federated import Federated
+from fedpd.problems.build import Weights
+from fedpd.problems.evaluation import Metrics, Values
+from fedpd.problems.supervised import Apply, as_function, has_missing, mean_over_known, outputs_shape, supervised
+
+Loss = Literal["squared", "absolute", "huber"]
+
+
+@explained
+def regression(
+    model: Apply | Any,
+    data: Federated,
+    start: Tree | None = None,
+    *,
+    loss: Loss | Values = "squared",
+    metrics: Metrics = None,
+    seed: int = 0,
+    l2: float = 0.0,
+    weights: Weights = None,
+) -> Problem:
+    """Return the problem of predicting numbers or vectors.
+
+    F(x; (a, y)) is the mean of the loss over the components of y, plus (l2/2) ||x||^2. Missing components (NaN) do not
+    count; a sample without any known component has loss 0. On test samples fedpd measures `test_loss`, `mae` (mean
+    absolute error), `rmse` (root of the mean squared error) and your own metrics, over all components of all agents.
+
+    Args:
+        model: A function (x, features (B, ...)) -> outputs of the targets' shape, whose parameters x begin at `start`;
+            or a flax.linen module. One output (B, 1) may stand for single numbers (B,).
+        data: Data that were loaded with `classes=False`; class numbers are taken as numbers.
+        start: The model x^0, any pytree; None for a module.
+        loss: "squared" ((o - y)^2 / 2), "absolute" (|o - y|), "huber" (squared up to an error of 1, then absolute), or
+            a function (outputs, targets) -> (B, ...), one loss per component or per sample.
+        metrics: More to measure on test samples, {name: (outputs, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
+        seed: The seed of a module's initialisation.
+        l2: The weight of ||x||^2/2.
+        weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+
+    Raises:
+        FedpdError: If the outputs have another shape than the targets, or the loss averages over samples.
+
+    Examples:
+        >>> from fedpd.data import from_arrays
+        >>> a = np.arange(6.0).reshape(3, 2)
+        >>> agents = {"left": {"x": a, "y": a @ [1.0, 2.0]}, "right": {"x": a, "y": [1.5, np.nan, 0.0]}}
+        >>> problem = regression(lambda x, a: a @ x, from_arrays(agents, classes=False), np.zeros(2))
+        >>> problem.agents, problem.samples
+        (2, 6)
+    """
+    values = loss if callable(loss) else LOSSES[choice("loss", loss, get_args(Loss))]
+    if data.label_names is not None:
+        rule = "has classes with names, which are no numbers"
+        refuse("data", data.name, rule, "Use problems.classification, or load a column of numbers")
+    apply, start = as_function(model, data, start, seed)
+    found, wanted = outputs_shape(apply, start, data), data.target_shape
+    squeeze = found == (*wanted, 1)
+    if found is not None and not squeeze and found != wanted:
+        rule = f"must be {wanted}, the shape of a target"
+        refuse("shape of an output", found, rule, "Change the model's outputs, or the columns of the targets")
+    if callable(loss) and has_missing(data):
+        _check_by_component(loss, wanted)
+    return supervised(
+        partial(_squeezed, apply) if squeeze else apply,
+        replace(data, classes=np.zeros(0, np.int32)),
+        start,
+        loss=partial(mean_over_known, values),
+        metrics=USUAL | dict(metrics or {}),
+        l2=l2,
+        weights=weights,
+    )
+
+
+def _squeezed(apply: Apply, model: Tree, x: Array) -> Array:
+    return jnp.squeeze(apply(model, x), axis=-1)
+
+
+def _check_by_component(loss: Values, shape: tuple[int, ...]) -> None:
+    """Refuse a loss that mixes the components of a sample, because then none can be left out."""
+    example = jax.ShapeDtypeStruct((3, *shape), np.float32)
+    found = jax.eval_shape(loss, example, example).shape
+    if found != (3, *shape):
+        rule = f"must be {(3, *shape)}, one loss per component, because some targets are missing"
+        refuse("shape of the loss of 3 samples", found, rule, "Do not sum over components, or fill the missing targets")
+
+
+def _squared(outputs: Array, targets: Array) -> Array:
+    return (outputs - targets) ** 2 / 2
+
+
+def _absolute(outputs: Array, targets: Array) -> Array:
+    return jnp.abs(outputs - targets)
+
+
+def _square(outputs: Array, targets: Array) -> Array:
+    return (outputs - targets) ** 2
+
+
+LOSSES: dict[str, Values] = {"squared": _squared, "absolute": _absolute, "huber": optax.huber_loss}
+USUAL: dict[str, Any] = {
+    "mae": Metric(_absolute, words="mean absolute error"),
+    "rmse": Metric(_square, of_mean="sqrt", words="root of the mean squared error"),
+}
