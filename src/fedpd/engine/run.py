@@ -1,14 +1,16 @@
 """The result of a simulation: one method on one problem, with one seed or several."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from fedpd.base.checks import refuse
 from fedpd.base.saved import save_result
+from fedpd.clock import Clock
 from fedpd.core import Algorithm, Spec, Tree
 from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
@@ -17,6 +19,7 @@ from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
 from fedpd.engine.plan import Plan, on_host
+from fedpd.engine.timing import recorded_rule, with_seconds
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
@@ -83,6 +86,21 @@ class Run:
 
         return draw(self.entries(), quantity, against, title=title, width=width)
 
+    def timed(self, clock: Clock) -> "Run":
+        """Return the run with the column "network_seconds": its simulated time on a network.
+
+        The column follows from the recorded costs, so an old run can have a clock too. It is exact if every round is
+        measured and the agents of a round do the same number of local steps.
+
+        Args:
+            clock: The clock, from `fedpd.clock`. It replaces an earlier one.
+
+        Raises:
+            FedpdError: The run was asynchronous or had a deadline, so its rounds depend on its clock; or the run does
+                not keep who took part.
+        """
+        return replace(self, history=timed_history(self, clock))
+
     def frame(self) -> Frame:
         """Return a pandas DataFrame with one row per measured round: the history and the seconds."""
         return history_frame([({}, self)])
@@ -142,6 +160,10 @@ class Ensemble:
 
         return draw(self.entries(), quantity, against, title=title, width=width)
 
+    def timed(self, clock: Clock) -> "Ensemble":
+        """Return the runs with the column "network_seconds": their simulated time on a network; see `Run.timed`."""
+        return ensemble(tuple(run.timed(clock) for run in self.runs))
+
     def frame(self) -> Frame:
         """Return the histories as a pandas DataFrame with one row per seed and measured round."""
         return history_frame([({"seed": run.seed}, run) for run in self.runs])
@@ -160,6 +182,18 @@ def ensemble(runs: tuple[Run, ...]) -> Ensemble:
     """Return an ensemble of runs, with the mean and the spread over the runs that did not diverge."""
     finished = [run.history for run in runs if run.diverged is None]
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
+
+
+def timed_history(run: Run, clock: Clock) -> History:
+    """Return the history of a run with its simulated seconds on a network."""
+    remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
+    fixed = [name for name in ("buffer", "deadline") if run.settings.get(name) is not None]
+    if fixed:
+        refuse(fixed[0], run.settings[fixed[0]], "the rounds of this run depend on its clock", remedy)
+    if "participation" not in run.settings:
+        refuse("run", run.algorithm, "this run does not keep who took part", remedy)
+    rule = recorded_rule(run.settings["participation"])
+    return with_seconds(run.history, clock, len(run.updates), rule, run.seed)
 
 
 def settings_of(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Compute the simulated seconds of a run on a network from its recorded costs.
+
+The server of a synchronous round waits for the slowest agent that is present. If a round communicates nothing, agents
+continue without waiting. The history holds sums, so two things are assumed: the agents of a round do the same number of
+local steps and send messages of the same size; and the rounds between two measured rows have equal costs.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd.base.checks import refuse
+from fedpd.clock import Clock
+from fedpd.engine.cohorts import who
+from fedpd.engine.columns import NETWORK
+from fedpd.engine.history import History
+from fedpd.engine.participation import Participation
+
+
+class Interval(NamedTuple):
+    """The costs of the rounds between two measured rows.
+
+    Attributes:
+        rounds: The numbers of the rounds.
+        exchanges: (rounds,) communications with the server in each of them.
+        steps: Local steps of an agent in each of them.
+        bytes_up: Bytes that all agents sent.
+        bytes_down: Bytes that all agents received.
+    """
+
+    rounds: range
+    exchanges: np.ndarray
+    steps: float
+    bytes_up: float
+    bytes_down: float
+
+
+def with_seconds(
+    history: History, clock: Clock, agents: int, rule: Participation | None = None, seed: int = 0
+) -> History:
+    """Return the history with the column of the simulated seconds.
+
+    Args:
+        history: The measured rows.
+        clock: The clock.
+        agents: N.
+        rule: The rule for who is present; None: all agents are.
+        seed: The seed of the run, which decides who is present.
+    """
+    clock.check_agents(agents)
+    rows, now, ready = [0.0], 0.0, np.zeros(agents)
+    everyone = np.arange(agents)
+    for interval in _intervals(history):
+        present = [everyone] * len(interval.rounds) if rule is None else _present(rule, seed, interval.rounds, agents)
+        met = sum(len(here) for here, number in zip(present, interval.exchanges, strict=True) if number)
+        up, down = interval.bytes_up / max(met, 1), interval.bytes_down / max(met, 1)
+        last = now
+        for r, here, exchanges in zip(interval.rounds, present, interval.exchanges, strict=True):
+            if not len(here):
+                continue
+            ready[here] = np.maximum(ready[here], now) + clock.work(here, r, interval.steps)
+            last = float(ready[here].max())
+            if exchanges:
+                last = now = float((ready[here] + clock.transfer(here, r, up, down, int(exchanges))).max())
+        rows.append(max(now, last))
+    return {**history, NETWORK.name: np.maximum.accumulate(rows)}
+
+
+def _intervals(history: History) -> Iterator[Interval]:
+    """Yield the costs between rows. Communications are spread evenly over the rounds and end with the last."""
+    names = ("round", "communications", "local_updates", "bytes_up", "bytes_down")
+    for row in range(1, len(history["round"])):
+        before, after = ([int(history[name][i]) for name in names] for i in (row - 1, row))
+        number, exchanges, steps, up, down = np.subtract(after, before).tolist()
+        spread = np.diff(np.arange(number + 1) * exchanges // max(number, 1))
+        yield Interval(range(before[0], after[0]), spread, steps / max(number, 1), up, down)
+
+
+def _present(rule: Participation, seed: int, rounds: range, agents: int) -> list[np.ndarray]:
+    return [here[here < agents] for here in who(rule, seed, rounds, agents)]
+
+
+def recorded_rule(participation: Sequence[Any] | None) -> Participation | None:
+    """Return the rule for who is present, from the settings that a run keeps.
+
+    Raises:
+        FedpdError: The run does not keep its rule, because it is a large array.
+    """
+    if participation is None:
+        return None
+    kind, numbers = participation
+    if numbers is None:
+        rule = f"the run does not keep who took part (a {kind})"
+        refuse("participation", kind, rule, "Give the clock to the run itself: simulate(..., clock=clock)")
+    return Participation(kind, np.asarray(numbers, np.int32 if kind == "cohort" else np.float32))
