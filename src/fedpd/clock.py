@@ -25,7 +25,9 @@ from fedpd.base.checks import FedpdError, as_number, at_least, choice, count, ne
 
 Each = Literal["agent", "round"]
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
-RATES = {f"{prefix}{unit}/s": size * part for prefix, size in PREFIXES.items() for unit, part in (("bit", 1 / 8), ("B", 1))}
+RATES = {
+    f"{prefix}{unit}/s": size * part for prefix, size in PREFIXES.items() for unit, part in (("bit", 1 / 8), ("B", 1))
+}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 RATE = 'Give e.g. "3 Mbit/s", "1 MB/s", or bytes per second'
 TIME = 'Give e.g. "50 ms", "2 s", "1 min", or seconds'

@@ -34,6 +34,7 @@ from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
+from fedpd.engine.timing import Timed
 
 if TYPE_CHECKING:
     from fedpd.engine.attendance import PartialRun
@@ -69,6 +70,7 @@ class Plan(NamedTuple):
         settings: The settings of the variants by name, each (variants,).
         targets: The values that end the run when it reaches all of them.
         sample: The agents over which the run measures; None: all of them.
+        timing: The clock, and the rounds that follow from it; None: the run has no clock.
     """
 
     algorithm: Algorithm
@@ -87,6 +89,7 @@ class Plan(NamedTuple):
     settings: Mapping[str, np.ndarray] | None = None
     targets: tuple[Target, ...] = ()
     sample: np.ndarray | None = None
+    timing: Timed | None = None
 
 
 class OpenMethod(NamedTuple):

@@ -29,7 +29,8 @@ def identity(plan: Plan) -> dict[str, Any]:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """
     settings = plan.settings or {}
-    return {
+    buffer = None if plan.timing is None else plan.timing.buffer
+    return ({} if buffer is None else {"buffer": buffer}) | {
         "algorithm": spec_of(plan.algorithm).plain(),
         "problem": problem_identity(plan.problem),
         "seeds": list(plan.seeds),

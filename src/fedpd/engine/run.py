@@ -19,7 +19,7 @@ from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
 from fedpd.engine.plan import Plan, on_host
-from fedpd.engine.timing import recorded_rule, with_seconds
+from fedpd.engine.timing import recorded_rule, timed_rows, with_seconds
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
@@ -206,7 +206,16 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": [column.name for column in plan.recorded],
         "metrics_agents": None if plan.sample is None else len(plan.sample),
+        "buffer": None if plan.timing is None else plan.timing.buffer,
+        "deadline": None if plan.timing is None else plan.timing.deadline,
     }
+
+
+def history_of(plan: Plan, history: History, i: int) -> History:
+    """Return the history of variant i, with its simulated seconds if the plan has a clock."""
+    if plan.timing is None:
+        return history
+    return timed_rows(plan.timing, history, plan.problem.agents, plan.participation, plan.seeds[i])
 
 
 def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
@@ -222,7 +231,7 @@ def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
             algorithm=algorithm.description,
             seed=plan.seeds[i],
             model=mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i],
-            history=measurements.history,
+            history=history_of(plan, measurements.history, i),
             agents=agents,
             updates=measurements.updates,
             seconds=driver.seconds,

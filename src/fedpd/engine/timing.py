@@ -18,6 +18,22 @@ from fedpd.engine.history import History
 from fedpd.engine.participation import Participation
 
 
+class Timed(NamedTuple):
+    """The clock of a run.
+
+    Attributes:
+        clock: The clock.
+        buffer: K, for which the server of an asynchronous run waits; None: the run is synchronous.
+        deadline: The longest time of a round in seconds; None: there is no limit.
+        seconds: (rounds,) when each round ends, if the clock decides who is present; None: it follows from the history.
+    """
+
+    clock: Clock
+    buffer: int | None = None
+    deadline: float | None = None
+    seconds: np.ndarray | None = None
+
+
 class Interval(NamedTuple):
     """The costs of the rounds between two measured rows.
 
@@ -34,6 +50,13 @@ class Interval(NamedTuple):
     steps: float
     bytes_up: float
     bytes_down: float
+
+
+def timed_rows(timing: Timed, history: History, agents: int, rule: Participation | None, seed: int) -> History:
+    """Return the history of a run with a clock; the arguments are those of `with_seconds`."""
+    if timing.seconds is None:
+        return with_seconds(history, timing.clock, agents, rule, seed)
+    return {**history, NETWORK.name: np.concatenate([[0.0], timing.seconds])[history["round"]]}
 
 
 def with_seconds(
