@@ -14,6 +14,7 @@ Draws depend on the clock's seed, the agent and the round alone. The server's ow
 import csv
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -146,6 +147,27 @@ def log_normal(median: float | str, sigma: float, each: Each = "agent") -> LogNo
     return LogNormal(median, float(sigma), each)
 
 
+def from_file(path: str | Path) -> Clock:
+    """Return the clock of a file: the arguments of `network` in TOML, or one row per agent in CSV.
+
+    Args:
+        path: The file. In TOML, a `log_normal` is a table: `up = { median = "3 Mbit/s", sigma = 0.5 }`.
+
+    Raises:
+        FedpdError: The file cannot be read, or a value is not valid.
+    """
+    if Path(path).suffix.lower() == ".csv":
+        return from_csv(path)
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # tomllib raises a ValueError, and so does a text that is no UTF-8
+        raise FedpdError(f"{path} cannot be read ({error}). Give a clock in TOML, e.g. up = '3 Mbit/s'.") from None
+    try:
+        return from_table(table)
+    except FedpdError as error:
+        raise FedpdError(f"{path}: {error}") from None
+
+
 def from_csv(path: str | Path) -> Clock:
     """Return the clock of a CSV file with one row per agent and the columns up, down, latency and compute.
 
@@ -167,7 +189,8 @@ def from_csv(path: str | Path) -> Clock:
     for name in names:
         if name not in COLUMNS:
             refuse(str(path), name, "there is no such column", nearest(name, COLUMNS))
-    return network(**{name: [_cell(row[name]) for row in rows] for name in names})
+    columns: dict[str, Any] = {name: [_cell(row[name]) for row in rows] for name in names}
+    return network(**columns)
 
 
 def from_table(table: Mapping[str, Any]) -> Clock:
@@ -255,7 +278,7 @@ def _normal(seed: int, column: int, agents: np.ndarray, number: Any) -> np.ndarr
     """Return standard normal numbers that depend on the arguments alone (Box and Muller)."""
     golden = np.uint64(GOLDEN)
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64
-        bits = mixed(np.uint64(seed) * np.uint64(4) + np.uint64(column) + golden)
+        bits = mixed(np.array(seed, np.uint64) * np.uint64(4) + np.uint64(column) + golden)
         for word in (number, agents):
             bits = mixed(bits + golden * (np.asarray(word, np.int64).astype(np.uint64) + np.uint64(2)))
         first, second = (

@@ -7,8 +7,9 @@
     x_0   = prox_{eta g}(mean)
 
 Absent agents keep y_i, x_i and xh_i, so the server's mean stays a mean over all agents. Agents send the change of xh_i,
-the server sends x_0 (CTA). In an asynchronous run with a buffer of 1 this is the paper's asyncFedDR. With alpha = 1, g = 0 and an exact oracle its iterates are FedPD's at p = 0. Difference from
-the paper: this program starts at y_i = x_i = xh_i = x^0, without the initial round of proximal steps.
+the server sends x_0 (CTA). An asynchronous run with a buffer of 1 is the paper's asyncFedDR. With alpha = 1, g = 0 and
+an exact oracle its iterates are FedPD's at p = 0. Difference from the paper: this program starts at y_i = x_i = xh_i =
+x^0, without the initial round of proximal steps.
 """
 
 from typing import Any, NamedTuple
@@ -122,6 +123,8 @@ CARD = Card(
     ),
     equations_checked=(
         "The local updates agree with the authors' program (unc-optimization/FedDR, "
-        "FedDR/flearn/models/client_dr.py), whose default is alpha = 1.9."
+        "FedDR/flearn/models/client_dr.py), whose default is alpha = 1.9. The asynchronous form agrees with "
+        "their program asyncFedDR, whose server averages the last messages of all workers and answers the one that has "
+        "just sent."
     ),
 )

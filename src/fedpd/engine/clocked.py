@@ -6,7 +6,7 @@ from typing import Any
 from fedpd.base.checks import refuse
 from fedpd.clock import Clock, seconds
 from fedpd.core import Algorithm, Problem
-from fedpd.engine.asynchronous import buffered, on_time, without_waiting
+from fedpd.engine.asynchronous import Events, buffered, on_time, without_waiting
 from fedpd.engine.participation import Participation
 from fedpd.engine.tasks import tasks_of
 from fedpd.engine.timing import Timed
@@ -64,8 +64,7 @@ def _asynchronous(
     form = without_waiting(algorithm)
     assert timing.buffer is not None
     events = buffered(timing.clock, tasks_of(form, problem, "buffer", timing.buffer), timing.buffer, rounds)
-    rule = None if events.present.all() else Participation("schedule", events.present)
-    return form, rule, timing._replace(seconds=events.seconds)
+    return form, _schedule(events), timing._replace(seconds=events.seconds)
 
 
 def _with_deadline(
@@ -83,5 +82,8 @@ def _with_deadline(
     assert timing.deadline is not None
     tasks = tasks_of(form, problem, "deadline", timing.deadline)
     events = on_time(timing.clock, tasks, timing.deadline, rounds, who, int(seeds[0]))
-    rule = None if events.present.all() else Participation("schedule", events.present)
-    return algorithm, rule, timing._replace(seconds=events.seconds)
+    return algorithm, _schedule(events), timing._replace(seconds=events.seconds)
+
+
+def _schedule(events: Events) -> Participation | None:
+    return None if events.present.all() else Participation("schedule", events.present)

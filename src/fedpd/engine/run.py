@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedpd.base.checks import refuse
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
 from fedpd.core import Algorithm, Spec, Tree
@@ -19,7 +18,7 @@ from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
 from fedpd.engine.plan import Plan, on_host
-from fedpd.engine.timing import recorded_rule, timed_rows, with_seconds
+from fedpd.engine.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
@@ -99,7 +98,8 @@ class Run:
             FedpdError: The run was asynchronous or had a deadline, so its rounds depend on its clock; or the run does
                 not keep who took part.
         """
-        return replace(self, history=timed_history(self, clock))
+        history = timed_history(self.history, clock, len(self.updates), self.settings, self.seed)
+        return replace(self, history=history)
 
     def frame(self) -> Frame:
         """Return a pandas DataFrame with one row per measured round: the history and the seconds."""
@@ -184,25 +184,11 @@ def ensemble(runs: tuple[Run, ...]) -> Ensemble:
     return Ensemble(runs, *mean_and_spread(finished or [run.history for run in runs]))
 
 
-def timed_history(run: Run, clock: Clock) -> History:
-    """Return the history of a run with its simulated seconds on a network."""
-    remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
-    fixed = [name for name in ("buffer", "deadline") if run.settings.get(name) is not None]
-    if fixed:
-        refuse(fixed[0], run.settings[fixed[0]], "the rounds of this run depend on its clock", remedy)
-    if "participation" not in run.settings:
-        refuse("run", run.algorithm, "this run does not keep who took part", remedy)
-    rule = recorded_rule(run.settings["participation"])
-    return with_seconds(run.history, clock, len(run.updates), rule, run.seed)
-
-
 def settings_of(plan: Plan) -> dict[str, Any]:
     """Return the arguments of `simulate` that change the rounds, besides the method, the problem and the seeds."""
-    who = plan.participation
-    kept = None if who is None else [who.kind, who.numbers.tolist() if who.kind in ("cohort", "probability") else None]
     return {
         "metrics_every": plan.every,
-        "participation": kept,
+        "participation": kept_rule(plan.participation),
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": [column.name for column in plan.recorded],
         "metrics_agents": None if plan.sample is None else len(plan.sample),

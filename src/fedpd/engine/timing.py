@@ -5,7 +5,7 @@ continue without waiting. The history holds sums, so two things are assumed: the
 local steps and send messages of the same size; and the rounds between two measured rows have equal costs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +102,34 @@ def _intervals(history: History) -> Iterator[Interval]:
 
 def _present(rule: Participation, seed: int, rounds: range, agents: int) -> list[np.ndarray]:
     return [here[here < agents] for here in who(rule, seed, rounds, agents)]
+
+
+def timed_history(history: History, clock: Clock, agents: int, settings: Mapping[str, Any], seed: int) -> History:
+    """Return the history of a finished run with its simulated seconds.
+
+    Args:
+        history: The measured rows.
+        clock: The clock.
+        agents: N; 0: it is not known.
+        settings: The settings that the run keeps.
+        seed: The seed of the run.
+
+    Raises:
+        FedpdError: The rounds depend on the run's own clock, or the run does not keep who took part.
+    """
+    remedy = "Give the clock to the run itself: simulate(..., clock=clock)"
+    for name in ("buffer", "deadline"):
+        if settings.get(name) is not None:
+            refuse(name, settings[name], "the rounds of this run depend on its clock", remedy)
+    if "participation" not in settings or not agents:
+        refuse("run", f"seed {seed}", "it does not keep how many agents took part", remedy)
+    return with_seconds(history, clock, agents, recorded_rule(settings["participation"]), seed)
+
+
+def kept_rule(rule: Participation | None) -> list[Any] | None:
+    """Return what a run keeps of the rule for who is present; a large array is left out."""
+    small = rule is not None and rule.kind in ("cohort", "probability")
+    return None if rule is None else [rule.kind, rule.numbers.tolist() if small else None]
 
 
 def recorded_rule(participation: Sequence[Any] | None) -> Participation | None:

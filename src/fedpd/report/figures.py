@@ -39,8 +39,8 @@ def figure(
         results: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
             folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
-        against: "communications", "round", "samples", "bytes", "seconds", or "network_seconds" if the runs have a clock;
-            or several of them, one panel each.
+        against: "communications", "round", "samples", "bytes", "seconds", or "network_seconds" if the runs have a
+            clock; or several of them, one panel each.
         title: The title; "": the label, if there is only one.
         width: The width in inches, e.g. 3.4 for a column of a paper.
 

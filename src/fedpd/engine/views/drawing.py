@@ -177,8 +177,8 @@ def _show_hours(axes: Axes) -> None:
     """Label an axis of simulated seconds in hours or minutes if it is long."""
     end = float(axes.get_xlim()[1])
     word, size = ("hours", 3600) if end >= 7200 else ("minutes", 60) if end >= 120 else ("seconds", 1)
-    ticks = size * MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10]).tick_values(0, end / size)
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if 0 <= tick <= end]))
+    ticks = MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10]).tick_values(0, end / size)
+    axes.xaxis.set_major_locator(FixedLocator([size * tick for tick in ticks if 0 <= size * tick <= end]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
     axes.set_xlabel(f"{word} on your network")
 
