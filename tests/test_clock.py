@@ -73,7 +73,7 @@ def test_a_table_is_the_same_clock(tmp_path: Path) -> None:
     assert clock.from_file(path) == network(up=clock.log_normal("3 Mbit/s", 0.5, "round"), down="1 MB/s", seed=4)
 
 
-WRONG = {
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unit": ({"up": "3 Mbits/s"}, "up = '3 Mbits/s': there is no unit 'Mbits/s'. Did you mean 'Mbit/s'?"),
     "text": ({"up": "fast"}, "up = 'fast': must be a number and a unit. Give e.g."),
     "number": ({"up": "3.3.3 MB/s"}, "up = '3.3.3 MB/s': must begin with a number."),
@@ -97,7 +97,7 @@ def test_wrong_values_are_refused_with_the_rule_and_the_remedy(name: str) -> Non
     assert message in str(error.value)
 
 
-TABLES = {
+TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "key": ({"up": 1, "down": 1, "latencies": 1}, "latencies = 1: there is no such key. Did you mean 'latency'?"),
     "missing": ({"up": 1}, "down is missing."),
     "sigma": ({"up": {"median": 1}, "down": 1}, "up: sigma is missing."),
@@ -126,7 +126,7 @@ def test_wrong_tables_are_refused(name: str) -> None:
 )
 def test_wrong_files_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(FedpdError, match=".") as error:
+    with pytest.raises(FedpdError) as error:
         clock.from_file(tmp_path / name)
     assert message in str(error.value)
 

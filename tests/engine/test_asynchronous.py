@@ -43,10 +43,12 @@ def test_more_steps_begin_with_the_same_events() -> None:
     assert not np.array_equal(buffered(drawn._replace(seed=1), tasks, 7, 20).present, short.present)
 
 
+def gradient(i: int, x: np.ndarray) -> np.ndarray:
+    return np.asarray(PROBLEM.data["hessian"][i, 0]) @ x - np.asarray(PROBLEM.data["linear"][i, 0])
+
+
 def by_hand(buffer: int, rounds: int) -> np.ndarray:
     """Return x_0 after asynchronous FedPD, from the equations of asyncFedDR with alpha = 1."""
-    quadratics = [(np.asarray(A), np.asarray(b)) for A, b in zip(*PROBLEM.data, strict=True)]
-    hessians = [(A[0], b[0]) for A, b in quadratics]
     x, y, model, last = np.zeros((4, D)), np.zeros((4, D)), np.zeros((4, D)), np.zeros((4, D))
     x[:] = y[:] = model[:] = last[:] = np.asarray(PROBLEM.start)
     events = buffered(CLOCK, Tasks(np.full(4, Q), 0, 0), buffer, rounds)
@@ -54,8 +56,7 @@ def by_hand(buffer: int, rounds: int) -> np.ndarray:
         for i in np.flatnonzero(here):
             y[i] = y[i] + model[i] - x[i]
             for _ in range(Q):
-                A, b = hessians[i]
-                x[i] = x[i] - STEP * (A @ x[i] - b + (x[i] - y[i]) / ETA)
+                x[i] = x[i] - STEP * (gradient(i, x[i]) + (x[i] - y[i]) / ETA)
             last[i] = 2 * x[i] - y[i]
         model[here] = last.mean(axis=0)
     return last.mean(axis=0)
@@ -91,19 +92,18 @@ def test_bytes_are_those_of_the_agents_that_returned() -> None:
 
 def test_fedbuff_weighs_old_messages() -> None:
     for a in (0.0, 0.5):
-        x, models, versions = np.asarray(PROBLEM.start), {}, dict.fromkeys(range(4), 0)
-        models = dict.fromkeys(range(4), x)
+        x = np.asarray(PROBLEM.start)
+        models, versions = dict.fromkeys(range(4), x), dict.fromkeys(range(4), 0)
         events = buffered(CLOCK, Tasks(np.full(4, Q), 0, 0), 2, 9)
         for r, here in enumerate(events.present):
             changes = []
-            for i in np.flatnonzero(here):
+            for i in np.flatnonzero(here).tolist():
                 y = models[i]
                 for _ in range(Q):
-                    A, b = np.asarray(PROBLEM.data[0][i][0]), np.asarray(PROBLEM.data[1][i][0])
-                    y = y - STEP * (A @ y - b)
+                    y = y - STEP * gradient(i, y)
                 changes.append((y - models[i]) * (1 + r - versions[i]) ** -a)
             x = x + 0.7 * np.mean(changes, axis=0)
-            for i in np.flatnonzero(here):
+            for i in np.flatnonzero(here).tolist():
                 models[i], versions[i] = x, r + 1
         run = go(algorithms.fedbuff(oracle=GD, server_step=0.7, staleness=a), rounds=9, buffer=2)
         np.testing.assert_allclose(run.model, x, rtol=1e-9)

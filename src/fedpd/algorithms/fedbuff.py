@@ -36,7 +36,7 @@ from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import sgd
 from fedpd.schedules import inverse_sqrt
 
-FRESH = -1  # the agent has the newest model
+FRESH = -1  # the agent was absent and has received the newest model
 
 
 class Agent(NamedTuple):
@@ -69,7 +69,7 @@ def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0)
     at_least("staleness", staleness, 0, "0.5 is the weight of the paper, 0 is none")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, jnp.int32(FRESH), oracle.init(f, x))
+        return Agent(x, 0 * x, jnp.int32(0), oracle.init(f, x))
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         y, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
