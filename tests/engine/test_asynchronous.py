@@ -53,7 +53,7 @@ def by_hand(buffer: int, rounds: int) -> np.ndarray:
     x[:] = y[:] = model[:] = last[:] = np.asarray(PROBLEM.start)
     events = buffered(CLOCK, Tasks(np.full(4, Q), 0, 0), buffer, rounds)
     for here in events.present:
-        for i in np.flatnonzero(here):
+        for i in np.flatnonzero(here).tolist():
             y[i] = y[i] + model[i] - x[i]
             for _ in range(Q):
                 x[i] = x[i] - STEP * (gradient(i, x[i]) + (x[i] - y[i]) / ETA)

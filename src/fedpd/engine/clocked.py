@@ -64,7 +64,7 @@ def _asynchronous(
     form = without_waiting(algorithm)
     assert timing.buffer is not None
     events = buffered(timing.clock, tasks_of(form, problem, "buffer", timing.buffer), timing.buffer, rounds)
-    return form, _schedule(events), timing._replace(seconds=events.seconds)
+    return form, _schedule(events), timing._replace(seconds=events.seconds, waiting=algorithm)
 
 
 def _with_deadline(
