@@ -127,7 +127,7 @@ def network(*, up: Amount, down: Amount, latency: Amount = 0.0, compute: Amount 
     Examples:
         >>> clock = network(up="8 Mbit/s", down="80 Mbit/s", latency="50 ms", compute="10 ms")
         >>> everyone = np.arange(2)
-        >>> (clock.work(everyone, 0, steps=8) + clock.transfer(everyone, 0, bytes_up=1e6, bytes_down=1e6)).tolist()
+        >>> (clock.work(everyone, 0, steps=8) + clock.transfer(everyone, 0, 1e6, 1e6)).round(6).tolist()
         [1.28, 1.28]
     """
     count("seed", seed, "Give a whole number, e.g. 0", least=0)
