@@ -125,6 +125,31 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
             go(**{**options, **other})
 
 
+def test_seeds_debugging_and_continuing_give_the_same_run() -> None:
+    sgd = algorithms.fedpd(eta=ETA, oracle=oracles.sgd(step=0.1, iterations=Q, batch=1))
+    whole, half = go(sgd, rounds=9, buffer=2), go(sgd, rounds=4, buffer=2)
+    rest = go(sgd, rounds=9, buffer=2, start=half)
+    for column, values in whole.history.items():
+        np.testing.assert_array_equal(rest.history[column], values)
+    both = simulate(sgd, PROBLEM, rounds=9, seed=[3, 0], clock=CLOCK, buffer=2, progress=False)
+    for other in (both.runs[1], go(sgd, rounds=9, buffer=2, execution="debug")):
+        np.testing.assert_allclose(other.history["stationarity"], whole.history["stationarity"], rtol=1e-9)
+    assert repr(whole).count(" on the network") == 1
+
+
+def test_fedbuff_without_delays_is_fedavg() -> None:
+    waiting = go(algorithms.fedbuff(oracle=GD, staleness=0.5))
+    np.testing.assert_allclose(waiting.model, go(algorithms.fedavg(oracle=GD)).model, rtol=1e-12)
+
+
+def test_events_that_do_not_fit_into_memory_are_refused() -> None:
+    many, free = Tasks(np.full(10**6, Q), 0, 0), clock.network(up=1, down=1)
+    with pytest.raises(FedpdError, match="Give fewer rounds"):
+        buffered(free, many, 1, 2**31 - 1)
+    with pytest.raises(FedpdError, match="Give fewer rounds"):
+        on_time(free, many, 1.0, 2**31 - 1)
+
+
 def test_late_agents_are_absent() -> None:
     tasks = Tasks(np.full(4, Q), 0, 0)
     events = on_time(CLOCK, tasks, 4.0, 3)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tree_math import Vector
 
-from fedpd.base.checks import count, refuse
+from fedpd.base.checks import check_room, count, refuse
 from fedpd.clock import Clock
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Tree, Work
 from fedpd.engine.cohorts import who
@@ -99,6 +99,7 @@ def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:
     remedy = f"Give the number of agents for which the server waits, from 1 to {agents}"
     if count("buffer", buffer, remedy) > agents:
         refuse("buffer", buffer, f"must be at most {agents}, the number of agents", remedy)
+    _check_room(rounds, agents)
     done = np.zeros(agents, np.int64)  # the tasks of each agent that are done
     returns = list(zip(tasks.seconds(clock, np.arange(agents), done).tolist(), range(agents), strict=True))
     heapify(returns)
@@ -130,6 +131,7 @@ def on_time(
     """
     agents = len(tasks.steps)
     clock.check_agents(agents)
+    _check_room(rounds, agents)
     present, seconds, everyone = np.zeros((rounds, agents), bool), np.zeros(rounds), np.arange(agents)
     for r in range(rounds):
         here = everyone if rule is None else who(rule, seed, [r], agents)[0]
@@ -141,3 +143,8 @@ def on_time(
         fastest = min(float(tasks.seconds(clock, everyone, r).min()) for r in range(min(rounds, 100)))
         refuse("deadline", deadline, "no agent returns in time", f"Give at least {fastest:.3g} seconds")
     return Events(present, np.cumsum(seconds))
+
+
+def _check_room(rounds: int, agents: int) -> None:
+    """Refuse a table of events that does not fit into memory; it has one byte per round and agent."""
+    check_room(f"the events of {rounds:,} rounds and {agents:,} agents", rounds * agents / 8, "Give fewer rounds")
