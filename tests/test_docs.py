@@ -226,6 +226,16 @@ def test_five_minutes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert names["better"].history["stationarity"][20] < 1e-3 * names["run"].history["stationarity"][20]
 
 
+@pytest.mark.slow
+def test_the_programs_of_the_page_about_clocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks(DOCS / "clock.md"):
+        exec(block, names)
+    seconds = [names[name].history["network_seconds"][-1] for name in ("asynchronous", "waiting")]
+    assert seconds[0] < 0.7 * seconds[1]
+
+
 def test_experiment_files_in_the_documentation_are_valid() -> None:
     from fedpd.experiments.experiment import read_outline
 

@@ -33,6 +33,7 @@ _HOMES = {
     "Tuned": "fedpd.search.tune",
     "advise": "fedpd.search.advise",
     "algorithms": "fedpd.algorithms",
+    "clock": "fedpd.clock",
     "data": "fedpd.data",
     "load": "fedpd.experiments.loading",
     "load_model": "fedpd.experiments.loading",
@@ -53,6 +54,7 @@ _PACKAGES = {name: f"fedpd.{name}" for name in ("base", "checks", "core", "engin
 
 if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd import algorithms as algorithms
+    from fedpd import clock as clock
     from fedpd import data as data
     from fedpd import loggers as loggers
     from fedpd import oracles as oracles

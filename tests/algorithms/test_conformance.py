@@ -59,6 +59,7 @@ ROWS = {
     ),
     "fedpd-memory-gd": row("fedpd", {"eta": 0.5, "oracle": GD, "memory": 2}, {"p": 0.5}, steady=False),
     "fedavg": row("fedavg", {"oracle": GD}, {"oracle": None}),
+    "fedbuff": row("fedbuff", {"oracle": GD, "staleness": 0.5}, {"staleness": -1}),
     "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),
     "local_gd": row("local_gd", {"step": 0.2, "iterations": 3}, {"step": -1}),
     "ri_sgd": row("ri_sgd", STEPS, {"batch": 0}),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.fedadmm import fedadmm as fedadmm
     from fedpd.algorithms.fedadmm_insa import fedadmm_insa as fedadmm_insa
     from fedpd.algorithms.fedavg import fedavg as fedavg
+    from fedpd.algorithms.fedbuff import fedbuff as fedbuff
     from fedpd.algorithms.feddane import feddane as feddane
     from fedpd.algorithms.feddr import feddr as feddr
     from fedpd.algorithms.feddyn import feddyn as feddyn

@@ -19,7 +19,7 @@ from tree_math import Vector
 from fedpd.algorithms._dual_agents import Agent, dual_exchange
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, LocalObjective, Oracle, check_oracle, specified
+from fedpd.core import Algorithm, Away, LocalObjective, Oracle, check_oracle, specified
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -45,6 +45,7 @@ def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> 
         server=lambda x: x,
         exchanges=(exchange,),
         model=lambda agent: agent.x0,
+        away=Away(stale=True),
     )
 
 

@@ -40,6 +40,7 @@ from fedpd.algorithms._automatic import automatic
 from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
 from fedpd.algorithms._memory import with_memory
 from fedpd.algorithms._memory_absent import with_absent_agents
+from fedpd.algorithms._old_models import with_old_models
 from fedpd.algorithms._rules import Q, solver
 from fedpd.algorithms._scaled_variables import in_scaled_variables
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
@@ -191,7 +192,9 @@ def fedpd(
         return (corrected if skipped == "corrected" else corrected_exact)(whole, eta, oracle)
     if absent == "naive" or x0_rule == "matlab":
         return whole
-    return whole._replace(away=whole.away._replace(partial=_partial_participation(whole, eta, oracle)))
+    some = _partial_participation(whole, eta, oracle)
+    stale = with_old_models(whole, eta, oracle) if skip is None else False
+    return whole._replace(away=whole.away._replace(partial=some, stale=stale))
 
 
 def _caution(spec: Spec, L: float) -> str | None:

@@ -28,6 +28,12 @@ def report(
     download: Annotated[
         bool, typer.Option("--download", help="Fetch the problem's data from the network, if it is not here.")
     ] = False,
+    clock: Annotated[
+        Path | None,
+        typer.Option(
+            help="Show the time on a network: a clock in TOML, or CSV with one row per agent.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Write a page with the results of runs.
 
@@ -38,7 +44,7 @@ def report(
     from fedpd.report import write_report
 
     with console.status("writing the report"):
-        written = write_report(runs, out, target=target, figures=figures or (), csv=csv, download=download)
+        written = write_report(runs, out, target=target, figures=figures or (), csv=csv, download=download, clock=clock)
     say(written.finding)
     for path in (written.page, *written.others):
         show_lines(f"Saved: {path}")

@@ -136,12 +136,15 @@ class Away(NamedTuple):
             since the start.
         repeats: Whether the server may use an absent agent's last message again. This is possible if messages are
             models, not changes, and the server keeps no sum of them.
+        stale: The form of the method whose server can use messages that agents computed from an old broadcast, for
+            asynchronous runs; True: this form; False: there is none.
     """
 
     partial: "Algorithm | None" = None
     everyone: bool = False
     rebuild: Rebuild | None = None
     repeats: bool = False
+    stale: "Algorithm | bool" = False
 
 
 class Timing(NamedTuple):

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.bits import GOLDEN, mixed
 from fedpd.base.checks import choice, count, refuse
 from fedpd.core import Array
 from fedpd.engine.participation import PRESENCE, Participation, participation_rule
 
 FEISTEL_ROUNDS = 12  # with 6 rounds, some pairs of 6 agents are visibly more likely than others; with 12, none
-GOLDEN = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, the increment of splitmix64
 FEW = 8  # draws per agent of a cohort by size, before the rest is drawn from the remaining agents directly
 MARGIN = 6  # standard deviations; a round has more agents than this with probability 1e-9
 SAMPLE = 2**63  # the round of the draw of the agents over which a run measures; no round has this number
@@ -193,13 +193,13 @@ def draw_by_size(seed: int, r: int, ends: np.ndarray, cohort: int) -> np.ndarray
 def _keys(seed: int, rounds: np.ndarray) -> np.ndarray:
     """Return 64 bits for each round."""
     with np.errstate(over="ignore"):
-        return _mixed(np.uint64(int(seed) % 2**64) + np.uint64(GOLDEN) * (rounds.astype(np.uint64) + np.uint64(1)))
+        return mixed(np.uint64(int(seed) % 2**64) + np.uint64(GOLDEN) * (rounds.astype(np.uint64) + np.uint64(1)))
 
 
 def _below(bound: int, key: np.uint64, numbers: np.ndarray) -> np.ndarray:
     """Return a random number below `bound` for each number."""
     with np.errstate(over="ignore"):
-        bits = _mixed(_mixed(numbers.astype(np.uint64) * np.uint64(GOLDEN) + key))
+        bits = mixed(mixed(numbers.astype(np.uint64) * np.uint64(GOLDEN) + key))
     return ((bits >> np.uint64(11)) * (bound * 2.0**-53)).astype(np.int64)
 
 
@@ -217,13 +217,5 @@ def _permuted(numbers: np.ndarray, keys: np.ndarray, half: np.uint64) -> np.ndar
     left, right = numbers >> half, numbers & mask
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64
         for i in range(FEISTEL_ROUNDS):
-            left, right = right, left ^ (_mixed(right + keys + np.uint64(i) * np.uint64(GOLDEN)) & mask)
+            left, right = right, left ^ (mixed(right + keys + np.uint64(i) * np.uint64(GOLDEN)) & mask)
     return (left << half) | right
-
-
-def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Return 64 bits that all depend on all bits of a number (the finaliser of splitmix64)."""
-    with np.errstate(over="ignore"):
-        numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return numbers ^ (numbers >> np.uint64(31))

@@ -321,6 +321,8 @@ FEDERATED = (
     Column("rebuilt", "clients that had lost their state", kind="event", dtype=np.int64, better="less"),
     Column("clipped", "messages that were clipped", kind="event", dtype=np.int64, better="less"),
 )
+# The simulated time of a run that has a clock. It follows from the counted columns.
+NETWORK = Column("network_seconds", "seconds on your network, simulated", "network time", "cost", unit="s")
 # How many agents the metrics are measured over, if not over all.
 SAMPLE = Column(
     "metrics_agents",
@@ -329,7 +331,7 @@ SAMPLE = Column(
     measure=Measure(joint=lambda functions, layout, shard, x: jnp.asarray(layout.agents)),
 )
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, SAMPLE)}
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, NETWORK, SAMPLE)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 

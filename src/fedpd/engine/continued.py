@@ -10,6 +10,7 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Problem, Tree
+from fedpd.engine.columns import NETWORK
 from fedpd.engine.driver import Driver
 from fedpd.engine.measurements import Measurements
 from fedpd.engine.resume import rows_to_keep
@@ -74,7 +75,7 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
     for i, run in enumerate(runs):
         totals = {name: int(run.history[name][-1]) for name in TOTALS}
         keep = rows_to_keep(run.history["round"], plan.every, plan.rounds, run.diverged)
-        history = {name: column[keep] for name, column in run.history.items()}
+        history = {name: column[keep] for name, column in run.history.items() if name != NETWORK.name}
         driver.measurements[i] = Measurements(history, totals, run.updates.copy(), run.diverged)
 
 

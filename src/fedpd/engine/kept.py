@@ -105,7 +105,7 @@ def _determined(build: Any, shapes: Shapes, e: int, update: Callable[[Exchange],
 
     arguments = shapes.agent, shapes.settings, shapes.broadcasts[e]
     number = len(jax.tree.leaves(shapes.agent))
-    alone = [i for i, row in enumerate(_sources(updated, *arguments)) if not row[:number].any()]
+    alone = [i for i, row in enumerate(sources(updated, *arguments)) if not row[:number].any()]
     return frozenset(alone), _unchanged(updated, *arguments)
 
 
@@ -148,8 +148,8 @@ def _reads(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorith
 
     number = len(jax.tree.leaves(shapes.agent))
     arguments = shapes.agent, shapes.settings, shapes.one, shapes.broadcasts, heard, np.int32(0), _key()
-    there = _sources(attend, *arguments)[:, :number]
-    away = _sources(miss, shapes.agent, shapes.settings, shapes.broadcasts, heard)[:, :number]
+    there = sources(attend, *arguments)[:, :number]
+    away = sources(miss, shapes.agent, shapes.settings, shapes.broadcasts, heard)[:, :number]
     return _Reads(there[number:], there[:number], away)
 
 
@@ -162,8 +162,8 @@ def _live(reads: _Reads, needed: Leaves) -> Leaves:
 
 
 def _read_by_model(build: Any, shapes: Shapes) -> Leaves:
-    sources = _sources(lambda agent, settings: build(settings).model(agent), shapes.agent, shapes.settings)
-    return _numbers(sources[:, : len(jax.tree.leaves(shapes.agent))])
+    read = sources(lambda agent, settings: build(settings).model(agent), shapes.agent, shapes.settings)
+    return _numbers(read[:, : len(jax.tree.leaves(shapes.agent))])
 
 
 def _personal(agent: Any) -> Leaves:
@@ -180,7 +180,7 @@ def _key() -> Any:
     return jax.random.key(0, impl="threefry2x32")
 
 
-def _sources(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
+def sources(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
     """Return which leaves of the arguments each leaf of the result depends on, (outputs, inputs)."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     rows = []
@@ -196,6 +196,6 @@ def _unchanged(function: Callable[..., Any], *arguments: Any) -> Leaves:
     return frozenset(i for i, (new, old) in enumerate(pairs) if new is old)
 
 
-def _numbers(sources: np.ndarray) -> Leaves:
+def _numbers(rows: np.ndarray) -> Leaves:
     """Return the columns in which any row is true."""
-    return frozenset(np.flatnonzero(sources.any(axis=0)).tolist())
+    return frozenset(np.flatnonzero(rows.any(axis=0)).tolist())

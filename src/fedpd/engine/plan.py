@@ -27,6 +27,7 @@ from fedpd.core.agents import (
     with_padding_agents,
 )
 from fedpd.engine import disk
+from fedpd.engine.asynchronous import without_waiting
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.debug import AgentByAgent, init_each
@@ -34,6 +35,7 @@ from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
+from fedpd.engine.timing import Timed
 
 if TYPE_CHECKING:
     from fedpd.engine.attendance import PartialRun
@@ -69,6 +71,7 @@ class Plan(NamedTuple):
         settings: The settings of the variants by name, each (variants,).
         targets: The values that end the run when it reaches all of them.
         sample: The agents over which the run measures; None: all of them.
+        timing: The clock, and the rounds that follow from it; None: the run has no clock.
     """
 
     algorithm: Algorithm
@@ -87,6 +90,7 @@ class Plan(NamedTuple):
     settings: Mapping[str, np.ndarray] | None = None
     targets: tuple[Target, ...] = ()
     sample: np.ndarray | None = None
+    timing: Timed | None = None
 
 
 class OpenMethod(NamedTuple):
@@ -131,12 +135,25 @@ class PartialForm:
         return self.whole(**numbers).away.partial
 
 
+@dataclass(frozen=True)
+class AsynchronousForm:
+    """Returns the form of a method whose agents do not wait, from the method's numbers."""
+
+    whole: Structure
+
+    def __call__(self, **numbers: Any) -> Algorithm:
+        return without_waiting(self.whole(**numbers))
+
+
 def open_numbers(plan: Plan) -> OpenMethod | None:
     """Return the method as a function of its numbers, and the numbers; None if they must be constants."""
     if plan.build is not None and plan.settings is not None:
         return OpenMethod(plan.build, plan.settings)
     if plan.debug or (plan.store is not None and plan.participation is None):
         return None
+    if plan.timing is not None and plan.timing.waiting is not None:
+        waiting = split(plan.timing.waiting)
+        return None if waiting is None else OpenMethod(AsynchronousForm(waiting[0]), waiting[1])
     whole = split(plan.algorithm)
     if whole is not None:
         return OpenMethod(*whole)

@@ -29,7 +29,8 @@ def identity(plan: Plan) -> dict[str, Any]:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """
     settings = plan.settings or {}
-    return {
+    buffer = None if plan.timing is None else plan.timing.buffer
+    return ({} if buffer is None else {"buffer": buffer}) | {
         "algorithm": spec_of(plan.algorithm).plain(),
         "problem": problem_identity(plan.problem),
         "seeds": list(plan.seeds),
@@ -103,17 +104,19 @@ class SavedRuns(NamedTuple):
         versions: The versions that wrote it.
         algorithm: The spec of the method, as plain values.
         seeds: The seeds.
+        agents: N.
     """
 
     runs: list[SavedRun]
     versions: dict[str, str]
     algorithm: Any
     seeds: list[int]
+    agents: int
 
 
 def peek(folder: Path) -> SavedRuns | None:
     """Return the runs of the newest intact checkpoint, without resuming the run."""
-    found = checkpoint.peek(folder, "history.", "clock")
+    found = checkpoint.peek(folder, "history.", "clock", "updates")
     if found is None:
         return None
     arrays, meta = found
@@ -122,7 +125,7 @@ def peek(folder: Path) -> SavedRuns | None:
         history = _history(arrays, i)
         elapsed = np.interp(history["round"], *arrays["clock"].T)
         runs.append(SavedRun(history, elapsed, None if diverged is None else Divergence(*diverged)))
-    return SavedRuns(runs, meta["versions"], meta["algorithm"], meta["seeds"])
+    return SavedRuns(runs, meta["versions"], meta["algorithm"], meta["seeds"], arrays["updates"].shape[1])
 
 
 def _history(arrays: checkpoint.Arrays, i: int) -> History:

@@ -1,7 +1,7 @@
 """The result of a simulation: one method on one problem, with one seed or several."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedpd.base.saved import save_result
+from fedpd.clock import Clock
 from fedpd.core import Algorithm, Problem, Spec, Tree
 from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
@@ -18,6 +19,7 @@ from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
 from fedpd.engine.personal import Personalized, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
+from fedpd.engine.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
@@ -84,6 +86,22 @@ class Run:
         from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
 
         return draw(self.entries(), quantity, against, title=title, width=width)
+
+    def timed(self, clock: Clock) -> "Run":
+        """Return the run with the column "network_seconds": its simulated time on a network.
+
+        The column follows from the recorded costs, so an old run can have a clock too. It is exact if every round is
+        measured and the agents of a round do the same number of local steps.
+
+        Args:
+            clock: The clock, from `fedpd.clock`. It replaces an earlier one.
+
+        Raises:
+            FedpdError: The run was asynchronous or had a deadline, so its rounds depend on its clock; or the run does
+                not keep who took part.
+        """
+        history = timed_history(self.history, clock, len(self.updates), self.settings, self.seed)
+        return replace(self, history=history)
 
     def frame(self) -> Frame:
         """Return a pandas DataFrame with one row per measured round: the history and the seconds."""
@@ -167,6 +185,10 @@ class Ensemble:
 
         return draw(self.entries(), quantity, against, title=title, width=width)
 
+    def timed(self, clock: Clock) -> "Ensemble":
+        """Return the runs with the column "network_seconds": their simulated time on a network; see `Run.timed`."""
+        return ensemble(tuple(run.timed(clock) for run in self.runs))
+
     def frame(self) -> Frame:
         """Return the histories as a pandas DataFrame with one row per seed and measured round."""
         return history_frame([({"seed": run.seed}, run) for run in self.runs])
@@ -189,15 +211,22 @@ def ensemble(runs: tuple[Run, ...]) -> Ensemble:
 
 def settings_of(plan: Plan) -> dict[str, Any]:
     """Return the arguments of `simulate` that change the rounds, besides the method, the problem and the seeds."""
-    who = plan.participation
-    kept = None if who is None else [who.kind, who.numbers.tolist() if who.kind in ("cohort", "probability") else None]
     return {
         "metrics_every": plan.every,
-        "participation": kept,
+        "participation": kept_rule(plan.participation),
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": [column.name for column in plan.recorded],
         "metrics_agents": None if plan.sample is None else len(plan.sample),
+        "buffer": None if plan.timing is None else plan.timing.buffer,
+        "deadline": None if plan.timing is None else plan.timing.deadline,
     }
+
+
+def history_of(plan: Plan, history: History, i: int) -> History:
+    """Return the history of variant i, with its simulated seconds if the plan has a clock."""
+    if plan.timing is None:
+        return history
+    return timed_rows(plan.timing, history, plan.problem.agents, plan.participation, plan.seeds[i])
 
 
 def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
@@ -213,7 +242,7 @@ def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
             algorithm=algorithm.description,
             seed=plan.seeds[i],
             model=mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i],
-            history=measurements.history,
+            history=history_of(plan, measurements.history, i),
             agents=agents,
             updates=measurements.updates,
             seconds=driver.seconds,

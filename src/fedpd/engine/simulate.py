@@ -18,8 +18,10 @@ from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
 from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
+from fedpd.clock import Clock
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
 from fedpd.engine.chunk_rows import check_measurable
+from fedpd.engine.clocked import apply_clock
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
@@ -57,6 +59,9 @@ class RunOptions(TypedDict, total=False):
     start: Start | None
     execution: Execution
     devices: int | None
+    clock: Clock | None
+    buffer: int | None
+    deadline: float | str | None
 
 
 DEFAULTS: RunOptions = {
@@ -77,6 +82,9 @@ DEFAULTS: RunOptions = {
     "start": None,
     "execution": "auto",
     "devices": None,
+    "clock": None,
+    "buffer": None,
+    "deadline": None,
 }
 
 # The options that nothing else checks before the run, and what to give instead.
@@ -154,6 +162,11 @@ def simulate(
             and work), or "debug" (one after another without compilation; an error names the agent, the stage and the
             round). Default "auto".
         devices (int): The number of devices (CPU cores count) over which the agents are sharded; None: fedpd chooses.
+        clock (Clock): A clock, from `fedpd.clock`. The history then has the column "network_seconds".
+        buffer (int): K: the run is asynchronous. The server steps when K agents have returned, and agents never wait
+            for slower ones. `rounds` counts server steps. It needs a clock.
+        deadline (float | str): The longest time of a round, e.g. "30 s". A slower agent is absent in that round. It
+            needs a clock.
 
     Returns:
         The model, the history and the agents' final state.
@@ -220,6 +233,7 @@ def make_plan(
     if options["start"] is not None and not runs_of(options["start"]):
         problem = start_at(problem, options["start"])
     who = attendance_rule(options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds)
+    algorithm, who, timing = apply_clock(algorithm, problem, rounds, seeds, who, options)
     if who is not None and algorithm.away.partial is not None:
         algorithm = algorithm.away.partial
     if who is not None and algorithm.away.everyone:
@@ -251,6 +265,7 @@ def make_plan(
         debug,
         targets=make_targets(options["until"], (*MEASURED, *recorded)),
         sample=sample,
+        timing=timing,
     )
 
 

@@ -10,6 +10,7 @@
     checkpoint_every = 50
     participation = 0.5              # a share of the agents in every round; or cohort = 50, their number
     record = ["heterogeneity"]       # and "smoothness": more columns of the history
+    clock = { up = "3 Mbit/s", down = "10 Mbit/s", compute = "20 ms" }     # simulated time; buffer and deadline need it
 
     [[algorithm]]
     label = "FedPD-GD, half the communications"
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple, get_args
 from fedpd.base.atomic import read_file
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
 from fedpd.base.spec import spec_of
+from fedpd.clock import Clock, from_table, seconds
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import RECORDABLE, Column
@@ -85,6 +87,9 @@ class RunSettings(NamedTuple):
     cohort: int | None = None
     sampling: Sampling = "uniform"
     metrics_agents: int | None = None
+    clock: Clock | None = None
+    buffer: int | None = None
+    deadline: float | str | None = None
 
 
 class Experiment(NamedTuple):
@@ -295,7 +300,11 @@ def _checked_tables(text: str) -> Table:
 def _settings(table: Table) -> RunSettings:
     known_keys("[run]", table, RunSettings._fields, required=("rounds",))
     settings = RunSettings(**table)
-    for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents"):
+    if settings.clock is not None:
+        settings = settings._replace(clock=_clock(settings.clock))
+    if settings.deadline is not None:
+        at("[run]", seconds, "deadline", settings.deadline)
+    for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents", "buffer"):
         if getattr(settings, name) is not None:
             at("[run]", partial(count, bits=31), name, getattr(settings, name), "Give a positive integer")
     if not isinstance(settings.participation, list):  # a list is checked when the number of agents is known
@@ -317,6 +326,12 @@ def _settings(table: Table) -> RunSettings:
         if not is_reference(one):
             at("[run]", choice, "record", one, RECORDABLE)
     return settings._replace(seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
+
+
+def _clock(table: Any) -> Clock:
+    if not isinstance(table, dict):
+        raise FedpdError(f"[run] clock = {shown(table)}: must be a table. Write [run.clock] on a line of its own.")
+    return at("[run.clock]", from_table, table)
 
 
 def _check_seeds(seeds: Any) -> None:

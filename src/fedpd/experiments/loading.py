@@ -12,7 +12,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Tree
 from fedpd.engine.run import Ensemble, Run, ensemble
 from fedpd.engine.views.entries import Measured
-from fedpd.experiments.recorded import read
+from fedpd.experiments.recorded import Recorded, read
 from fedpd.experiments.run_folder import SavedModel, read_models
 
 
@@ -97,4 +97,5 @@ def _run(label: str, recorded: Measured, models: Mapping[tuple[str, int], SavedM
         elapsed=recorded.elapsed,
         diverged=recorded.diverged,
         spec=saved.spec,
+        settings=recorded.settings if isinstance(recorded, Recorded) else {},
     )

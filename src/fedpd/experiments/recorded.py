@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,12 +12,17 @@ from fedpd.base.checkpoint import as_read
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.saved import is_saved, load_result
 from fedpd.base.warn import warn
+from fedpd.clock import Clock
+from fedpd.engine.cohorts import attendance_rule
+from fedpd.engine.columns import NETWORK
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import History
 from fedpd.engine.resume import SavedRuns, peek
-from fedpd.engine.views.entries import Entry, entry_of
+from fedpd.engine.timing import kept_rule, timed_history
+from fedpd.engine.views.entries import Entry, Measured, entry_of
 from fedpd.experiments import experiment, run_folder
-from fedpd.experiments.experiment import Label
+from fedpd.experiments.calls import at
+from fedpd.experiments.experiment import Label, RunSettings
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
@@ -36,12 +41,20 @@ class Recorded:
         history: The rows so far.
         elapsed: The seconds at each row; NaN if they are not known.
         diverged: When it diverged, if it did.
+        agents: N; 0: it is not known.
+        settings: What a `Run` keeps of its settings and a clock needs: who took part, the buffer and the deadline.
     """
 
     seed: int
     history: History
     elapsed: np.ndarray
     diverged: Divergence | None = None
+    agents: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def timed(self, clock: Clock) -> "Recorded":
+        """Return the run with its simulated seconds on a network; see `Run.timed`."""
+        return replace(self, history=timed_history(self.history, clock, self.agents, self.settings, self.seed))
 
 
 class Record(NamedTuple):
@@ -101,7 +114,7 @@ def read(folder: Path) -> Record:
     for number, method in enumerate(methods, 1):
         saved = _of_this_run(peek(run_folder.checkpoints_of(folder, number, method.label)), method, settings.seeds)
         runs = [_recorded(saved, i, seed, whole.get((method.label, seed))) for i, seed in enumerate(settings.seeds)]
-        known = tuple(run for run in runs if run is not None)
+        known = tuple(_with_clock(run, settings, saved) for run in runs if run is not None)
         if len(known) == len(runs):
             entries.append(Entry(method.label, known, settings.rounds))
         versions = saved.versions if saved else versions
@@ -111,6 +124,35 @@ def read(folder: Path) -> Record:
         warn(f"{folder / run_folder.EXPERIMENT} {EDITED}")
     kept = tuple(entries), settings.seeds, settings.rounds, waiting, text, outline.problem, versions
     return Record(name, *kept, edited=edited)
+
+
+def _with_clock(run: Recorded, settings: RunSettings, saved: SavedRuns | None) -> Recorded:
+    """Return a run with the settings that a clock needs, and timed by the clock of its experiment file."""
+    if saved is None:
+        return run
+    who = settings.cohort, settings.sampling, settings.participation, np.ones(saved.agents), settings.rounds
+    kept = {"participation": kept_rule(attendance_rule(*who)), "buffer": settings.buffer, "deadline": settings.deadline}
+    run = replace(run, agents=saved.agents, settings=kept)
+    fixed = settings.buffer is not None or settings.deadline is not None  # only a finished run has its seconds
+    timed = settings.clock is None or fixed or NETWORK.name in run.history
+    return run if timed or settings.clock is None else run.timed(settings.clock)
+
+
+def timed_records(records: Sequence[Record], clock: Clock) -> list[Record]:
+    """Return the records with the simulated seconds of all runs on a network.
+
+    Raises:
+        FedpdError: A run does not keep what a clock needs. The message names the method.
+    """
+
+    def timed(entry: Entry) -> Entry:
+        return entry._replace(runs=tuple(at(f"{entry.label}:", _timed, run, clock) for run in entry.runs))
+
+    return [record._replace(entries=tuple(timed(entry) for entry in record.entries)) for record in records]
+
+
+def _timed(run: Any, clock: Clock) -> Measured:
+    return run.timed(clock)
 
 
 def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:
@@ -139,12 +181,13 @@ def _recorded(saved: SavedRuns | None, i: int, seed: int, history: History | Non
     if history is None or not len(history["round"]):
         return from_checkpoint
     if from_checkpoint is not None and _same_rows(from_checkpoint.history, history):
-        return from_checkpoint
+        return replace(from_checkpoint, history=history)
     return Recorded(seed, history, np.full(len(history["round"]), np.nan))
 
 
 def _same_rows(one: History, other: History) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
+    names = other.keys() - {NETWORK.name}  # a checkpoint does not have the simulated seconds
+    return one.keys() == names and all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
 def read_all(folders: Sequence[Path]) -> list[Record]:

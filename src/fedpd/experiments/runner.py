@@ -127,6 +127,9 @@ def _options(settings: RunSettings, checkpoints: Path | None) -> RunOptions:
             "devices": settings.devices,
             "checkpoints": checkpoints,
             "checkpoint_every": settings.checkpoint_every,
+            "clock": settings.clock,
+            "buffer": settings.buffer,
+            "deadline": settings.deadline,
         }
     )
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from fedpd.base.atomic import check_replaceable
 from fedpd.base.checks import choice, positive, refuse
+from fedpd.clock import from_file
 from fedpd.engine.views.quantities import MAIN
-from fedpd.experiments.recorded import read_all
+from fedpd.experiments.recorded import read_all, timed_records
 from fedpd.report.export import save_costs, save_histories
 from fedpd.report.figures import FORMATS, save_paper_figures
 from fedpd.report.pages import page_of
@@ -38,6 +39,7 @@ def write_report(
     figures: Sequence[str] = (),
     csv: bool = False,
     download: bool = False,
+    clock: Path | None = None,
 ) -> Written:
     """Write the page of run folders, and figures and CSV files beside it.
 
@@ -48,6 +50,7 @@ def write_report(
         figures: File formats of figures for a paper: "pdf", "svg", "png".
         csv: Whether to write the histories and the costs to the target as CSV.
         download: Whether the problem's data may be fetched from the network, to measure the problem.
+        clock: A file with a clock, to show the simulated time of all runs on a network; see `fedpd.clock.from_file`.
     """
     path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     if path.suffix.lower() not in (".html", ".htm"):
@@ -57,7 +60,7 @@ def write_report(
         positive("--target", target, "Give a stationarity, e.g. 1e-10")
     for suffix in figures:
         choice("--figures", suffix, FORMATS)
-    records = read_all(folders)
+    records = read_all(folders) if clock is None else timed_records(read_all(folders), from_file(clock))
     entries = [entry for record in records for entry in record.entries]
     page = page_of(records, target=target, download=download)
     page.save(path)

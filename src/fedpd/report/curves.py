@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpd.engine.columns import Column
+from fedpd.engine.columns import NETWORK, Column
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
 from fedpd.report.reach import finding, reach, targets, usual_target
@@ -19,13 +19,25 @@ Numbers = list[float | None]
 def page_data(entries: Sequence[Entry], target: float | None = None) -> dict[str, Any]:
     """Return the data of the page's script, as plain numbers and texts; None replaces numbers that are not finite."""
     quantities, costs = shared_quantities(entries), known_costs(entries)
+    scales = _scales(entries, costs)
     wanted = {quantities[0].name: target}
     offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
     return {
         "quantities": [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities],
-        "costs": [{"name": cost.name, "words": cost.words, "unit": cost.unit, "log": cost.log} for cost in costs],
-        "entries": [_entry(entry, offered, costs, len(entries)) for entry in entries],
+        "costs": [_shown_cost(cost, cost.name in scales) for cost in costs],
+        "entries": [_entry(entry, offered, costs, scales, len(entries)) for entry in entries],
     }
+
+
+def _scales(entries: Sequence[Entry], costs: Sequence[Column]) -> dict[str, float]:
+    """Return 3600, the seconds of an hour, for the simulated time if it is long; nothing otherwise."""
+    long = NETWORK in costs and any(run.history[NETWORK.name][-1] >= 7200 for entry in entries for run in entry.runs)
+    return {NETWORK.name: 3600.0} if long else {}
+
+
+def _shown_cost(cost: Column, hours: bool) -> dict[str, Any]:
+    words, unit = (cost.words.replace("seconds", "hours"), "h") if hours else (cost.words, cost.unit)
+    return {"name": cost.name, "title": cost.symbol or cost.name, "words": words, "unit": unit, "log": cost.log}
 
 
 def _targets(entries: Sequence[Entry], column: Column, also: float | None) -> list[float]:
@@ -59,11 +71,16 @@ def _findings(entries: Sequence[Entry], column: Column, offered: list[float], ta
 
 
 def _entry(
-    entry: Entry, offered: Mapping[Column, list[float]], costs: Sequence[Column], entries: int
+    entry: Entry,
+    offered: Mapping[Column, list[float]],
+    costs: Sequence[Column],
+    scales: Mapping[str, float],
+    entries: int,
 ) -> dict[str, Any]:
     rows = min(len(run.history["round"]) for run in entry.runs)
     kept = thinned(rows, POINTS if entries <= ENTRIES else POINTS // 2)
-    spent = [cost_values(run) for run in entry.runs]
+    each = [cost_values(run) for run in entry.runs]
+    spent = [{name: values / scales.get(name, 1) for name, values in one.items()} for one in each]
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
@@ -71,7 +88,7 @@ def _entry(
         "x": {c.name: _finite(np.mean([values[c.name][:rows] for values in spent], axis=0)[kept]) for c in costs},
         "y": {column.name: _band(entry, column, rows, kept) for column in offered},
         "reached": {
-            column.name: [_cells(entry, column.name, target, costs) for target in found]
+            column.name: [_cells(entry, column.name, target, costs, scales) for target in found]
             for column, found in offered.items()
         },
     }
@@ -97,12 +114,14 @@ def _band(entry: Entry, column: Column, rows: int, kept: np.ndarray) -> dict[str
     return {"mean": _finite(mean), "low": _finite(y.min(axis=0)), "high": _finite(y.max(axis=0))}
 
 
-def _cells(entry: Entry, name: str, target: float, costs: Sequence[Column]) -> dict[str, Any]:
+def _cells(
+    entry: Entry, name: str, target: float, costs: Sequence[Column], scales: Mapping[str, float]
+) -> dict[str, Any]:
     met = reach(entry, name, target)
     if met.costs is None:
         best = target_text(name, met.best) if np.isfinite(met.best) else "nothing finite"
         return {"seeds": met.seeds, "best": best}
-    spent = [np.array(met.costs[cost.name]) for cost in costs]
+    spent = [np.array(met.costs[cost.name]) / scales.get(cost.name, 1) for cost in costs]
     return {"costs": [_finite(numbers, 12) for numbers in spent]}  # the script rounds them, once
 
 

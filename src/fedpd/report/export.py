@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpd.base.atomic import replace_file
-from fedpd.engine.views.quantities import COSTS, SECONDS
+from fedpd.engine.views.quantities import SECONDS, shared_costs
 from fedpd.experiments.recorded import Record
 from fedpd.report.reach import reach
 
@@ -31,13 +31,14 @@ def save_histories(records: Sequence[Record], path: Path) -> Path:
 
 def save_costs(records: Sequence[Record], quantity: str, target: float, path: Path) -> Path:
     """Write the costs of each method to reach the target: mean, least and most over the seeds."""
-    spent = [f"{cost}_{which}" for cost in COSTS for which in ("mean", "least", "most")]
+    names = shared_costs([entry for record in records for entry in record.entries])
+    spent = [f"{cost}_{which}" for cost in names for which in ("mean", "least", "most")]
 
     def rows() -> Iterable[Sequence[Any]]:
         for record in records:
             for entry in record.entries:
                 met = reach(entry, quantity, target)
-                costs = [""] * len(spent) if met.costs is None else [n for cost in COSTS for n in met.costs[cost]]
+                costs = [""] * len(spent) if met.costs is None else [n for cost in names for n in met.costs[cost]]
                 yield record.name, entry.label, quantity, target, len(entry.runs), met.seeds, met.best, *costs
 
     return _save(path, ("run", "label", "quantity", "target", "seeds", "reached", "best", *spent), rows())

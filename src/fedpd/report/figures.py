@@ -17,6 +17,7 @@ from fedpd.engine.views.quantities import (
     axis_label,
     drawn_quantities,
     known_costs,
+    shared_costs,
     shared_quantities,
 )
 from fedpd.experiments.recorded import Results, entries_of
@@ -39,7 +40,8 @@ def figure(
         results: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
             folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
-        against: "communications", "round", "samples", "bytes" or "seconds", or several of them, one panel each.
+        against: "communications", "round", "samples", "bytes", "seconds", or "network_seconds" if the runs have a
+            clock; or several of them, one panel each.
         title: The title; "": the label, if there is only one.
         width: The width in inches, e.g. 3.4 for a column of a paper.
 
@@ -83,14 +85,15 @@ def paper_figure(results: Results, cost: str, quantity: str = MAIN) -> Figure:
 
     Args:
         results: What `figure` takes.
-        cost: "communications", "samples", "bytes" or "seconds".
+        cost: "communications", "samples", "bytes" or "seconds"; "network_seconds" if the runs have a clock.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
 
     Returns:
         A figure. Save it within `matplotlib.rc_context(fedpd.report.figures.PAPER)`, so that text stays text.
     """
     entries = entries_of(results)
-    column, spent = _measured(entries, quantity), COSTS[choice("cost", cost, COSTS)]
+    column, costs = _measured(entries, quantity), shared_costs(entries)
+    spent = costs[choice("cost", cost, costs)]
     with matplotlib.rc_context(PAPER):
         figure = NotebookFigure(figsize=(COLUMN, 2.2 + 0.16 * -(-len(entries) // 2)), layout="constrained")
         axes = figure.subplots()

@@ -42,7 +42,7 @@
   // 192 M, 9.63 MB, 118, 4.52 s
   function amount({ unit, log }, value) {
     if (value === null) return "–";
-    if (unit === "s") return `${Number(value.toPrecision(3))} s`;
+    if (unit === "s" || unit === "h") return `${Number(value.toPrecision(3))} ${unit}`;
     if (!log) return value >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : value.toFixed(1);
     const power = value < 1 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), 5);
     return `${Number((value / 1000 ** power).toPrecision(3))} ${["", "k", "M", "G", "T", "P"][power]}${unit === "bytes" ? "B" : ""}`.trim();
@@ -62,13 +62,13 @@
         });
       }
       const digits = quantity.share ? ".2%" : quantity.log ? ".2e" : ".5~g";
-      const format = cost.unit === "s" ? ".3~g" : cost.log ? ".3~s" : ",.6~g";
+      const format = cost.unit === "s" || cost.unit === "h" ? ".3~g" : cost.log ? ".3~s" : ",.6~g";
       const spread = low ? `<br>seeds: %{customdata[1]:${digits}} to %{customdata[2]:${digits}}` : "";
       drawn.push({
         x: at, y: mean, mode: at.length > 1 ? "lines" : "markers", name: plain(entry.label),
         line: { color: colour(i), dash: DASHES[i % 5], width: 2 }, marker: { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
-        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${cost.name} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
+        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${cost.title} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
       });
     });
     return drawn;
@@ -140,7 +140,7 @@
     $("target").value = k;
     $("target").setAttribute("aria-valuetext", quantity.goals[k]);
     const head = element("tr", {}, element("th", { scope: "col" }, "method"));
-    costs.forEach((cost, c) => head.append(element("th", c === by ? { scope: "col", class: "by" } : { scope: "col" }, cost.name)));
+    costs.forEach((cost, c) => head.append(element("th", c === by ? { scope: "col", class: "by" } : { scope: "col" }, cost.title)));
     head.append(element("th", { scope: "col" }, "factor"));
     const met = entries.map((entry, i) => ({ i, entry, cell: entry.reached[quantity.name][k] }));
     const price = ({ cell }) => (cell.costs ? cell.costs[by][0] ?? Infinity : Infinity);
@@ -148,7 +148,7 @@
     const least = price(met[0]);
     $("costs").tHead.replaceChildren(head);
     $("costs").tBodies[0].replaceChildren(...met.map((one) => costRow(one, least, price(one))));
-    $("costs-note").textContent = `Fewest ${costs[by].name} first; the factor compares them with the first. ` +
+    $("costs-note").textContent = `Fewest ${costs[by].title} first; the factor compares them with the first. ` +
       (entries.some((entry) => entry.seeds > 1) ? "Means over the seeds, with the least and the most below. A method has reached the target when all its seeds have. " : "") +
       (entries.some((entry) => entry.seeds > 1) ? "The seeds of a method run together as one program, and the seconds are those of all of them." : "");
   }
@@ -228,7 +228,7 @@
   }
 
   choices("y", quantities.map((q) => q.name), chooseY);
-  choices("x", costs.map((c) => c.name), chooseX);
+  choices("x", costs.map((c) => c.title), chooseX);
   $("log-x").addEventListener("change", (event) => { state.logX = event.target.checked; refresh(); });
   $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
   $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });

@@ -9,7 +9,7 @@ from fedpd.engine.columns import column_of
 from fedpd.engine.history import first_row
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_values, goal, target_text
+from fedpd.engine.views.quantities import MAIN, cost_values, goal, target_text
 
 USUAL = 1e-10  # the default target of the stationarity, if a run reaches it
 
@@ -19,7 +19,7 @@ class Reached(NamedTuple):
 
     Attributes:
         seeds: The number of seeds that reached it.
-        costs: Mean, least and most over the seeds, by the names of `COSTS`; None unless all seeds reached it.
+        costs: Mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it.
         best: The best value of the seed whose best value is the worst; NaN if no value is finite.
         at: The communications of that seed at that value.
     """
@@ -38,7 +38,7 @@ def reach(entry: Entry, quantity: str, target: float) -> Reached:
     if seeds < len(rows):
         return Reached(seeds, None, best, at)
     each = [cost_values(run) for run in entry.runs]
-    spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in COSTS}
+    spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in each[0]}
     costs = {name: (float(np.mean(values)), min(values), max(values)) for name, values in spent.items()}
     return Reached(seeds, costs, best, at)
 

@@ -1,6 +1,6 @@
 """Return the static parts of the page as HTML: notices, final values, the problem, and how to repeat the runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -9,13 +9,13 @@ from fedpd.core import Problem
 from fedpd.engine.columns import Column
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import (
-    COSTS,
     MAIN,
     SECONDS,
     cost_text,
     drawn_quantities,
     heading,
     last_costs,
+    shared_costs,
     value_text,
 )
 from fedpd.experiments.recorded import EDITED, Record
@@ -52,13 +52,13 @@ def notices(records: Sequence[Record], problems: int) -> str:
 
 def ends_table(entries: Sequence[Entry]) -> str:
     """Return the table of the last values and total costs of each method."""
-    quantities = drawn_quantities(entries)
-    headings = ("method", "rounds", *map(heading, quantities), *COSTS)
-    rows = "".join(_end(entry, quantities) for entry in entries)
+    quantities, costs = drawn_quantities(entries), shared_costs(entries)
+    headings = ("method", "rounds", *map(heading, quantities), *(name.replace("_", " ") for name in costs))
+    rows = "".join(_end(entry, quantities, costs) for entry in entries)
     return f"<table><thead>{_row('th', headings, scope='col')}</thead><tbody>{rows}</tbody></table>"
 
 
-def _end(entry: Entry, quantities: Sequence[Column]) -> str:
+def _end(entry: Entry, quantities: Sequence[Column], spent: Mapping[str, Column]) -> str:
     """Return a row of the table: means over the seeds at the end, and the least and most stationarity."""
     costs = last_costs(entry.runs)
     cells = [f"{entry.done:,}"]
@@ -66,7 +66,7 @@ def _end(entry: Entry, quantities: Sequence[Column]) -> str:
         values = np.array([run.history[column.name][-1] for run in entry.runs])
         with np.errstate(all="ignore"):  # a run may have diverged
             cells.append(_final(entry, values) if column.name == MAIN else value_text(column, float(values.mean())))
-    for name, column in COSTS.items():
+    for name, column in spent.items():
         unknown = column is SECONDS and not np.isfinite(costs[name])
         cells.append("not recorded" if unknown else cost_text(column, costs[name]))
     return f'<tr><th scope="row">{escape(entry.label)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'

@@ -155,6 +155,9 @@ def sweep(
         if name in groups[0].options:
             refuse(name, value, "is in the grid as well", "Give it either in the grid or as an option")
     chosen = with_defaults(options)
+    for name, value in (("buffer", chosen["buffer"]), ("deadline", chosen["deadline"])):
+        if value is not None:
+            refuse(name, value, "the points of a sweep share their rounds", "Call simulate for each point")
     plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # check all plans before the first run
     runs: dict[int, tuple[Run, ...]] = {}
     with shown(chosen["progress"]) as bar:

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
-from fedpd.base.checks import at_most, choice, positive
-from fedpd.engine.columns import Column, column_of
+from fedpd.base.checks import at_most, choice, positive, refuse
+from fedpd.engine.columns import NETWORK, Column, column_of
 from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_quantities
+from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_costs, shared_quantities
 
 Dash = str | tuple[int, tuple[int, ...]]
 
@@ -36,7 +36,7 @@ WIDEST = 100.0  # inches; matplotlib draws at most 65536 pixels
 PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
-AXES = {"round": column_of("round"), **COSTS}  # the possible horizontal axes
+AXES = {"round": column_of("round"), **COSTS, NETWORK.name: NETWORK}  # the possible horizontal axes
 
 
 class NotebookFigure(Figure):
@@ -61,13 +61,15 @@ def draw(
     Args:
         entries: The runs by label.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
-        against: "communications", "round", "samples", "bytes" or "seconds", or several of them.
+        against: "communications", "round", "samples", "bytes", "seconds" or "network_seconds", or several of them.
         title: The title; "": the label, if there is only one.
         width: The width in inches. Text has 8 points below 5 inches, as in a column of a paper, and 10 above.
     """
     column = column_of(choice("quantity", quantity, [one.name for one in shared_quantities(entries)]))
     names = [against] if isinstance(against, str) else list(against)
     costs = [AXES[choice("against", name, AXES)] for name in names]
+    if NETWORK in costs and NETWORK.name not in shared_costs(entries):
+        refuse("against", NETWORK.name, "a run has no clock", "Give it one: run.timed(fedpd.clock.network(...))")
     remedy = "Give the width of the figure in inches, e.g. 3.4 for a column of a paper"
     at_most("width", positive("width", width, remedy), WIDEST, remedy)
     single = len(entries) == 1
@@ -155,6 +157,8 @@ def panel(
     for number, entry in enumerate(entries):
         _curve(axes, entry, cost, column, line_style(number), width)
     axes.set_xlabel(cost.words.removesuffix(" together"))
+    if cost is NETWORK:
+        _show_hours(axes)
     if cost.log and set_log_scale(axes, "x"):
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         low, high = axes.get_xlim()
@@ -169,6 +173,16 @@ def panel(
         axes.text(0.5, 0.5, "no value that can be drawn", transform=axes.transAxes, ha="center", color="0.4")
         axes.set(xticks=[], yticks=[])
     clear_frame(axes)
+
+
+def _show_hours(axes: Axes) -> None:
+    """Label an axis of simulated seconds in hours or minutes if it is long."""
+    end = float(axes.get_xlim()[1])
+    word, size = ("hours", 3600) if end >= 7200 else ("minutes", 60) if end >= 120 else ("seconds", 1)
+    ticks = MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10]).tick_values(0, end / size)
+    axes.xaxis.set_major_locator(FixedLocator([size * tick for tick in ticks if 0 <= size * tick <= end]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
+    axes.set_xlabel(f"{word} on your network")
 
 
 def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineStyle, width: float) -> None:

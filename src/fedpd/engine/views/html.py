@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from fedpd.engine.columns import Column, column_of
+from fedpd.engine.columns import NETWORK, Column, column_of
 from fedpd.engine.views.entries import Entry, Measured
 from fedpd.engine.views.quantities import (
     COSTS,
@@ -112,8 +112,10 @@ def spent_text(runs: Sequence[Measured]) -> str:
     """Return the costs of runs as text, such as "600 rounds, 600 communications, 19.2 M samples, 9.6 MB, 4.5 s"."""
     costs, rounds = last_costs(runs), max(int(run.history["round"][-1]) for run in runs)
     names = {"communications": " communications", "samples": " samples", "bytes": "", SECONDS.name: ""}
-    shown = [(name, unit) for name, unit in names.items() if np.isfinite(costs[name])]
-    return ", ".join([f"{rounds:,} rounds", *(cost_text(COSTS[name], costs[name]) + unit for name, unit in shown)])
+    names[NETWORK.name] = " on the network"
+    shown = [(name, unit) for name, unit in names.items() if np.isfinite(costs.get(name, np.nan))]
+    columns = COSTS | {NETWORK.name: NETWORK}
+    return ", ".join([f"{rounds:,} rounds", *(cost_text(columns[name], costs[name]) + unit for name, unit in shown)])
 
 
 def divergence_texts(runs: Iterable[Measured]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedpd.engine.columns import KNOWN, Column, column_of
+from fedpd.engine.columns import KNOWN, NETWORK, Column, column_of
 from fedpd.engine.views.entries import Entry, Measured
 from fedpd.engine.views.numbers import short_number
 
@@ -15,10 +15,11 @@ MAIN = "stationarity"  # the quantity that a report begins with
 
 
 def cost_values(run: Measured) -> dict[str, np.ndarray]:
-    """Return the costs of a run, one value per row of its history, by the names of `COSTS`."""
+    """Return the costs of a run, one value per row of its history: those of `COSTS`, and its time if it has a clock."""
     history = run.history
     derived = {BYTES.name: history["bytes_up"] + history["bytes_down"], SECONDS.name: run.elapsed}
-    return {name: derived[name] if name in derived else history[name] for name in COSTS}
+    timed = (NETWORK.name,) if NETWORK.name in history else ()
+    return {name: derived[name] if name in derived else history[name] for name in (*COSTS, *timed)}
 
 
 def shared_quantities(entries: Sequence[Entry]) -> list[Column]:
@@ -37,7 +38,13 @@ def drawn_quantities(entries: Sequence[Entry]) -> list[Column]:
 def known_costs(entries: Sequence[Entry]) -> list[Column]:
     """Return all costs, without the seconds if no run has recorded them."""
     timed = any(np.isfinite(run.elapsed).any() for entry in entries for run in entry.runs)
-    return [column for column in COSTS.values() if timed or column is not SECONDS]
+    return [column for column in shared_costs(entries).values() if timed or column is not SECONDS]
+
+
+def shared_costs(entries: Sequence[Entry]) -> dict[str, Column]:
+    """Return `COSTS`, and the simulated seconds if all runs have a clock."""
+    clocked = all(NETWORK.name in run.history for entry in entries for run in entry.runs)
+    return COSTS | ({NETWORK.name: NETWORK} if clocked else {})
 
 
 def heading(column: Column) -> str:
@@ -60,6 +67,8 @@ def value_text(column: Column, value: float) -> str:
 
 def cost_text(column: Column, value: float) -> str:
     """Return a cost for a table, such as "1,200", "192 M", "9.6 MB" or "4.52 s"."""
+    if column is NETWORK and value >= 7200:
+        return f"{value / 3600:,.1f} h"
     if column.unit == "s":
         return f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
     if column.log:
@@ -82,4 +91,5 @@ def goal(quantity: str, target: float) -> str:
 def last_costs(runs: Iterable[Measured]) -> dict[str, float]:
     """Return the costs of runs at their ends, as means over the seeds."""
     each = [cost_values(run) for run in runs]
-    return {name: float(np.mean([costs[name][-1] for costs in each])) for name in COSTS}
+    shared = [name for name in each[0] if all(name in costs for costs in each)]
+    return {name: float(np.mean([costs[name][-1] for costs in each])) for name in shared}

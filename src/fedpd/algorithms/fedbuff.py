@@ -1,0 +1,144 @@
+"""FedBuff (Nguyen et al., 2022): buffered asynchronous aggregation of the changes of local models.
+
+    y_i     = oracle(f_i) from x_i, the server's model that the agent received last
+    Delta_i = (y_i - x_i) / (1 + tau_i)^staleness
+    x       = x + server_step mean_S Delta_i
+
+S are the K agents that returned, K is the option `buffer` of `simulate`, and tau_i counts the server's steps since
+agent i received its model. Agents send Delta_i, the server sends x. If all agents are present in every round it is
+FedAvg with a server step size, so heterogeneous data leave an error floor, and fast agents count more than slow ones.
+Differences from the paper: all agents always work, while the paper samples a new client whenever one returns; an agent
+that has returned begins again at the server's next step; and the local solver is any oracle. The paper's weight is
+staleness = 0.5, and its Algorithm 1 has no weight (0, the default).
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.algorithms._rules import Q
+from fedpd.base.checks import at_least, positive
+from fedpd.core import (
+    Algorithm,
+    Array,
+    Away,
+    Exchange,
+    Key,
+    LocalObjective,
+    Oracle,
+    Subproblem,
+    Work,
+    check_oracle,
+    specified,
+)
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import sgd
+from fedpd.schedules import inverse_sqrt
+
+FRESH = -1  # the agent was absent and has received the newest model
+
+
+class Agent(NamedTuple):
+    x: Vector  # the server's model
+    change: Vector  # Delta_i
+    version: Array  # the server step after which it received x
+    memory: Any  # the oracle's memory between rounds
+
+
+@specified
+def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0) -> Algorithm:
+    """Return FedBuff, with a local oracle that works on f_i itself.
+
+    Args:
+        oracle: The local solver, from `fedpd.oracles`.
+        server_step: The server's step size.
+        staleness: The exponent of the weight (1 + tau)^-staleness of a message that is tau server steps old.
+
+    Examples:
+        >>> from fedpd import clock, oracles, problems, simulate
+        >>> network = clock.network(up="3 Mbit/s", down="10 Mbit/s", compute=clock.log_normal("20 ms", 1.0))
+        >>> algorithm = fedbuff(oracle=oracles.gd(step=0.1, iterations=4))
+        >>> problem = problems.random_quadratic(agents=8, dimension=3)
+        >>> run = simulate(algorithm, problem, rounds=9, clock=network, buffer=2)
+        >>> run.history["bytes_up"].tolist()[:3]
+        [0, 48, 96]
+    """
+    check_oracle(oracle)
+    positive("server_step", server_step, "1 adds the mean change to the model")
+    at_least("staleness", staleness, 0, "0.5 is the weight of the paper, 0 is none")
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, jnp.int32(0), oracle.init(f, x))
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        y, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
+        tau = jnp.where(agent.version == FRESH, 0, r - agent.version)
+        weight = (1.0 + tau) ** -staleness
+        return Agent(agent.x, weight * (y - agent.x), jnp.int32(r + 1), memory), work
+
+    def send(agent: Agent) -> Vector:
+        return agent.change
+
+    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = server + server_step * mean
+        return x, x
+
+    def receive(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def missed(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x, version=jnp.int32(FRESH))
+
+    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=oracle.init(f, agent.x))
+
+    return Algorithm(
+        "fedbuff",
+        init=init,
+        server=lambda x: x,
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        model=lambda agent: agent.x,
+        away=Away(rebuild=rebuild, stale=True),
+    )
+
+
+def _rule(L: float, agents: int, scale: Any) -> Algorithm:
+    step = scale / (4 * L * Q)  # as for FedAvg
+    return fedbuff(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+
+
+CARD = Card(
+    title="FedBuff",
+    summary="local steps, then the mean change of K agents",
+    family="averaging",
+    reference=Reference(
+        authors=(
+            "John Nguyen, Kshitiz Malik, Hongyuan Zhan, Ashkan Yousefpour, Michael Rabbat, Mani Malek, Dzmitry Huba"
+        ),
+        title="Federated Learning with Buffered Asynchronous Aggregation",
+        venue=(
+            "Proceedings of the 25th International Conference on Artificial Intelligence and Statistics "
+            "(AISTATS 2022); arXiv:2106.06639"
+        ),
+        year=2022,
+        checked=(
+            "The poster page of AISTATS 2022 (virtual.aistats.org) and the page of the authors' employer "
+            "(ai.meta.com/research) confirm the authors, the title, the venue and the year."
+        ),
+    ),
+    variants=(Variant("FedBuff", _rule, Guarantee("NC, BG, bounded delays")),),
+    parameters={
+        "server_step": "the server's step size",
+        "staleness": "the exponent of the weight (1 + τ)^-staleness of a message that is τ server steps old",
+    },
+    theory_checked=(
+        "The abstract confirms a convergence guarantee for smooth non-convex functions. The abstract of Toghani and "
+        "Uribe (arXiv:2210.01161), who remove this assumption, confirms that it needs bounded gradients. The delay is "
+        "bounded if every agent returns. The rate is not stated here."
+    ),
+    equations_checked=(
+        "The buffer of K updates and the server's step agree with the abstract and with public programs; the weight "
+        "1/sqrt(1 + tau) is the one of public programs that cite the paper."
+    ),
+)

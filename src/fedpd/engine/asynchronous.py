@@ -1,0 +1,150 @@
+"""Asynchronous runs and deadlines: a clock decides in advance which agents' messages a server step uses.
+
+Asynchronous: every agent always works. The server steps when K agents have returned. These K agents receive the new
+model and begin their next task. The other agents do not wait: they continue with the older model that they have. How
+long a task takes does not depend on its numbers, so the order of all events is known before the run. A step is then a
+round in which K agents are present, and the rounds of `fedpd.engine.present` run it: an absent agent simply does not
+read the newest broadcast (`without_waiting`).
+
+Deadline: the server of a synchronous round waits at most so long. An agent that needs longer is absent in that round.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+from tree_math import Vector
+
+from fedpd.base.checks import check_room, count, refuse
+from fedpd.clock import Clock
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Tree, Work
+from fedpd.engine.cohorts import who
+from fedpd.engine.kept import when_missed
+from fedpd.engine.participation import Participation
+from fedpd.engine.tasks import Tasks
+
+
+class Events(NamedTuple):
+    """The events of a run.
+
+    Attributes:
+        present: (rounds, N) whether an agent's message is used in each server step.
+        seconds: (rounds,) when each server step happens.
+    """
+
+    present: np.ndarray
+    seconds: np.ndarray
+
+
+class Working(NamedTuple):
+    """The state of an agent that does not wait.
+
+    Attributes:
+        agent: The state with which it works: after the broadcast at the end of its last task.
+        newest: The newest model of the server, at which f is measured. The agent does not use it.
+    """
+
+    agent: Any
+    newest: Vector
+
+
+def without_waiting(algorithm: Algorithm) -> Algorithm:
+    """Return the form of a method whose agents work with the broadcast at the end of their last task.
+
+    Raises:
+        FedpdError: The method has no such form.
+    """
+    form = algorithm if algorithm.away.stale is True else algorithm.away.stale
+    if form is False:
+        rule = "its server cannot use messages that agents computed from an old model"
+        remedy = "Choose fedpd with p = 0 and a fixed eta, fedbuff, feddr or fedadmm"
+        refuse("algorithm", algorithm.description, rule, f"{remedy}; or leave buffer out")
+    (exchange,) = form.exchanges
+
+    def init(f: LocalObjective, x: Vector) -> Working:
+        agent = form.init(f, x)
+        return Working(agent, form.model(agent))
+
+    def local(f: LocalObjective, working: Working, r: Array, key: Key) -> tuple[Working, Work]:
+        agent, work = exchange.local(f, working.agent, r, key)
+        return working._replace(agent=agent), work
+
+    def receive(working: Working, broadcast: Tree) -> Working:
+        agent = exchange.receive(working.agent, broadcast)
+        return Working(agent, form.model(agent))
+
+    def absent(working: Working, broadcast: Tree) -> Working:
+        return working._replace(newest=form.model(when_missed(exchange)(working.agent, broadcast)))
+
+    return form._replace(
+        spec=algorithm.spec,
+        init=init,
+        exchanges=(Exchange(local, lambda working: exchange.send(working.agent), exchange.aggregate, receive, absent),),
+        model=lambda working: working.newest,
+    )
+
+
+def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:
+    """Return the events of an asynchronous run.
+
+    Args:
+        clock: The clock.
+        tasks: The agents' tasks.
+        buffer: K. The server steps when K agents have returned; agents that return at the same time do so in the order
+            of their numbers.
+        rounds: The number of server steps.
+    """
+    agents = len(tasks.steps)
+    clock.check_agents(agents)
+    remedy = f"Give the number of agents for which the server waits, from 1 to {agents}"
+    if count("buffer", buffer, remedy) > agents:
+        refuse("buffer", buffer, f"must be at most {agents}, the number of agents", remedy)
+    _check_room(rounds, agents)
+    done = np.zeros(agents, np.int64)  # the tasks of each agent that are done
+    returns = list(zip(tasks.seconds(clock, np.arange(agents), done).tolist(), range(agents), strict=True))
+    heapify(returns)
+    present, seconds = np.zeros((rounds, agents), bool), np.zeros(rounds)
+    for step in range(rounds):
+        arrived = [heappop(returns) for _ in range(buffer)]
+        now, here = arrived[-1][0], np.array([agent for _, agent in arrived])
+        present[step, here], seconds[step] = True, now
+        done[here] += 1
+        for agent, needed in zip(here.tolist(), tasks.seconds(clock, here, done[here]).tolist(), strict=True):
+            heappush(returns, (now + needed, agent))
+    return Events(present, seconds)
+
+
+def on_time(
+    clock: Clock, tasks: Tasks, deadline: float, rounds: int, rule: Participation | None = None, seed: int = 0
+) -> Events:
+    """Return the events of a synchronous run with a deadline.
+
+    A round ends when all its agents have returned, or at the deadline.
+
+    Args:
+        clock: The clock.
+        tasks: The agents' tasks.
+        deadline: The longest time of a round, in seconds.
+        rounds: The number of rounds.
+        rule: The rule for who takes part; None: all agents do.
+        seed: The seed of the run, which decides who takes part.
+    """
+    agents = len(tasks.steps)
+    clock.check_agents(agents)
+    _check_room(rounds, agents)
+    present, seconds, everyone = np.zeros((rounds, agents), bool), np.zeros(rounds), np.arange(agents)
+    for r in range(rounds):
+        here = everyone if rule is None else who(rule, seed, [r], agents)[0]
+        here = here[here < agents]
+        needed = tasks.seconds(clock, here, r)
+        present[r, here] = needed <= deadline
+        seconds[r] = min(deadline, needed.max(initial=0.0))
+    if not present.any():
+        fastest = min(float(tasks.seconds(clock, everyone, r).min()) for r in range(min(rounds, 100)))
+        refuse("deadline", deadline, "no agent returns in time", f"Give at least {fastest:.3g} seconds")
+    return Events(present, np.cumsum(seconds))
+
+
+def _check_room(rounds: int, agents: int) -> None:
+    """Refuse a table of events that does not fit into memory; it has one byte per round and agent."""
+    check_room(f"the events of {rounds:,} rounds and {agents:,} agents", rounds * agents / 8, "Give fewer rounds")
