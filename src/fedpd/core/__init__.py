@@ -8,7 +8,9 @@ from fedpd.core.algorithm import (
     Exchange,
     Init,
     InitServer,
+    Kind,
     Local,
+    Mean,
     Mixing,
     MixingWeights,
     Model,
@@ -24,6 +26,7 @@ from fedpd.core.algorithm import (
 )
 from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
+from fedpd.core.packed import Packed, has_packed, opened
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Problem
 from fedpd.core.types import Array, Key, Losses, Penalty, Statistics, Tree
 
@@ -40,13 +43,16 @@ __all__ = [
     "InitMemory",
     "InitServer",
     "Key",
+    "Kind",
     "Local",
     "LocalObjective",
     "Losses",
+    "Mean",
     "Mixing",
     "MixingWeights",
     "Model",
     "Oracle",
+    "Packed",
     "Penalty",
     "Problem",
     "Rebuild",
@@ -66,7 +72,9 @@ __all__ = [
     "Work",
     "augmented_lagrangian",
     "check_oracle",
+    "has_packed",
     "in_blocks",
+    "opened",
     "proximal",
     "specified",
 ]
