@@ -7,6 +7,7 @@
 """
 
 from fedpd.transforms._chain import Transform
+from fedpd.transforms._clip import clip
 from fedpd.transforms._levels import quantize, sign
 from fedpd.transforms._means import MeanRule, median
 from fedpd.transforms._sparse import random_k, top_k
@@ -15,6 +16,7 @@ from fedpd.transforms._wrap import wrap
 __all__ = [
     "MeanRule",
     "Transform",
+    "clip",
     "median",
     "quantize",
     "random_k",
