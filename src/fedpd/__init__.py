@@ -47,6 +47,7 @@ _HOMES = {
     "solve": "fedpd.search.solve",
     "sweep": "fedpd.search.sweep",
     "theory": "fedpd.theory",
+    "transforms": "fedpd.transforms",
     "tune": "fedpd.search.tune",
 }
 # Packages that are attributes of fedpd too, without being its main names.
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd import regularizers as regularizers
     from fedpd import schedules as schedules
     from fedpd import theory as theory
+    from fedpd import transforms as transforms
     from fedpd.base.errors import FedpdError as FedpdError
     from fedpd.base.errors import TheoryWarning as TheoryWarning
     from fedpd.base.spec import named as named

@@ -181,7 +181,7 @@ def fedpd(
         "fedpd",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive),),
+        exchanges=(Exchange(local, send, aggregate, receive, sends="iterate"),),
         model=lambda agent: agent.x0,
         away=Away(rebuild=rebuild, repeats=True),
         timing=Timing(skip=skip),

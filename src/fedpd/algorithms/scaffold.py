@@ -74,7 +74,7 @@ def scaffold(
         "scaffold",
         init=init,
         server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends=("change", "change")),),
         model=lambda agent: agent.x,
     )
 

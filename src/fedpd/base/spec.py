@@ -221,8 +221,10 @@ def _shown(value: Any) -> str:
 def _canonical(value: Any) -> Any:
     if isinstance(value, jax.core.Tracer):
         return TRACED
-    if isinstance(getattr(value, "spec", None), Spec | str) and (isinstance(value, tuple) or callable(value)):
+    if _has_spec(value):
         return spec_of(value)
+    if isinstance(value, tuple | list) and value and all(_has_spec(one) for one in value):
+        return tuple(spec_of(one) for one in value)
     if isinstance(value, np.float64 | np.integer | np.bool_):
         return value.item()  # the same number as a Python type
     if value is None or type(value) in (bool, int, float, str) or isinstance(value, Spec | Traced):
@@ -230,6 +232,10 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, tuple | list) and all(isinstance(one, bool | int | float | str) for one in value):
         return tuple(value)
     return Thing(np.array(value) if isinstance(value, list) else value)
+
+
+def _has_spec(value: Any) -> bool:
+    return isinstance(getattr(value, "spec", None), Spec | str) and (isinstance(value, tuple) or callable(value))
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -248,6 +254,8 @@ def _word(value: Any) -> str:
         return value.label() if value.settings else value.name
     if isinstance(value, Thing):
         return value.word()
+    if isinstance(value, tuple) and any(isinstance(one, Spec) for one in value):
+        return f"[{', '.join(map(_word, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -255,5 +263,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Spec | Thing):
         return value.plain()
     if isinstance(value, tuple):
-        return list(value)
+        return [_plain(one) for one in value]
     return repr(value) if isinstance(value, Traced) else value

@@ -8,12 +8,15 @@ from fedpd.core.algorithm import (
     Exchange,
     Init,
     InitServer,
+    Kind,
     Local,
+    Mean,
     Mixing,
     MixingWeights,
     Model,
     Rebuild,
     Receive,
+    Restore,
     Send,
     Skip,
     Speaks,
@@ -24,6 +27,7 @@ from fedpd.core.algorithm import (
 )
 from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
+from fedpd.core.packed import Packed, Update, as_sent, has_packed, opened
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Metric, Problem
 from fedpd.core.types import Array, Key, Losses, Penalty, Statistics, Tree
 
@@ -40,18 +44,22 @@ __all__ = [
     "InitMemory",
     "InitServer",
     "Key",
+    "Kind",
     "Local",
     "LocalObjective",
     "Losses",
+    "Mean",
     "Metric",
     "Mixing",
     "MixingWeights",
     "Model",
     "Oracle",
+    "Packed",
     "Penalty",
     "Problem",
     "Rebuild",
     "Receive",
+    "Restore",
     "Send",
     "Skip",
     "Solve",
@@ -62,12 +70,16 @@ __all__ = [
     "Subproblem",
     "Timing",
     "Tree",
+    "Update",
     "Waits",
     "When",
     "Work",
+    "as_sent",
     "augmented_lagrangian",
     "check_oracle",
+    "has_packed",
     "in_blocks",
+    "opened",
     "proximal",
     "specified",
 ]

@@ -3,7 +3,7 @@
 Users keep their models as pytrees. Methods see them as `tree_math.Vector`, so that their code reads as vector algebra.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from tree_math import Vector
 
@@ -43,6 +43,12 @@ class Receive(Protocol):
     def __call__(self, agent: Any, broadcast: Tree, /) -> Any: ...
 
 
+class Restore(Protocol):
+    """Returns a broadcast from the change that travelled to an agent which has the broadcast before it."""
+
+    def __call__(self, agent: Any, change: Tree, /) -> Tree: ...
+
+
 class Speaks(Protocol):
     """Returns whether an agent sends a message in this exchange."""
 
@@ -67,6 +73,19 @@ class Mixing(NamedTuple):
     weights: MixingWeights
 
 
+class Mean(Protocol):
+    """Returns the server's mean of the messages, e.g. their median.
+
+    `messages` has leaves (C, ...), one row per agent. `sent` is (C,), and false for rows that nobody sent. If nobody
+    sent, the engine replaces the result by 0.
+    """
+
+    def __call__(self, messages: Tree, sent: Array, /) -> Tree: ...
+
+
+Kind = Literal["change", "model", "iterate", "gradient"]
+
+
 class Exchange(NamedTuple):
     """One exchange of messages: agents compute and send, the server averages, agents receive.
 
@@ -79,6 +98,12 @@ class Exchange(NamedTuple):
         speaks: Returns whether an agent sends; None: always. If no agent sends, the server still updates, with a mean
             and a share of 0.
         when: Returns whether the exchange takes place in a round; None: in all rounds.
+        mean: Returns the server's mean of the messages; None: the arithmetic mean.
+        sends: What a message is, for `transforms`, or a tuple with one entry per part of it. "change": the server adds
+            it to a sum. "model": a model that comes close to the last broadcast. "iterate": a point of the agent's own
+            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None as an entry: a part
+            that travels as it is. None alone: messages must arrive as they were sent.
+        restore: Returns a broadcast from its change; None: broadcasts travel whole.
     """
 
     local: Local
@@ -88,6 +113,9 @@ class Exchange(NamedTuple):
     absent: Receive | None = None
     speaks: Speaks | None = None
     when: When | None = None
+    mean: Mean | None = None
+    sends: Kind | tuple[Kind | None, ...] | None = None
+    restore: Restore | None = None
 
 
 class Init(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, as_sent, opened
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
 
@@ -39,7 +39,7 @@ def run_exchange(
         message = broadcast = exchange.send(agent)  # with a mixing, an agent receives a sum of messages
     if not isinstance(exchange.aggregate, Mixing):
         with stage("aggregate", 0):
-            server, broadcast = exchange.aggregate(server, message, 1.0)
+            server, broadcast = exchange.aggregate(server, opened(message), 1.0)
     with stage("receive", 0, 0):
         return ExchangeResult(exchange.receive(agent, broadcast), server, message, broadcast, work)
 
@@ -90,4 +90,4 @@ def costs_of(messages: list[tuple[Tree, Tree]]) -> Costs:
 
 
 def _bytes(message: Tree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(as_sent(message)))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work
+from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work, opened
 from fedpd.core.agents import Functions, Shard, agent_key, local_objective, one_agent
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.metrics import Metrics
@@ -70,13 +70,13 @@ class AgentByAgent(NamedTuple):
                     f = local_objective(program.functions, one, None if efforts is None else efforts[i])
                     agent, work = exchange.local(f, agent, r, agent_key(inputs.key, r, one.agent, number))
             with named_stage("send", r, i):
-                messages.append(exchange.send(agent))
+                messages.append(opened(exchange.send(agent)))
                 sends.append(present and (exchange.speaks is None or bool(exchange.speaks(agent))))
             states.append(agent)
             works.append(work)
         pairs = zip(messages, sends, strict=True)
         sent = [message if send else jax.tree.map(jnp.zeros_like, message) for message, send in pairs]
-        total = jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *sent)
+        total = (_stack(messages), jnp.array(sends)) if exchange.mean is not None else _sum(sent)
         receivers = len(sends) if here is None else int(here.sum())
         sums = MessageSum(total, jnp.int32(sum(sends)), jnp.int32(receivers))
         to_mix = _stack(messages) if isinstance(exchange.aggregate, Mixing) else None
@@ -126,6 +126,10 @@ def costs_without_compilation(algorithm: Algorithm, functions: Functions, one: S
     with jax.disable_jit():
         how: dict[str, Any] = {"evaluate": lambda function, *parts: function(*parts), "stage": named_stage}
         return message_costs(algorithm, functions, one, agent, server, **how)
+
+
+def _sum(trees: list[Tree]) -> Tree:
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *trees)
 
 
 def _weighted_sum(weights: Array, messages: Tree) -> Tree:

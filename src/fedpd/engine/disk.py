@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
@@ -29,6 +28,7 @@ from fedpd.engine.rounds import (
     MessageSum,
     Program,
     Round,
+    add_sums,
     init_agents,
     measure_model,
     one_round,
@@ -111,7 +111,7 @@ class OnDisk(NamedTuple):
         for i, block in enumerate(blocks):
             here = inputs._replace(shard=store.take(store.shard, block))
             sums, changed, work = _compute(program, number, here, store.take(store.agents, block), r)
-            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+            total = sums if total is None else add_sums(program.algorithm.exchanges[number], total, sums)
             store.put(block, changed)
             works.append(jax.device_get(work))
             self.on_progress((number + (i + 1) / len(blocks)) / len(program.algorithm.exchanges))

@@ -39,6 +39,7 @@ from fedpd.engine.rounds import (
     Rows,
     are_reached,
     empty_rows,
+    gathered,
     measure_model,
     one_round,
     receive,
@@ -129,7 +130,9 @@ class Present(NamedTuple):
             )
             return take_part(program, exchange, number, r, inputs.key, agent, part)
 
-        (total, sending), agents, (_, work) = update_agents(body, visit.agents, self.here, layout)
+        (total, sending), agents, (messages, work) = update_agents(body, visit.agents, self.here, layout)
+        if exchange.mean is not None:
+            total = gathered(layout, messages)
         receivers = jnp.sum(self.here.agents < layout.agents, dtype=jnp.int32)
         receivers = receivers if layout.mesh is None else lax.psum(receivers, AXIS)
         return MessageSum(total, sending, receivers), visit._replace(agents=agents), None, work

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, Mixing, MixingWeights, State, Tree, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, Mixing, MixingWeights, State, Tree, Work, opened
 from fedpd.core.agents import (
     AGENTS,
     AXIS,
@@ -107,9 +107,9 @@ class Rows(NamedTuple):
 
 
 class MessageSum(NamedTuple):
-    """The sum of the agents' messages in an exchange."""
+    """The sum of the agents' messages in an exchange; if it has a `mean` of its own, the messages themselves."""
 
-    total: Tree  # of the messages
+    total: Tree  # of the messages; with a `mean`, (messages, sent): leaves (C, ...) and whether each was sent, (C,)
     senders: Array  # how many agents sent a message
     receivers: Array  # how many agents receive the broadcast
 
@@ -191,6 +191,8 @@ class InMemory:
         efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
         body = partial(take_part, program, exchange, number, r, inputs.key)
         (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
+        if exchange.mean is not None:
+            total, messages = gathered(layout, messages), None
         receivers = _count(layout, shard, jnp.ones(shard.agent.shape, bool))
         return MessageSum(total, receivers if sending is None else sending, receivers), agents, messages, work
 
@@ -236,11 +238,22 @@ def combine(
 
     def step() -> tuple[Any, Tree]:
         assert not isinstance(exchange.aggregate, Mixing)
-        mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), sums.total)
+        if exchange.mean is None:
+            mean = jax.tree.map(lambda leaf: leaf / jnp.maximum(number, 1).astype(leaf.dtype), sums.total)
+        else:
+            mean = jax.tree.map(lambda leaf: jnp.where(number > 0, leaf, 0), exchange.mean(*sums.total))
         return exchange.aggregate(server, mean, number / agents)
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(step)[1])
     return unchanged_if_silent(silent, step, (server, nothing))
+
+
+def add_sums(exchange: Exchange, one: MessageSum, other: MessageSum) -> MessageSum:
+    """Return the messages of two blocks of agents together."""
+    if exchange.mean is None:
+        return jax.tree.map(jnp.add, one, other)
+    total = jax.tree.map(lambda *blocks: jnp.concatenate(blocks), one.total, other.total)
+    return MessageSum(total, one.senders + other.senders, one.receivers + other.receivers)
 
 
 def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
@@ -281,9 +294,13 @@ def take_part(
         agent, work = jax.tree.map(partial(jnp.where, here), compute(agent), stay(agent))
     else:
         agent, work = lax.cond(here, compute, stay, agent)
-    message, sends = exchange.send(agent), here
+    message, sends = opened(exchange.send(agent)), here
     if exchange.speaks is not None:
         sends = exchange.speaks(agent) if here is None else here & exchange.speaks(agent)
+    if exchange.mean is not None:
+        sends = jnp.bool_(True) if sends is None else sends
+        sends = zero_for_padding(shard, sends)
+        return (None, sends.astype(jnp.int32)), agent, ((message, sends), work)
     if sends is None:
         to_mix = message if isinstance(exchange.aggregate, Mixing) else None
         return (zero_for_padding(shard, message), None), agent, (to_mix, work)
@@ -291,9 +308,14 @@ def take_part(
     return zero_for_padding(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
 
 
+def gathered(layout: Layout, messages: Tree) -> Tree:
+    """Return the messages of all agents on each device."""
+    return messages if layout.mesh is None else lax.all_gather(messages, AXIS, tiled=True)
+
+
 def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:
     """Return every agent's own weighted sum of all messages."""
-    everyone = messages if layout.mesh is None else lax.all_gather(messages, AXIS, tiled=True)
+    everyone = gathered(layout, messages)
     weights = jax.vmap(weights_of)(jnp.asarray(shard.agent))  # (N, N)
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
 

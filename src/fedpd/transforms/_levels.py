@@ -1,0 +1,67 @@
+"""Send entries with few bits: random rounding to levels, or signs."""
+
+import jax
+import jax.numpy as jnp
+
+from fedpd.base.checks import at_most, count
+from fedpd.core import Array, Key, specified
+from fedpd.transforms._bits import pack_integers, unpack_integers
+from fedpd.transforms._chain import Arrays, Transform
+
+BITS = "Give the bits per entry, from 1 to 16"
+
+
+@specified
+def quantize(bits: int) -> Transform:
+    """Return a transform that rounds each entry at random to one of 2^bits levels.
+
+    The levels lie evenly between -M and M, where M is the largest absolute value. An entry goes to one of its two
+    neighbours, with probabilities that make its expectation the entry itself. M travels as a float32.
+
+    Args:
+        bits: Bits per entry, from 1 to 16.
+    """
+    at_most("bits", count("bits", bits, BITS), 16, BITS)
+    top = 2**bits - 1
+
+    def pack(values: Array, key: Key) -> tuple[Arrays, None]:
+        scale = _as_float32(jnp.max(jnp.abs(values), initial=0))
+        place = (values / _not_zero(scale).astype(values.dtype) + 1) * (top / 2)
+        chance = jax.random.uniform(key, values.shape, values.dtype)
+        codes = jnp.clip(jnp.floor(place + chance), 0, top).astype(jnp.uint32)
+        return {"codes": pack_integers(codes, bits), "scale": scale}, None
+
+    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        codes = unpack_integers(arrays["codes"], like.shape[0], bits).astype(like.dtype)
+        return (codes * (2 / top) - 1).astype(like.dtype) * arrays["scale"].astype(like.dtype)
+
+    return Transform("quantize", pack, unpack, left=lambda n: 0, random=True, rescale=_rescale)
+
+
+@specified
+def sign() -> Transform:
+    """Return a transform that sends the sign of each entry, and the mean absolute value as a float32."""
+
+    def pack(values: Array, key: Key) -> tuple[Arrays, None]:
+        scale = jnp.mean(jnp.abs(values)).astype(jnp.float32)
+        return {"signs": jnp.packbits((values >= 0).astype(jnp.uint8)), "scale": scale}, None
+
+    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        signs = jnp.unpackbits(arrays["signs"], count=like.shape[0]).astype(like.dtype)
+        return (2 * signs - 1) * arrays["scale"].astype(like.dtype)
+
+    return Transform("sign", pack, unpack, left=lambda n: 0)
+
+
+def _rescale(arrays: Arrays, factor: Array) -> Arrays:
+    return arrays | {"scale": (arrays["scale"] * factor).astype(jnp.float32)}
+
+
+def _as_float32(number: Array) -> Array:
+    """Return a number >= 0 as a float32 that is not smaller."""
+    rounded = number.astype(jnp.float32)
+    return jnp.where(rounded < number, jnp.nextafter(rounded, jnp.float32(jnp.inf)), rounded)
+
+
+def _not_zero(scale: Array) -> Array:
+    return jnp.where(scale > 0, scale, 1)

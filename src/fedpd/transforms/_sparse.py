@@ -1,0 +1,78 @@
+"""Send a share of the entries: the largest ones, or random ones."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedpd.base.checks import at_most, positive
+from fedpd.core import Array, Key, specified
+from fedpd.transforms._bits import pack_positions, unpack_positions
+from fedpd.transforms._chain import Arrays, Transform
+
+SHARE = "Give the share of the entries to send, e.g. 0.01 for 1 %"
+
+
+@specified
+def top_k(share: float) -> Transform:
+    """Return a transform that sends the entries with the largest absolute values, and their positions.
+
+    Of d entries it sends k = ceil(share d). Positions take about log2(1/share) + 2 bits each.
+
+    Args:
+        share: The share of the entries, in (0, 1].
+    """
+    at_most("share", positive("share", share, SHARE), 1, SHARE)
+
+    def pack(values: Array, key: Key) -> tuple[Arrays, Array]:
+        k = number_sent(share, len(values))
+        if k == len(values):
+            return {}, values
+        positions = jnp.sort(lax.top_k(jnp.abs(values), k)[1])
+        return {"positions": pack_positions(positions, len(values))}, values[positions]
+
+    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        assert rest is not None
+        (size,) = like.shape
+        if "positions" not in arrays:
+            return rest
+        positions = unpack_positions(arrays["positions"], number_sent(share, size), size)
+        return jnp.zeros(size, like.dtype).at[positions].set(rest)
+
+    return Transform("top_k", pack, unpack, left=lambda n: number_sent(share, n))
+
+
+@specified
+def random_k(share: float) -> Transform:
+    """Return a transform that sends random entries. Both sides draw the positions from a key of 8 bytes.
+
+    Of d entries it sends k = ceil(share d).
+
+    Args:
+        share: The share of the entries, in (0, 1].
+    """
+    at_most("share", positive("share", share, SHARE), 1, SHARE)
+
+    def draw(key: Array, size: int) -> Array:
+        numbers = jax.random.bits(jax.random.wrap_key_data(key, impl="threefry2x32"), (size,), jnp.uint32)
+        return jnp.argsort(numbers)[: number_sent(share, size)]
+
+    def pack(values: Array, key: Key) -> tuple[Arrays, Array]:
+        if number_sent(share, len(values)) == len(values):
+            return {}, values
+        words = jax.random.key_data(key)
+        return {"key": words}, values[draw(words, len(values))]
+
+    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        assert rest is not None
+        if "key" not in arrays:
+            return rest
+        return jnp.zeros(like.shape, like.dtype).at[draw(arrays["key"], like.shape[0])].set(rest)
+
+    return Transform("random_k", pack, unpack, left=lambda n: number_sent(share, n), random=True)
+
+
+def number_sent(share: float, size: int) -> int:
+    """Return how many of `size` entries are sent."""
+    return min(size, max(1, math.ceil(share * size - 1e-9)))
