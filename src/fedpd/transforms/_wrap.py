@@ -9,14 +9,18 @@ from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Made, Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Work
+from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._means import MeanRule
+from fedpd.transforms._server import ServerStep, with_server_step
 from fedpd.transforms._uplink import OWN_POINT, Sender, Uplink, Vectors, model_in, uplink
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
 Transforms = Transform | list[Transform] | tuple[Transform, ...]
+Rule = MeanRule | ServerStep
+Means = Rule | list[Rule] | tuple[Rule, ...]
 
 
 class Agent(NamedTuple):
@@ -47,7 +51,7 @@ def wrap(
     algorithm: Algorithm,
     *,
     up: Transforms = (),
-    mean: MeanRule | None = None,
+    mean: Means = (),
 ) -> Algorithm:
     """Return the method with transformed messages.
 
@@ -55,7 +59,8 @@ def wrap(
         algorithm: Any method of `fedpd.algorithms`, or your own.
         up: What happens to the messages of the agents; a list composes, e.g. `[top_k(0.01), quantize(8)]`. What is not
             sent now is sent later, and messages are differences to what the server already has.
-        mean: How the server combines the messages, in place of their mean.
+        mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()` or
+            `server_optimizer(optax.adam(0.01))`, or a list with one of each.
 
     Raises:
         FedpdError: The method does not work with a transform.
@@ -72,21 +77,36 @@ def wrap(
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
     chain = check_chain("up", up)
-    if mean is not None and not isinstance(mean, MeanRule):
-        refuse("mean", mean, "must be a rule for the mean", "Give e.g. mean=transforms.median()")
-    made = with_transforms(algorithm, chain, mean)
-    bound = inspect.signature(wrap).bind(algorithm, up=chain, mean=mean)
+    rules = _check_rules(mean)
+    made = with_transforms(algorithm, chain, rules)
+    bound = inspect.signature(wrap).bind(algorithm, up=chain, mean=rules)
     bound.apply_defaults()
-    base, own = spec_of(algorithm), {"up": chain, "mean": mean}
+    base, own = spec_of(algorithm), {"up": chain, "mean": rules}
     more = Spec.of("", **{name: value for name, value in own.items() if value not in ((), None)}).settings
     return made.with_spec(Spec(base.name, base.settings + more, base.usual, Made(wrap, bound, made)))
 
 
-def with_transforms(algorithm: Algorithm, up: tuple[Transform, ...], mean: MeanRule | None) -> Algorithm:
+def _check_rules(mean: Any) -> tuple[Rule, ...]:
+    """Return one rule of the server or a list of them as a tuple; refuse anything else, and two of a kind."""
+    rules = mean if isinstance(mean, list | tuple) and not isinstance(mean, Rule) else (mean,)
+    remedy = "Give e.g. mean=transforms.median(), or mean=[transforms.median(), transforms.server_optimizer(...)]"
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            refuse("mean", mean, "must be rules of the server", remedy)
+    for kind in (MeanRule, ServerStep):
+        if sum(isinstance(rule, kind) for rule in rules) > 1:
+            refuse("mean", [spec_of(rule).label() for rule in rules], "must have one rule of a kind", remedy)
+    return tuple(rules)
+
+
+def with_transforms(algorithm: Algorithm, up: tuple[Transform, ...], rules: tuple[Rule, ...]) -> Algorithm:
     """Return the method, and its form for partial participation, with transformed messages."""
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
         rule = "its agents mix their models without a server"
         refuse("algorithm", algorithm.description, rule, "Choose a method with a server, e.g. fedavg(...)")
+    for step in rules:
+        if isinstance(step, ServerStep):
+            algorithm = with_server_step(algorithm, step)
     partial = algorithm.away.partial
     if up:
         wrapped = compressed(algorithm, up)
@@ -96,6 +116,7 @@ def with_transforms(algorithm: Algorithm, up: tuple[Transform, ...], mean: MeanR
     else:
         wrapped = algorithm
     wrapped = wrapped._replace(away=wrapped.away._replace(partial=partial))
+    mean = next((rule for rule in rules if isinstance(rule, MeanRule)), None)
     if mean is None:
         return wrapped
     _check_mean(algorithm, up, mean)
@@ -105,8 +126,11 @@ def with_transforms(algorithm: Algorithm, up: tuple[Transform, ...], mean: MeanR
 
 
 def _with_mean(algorithm: Algorithm, mean: MeanRule) -> Algorithm:
-    exchanges = tuple(exchange._replace(mean=mean.mean) for exchange in algorithm.exchanges)
-    return algorithm._replace(exchanges=exchanges)
+    def of(exchange: Exchange) -> Mean:
+        corrupted = exchange.mean
+        return corrupted._replace(mean=mean.mean) if isinstance(corrupted, Corrupted) else mean.mean
+
+    return algorithm._replace(exchanges=tuple(each._replace(mean=of(each)) for each in algorithm.exchanges))
 
 
 def _check_mean(algorithm: Algorithm, up: tuple[Transform, ...], mean: MeanRule) -> None:
