@@ -40,7 +40,7 @@ def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector
         "averaging",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive),),
+        exchanges=(Exchange(local, send, aggregate, receive, sends="model"),),
         model=lambda agent: agent.x,
         away=Away(rebuild=rebuild, repeats=True),
     )

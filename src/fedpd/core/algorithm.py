@@ -43,6 +43,12 @@ class Receive(Protocol):
     def __call__(self, agent: Any, broadcast: Tree, /) -> Any: ...
 
 
+class Restore(Protocol):
+    """Returns a broadcast from the change that travelled to an agent which has the broadcast before it."""
+
+    def __call__(self, agent: Any, change: Tree, /) -> Tree: ...
+
+
 class Speaks(Protocol):
     """Returns whether an agent sends a message in this exchange."""
 
@@ -95,8 +101,9 @@ class Exchange(NamedTuple):
         mean: Returns the server's mean of the messages; None: the arithmetic mean.
         sends: What a message is, for `transforms`, or a tuple with one entry per part of it. "change": the server adds
             it to a sum. "model": a model that comes close to the last broadcast. "iterate": a point of the agent's own
-            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None: numbers that belong
-            to the other parts, so that the message must arrive as it was sent.
+            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None as an entry: a part
+            that travels as it is. None alone: messages must arrive as they were sent.
+        restore: Returns a broadcast from its change; None: broadcasts travel whole.
     """
 
     local: Local
@@ -108,6 +115,7 @@ class Exchange(NamedTuple):
     when: When | None = None
     mean: Mean | None = None
     sends: Kind | tuple[Kind | None, ...] | None = None
+    restore: Restore | None = None
 
 
 class Init(Protocol):

@@ -8,6 +8,7 @@
 
 from fedpd.transforms._attacks import Attack, attack, false_dual, little, noise, sign_flip
 from fedpd.transforms._chain import Transform
+from fedpd.transforms._clip import clip
 from fedpd.transforms._levels import quantize, sign
 from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
 from fedpd.transforms._server import ServerStep, server_optimizer
@@ -21,6 +22,7 @@ __all__ = [
     "Transform",
     "attack",
     "centered_clipping",
+    "clip",
     "false_dual",
     "geometric_median",
     "krum",
