@@ -6,10 +6,12 @@
 'fedpd'
 """
 
+from fedpd.transforms._attacks import Attack, attack, false_dual, little, noise, sign_flip
 from fedpd.transforms._chain import Transform
 from fedpd.transforms._clip import clip
 from fedpd.transforms._levels import quantize, sign
-from fedpd.transforms._means import MeanRule, median
+from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
+from fedpd.transforms._server import ServerStep, server_optimizer
 from fedpd.transforms._sparse import random_k, top_k
 from fedpd.transforms._wrap import wrap
 
@@ -17,13 +19,25 @@ from fedpd.transforms._wrap import wrap
 FACTORIES = ("clip", "median", "quantize", "random_k", "sign", "top_k")
 
 __all__ = [
+    "Attack",
     "MeanRule",
+    "ServerStep",
     "Transform",
+    "attack",
+    "centered_clipping",
     "clip",
+    "false_dual",
+    "geometric_median",
+    "krum",
+    "little",
     "median",
+    "noise",
     "quantize",
     "random_k",
+    "server_optimizer",
     "sign",
+    "sign_flip",
     "top_k",
+    "trimmed_mean",
     "wrap",
 ]

@@ -1,12 +1,21 @@
-"""Replace the arithmetic mean of the messages at the server."""
+r"""Replace the arithmetic mean of the messages at the server by one that a few wrong messages cannot move far.
+
+Each rule sees the messages m_1, ..., m_C of the agents that sent. With at most f wrong messages, the result stays near
+the others. It differs from the mean of the right messages even if all are right, unless they are equal: a method that
+relies on the exact mean keeps an error that grows with the differences between agents. FedPD relies on it: its duals
+sum to 0 only with the mean (docs, "Robust means").
+"""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from fedpd.base.checks import at_least, below, count, positive
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Mean, Tree, specified
+
+SMALLEST = 1e-12  # the smallest distance by which `geometric_median` divides, relative to the largest
 
 
 class MeanRule(NamedTuple):
@@ -24,15 +33,154 @@ class MeanRule(NamedTuple):
 @specified
 def median() -> MeanRule:
     """Return the coordinate-wise median of the messages; of an even number, the mean of the middle two."""
+    return MeanRule("median", _coordinate_median)
+
+
+@specified
+def trimmed_mean(share: float) -> MeanRule:
+    """Return the coordinate-wise mean without the smallest and the largest values.
+
+    Args:
+        share: The share of the messages that is left out at each end, from 0 to less than 0.5. The number is rounded
+            up, but at least one value is kept.
+    """
+    remedy = "Give the share of the messages to leave out at each end, e.g. 0.1"
+    below("share", at_least("share", share, 0, remedy), 0.5, remedy)
 
     def mean(messages: Tree, sent: Array) -> Tree:
-        number = jnp.maximum(jnp.sum(sent), 1)
+        number = jnp.sum(sent)
+        cut = jnp.minimum(jnp.ceil(share * number - 1e-9).astype(number.dtype), jnp.maximum(number - 1, 0) // 2)
 
         def of_leaf(leaf: Array) -> Array:
-            rows = sent.reshape(-1, *[1] * (leaf.ndim - 1))
-            ordered = jnp.sort(jnp.where(rows, leaf, jnp.inf), axis=0)
-            return (ordered[(number - 1) // 2] + ordered[number // 2]) / 2
+            places = as_rows(jnp.arange(len(leaf)), leaf)
+            kept = (places >= cut) & (places < number - cut)
+            return jnp.sum(jnp.where(kept, _sorted(leaf, sent), 0), axis=0) / jnp.maximum(number - 2 * cut, 1)
 
         return jax.tree.map(of_leaf, messages)
 
-    return MeanRule("median", mean)
+    return MeanRule("trimmed_mean", mean)
+
+
+@specified
+def krum(f: int, m: int = 1) -> MeanRule:
+    """Return the mean of the m messages that are closest to their neighbours (Krum; m > 1: multi-Krum).
+
+    The score of a message is the sum of its squared distances to the C - f - 2 messages that are closest to it.
+
+    Args:
+        f: The number of wrong messages that it tolerates, of C >= 2f + 3 messages.
+        m: The number of messages with the smallest scores that are averaged.
+    """
+    count("f", f, "Give the number of wrong messages to tolerate, e.g. 1", least=0, bits=31)
+    count("m", m, "Give the number of messages to average, e.g. 1", bits=31)
+
+    def mean(messages: Tree, sent: Array) -> Tree:
+        rows, number = _rows(messages), jnp.sum(sent)
+        squares = _squared_distances(rows)
+        others = sent[:, None] & sent[None] & ~jnp.eye(len(rows), dtype=bool)
+        near = jnp.sort(jnp.where(others, squares, jnp.inf), axis=1)
+        neighbours = jnp.maximum(number - f - 2, 1)
+        score = jnp.sum(jnp.where(jnp.arange(len(rows)) < neighbours, near, 0), axis=1)
+        order = jnp.argsort(jnp.where(sent, score, jnp.inf))
+        chosen = jnp.zeros(len(rows), bool).at[order].set(jnp.arange(len(rows)) < m) & sent
+        return _mean_of(messages, chosen)
+
+    return MeanRule("krum", mean)
+
+
+@specified
+def geometric_median(iterations: int = 32) -> MeanRule:
+    """Return the point with the smallest sum of distances to the messages, by Weiszfeld's iteration from their median.
+
+    Args:
+        iterations: The number of iterations.
+    """
+    count("iterations", iterations, "Give the number of Weiszfeld's iterations, e.g. 32", bits=31)
+
+    def mean(messages: Tree, sent: Array) -> Tree:
+        def step(_: int, centre: Tree) -> Tree:
+            distances = _distances(messages, centre)
+            least = SMALLEST * jnp.max(jnp.where(sent, distances, 0))
+            weights = jnp.where(sent, 1 / jnp.maximum(distances, jnp.maximum(least, jnp.finfo(least.dtype).tiny)), 0)
+            total = jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny)
+            return jax.tree.map(lambda leaf: jnp.tensordot((weights / total).astype(leaf.dtype), leaf, 1), messages)
+
+        return jax.lax.fori_loop(0, iterations, step, _coordinate_median(messages, sent))
+
+    return MeanRule("geometric_median", mean)
+
+
+@specified
+def centered_clipping(radius: float, iterations: int = 3) -> MeanRule:
+    """Return v after `v <- v + mean_i clip(m_i - v)`, where clip shortens a vector to at most `radius`.
+
+    The first v is the coordinate-wise median. Karimireddy, He and Jaggi (2021) begin at the last round's result, which
+    for models of FedPD, that move from round to round, is farther away.
+
+    Args:
+        radius: The longest difference to v that a message can add.
+        iterations: The number of repetitions.
+    """
+    positive("radius", radius, "Give the longest difference that one message can add, e.g. 1.0")
+    count("iterations", iterations, "Give the number of repetitions, e.g. 3", bits=31)
+
+    def mean(messages: Tree, sent: Array) -> Tree:
+        def step(_: int, centre: Tree) -> Tree:
+            factors = jnp.minimum(1, radius / jnp.maximum(_distances(messages, centre), radius))
+            factors = jnp.where(sent, factors, 0) / jnp.maximum(jnp.sum(sent), 1)
+
+            def moved(middle: Array, leaf: Array) -> Array:
+                return middle + jnp.tensordot(factors.astype(leaf.dtype), leaf - middle, 1)
+
+            return jax.tree.map(moved, centre, messages)
+
+        return jax.lax.fori_loop(0, iterations, step, _coordinate_median(messages, sent))
+
+    return MeanRule("centered_clipping", mean)
+
+
+def _coordinate_median(messages: Tree, sent: Array) -> Tree:
+    number = jnp.maximum(jnp.sum(sent), 1)
+
+    def of_leaf(leaf: Array) -> Array:
+        ordered = _sorted(leaf, sent)
+        return (ordered[(number - 1) // 2] + ordered[number // 2]) / 2
+
+    return jax.tree.map(of_leaf, messages)
+
+
+def _sorted(leaf: Array, sent: Array) -> Array:
+    """Return the values of each coordinate in ascending order; those that were not sent, and NaN, come last."""
+    return jnp.sort(jnp.where(as_rows(sent, leaf), leaf, jnp.inf), axis=0)
+
+
+def as_rows(values: Array, leaf: Array) -> Array:
+    """Return one value per message, in a shape that broadcasts against the leaf (C, ...)."""
+    return values.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
+def _mean_of(messages: Tree, chosen: Array) -> Tree:
+    """Return the arithmetic mean of the chosen messages."""
+    number = jnp.maximum(jnp.sum(chosen), 1)
+
+    def of_leaf(leaf: Array) -> Array:
+        return jnp.sum(jnp.where(as_rows(chosen, leaf), leaf, 0), axis=0) / number.astype(leaf.dtype)
+
+    return jax.tree.map(of_leaf, messages)
+
+
+def _rows(messages: Tree) -> Array:
+    """Return the messages as rows of a matrix (C, d)."""
+    leaves = jax.tree.leaves(messages)
+    return jnp.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+def _distances(messages: Tree, centre: Tree) -> Array:
+    """Return the distance of each message to a point, (C,)."""
+    differences = jax.tree.map(lambda leaf, middle: leaf - middle, messages, centre)
+    return jnp.sqrt(jnp.sum(_rows(differences) ** 2, axis=1))
+
+
+def _squared_distances(rows: Array) -> Array:
+    """Return all squared distances (C, C), in the memory of one row of differences at a time."""
+    return jax.lax.map(lambda row: jnp.sum((rows - row) ** 2, axis=1), rows)

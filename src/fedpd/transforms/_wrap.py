@@ -9,15 +9,19 @@ from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Made, Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Update, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Update, Work
+from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
 from fedpd.transforms._means import MeanRule
+from fedpd.transforms._server import ServerStep, with_server_step
 from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Uplink, uplink
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
 Transforms = Transform | list[Transform] | tuple[Transform, ...]
+Rule = MeanRule | ServerStep
+Means = Rule | list[Rule] | tuple[Rule, ...]
 
 
 class Agent(NamedTuple):
@@ -53,7 +57,7 @@ def wrap(
     *,
     up: Transforms = (),
     down: Transforms = (),
-    mean: MeanRule | None = None,
+    mean: Means = (),
 ) -> Algorithm:
     """Return the method with transformed messages.
 
@@ -62,7 +66,8 @@ def wrap(
         up: What happens to the messages of the agents; a list composes, e.g. `[top_k(0.01), quantize(8)]`. What is not
             sent now is sent later, and messages are differences to what the server already has.
         down: The same for the broadcasts of the server. It needs all agents in every communication.
-        mean: How the server combines the messages, in place of their mean.
+        mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()` or
+            `server_optimizer(optax.adam(0.01))`, or a list with one of each.
 
     Raises:
         FedpdError: The method does not work with a transform.
@@ -78,9 +83,7 @@ def wrap(
     """
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
-    ways = Ways(check_chain("up", up), check_chain("down", down), mean)
-    if mean is not None and not isinstance(mean, MeanRule):
-        refuse("mean", mean, "must be a rule for the mean", "Give e.g. mean=transforms.median()")
+    ways = Ways(check_chain("up", up), check_chain("down", down), check_rules(mean))
     made = with_transforms(algorithm, ways)
     bound = inspect.signature(wrap).bind(algorithm, **ways._asdict())
     base = spec_of(algorithm)
@@ -93,30 +96,52 @@ class Ways(NamedTuple):
 
     up: tuple[Transform, ...]
     down: tuple[Transform, ...]
-    mean: MeanRule | None
+    mean: tuple[Rule, ...]
+
+
+def check_rules(mean: Any) -> tuple[Rule, ...]:
+    """Return one rule of the server or a list of them as a tuple; refuse anything else, and two of a kind."""
+    rules = mean if isinstance(mean, list | tuple) and not isinstance(mean, Rule) else (mean,)
+    remedy = "Give e.g. mean=transforms.median(), or mean=[transforms.median(), transforms.server_optimizer(...)]"
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            refuse("mean", mean, "must be rules of the server", remedy)
+    for kind in (MeanRule, ServerStep):
+        if sum(isinstance(rule, kind) for rule in rules) > 1:
+            refuse("mean", [spec_of(rule).label() for rule in rules], "must have one rule of a kind", remedy)
+    return tuple(rules)
 
 
 def with_transforms(algorithm: Algorithm, ways: Ways) -> Algorithm:
     """Return the method, and its form for partial participation, with transformed messages."""
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
-        rule = "its agents mix their models without a server"
-        refuse("algorithm", algorithm.description, rule, "Choose a method with a server, e.g. fedavg(...)")
+        why = "its agents mix their models without a server"
+        refuse("algorithm", algorithm.description, why, "Choose a method with a server, e.g. fedavg(...)")
+    for step in ways.mean:
+        if isinstance(step, ServerStep):
+            algorithm = with_server_step(algorithm, step)
+    rule = next((rule for rule in ways.mean if isinstance(rule, MeanRule)), None)
     # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
     own_points = bool(ways.up) and any(kind in OWN_POINT for one in algorithm.exchanges for kind in _kinds(one))
-    if ways.mean is not None and own_points:
-        rule = f"does not go with up, because {algorithm.name} then sends changes of which the server keeps the mean"
-        refuse("mean", spec_of(ways.mean).label(), rule, "Leave up or mean out")
+    if rule is not None and own_points:
+        why = f"does not go with up, because {algorithm.name} then sends changes of which the server keeps the mean"
+        refuse("mean", spec_of(rule).label(), why, "Leave up or mean out")
     some = algorithm if own_points else algorithm.away.partial
-    whole = _with_mean(compressed(algorithm, ways, everyone=True), ways.mean)
+    whole = _with_mean(compressed(algorithm, ways, everyone=True), rule)
     alone = ways.down or some is None or algorithm.away.everyone
-    partial = None if alone or some is None else _with_mean(compressed(some, ways, everyone=False), ways.mean)
+    partial = None if alone or some is None else _with_mean(compressed(some, ways, everyone=False), rule)
     return whole._replace(away=whole.away._replace(partial=partial))
 
 
 def _with_mean(algorithm: Algorithm, rule: MeanRule | None) -> Algorithm:
     if rule is None:
         return algorithm
-    return algorithm._replace(exchanges=tuple(one._replace(mean=rule.mean) for one in algorithm.exchanges))
+
+    def of(exchange: Exchange) -> Mean:
+        corrupted = exchange.mean
+        return corrupted._replace(mean=rule.mean) if isinstance(corrupted, Corrupted) else rule.mean
+
+    return algorithm._replace(exchanges=tuple(one._replace(mean=of(one)) for one in algorithm.exchanges))
 
 
 def _kinds(exchange: Exchange) -> tuple[Any, ...]:
