@@ -55,6 +55,12 @@ class When(Protocol):
     def __call__(self, r: Array, /) -> Array: ...
 
 
+class WithMessage(Protocol):
+    """Returns the state of an agent that sent `message` in place of its own message, e.g. because it was clipped."""
+
+    def __call__(self, agent: Any, message: Tree, /) -> Any: ...
+
+
 class MixingWeights(Protocol):
     """Returns the weights that agent i gives to the messages of all agents, shape (N,)."""
 
@@ -97,6 +103,8 @@ class Exchange(NamedTuple):
             it to a sum. "model": a model that comes close to the last broadcast. "iterate": a point of the agent's own
             that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None: numbers that belong
             to the other parts, so that the message must arrive as it was sent.
+        with_message: Returns the state of an agent that sent another message than its own, such that what the agent
+            keeps fits what the server has. None: messages must not be clipped.
     """
 
     local: Local
@@ -108,6 +116,7 @@ class Exchange(NamedTuple):
     when: When | None = None
     mean: Mean | None = None
     sends: Kind | tuple[Kind | None, ...] | None = None
+    with_message: WithMessage | None = None
 
 
 class Init(Protocol):

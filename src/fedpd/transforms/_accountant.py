@@ -1,0 +1,94 @@
+r"""Count epsilon of client-level differential privacy, with Google's dp-accounting.
+
+Two federations are neighbours if one agent of the first sends zeros in the second (REPLACE_SPECIAL). A round releases a
+sum to which one agent adds at most C, with noise z C: the Gaussian mechanism with noise multiplier z. T rounds together
+are the Gaussian mechanism with z/sqrt(T), whose epsilon is exact (Balle and Wang, 2018).
+
+If K of N agents are drawn without replacement in every round, and nobody knows whom, epsilon is smaller. The bound is that
+of Wang, Balle and Kasiviswanathan (2019) in Renyi differential privacy. It is proved for neighbours in which one agent is
+replaced, which changes the sum by up to 2 C, so it takes z/2. It needs agents that keep nothing between rounds: an
+agent's state depends on the rounds in which it took part, and the theorem assumes that nothing of the draw is left.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpd.base.checks import refuse
+from fedpd.base.extras import extra
+
+LARGEST_NOISE = 1e6  # of a search
+
+
+class Accountant(NamedTuple):
+    """Counts the epsilon of a run.
+
+    Attributes:
+        noise_multiplier: z of a whole round.
+        delta: delta.
+        agents: N.
+        cohort: K, if K of N agents are drawn in every round and keep nothing between rounds; else None.
+    """
+
+    noise_multiplier: float
+    delta: float
+    agents: int
+    cohort: int | None = None
+
+    def epsilon(self, rounds: int) -> float:
+        """Return epsilon after this many rounds with a communication.
+
+        Examples:
+            >>> round(Accountant(noise_multiplier=1.0, delta=1e-5, agents=100).epsilon(1), 4)
+            4.3774
+        """
+        if rounds == 0:
+            return 0.0
+        with extra("privacy", "transforms.gaussian"):
+            from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+        whole = float(get_epsilon_gaussian(self.noise_multiplier / rounds**0.5, self.delta))
+        if self.cohort is None:
+            return whole
+        from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+        orders, rdp = _amplified(self.noise_multiplier, self.agents, self.cohort)
+        return min(whole, float(compute_epsilon(orders, rounds * rdp, self.delta)[0]))
+
+    def epsilons(self, rounds: np.ndarray) -> np.ndarray:
+        """Return epsilon after each of these numbers of rounds."""
+        known = {int(number): self.epsilon(int(number)) for number in np.unique(rounds)}
+        return np.array([known[int(number)] for number in rounds], np.float64)
+
+
+@lru_cache(maxsize=64)
+def _amplified(noise_multiplier: float, agents: int, cohort: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the orders, and the Renyi differential privacy of one round of K of N agents."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    replace = dp_accounting.NeighboringRelation.REPLACE_ONE
+    inner = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
+    counted = RdpAccountant(neighboring_relation=replace)
+    counted.compose(dp_accounting.SampledWithoutReplacementDpEvent(agents, cohort, inner))
+    return np.asarray(counted.orders), counted.rdp
+
+
+def noise_for(epsilon: float, rounds: int, delta: float, agents: int, cohort: int | None) -> float:
+    """Return the smallest noise multiplier of a round with which a run spends at most epsilon, to 4 digits.
+
+    Raises:
+        FedpdError: There is none.
+    """
+    low, high = 0.0, 1.0
+    while Accountant(high, delta, agents, cohort).epsilon(rounds) > epsilon:
+        low, high = high, 2 * high
+        if high > LARGEST_NOISE:
+            refuse("epsilon", epsilon, f"no noise is enough for {rounds} rounds", "Give a larger epsilon")
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        if Accountant(middle, delta, agents, cohort).epsilon(rounds) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
