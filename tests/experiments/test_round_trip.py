@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpd import Algorithm, FedpdError, algorithms, oracles, regularizers, schedules
+from fedpd import Algorithm, FedpdError, algorithms, oracles, regularizers, schedules, transforms
 from fedpd.base.spec import spec_of
 from fedpd.experiments import calls
 from fedpd.experiments.calls import build_algorithm, table_of, toml_text
@@ -138,3 +138,17 @@ def test_what_only_runs_from_python_is_refused_with_a_sentence() -> None:
         table_of(algorithms.fedavg(oracle=steps).spec)
     with pytest.raises(FedpdError, match="was made by hand, so no table makes it"):
         table_of("by hand")
+
+
+def test_transforms_are_keys_of_the_method() -> None:
+    plain = algorithms.fedpd(eta=0.1, oracle=oracles.gd(step=0.1, iterations=3))
+    both = transforms.wrap(plain, up=[transforms.top_k(0.1), transforms.quantize(8)], down=transforms.quantize(4))
+    assert_same(both)
+    assert_same(transforms.wrap(algorithms.fedavg(oracle=oracles.sgd(0.1, 3)), mean=transforms.median()))
+    table = table_of(both.spec)
+    assert table["up"] == [{"name": "top_k", "share": 0.1}, {"name": "quantize", "bits": 8}]
+    table["up"][0]["shar"] = table["up"][0].pop("share")
+    with pytest.raises(FedpdError, match=r"\[\[algorithm\]\] up top_k: shar = 0.1: there is no such key"):
+        build_algorithm(table, rounds=5)
+    with pytest.raises(FedpdError, match="up = 'top_k': must be tables"):
+        build_algorithm(table | {"up": "top_k"}, rounds=5)

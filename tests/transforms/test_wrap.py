@@ -32,7 +32,7 @@ def test_median_runs_in_place_of_the_mean():
 
 def test_methods_whose_numbers_belong_together_are_refused():
     memory = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=5)
-    with pytest.raises(FedpdError, match="must arrive as they were sent"):
+    with pytest.raises(FedpdError, match="needs messages that arrive as they were sent"):
         transforms.wrap(memory, up=transforms.top_k(0.1))
 
 

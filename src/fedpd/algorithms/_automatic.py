@@ -120,7 +120,7 @@ def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
     return exact._replace(
         init=init,
         server=server,
-        exchanges=(Exchange(local, send, aggregate, receive),),
+        exchanges=(Exchange(local, send, aggregate, receive, sends=("iterate", "change", None)),),
         away=exact.away._replace(everyone=True),
         timing=exact.timing._replace(waits=lambda planner, r: r < planner.due),
     )

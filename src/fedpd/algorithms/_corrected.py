@@ -91,7 +91,7 @@ def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
     def receive(agent: ExactAgent, broadcast: tuple[Vector, Vector]) -> ExactAgent:
         return missed(agent, broadcast)._replace(sent=agent.dual)
 
-    exchange = Exchange(local, send, aggregate, receive, absent=missed)
+    exchange = Exchange(local, send, aggregate, receive, absent=missed, sends=("iterate", "change"))
     server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
     away = paper.away._replace(partial=None, repeats=False)
     return paper._replace(init=init, server=server, exchanges=(exchange,), away=away)
@@ -122,7 +122,7 @@ def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
         return rebuilt._replace(mean=0 * agent.mean)  # its models do not determine m; 0 is its value at the solution
 
     aggregate = paper.exchanges[0].aggregate
-    exchange = Exchange(local, send, aggregate, receive)
+    exchange = Exchange(local, send, aggregate, receive, sends="iterate")
     away = Away(everyone=True, rebuild=rebuild)
     return paper._replace(init=init, exchanges=(exchange,), away=away)
 

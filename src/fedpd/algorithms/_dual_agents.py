@@ -56,4 +56,4 @@ def dual_exchange(
     def missed(agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
-    return Exchange(local, send, aggregate, receive, absent=missed)
+    return Exchange(local, send, aggregate, receive, absent=missed, sends="change")

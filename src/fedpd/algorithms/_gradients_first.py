@@ -48,6 +48,8 @@ def gradients_first(init_memory: InitMemory, solve: Solve) -> Algorithm:
     def model_mean(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
         return mean, mean
 
-    first = Exchange(differentiate, lambda a: a.own, gradient_mean, lambda a, mean: a._replace(mean=mean))
-    second = Exchange(descend, lambda a: a.x, model_mean, lambda a, x: a._replace(x=x))
+    first = Exchange(
+        differentiate, lambda a: a.own, gradient_mean, lambda a, mean: a._replace(mean=mean), sends="gradient"
+    )
+    second = Exchange(descend, lambda a: a.x, model_mean, lambda a, x: a._replace(x=x), sends="model")
     return Algorithm("gradients_first", init, lambda x: x, (first, second), lambda agent: agent.x)

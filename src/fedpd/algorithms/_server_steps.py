@@ -86,7 +86,9 @@ def server_steps(start: InitServer, step: Step, *, values: bool = False, everyon
         value, gradient = mean if values else (jnp.zeros(()), mean)
         return step(server, value, gradient)
 
-    exchange = Exchange(local, send, aggregate, lambda agent, x: agent._replace(x=x))
+    exchange = Exchange(
+        local, send, aggregate, lambda agent, x: agent._replace(x=x), sends=(None, "gradient") if values else "gradient"
+    )
     return Algorithm("server_steps", init, start, (exchange,), lambda agent: agent.x, away=Away(everyone=everyone))
 
 

@@ -84,7 +84,7 @@ def a_fedpd(*, eta: float, oracle: Oracle) -> Algorithm:
         "a_fedpd",
         init=init,
         server=lambda x: Server(x, 0 * x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="model"),),
         model=lambda agent: agent.x0,
         away=Away(rebuild=rebuild),
     )

@@ -84,8 +84,20 @@ def acc_s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Algorithm:
         return Server(x, v, ratio), y
 
     exchanges = (
-        Exchange(differentiate, lambda agent: agent.own, gradient_mean, lambda agent, g: agent._replace(mean=g)),
-        Exchange(solve, lambda agent: (agent.x, agent.own), accelerate, lambda agent, y: agent._replace(y=y)),
+        Exchange(
+            differentiate,
+            lambda agent: agent.own,
+            gradient_mean,
+            lambda agent, g: agent._replace(mean=g),
+            sends="gradient",
+        ),
+        Exchange(
+            solve,
+            lambda agent: (agent.x, agent.own),
+            accelerate,
+            lambda agent, y: agent._replace(y=y),
+            sends=("model", "gradient"),
+        ),
     )
     return Algorithm("acc_s_dane", init, lambda x: Server(x, x, jnp.zeros(())), exchanges, lambda agent: agent.y)
 

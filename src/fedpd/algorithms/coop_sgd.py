@@ -81,7 +81,7 @@ def _elastic(local: Any, alpha: Any, beta: Any) -> Exchange:
     def receive(agent: Agent, z: Vector) -> Agent:
         return agent._replace(x=agent.x + alpha * (z - agent.x))
 
-    return Exchange(local, lambda agent: agent.x, aggregate, receive, absent=lambda agent, z: agent)
+    return Exchange(local, lambda agent: agent.x, aggregate, receive, absent=lambda agent, z: agent, sends="model")
 
 
 def _mixed(local: Any, mixing: Any) -> Exchange:

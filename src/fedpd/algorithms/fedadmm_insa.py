@@ -91,7 +91,7 @@ def fedadmm_insa(
     def receive(agent: Agent, z: Vector) -> Agent:
         return agent._replace(z=z)
 
-    exchange = Exchange(local, send, aggregate, receive)
+    exchange = Exchange(local, send, aggregate, receive, sends=("gradient", None))
     return Algorithm("fedadmm_insa", init, lambda x: x, (exchange,), lambda agent: agent.z, away=Away(everyone=True))
 
 

@@ -70,7 +70,7 @@ def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | No
         "feddr",
         init=init,
         server=lambda x: Server(proximal_step(g, x, eta), x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="change"),),
         model=lambda agent: agent.x0,
     )
 

@@ -77,7 +77,7 @@ def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
         "feddyn",
         init=init,
         server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive),),
+        exchanges=(Exchange(local, send, aggregate, receive, sends="model"),),
         model=lambda agent: agent.x0,
         away=Away(rebuild=rebuild),
     )

@@ -89,11 +89,21 @@ def fedosaa(
 
     if base == "svrg":
         exchanges: tuple[Exchange, ...] = (
-            Exchange(differentiate, lambda agent: agent.own, gradient_mean, lambda agent, g: agent._replace(mean=g)),
-            Exchange(descend, lambda agent: agent.local, model_mean, lambda agent, x: agent._replace(x=x)),
+            Exchange(
+                differentiate,
+                lambda agent: agent.own,
+                gradient_mean,
+                lambda agent, g: agent._replace(mean=g),
+                sends="gradient",
+            ),
+            Exchange(
+                descend, lambda agent: agent.local, model_mean, lambda agent, x: agent._replace(x=x), sends="model"
+            ),
         )
     else:
-        exchanges = (Exchange(descend, lambda agent: (agent.local, agent.new), model_mean, hear),)
+        exchanges = (
+            Exchange(descend, lambda agent: (agent.local, agent.new), model_mean, hear, sends=("model", "gradient")),
+        )
     return Algorithm("fedosaa", init, lambda x: x, exchanges, lambda agent: agent.x, away=Away(everyone=True))
 
 

@@ -80,7 +80,7 @@ def five_gcs(*, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Alg
         "five_gcs",
         init=init,
         server=lambda x: Server((1 + step * mu) * x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="change"),),
         model=lambda agent: agent.v,
     )
 

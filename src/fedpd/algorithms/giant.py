@@ -87,9 +87,9 @@ def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
         return agent._replace(mean=mean)
 
     exchanges = (
-        Exchange(differentiate, lambda agent: agent.own, gradient_mean, keep),
-        Exchange(invert, lambda agent: agent.own, direction_mean, keep),
-        Exchange(search, lambda agent: agent.values, move, lambda agent, x: agent._replace(x=x)),
+        Exchange(differentiate, lambda agent: agent.own, gradient_mean, keep, sends="gradient"),
+        Exchange(invert, lambda agent: agent.own, direction_mean, keep, sends="gradient"),
+        Exchange(search, lambda agent: agent.values, move, lambda agent, x: agent._replace(x=x), sends=(None,)),
     )
     return Algorithm("giant", init, start, exchanges, lambda agent: agent.x, away=Away(everyone=True))
 

@@ -110,12 +110,18 @@ def lag(
         "lag",
         init=init,
         server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, speaks=speaks),),
+        exchanges=(Exchange(local, send, aggregate, receive, speaks=speaks, sends="change"),),
         model=lambda agent: agent.x,
     )
     # An absent agent misses the steps of x, so the server sends the last D with x.
     away = Exchange(
-        local, send, aggregate_steps, lambda agent, new: missed(receive(agent, new[0]), new), missed, speaks=speaks
+        local,
+        send,
+        aggregate_steps,
+        lambda agent, new: missed(receive(agent, new[0]), new),
+        missed,
+        speaks=speaks,
+        sends="change",
     )
     partial = whole._replace(server=lambda x: ServerOfSteps(x, 0 * x, jnp.zeros(memory)), exchanges=(away,))
     return whole._replace(away=Away(partial=partial))

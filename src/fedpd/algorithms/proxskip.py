@@ -69,7 +69,7 @@ def proxskip(
         "proxskip",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="iterate"),),
         model=lambda agent: agent.x,
         timing=Timing(skip=skip),
     )

@@ -67,8 +67,14 @@ def s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Algorithm:
         return v, v
 
     exchanges = (
-        Exchange(differentiate, lambda agent: agent.own, gradient_mean, lambda agent, g: agent._replace(mean=g)),
-        Exchange(solve, lambda agent: agent.own, centre, lambda agent, v: agent._replace(v=v)),
+        Exchange(
+            differentiate,
+            lambda agent: agent.own,
+            gradient_mean,
+            lambda agent, g: agent._replace(mean=g),
+            sends="gradient",
+        ),
+        Exchange(solve, lambda agent: agent.own, centre, lambda agent, v: agent._replace(v=v), sends="gradient"),
     )
     return Algorithm("s_dane", init, lambda x: x, exchanges, lambda agent: agent.v)
 

@@ -61,7 +61,7 @@ def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Algori
         "vrl_sgd",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
+        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="model"),),
         model=lambda agent: agent.x,
     )
 

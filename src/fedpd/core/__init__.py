@@ -16,6 +16,7 @@ from fedpd.core.algorithm import (
     Model,
     Rebuild,
     Receive,
+    Restore,
     Send,
     Skip,
     Speaks,
@@ -26,7 +27,7 @@ from fedpd.core.algorithm import (
 )
 from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
-from fedpd.core.packed import Packed, has_packed, opened
+from fedpd.core.packed import Packed, Update, as_sent, has_packed, opened
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Problem
 from fedpd.core.types import Array, Key, Losses, Penalty, Statistics, Tree
 
@@ -57,6 +58,7 @@ __all__ = [
     "Problem",
     "Rebuild",
     "Receive",
+    "Restore",
     "Send",
     "Skip",
     "Solve",
@@ -67,9 +69,11 @@ __all__ = [
     "Subproblem",
     "Timing",
     "Tree",
+    "Update",
     "Waits",
     "When",
     "Work",
+    "as_sent",
     "augmented_lagrangian",
     "check_oracle",
     "has_packed",

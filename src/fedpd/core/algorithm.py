@@ -43,6 +43,12 @@ class Receive(Protocol):
     def __call__(self, agent: Any, broadcast: Tree, /) -> Any: ...
 
 
+class Restore(Protocol):
+    """Returns a broadcast from the change that travelled to an agent which has the broadcast before it."""
+
+    def __call__(self, agent: Any, change: Tree, /) -> Tree: ...
+
+
 class Speaks(Protocol):
     """Returns whether an agent sends a message in this exchange."""
 
@@ -101,8 +107,9 @@ class Exchange(NamedTuple):
         mean: Returns the server's mean of the messages; None: the arithmetic mean.
         sends: What a message is, for `transforms`, or a tuple with one entry per part of it. "change": the server adds
             it to a sum. "model": a model that comes close to the last broadcast. "iterate": a point of the agent's own
-            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None: numbers that belong
-            to the other parts, so that the message must arrive as it was sent.
+            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None as an entry: a part
+            that travels as it is. None alone: messages must arrive as they were sent.
+        restore: Returns a broadcast from its change; None: broadcasts travel whole.
         with_message: Returns the state of an agent that sent another message than its own, such that what the agent
             keeps fits what the server has. None: messages must not be clipped.
     """
@@ -116,6 +123,7 @@ class Exchange(NamedTuple):
     when: When | None = None
     mean: Mean | None = None
     sends: Kind | tuple[Kind | None, ...] | None = None
+    restore: Restore | None = None
     with_message: WithMessage | None = None
 
 

@@ -4,7 +4,7 @@ A method's `send` may return a tree with `Packed` parts. Bytes are counted from 
 arrays are what travels in a federation. Whoever receives the message calls `opened` before it adds messages up.
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -53,3 +53,20 @@ def is_packed(part: Any) -> bool:
 def has_packed(message: Tree) -> bool:
     """Return whether any part of a message is packed."""
     return any(is_packed(part) for part in jax.tree.leaves(message, is_leaf=is_packed))
+
+
+class Update(NamedTuple):
+    """A broadcast of which only the change travels, to agents that have the broadcast before it.
+
+    Attributes:
+        change: What travels, with packed parts.
+        whole: The broadcast itself.
+    """
+
+    change: Tree
+    whole: Tree
+
+
+def as_sent(message: Tree) -> Tree:
+    """Return what travels of a message or a broadcast."""
+    return message.change if isinstance(message, Update) else message

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, opened
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, as_sent, opened
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
 
@@ -90,4 +90,4 @@ def costs_of(messages: list[tuple[Tree, Tree]]) -> Costs:
 
 
 def _bytes(message: Tree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(message))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(as_sent(message)))

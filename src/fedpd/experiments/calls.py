@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpd import algorithms, data, oracles, regularizers, schedules
+from fedpd import algorithms, data, oracles, regularizers, schedules, transforms
 from fedpd.base.checks import FedpdError, nearest, refuse, shown
 from fedpd.base.spec import LARGEST, Spec, Thing, Traced, spec_of, with_spec
 from fedpd.base.typed import call_checked, first_line
@@ -48,6 +48,8 @@ REGULARIZERS: Functions = {
     "group_l1": regularizers.group_l1,
 }
 ALGORITHMS: Functions = {name: getattr(algorithms, name) for name in algorithms.__all__}
+TRANSFORMS: Functions = {name: getattr(transforms, name) for name in transforms.FACTORIES}
+WAYS = ("up", "down", "mean")  # the arguments of transforms.wrap, keys of a method's table
 # The arguments that may be tables themselves.
 ARGUMENTS: Mapping[str, Functions] = {
     "oracle": ORACLES,
@@ -79,8 +81,23 @@ def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", fin
         place: The place of the table in the file, for error messages.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
+    ways = {} if is_reference(table.get("name")) else {key: table[key] for key in WAYS if key in table}
+    table = {key: value for key, value in table.items() if key not in ways}
     made = _call(place, table, ALGORITHMS, {"rounds": rounds}, find, also=("label",))
-    return _checked(place, table, made, Algorithm, "a method, e.g. from algorithms.fedpd")
+    made = _checked(place, table, made, Algorithm, "a method, e.g. from algorithms.fedpd")
+    if not ways:
+        return made
+    return at(place, transforms.wrap, made, **{key: _transforms(f"{place} {key}", ways[key], find) for key in ways})
+
+
+def _transforms(place: str, value: Any, find: Find) -> Any:
+    """Return the transforms of a table, or of a list of tables."""
+    if isinstance(value, list):
+        return [_transforms(place, one, find) for one in value]
+    if not isinstance(value, Mapping):
+        remedy = 'Write e.g. [{ name = "top_k", share = 0.1 }, { name = "quantize", bits = 8 }].'
+        raise FedpdError(f"{place} = {shown(value)}: must be tables. {remedy}")
+    return _call(place, value, TRANSFORMS, {}, find)
 
 
 def _checked(place: str, table: Table, made: Any, kind: type, what: str) -> Any:
@@ -103,6 +120,8 @@ def label_of_table(table: Table) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, Mapping):
         return label_of_table(value)
+    if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        return f"[{', '.join(map(_word, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -127,7 +146,7 @@ def _value(key: str, value: Any) -> Any:
     if isinstance(value, Thing | Traced):
         remedy = "Use a function of fedpd, or run it from Python"
         refuse(key, value.value if isinstance(value, Thing) else value, "cannot be in an experiment file", remedy)
-    return list(value) if isinstance(value, tuple) else value
+    return [_value(key, one) for one in value] if isinstance(value, tuple) else value
 
 
 def toml_text(table: Table) -> str:
@@ -143,6 +162,11 @@ def toml_text(table: Table) -> str:
 def _item(value: Any) -> Any:
     import tomlkit
 
+    if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        array = tomlkit.array()
+        for one in value:
+            array.append(_item(one))
+        return array
     if not isinstance(value, Mapping):
         return tomlkit.item(value)
     inline = tomlkit.inline_table()

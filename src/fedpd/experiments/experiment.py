@@ -17,6 +17,7 @@
     eta = 0.08
     p = 0.5                          # or { name = "decreasing_skips" }
     oracle = { name = "gd", step = 0.08, iterations = 8 }
+    up = [{ name = "top_k", share = 0.01 }, { name = "quantize", bits = 8 }]  # also down, mean: see fedpd.transforms
 
 Every table with a `name` is a call: `name` is the function, the other keys are its arguments. fedpd reads the names of
 the functions and keys from the code, so that the file and the Python interface always agree. "my_module:my_method"

@@ -7,14 +7,19 @@
 """
 
 from fedpd.transforms._chain import Transform
+from fedpd.transforms._clip import clip
 from fedpd.transforms._levels import quantize, sign
 from fedpd.transforms._means import MeanRule, median
 from fedpd.transforms._sparse import random_k, top_k
 from fedpd.transforms._wrap import wrap
 
+# The functions that experiment files may name, in `up`, `down` and `mean`.
+FACTORIES = ("clip", "median", "quantize", "random_k", "sign", "top_k")
+
 __all__ = [
     "MeanRule",
     "Transform",
+    "clip",
     "median",
     "quantize",
     "random_k",

@@ -137,8 +137,8 @@ def uplink(method: str, exchange: Exchange, transforms: tuple[Transform, ...]) -
     sends = exchange.sends
     if sends is None:
         labels = [spec_of(transform).label() for transform in transforms]
-        rule = f"{method} sends numbers that belong to its other messages, so all must arrive as they were sent"
-        refuse("up", labels, rule, "Leave up out, or choose a method that sends models, e.g. fedpd(eta=...)")
+        rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"
+        refuse("up", labels, rule, "Leave up out, or choose another method, e.g. fedpd(eta=0.1, ...) without memory")
     return Uplink(exchange, transforms, sends if isinstance(sends, tuple) else (sends,))
 
 

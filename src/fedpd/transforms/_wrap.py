@@ -9,8 +9,9 @@ from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Made, Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Update, Work
 from fedpd.transforms._chain import Transform, check_chain
+from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._uplink import OWN_POINT, Sender, Uplink, Vectors, model_in, uplink
 
@@ -24,11 +25,13 @@ class Agent(NamedTuple):
 
     Attributes:
         inner: The method's own state.
-        senders: What the agent keeps for the messages of each exchange.
+        senders: What the agent keeps for the messages of each exchange; () if they travel as they are.
+        held: The last broadcast of each exchange; () if broadcasts travel whole.
     """
 
     inner: Any
     senders: tuple[Sender, ...]
+    held: tuple[Tree, ...]
 
 
 class Server(NamedTuple):
@@ -37,16 +40,19 @@ class Server(NamedTuple):
     Attributes:
         inner: The method's own state.
         references: What the server keeps for the messages of each exchange.
+        held: What the server keeps for the broadcasts of each exchange.
     """
 
     inner: Any
     references: tuple[Vectors, ...]
+    held: tuple[Held, ...]
 
 
 def wrap(
     algorithm: Algorithm,
     *,
     up: Transforms = (),
+    down: Transforms = (),
     mean: MeanRule | None = None,
 ) -> Algorithm:
     """Return the method with transformed messages.
@@ -55,6 +61,7 @@ def wrap(
         algorithm: Any method of `fedpd.algorithms`, or your own.
         up: What happens to the messages of the agents; a list composes, e.g. `[top_k(0.01), quantize(8)]`. What is not
             sent now is sent later, and messages are differences to what the server already has.
+        down: The same for the broadcasts of the server. It needs all agents in every communication.
         mean: How the server combines the messages, in place of their mean.
 
     Raises:
@@ -71,113 +78,147 @@ def wrap(
     """
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
-    chain = check_chain("up", up)
+    ways = Ways(check_chain("up", up), check_chain("down", down), mean)
     if mean is not None and not isinstance(mean, MeanRule):
         refuse("mean", mean, "must be a rule for the mean", "Give e.g. mean=transforms.median()")
-    made = with_transforms(algorithm, chain, mean)
-    bound = inspect.signature(wrap).bind(algorithm, up=chain, mean=mean)
-    bound.apply_defaults()
-    base, own = spec_of(algorithm), {"up": chain, "mean": mean}
-    more = Spec.of("", **{name: value for name, value in own.items() if value not in ((), None)}).settings
-    return made.with_spec(Spec(base.name, base.settings + more, base.usual, Made(wrap, bound, made)))
+    made = with_transforms(algorithm, ways)
+    bound = inspect.signature(wrap).bind(algorithm, **ways._asdict())
+    base = spec_of(algorithm)
+    own = Spec.of("", **{name: value for name, value in ways._asdict().items() if value not in ((), None)})
+    return made.with_spec(Spec(base.name, base.settings + own.settings, base.usual, Made(wrap, bound, made)))
 
 
-def with_transforms(algorithm: Algorithm, up: tuple[Transform, ...], mean: MeanRule | None) -> Algorithm:
+class Ways(NamedTuple):
+    """The transforms of a wrapped method."""
+
+    up: tuple[Transform, ...]
+    down: tuple[Transform, ...]
+    mean: MeanRule | None
+
+
+def with_transforms(algorithm: Algorithm, ways: Ways) -> Algorithm:
     """Return the method, and its form for partial participation, with transformed messages."""
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
         rule = "its agents mix their models without a server"
         refuse("algorithm", algorithm.description, rule, "Choose a method with a server, e.g. fedavg(...)")
-    partial = algorithm.away.partial
-    if up:
-        wrapped = compressed(algorithm, up)
-        # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
-        whole = any(kind in OWN_POINT for exchange in algorithm.exchanges for kind in _kinds(exchange))
-        partial = None if partial is None or whole else compressed(partial, up)
-    else:
-        wrapped = algorithm
-    wrapped = wrapped._replace(away=wrapped.away._replace(partial=partial))
-    if mean is None:
-        return wrapped
-    _check_mean(algorithm, up, mean)
-    partial = None if partial is None else _with_mean(partial, mean)
-    wrapped = _with_mean(wrapped, mean)
-    return wrapped._replace(away=wrapped.away._replace(partial=partial))
-
-
-def _with_mean(algorithm: Algorithm, mean: MeanRule) -> Algorithm:
-    exchanges = tuple(exchange._replace(mean=mean.mean) for exchange in algorithm.exchanges)
-    return algorithm._replace(exchanges=exchanges)
-
-
-def _check_mean(algorithm: Algorithm, up: tuple[Transform, ...], mean: MeanRule) -> None:
-    """Refuse a mean of changes to H_i: the server has only the mean of the H_i, which another mean does not fit."""
-    if up and any(kind in OWN_POINT for exchange in algorithm.exchanges for kind in _kinds(exchange)):
+    # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
+    own_points = bool(ways.up) and any(kind in OWN_POINT for one in algorithm.exchanges for kind in _kinds(one))
+    if ways.mean is not None and own_points:
         rule = f"does not go with up, because {algorithm.name} then sends changes of which the server keeps the mean"
-        refuse("mean", spec_of(mean).label(), rule, "Leave up or mean out")
+        refuse("mean", spec_of(ways.mean).label(), rule, "Leave up or mean out")
+    partial = None if own_points or ways.down else algorithm.away.partial
+    whole = _with_mean(compressed(algorithm, ways), ways.mean)
+    partial = None if partial is None else _with_mean(compressed(partial, ways), ways.mean)
+    return whole._replace(away=whole.away._replace(partial=partial))
+
+
+def _with_mean(algorithm: Algorithm, rule: MeanRule | None) -> Algorithm:
+    if rule is None:
+        return algorithm
+    return algorithm._replace(exchanges=tuple(one._replace(mean=rule.mean) for one in algorithm.exchanges))
 
 
 def _kinds(exchange: Exchange) -> tuple[Any, ...]:
     return exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,)
 
 
-def compressed(algorithm: Algorithm, up: tuple[Transform, ...]) -> Algorithm:
-    """Return the method with packed messages to the server."""
-    links = tuple(uplink(algorithm.name, exchange, up) for exchange in algorithm.exchanges)
-    rebuild = algorithm.away.rebuild
+def compressed(algorithm: Algorithm, ways: Ways) -> Algorithm:
+    """Return the method with packed messages and broadcasts."""
+    if not ways.up and not ways.down:
+        return algorithm
+    links = tuple(uplink(algorithm.name, one, ways.up) for one in algorithm.exchanges) if ways.up else ()
+    rebuild, waits = algorithm.away.rebuild, algorithm.timing.waits
+
+    def held(x: Vector) -> tuple[Tree, ...]:
+        shapes = broadcast_shapes(algorithm, x) if ways.down else ()
+        return tuple(start_held(one, x) for one in shapes)
 
     def init(f: LocalObjective, x: Vector) -> Agent:
         inner = algorithm.init(f, x)
-        return Agent(inner, tuple(link.sender(inner, x) for link in links))
+        return Agent(inner, tuple(link.sender(inner, x) for link in links), held(x))
 
     def server(x: Vector) -> Server:
-        return Server(algorithm.server(x), tuple(link.references(x) for link in links))
+        broadcasts = tuple(Held(whole, jnp.int32(0)) for whole in held(x))
+        return Server(algorithm.server(x), tuple(link.references(x) for link in links), broadcasts)
 
     def rebuilt(f: LocalObjective, agent: Agent) -> Agent:
         return agent if rebuild is None else agent._replace(inner=rebuild(f, agent.inner))
 
-    exchanges = tuple(_exchange(link, e) for e, link in enumerate(links))
-    away = algorithm.away._replace(rebuild=None if rebuild is None else rebuilt, repeats=False)
+    away = algorithm.away._replace(
+        rebuild=None if rebuild is None else rebuilt,
+        repeats=algorithm.away.repeats and not ways.up,
+        everyone=algorithm.away.everyone or bool(ways.down),
+    )
     return algorithm._replace(
-        init=init, server=server, exchanges=exchanges, model=lambda agent: algorithm.model(agent.inner), away=away
+        init=init,
+        server=server,
+        exchanges=tuple(_exchange(algorithm, links, ways.down, e) for e in range(len(algorithm.exchanges))),
+        model=lambda agent: algorithm.model(agent.inner),
+        away=away,
+        timing=algorithm.timing._replace(waits=None if waits is None else lambda server, r: waits(server.inner, r)),
     )
 
 
-def _exchange(link: Uplink, e: int) -> Exchange:
-    exchange = link.exchange
+def _exchange(algorithm: Algorithm, links: tuple[Uplink, ...], down: tuple[Transform, ...], e: int) -> Exchange:
+    """Return exchange e with packed messages (if there are links) and packed broadcasts (if `down` is given)."""
+    exchange, link = algorithm.exchanges[e], links[e] if links else None
     speaks, missed = exchange.speaks, exchange.absent or exchange.receive
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         inner, work = exchange.local(f, agent.inner, r, key)
+        agent = agent._replace(inner=inner)
+        if link is None:
+            return agent, work
         message = link.packed(inner, agent.senders[e], jax.random.fold_in(key, UP))
-        return Agent(inner, _with(agent.senders, e, agent.senders[e]._replace(message=message))), work
+        return _keep(agent, e, agent.senders[e]._replace(message=message)), work
 
     def send(agent: Agent) -> Tree:
-        return agent.senders[e].message
+        return exchange.send(agent.inner) if link is None else agent.senders[e].message
 
     def aggregate(server: Server, mean: Tree, share: Any) -> tuple[Server, Tree]:
         assert not isinstance(exchange.aggregate, Mixing)
-        references, mean = link.received(server.references[e], mean, share)
+        references, held = server.references, server.held
+        if link is not None:
+            own, mean = link.received(references[e], mean, share)
         inner, broadcast = exchange.aggregate(server.inner, mean, share)
-        references = link.after_broadcast(references, broadcast)
-        return Server(inner, _with(server.references, e, references)), broadcast
+        if down:
+            kept, broadcast = pack_broadcast(down, held[e], broadcast)
+            held = _with(held, e, kept)
+        if link is not None:
+            references = _with(references, e, link.after_broadcast(own, whole_of(broadcast)))
+        return Server(inner, references, held), broadcast
 
     def receive(agent: Agent, broadcast: Tree) -> Agent:
+        inner = exchange.receive(agent.inner, whole_of(broadcast))
+        if link is None:
+            return heard(agent, inner, broadcast)
         sender = link.sent(agent.inner, agent.senders[e])
         if speaks is not None:
             sent = speaks(agent.inner)
             sender = jax.tree.map(lambda new, old: jnp.where(sent, new, old), sender, agent.senders[e])
-        return heard(agent, sender, exchange.receive(agent.inner, broadcast), broadcast)
+        return heard(_keep(agent, e, sender), inner, broadcast)
 
     def absent(agent: Agent, broadcast: Tree) -> Agent:
-        return heard(agent, agent.senders[e], missed(agent.inner, broadcast), broadcast)
+        return heard(agent, missed(agent.inner, whole_of(broadcast)), broadcast)
 
-    def heard(agent: Agent, sender: Sender, inner: Any, broadcast: Tree) -> Agent:
-        if sender.reference is not None:
-            sender = sender._replace(reference=model_in(broadcast))
-        return Agent(inner, _with(agent.senders, e, sender))
+    def heard(agent: Agent, inner: Any, broadcast: Tree) -> Agent:
+        whole = whole_of(broadcast)
+        if link is not None and agent.senders[e].reference is not None:
+            agent = _keep(agent, e, agent.senders[e]._replace(reference=model_in(whole)))
+        return agent._replace(inner=inner, held=_with(agent.held, e, whole) if down else ())
 
     spoken = None if speaks is None else lambda agent: speaks(agent.inner)
-    return Exchange(local, send, aggregate, receive, absent, spoken, exchange.when, exchange.mean)
+    restore = (lambda agent, change: restored(agent.held[e], change)) if down else None
+    return Exchange(local, send, aggregate, receive, absent, spoken, exchange.when, exchange.mean, restore=restore)
+
+
+def whole_of(broadcast: Tree) -> Tree:
+    """Return the broadcast itself."""
+    return broadcast.whole if isinstance(broadcast, Update) else broadcast
+
+
+def _keep(agent: Agent, e: int, sender: Sender) -> Agent:
+    return agent._replace(senders=_with(agent.senders, e, sender))
 
 
 def _with(values: tuple[Any, ...], e: int, value: Any) -> tuple[Any, ...]:

@@ -18,10 +18,10 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
-from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree
+from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Penalty, Problem, Tree, Update
 from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
 from fedpd.flower.carry.protocol import Order
-from fedpd.flower.carry.records import arrays_of, unpack
+from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
 from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
@@ -188,8 +188,8 @@ def _agent_at_first_step(
         if number < known:
             continue
         name = "arrays" if number == order.past[-1] else f"past-{number}"
-        broadcast = unpack(arrays_of(content, name, "order"), setup.shapes.broadcasts[e], "broadcast")
         exchange = setup.algorithm.exchanges[e]
+        broadcast = _broadcast(exchange, arrays_of(content, name, "order"), setup.shapes.broadcasts[e], agent)
         was_there = number == order.used and not lost
         if 0 <= known == order.used and order.used not in order.past:
             agent = call_compiled(exchange.receive, agent, broadcast)  # the result does not depend on this broadcast
@@ -199,6 +199,16 @@ def _agent_at_first_step(
     if lost and rebuild is not None:
         agent = call_with_objective(rebuild, setup.functions, setup.shard, agent)
     return agent, int(lost)
+
+
+def _broadcast(exchange: Exchange, record: ArrayRecord, like: Tree, agent: Any) -> Tree:
+    """Return a broadcast, which travels whole or, to an agent that has the one before it, as a change."""
+    if not isinstance(like, Update) or exchange.restore is None:
+        return unpack(record, like, "broadcast")
+    if set(record) == set(leaves_by_name(like.change)):
+        return call_compiled(exchange.restore, agent, unpack(record, like.change, "broadcast"))
+    whole = unpack(record, like.whole, "broadcast")
+    return Update(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like.change), whole)
 
 
 def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:

@@ -37,7 +37,7 @@ from fedpd.flower.method.server import (
     server_model,
     server_step,
 )
-from fedpd.flower.method.settings import Settings, check_secure
+from fedpd.flower.method.settings import Settings, check_packed, check_secure
 from fedpd.flower.method.shapes import shapes
 from fedpd.flower.method.superseded import is_superseded
 
@@ -68,6 +68,7 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
     made = shapes(algorithm, start)
     check_secure(algorithm, made, settings)
+    check_packed(algorithm, made, settings)
     identity, folder = identity_of(algorithm, start, settings), _folder(settings)
     found = None
     if folder is not None:
@@ -117,7 +118,8 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
     if policy == "stale":
         run = run._replace(state=run.state._replace(last=run.state.last | messages))
     senders = sum(answer.message is not None for answer in found.answers.values())
-    mean = mean_of(messages, communication.message_shapes())
+    exchange = run.setup.algorithm.exchanges[communication.last % run.setup.exchanges]
+    mean = mean_of(exchange, messages, communication.message_shapes())
     return _server_step(run, communication, found, mean, len(messages), senders)
 
 

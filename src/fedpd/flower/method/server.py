@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Key, Tree
+from fedpd.core import Algorithm, Exchange, Key, Tree, Update, opened
 from fedpd.engine.cohorts import draw
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
@@ -158,19 +158,23 @@ class Communication(NamedTuple):
         first = first_step(setup, state, agent)
         method = (setup.run, setup.spec, setup.form, setup.seed)
         order = Order(*method, agent, state.number, first, self.last, since, past, exchanges)
-        content = RecordDict({"arrays": self._record(past[-1] if past else "start")})
+        known = None if lost else since  # the agent has the broadcasts before this one
+        content = RecordDict({"arrays": self._record(past[-1] if past else "start", known)})
         for number in past[:-1]:
-            content[f"past-{number}"] = self._record(number)
+            content[f"past-{number}"] = self._record(number, known)
         if state.number > 0 and (lost or since < 0):
             content["start"] = self._record("start")
         content["config"] = order_record(order, config)
         return content
 
-    def _record(self, which: int | str) -> ArrayRecord:
-        if which not in self.records:
-            tree = Vector(self.setup.start) if which == "start" else self.state.outcomes[int(which)].broadcast
-            self.records[which] = pack(tree)
-        return self.records[which]
+    def _record(self, which: int | str, known: int | None = None) -> ArrayRecord:
+        tree = Vector(self.setup.start) if which == "start" else self.state.outcomes[int(which)].broadcast
+        name = which
+        if isinstance(tree, Update):
+            tree, name = (tree.change, which) if which == known else (tree.whole, f"whole-{which}")
+        if name not in self.records:
+            self.records[name] = pack(tree)
+        return self.records[name]
 
     def read(self, name: str, content: RecordDict) -> CheckedReply | RecordDict:
         """Return a reply and its message; for a client that has lost its state, return a new order for it."""
@@ -201,10 +205,10 @@ class Communication(NamedTuple):
             if self.setup.algorithm.exchanges[self.last % self.setup.exchanges].speaks is None:
                 raise RefusedError("reply: has no arrays, but agents of this method always send.")
             return None
-        return unpack(arrays, self.message_shapes(), "message")
+        return jax.device_get(call_compiled(opened, unpack(arrays, self.message_shapes(), "message")))
 
     def message_shapes(self) -> Tree:
-        """Return the shapes and types of a message."""
+        """Return the shapes and types of a message as it travels."""
         return self.setup.shapes.messages[self.last % self.setup.exchanges]
 
     def newest_broadcast(self) -> ArrayRecord:
@@ -224,9 +228,12 @@ def newest_outcomes(state: ServerState) -> list[int]:
     return list({outcome.exchange: number for number, outcome in sorted(state.outcomes.items())}.values())
 
 
-def mean_of(messages: Mapping[int, Tree], like: Tree) -> Tree:
-    """Return the mean of the messages, summed in the order of the agents."""
-    total = zeros(like)
+def mean_of(exchange: Exchange, messages: Mapping[int, Tree], like: Tree) -> Tree:
+    """Return the mean of the opened messages, in the order of the agents; `like` has the shapes of a packed one."""
+    total = zeros(jax.eval_shape(opened, like))
+    if exchange.mean is not None and messages:
+        rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(messages[agent] for agent in sorted(messages)))
+        return jax.device_get(call_compiled(exchange.mean, rows, np.ones(len(messages), bool)))
     for agent in sorted(messages):
         total = jax.tree.map(np.add, total, messages[agent])
     number = max(len(messages), 1)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
-from fedpd.core import Algorithm, Tree
+from fedpd.core import Algorithm, Tree, has_packed
 from fedpd.engine.cohorts import check_cohort
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
@@ -134,6 +134,13 @@ def _check_asked(algorithm: Algorithm, cohort: int) -> Algorithm:
     return algorithm.away.partial or algorithm
 
 
+def check_packed(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
+    """Refuse to clip packed messages at the server: what the client keeps would no longer fit what the server has."""
+    if settings.clip and any(has_packed(message) for message in shapes.messages):
+        rule = f"packed messages of {algorithm.description} must not be changed at the server"
+        refuse("clip", settings.clip, rule, "Leave clip out, or give wrap(..., up=[transforms.clip(norm), ...])")
+
+
 def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
     """Check that secure aggregation, if it is on, is possible with this method and these settings."""
     if not settings.secure_range:
@@ -152,5 +159,11 @@ def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> No
         refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
     if any(exchange.speaks is not None for exchange in algorithm.exchanges):
         refuse(what, settings.secure_range, f"agents of {name} do not always send", "Use another method")
+    if any(has_packed(message) for message in shapes.messages):
+        rule = f"packed messages of {name} cannot be added while they are masked"
+        refuse(what, settings.secure_range, rule, "Leave up out, or use no secure-range")
+    if any(exchange.mean is not None for exchange in algorithm.exchanges):
+        rule = "the server sees only the sum of the messages, so it can form no other mean"
+        refuse(what, settings.secure_range, rule, "Leave mean out, or use no secure-range")
     if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):
         refuse(what, settings.secure_range, f"messages of {name} are not all real numbers", "Use another method")
