@@ -289,8 +289,10 @@ SAMPLE = Column(
     dtype=np.int64,
     measure=Measure(joint=lambda functions, layout, shard, x: jnp.asarray(layout.agents)),
 )
+# What a run with private messages has spent.
+EPSILON = Column("epsilon", "ε of client-level differential privacy, spent so far", "ε", "cost")
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, SAMPLE)}
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, SAMPLE, EPSILON)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 

@@ -10,13 +10,21 @@ import jax.numpy as jnp
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, as_sent, opened
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
+from fedpd.transforms import Accountant
 
 
 class Costs(NamedTuple):
-    """The bytes that one agent sends and receives in each exchange of a round."""
+    """What a communication costs.
+
+    Attributes:
+        bytes_up: The bytes that one agent sends in each exchange of a round.
+        bytes_down: The bytes that one agent receives in each exchange of a round.
+        privacy: Counts epsilon; None: the messages are not private.
+    """
 
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
+    privacy: Accountant | None = None
 
 
 class ExchangeResult(NamedTuple):

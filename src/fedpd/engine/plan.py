@@ -34,6 +34,7 @@ from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
+from fedpd.transforms import Accountant
 
 if TYPE_CHECKING:
     from fedpd.engine.attendance import PartialRun
@@ -69,6 +70,7 @@ class Plan(NamedTuple):
         settings: The settings of the variants by name, each (variants,).
         targets: The values that end the run when it reaches all of them.
         sample: The agents over which the run measures; None: all of them.
+        privacy: Counts epsilon; None: the messages are not private.
     """
 
     algorithm: Algorithm
@@ -87,6 +89,7 @@ class Plan(NamedTuple):
     settings: Mapping[str, np.ndarray] | None = None
     targets: tuple[Target, ...] = ()
     sample: np.ndarray | None = None
+    privacy: Accountant | None = None
 
 
 class OpenMethod(NamedTuple):

@@ -26,6 +26,7 @@ from fedpd.engine.driver import Driver
 from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.participation import straggler_rule
 from fedpd.engine.plan import Plan
+from fedpd.engine.privacy import with_privacy
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
@@ -212,7 +213,7 @@ def make_plan(
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
         _check_host_run(algorithm, store, many and (who is None or debug))
-    return Plan(
+    plan = Plan(
         algorithm,
         problem,
         choose_layout(algorithm, problem, options["execution"], options["devices"], who),
@@ -228,6 +229,8 @@ def make_plan(
         targets=make_targets(options["until"], (*MEASURED, *recorded)),
         sample=sample,
     )
+    with scope(problem.double):
+        return with_privacy(plan)
 
 
 def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:

@@ -15,11 +15,14 @@ s / sqrt(K), and the server does C = C exp(-rate (mean b_i - quantile)). The noi
 are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^2.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
 from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
@@ -238,6 +241,18 @@ def private_link(algorithm: Algorithm, rule: Gaussian, normal: Normal) -> Privat
 def from_key(key: Key, like: Any) -> Array:
     """Return standard normal numbers that depend on the seed, the round and the agent, for simulations."""
     return jax.random.normal(key, like.shape, like.dtype)
+
+
+def from_system(key: Key, like: Any) -> Array:
+    """Return standard normal numbers that nobody can predict, for federations; the key is not used."""
+    return io_callback(_system_normals, jax.ShapeDtypeStruct(like.shape, like.dtype), like)
+
+
+def _system_normals(like: Any) -> np.ndarray:
+    """Return normal numbers from the operating system's cryptographic random bits (Box and Muller)."""
+    bits = np.frombuffer(os.urandom(16 * like.size), np.uint64).reshape(2, -1)
+    radius, angle = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return (np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)).reshape(like.shape).astype(like.dtype)
 
 
 def with_noise(algorithm: Algorithm, rule: Gaussian, normal: Normal = from_key) -> Algorithm:
