@@ -76,7 +76,7 @@ def test_a_client_that_lost_its_state_gets_the_whole_broadcast(caplog: pytest.Lo
 
     there = run(algorithm, 30, Fallible(algorithm, lose), evaluate_every=1)
     assert "'1' had lost its state" in caplog.text
-    assert there.history["stationarity"][-1] < 1e-3 * there.history["stationarity"][13]
+    assert there.history["stationarity"][-1] < 1e-2 * there.history["stationarity"][13]
 
 
 @pytest.mark.parametrize(
