@@ -4,10 +4,11 @@ Two federations are neighbours if one agent of the first sends zeros in the seco
 sum to which one agent adds at most C, with noise z C: the Gaussian mechanism with noise multiplier z. T rounds together
 are the Gaussian mechanism with z/sqrt(T), whose epsilon is exact (Balle and Wang, 2018).
 
-If K of N agents are drawn without replacement in every round, and nobody knows whom, epsilon is smaller. The bound is that
-of Wang, Balle and Kasiviswanathan (2019) in Renyi differential privacy. It is proved for neighbours in which one agent is
-replaced, which changes the sum by up to 2 C, so it takes z/2. It needs agents that keep nothing between rounds: an
-agent's state depends on the rounds in which it took part, and the theorem assumes that nothing of the draw is left.
+If K of N agents are drawn without replacement in every round, and nobody knows whom, epsilon is smaller. The bound is
+that of Wang, Balle and Kasiviswanathan (2019) in Renyi differential privacy. It is proved for neighbours in which one
+agent is replaced, which changes the sum by up to 2 C, so it takes z/2. It needs agents that keep nothing between
+rounds: the state of an agent depends on the rounds in which it took part, while the theorem assumes that the draws of
+the rounds are independent of all else.
 """
 
 from functools import lru_cache

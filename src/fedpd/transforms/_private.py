@@ -1,4 +1,4 @@
-r"""Client-level differential privacy: agents clip their messages and add noise, such that the sum of a round is private.
+r"""Client-level differential privacy: agents clip their messages and add noise, so that the sum of a round is private.
 
 In a round, K agents send. Agent i has the message m_i and knows y, the last broadcast. It sends
 
@@ -9,10 +9,10 @@ standard deviation z C, and one agent changes it by at most C. The agent then co
 c_i, without the noise (`Exchange.with_message`): what it keeps fits what the server has. It must forget n_i. If later
 messages depended on n_i, they could cancel it, and the composition over rounds would not hold.
 
-With a quantile, the bound C follows the norms (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning with
-Adaptive Clipping, 2021). Agents also send b_i = 1 if ||m_i - y|| <= C, else 0, with noise of standard deviation
-s / sqrt(K), and the server does C = C exp(-rate (mean b_i - quantile)). The noise of c_i grows such that both together
-are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^2.
+With a quantile, the bound C follows the norms (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning
+with Adaptive Clipping, 2021). Agents also send b_i - 1/2, where b_i = 1 if ||m_i - y|| <= C, else 0, with noise of
+standard deviation s / sqrt(K). The server does C = C exp(-rate (mean b_i - quantile)). The noise of c_i grows such that
+both together are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^2.
 """
 
 import os

@@ -25,6 +25,7 @@ from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
 from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
+from fedpd.transforms._wrap import with_system_noise
 
 
 class Local(NamedTuple):
@@ -103,7 +104,8 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, sha
     functions, shard = Functions.of(problem), _first(arrays(problem))
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), shard, Vector(shapes.model))
-    return ClientSetup(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
+    algorithm, spec = with_system_noise(algorithm), spec_text(algorithm)
+    return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard)
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:
