@@ -102,8 +102,8 @@ def main(names: list[str]) -> None:
             for label, make in METHODS.items():
                 found = [one for one in outcomes(task, make, epsilon) if np.isfinite(one.loss)]
                 best = min(found, key=lambda one: one.loss)
-                cells = (name, f"{epsilon:g}", label, f"{best.loss:.4f}", best.rounds, f"{best.clip:g}", f"{best.step:g}")
-                print(f"| {' | '.join(map(str, cells))} |", flush=True)
+                cells = f"{best.loss:.4f} | {best.rounds} | {best.clip:g} | {best.step:g}"
+                print(f"| {name} | {epsilon:g} | {label} | {cells} |", flush=True)
         method = fedpd(1.0, task.smoothness)
         exact = simulate(method, task.problem, rounds=300, metrics_every=300, progress=False).history["loss"]
         note = f"start {exact[0]:.4f}, FedPD without privacy {exact[-1]:.4f}"

@@ -230,12 +230,12 @@ def noise_of(rule: Gaussian) -> tuple[Any, Any]:
 def private_link(algorithm: Algorithm, rule: Gaussian, normal: Normal) -> PrivateLink:
     """Return the way up of a method; refuse a method whose messages cannot be clipped, or are not all covered."""
     exchange = algorithm.exchanges[0]
-    kinds = exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,)
+    kinds: Any = exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,)
     optional = exchange.speaks is not None or exchange.when is not None
     if len(algorithm.exchanges) > 1 or exchange.with_message is None or None in kinds or optional:
         text = f"the messages of {algorithm.name} cannot be clipped and covered by noise"
         refuse("up", spec_of(rule).label(), text, "Choose e.g. fedpd(eta=...), fedavg(...) or scaffold(...)")
-    return PrivateLink(exchange, kinds, rule, normal)  # type: ignore[arg-type]
+    return PrivateLink(exchange, kinds, rule, normal)
 
 
 def from_key(key: Key, like: Any) -> Array:
