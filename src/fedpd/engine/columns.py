@@ -291,8 +291,13 @@ SAMPLE = Column(
 )
 # What a run with private messages has spent.
 EPSILON = Column("epsilon", "ε of client-level differential privacy, spent so far", "ε", "cost")
+EPSILON_EXAMPLES = Column(
+    "epsilon_examples", "ε of example-level differential privacy, spent so far", "ε of examples", "cost"
+)
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, SAMPLE, EPSILON)}
+KNOWN = {
+    column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, SAMPLE, EPSILON, EPSILON_EXAMPLES)
+}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 

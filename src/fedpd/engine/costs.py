@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, as_sent, opened
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
-from fedpd.transforms import Accountant
+from fedpd.transforms import Accountant, ExampleAccountant
 
 
 class Costs(NamedTuple):
@@ -19,12 +19,14 @@ class Costs(NamedTuple):
     Attributes:
         bytes_up: The bytes that one agent sends in each exchange of a round.
         bytes_down: The bytes that one agent receives in each exchange of a round.
-        privacy: Counts epsilon; None: the messages are not private.
+        privacy: Counts epsilon of the messages; None: they are not private.
+        examples: Counts epsilon of a sample; None: the oracle is not private.
     """
 
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
     privacy: Accountant | None = None
+    examples: ExampleAccountant | None = None
 
 
 class ExchangeResult(NamedTuple):

@@ -34,7 +34,7 @@ from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
-from fedpd.transforms import Accountant
+from fedpd.transforms import Accountant, ExampleAccountant
 
 if TYPE_CHECKING:
     from fedpd.engine.attendance import PartialRun
@@ -70,7 +70,8 @@ class Plan(NamedTuple):
         settings: The settings of the variants by name, each (variants,).
         targets: The values that end the run when it reaches all of them.
         sample: The agents over which the run measures; None: all of them.
-        privacy: Counts epsilon; None: the messages are not private.
+        privacy: Counts epsilon of the messages; None: they are not private.
+        examples: Counts epsilon of a sample; None: the oracle is not private.
     """
 
     algorithm: Algorithm
@@ -90,6 +91,7 @@ class Plan(NamedTuple):
     targets: tuple[Target, ...] = ()
     sample: np.ndarray | None = None
     privacy: Accountant | None = None
+    examples: ExampleAccountant | None = None
 
 
 class OpenMethod(NamedTuple):

@@ -23,6 +23,7 @@ from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import MEASURED, SAMPLE, Column, recorded_columns
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
+from fedpd.engine.example_privacy import with_example_privacy
 from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.participation import straggler_rule
 from fedpd.engine.plan import Plan
@@ -230,7 +231,7 @@ def make_plan(
         sample=sample,
     )
     with scope(problem.double):
-        return with_privacy(plan)
+        return with_example_privacy(with_privacy(plan))
 
 
 def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:

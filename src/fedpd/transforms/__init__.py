@@ -6,7 +6,7 @@
 'fedpd'
 """
 
-from fedpd.transforms._accountant import Accountant
+from fedpd.transforms._accountant import Accountant, ExampleAccountant
 from fedpd.transforms._chain import Transform
 from fedpd.transforms._clip import clip
 from fedpd.transforms._levels import quantize, sign
@@ -20,6 +20,7 @@ FACTORIES = ("clip", "gaussian", "median", "quantize", "random_k", "sign", "top_
 
 __all__ = [
     "Accountant",
+    "ExampleAccountant",
     "Gaussian",
     "MeanRule",
     "Transform",

@@ -42,7 +42,7 @@ class Accountant(NamedTuple):
 
         Examples:
             >>> round(Accountant(noise_multiplier=1.0, delta=1e-5, agents=100).epsilon(1), 4)
-            4.3774
+            4.3772
         """
         if rounds == 0:
             return 0.0
@@ -72,6 +72,52 @@ def _amplified(noise_multiplier: float, agents: int, cohort: int) -> tuple[np.nd
     inner = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
     counted = RdpAccountant(neighboring_relation=replace)
     counted.compose(dp_accounting.SampledWithoutReplacementDpEvent(agents, cohort, inner))
+    return np.asarray(counted.orders), counted.rdp
+
+
+class ExampleAccountant(NamedTuple):
+    """Counts the epsilon of one sample of an agent whose oracle is DP-SGD.
+
+    Two data sets are neighbours if the gradient of one sample of the first is 0 in the second. A step is the Gaussian
+    mechanism on a Poisson sample, counted in Renyi differential privacy. Every round counts, also one in which the
+    agent was absent or sent nothing.
+
+    Attributes:
+        noise_multiplier: z of a step.
+        delta: delta.
+        share: The probability with which a sample takes part in a step.
+        steps: Q, the steps per round.
+    """
+
+    noise_multiplier: float
+    delta: float
+    share: float
+    steps: int
+
+    def epsilon(self, rounds: int) -> float:
+        """Return epsilon after this many rounds."""
+        if rounds == 0:
+            return 0.0
+        if self.share == 1:
+            return Accountant(self.noise_multiplier, self.delta, 1).epsilon(rounds * self.steps)
+        with extra("privacy", "oracles.dp_sgd"):
+            from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+        orders, rdp = _sampled(self.noise_multiplier, self.share)
+        return float(compute_epsilon(orders, rounds * self.steps * rdp, self.delta)[0])
+
+    def epsilons(self, rounds: np.ndarray) -> np.ndarray:
+        """Return epsilon after each of these numbers of rounds."""
+        return np.array([self.epsilon(int(number)) for number in rounds], np.float64)
+
+
+@lru_cache(maxsize=64)
+def _sampled(noise_multiplier: float, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the orders, and the Renyi differential privacy of one step on a Poisson sample."""
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    counted = RdpAccountant()
+    counted.compose(dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier)))
     return np.asarray(counted.orders), counted.rdp
 
 

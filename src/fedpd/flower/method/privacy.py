@@ -6,6 +6,7 @@ neither numbers of samples nor evaluations, because noise covers neither.
 
 from fedpd.base.checks import refuse
 from fedpd.core import Algorithm
+from fedpd.engine.example_privacy import private_oracle
 from fedpd.engine.privacy import number_of_vectors
 from fedpd.flower.method.settings import Settings
 from fedpd.transforms import Accountant
@@ -22,6 +23,9 @@ def check_private(algorithm: Algorithm, settings: Settings) -> Accountant | None
 
     The seed tells all clients who takes part in a round, so a cohort does not make epsilon smaller.
     """
+    if private_oracle(algorithm) is not None:
+        text = "draws its noise from the seed, which the server knows"
+        refuse("oracle", "dp_sgd", text, "Simulate it, or give another oracle")
     parts = private_parts(algorithm)
     if parts is None:
         return None
