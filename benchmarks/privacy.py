@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, simulate, transforms
 
-DELTA, Q, SEEDS, ROUNDS = 1e-3, 8, [0, 1, 2], (10, 40)
+DELTA, Q, SEEDS, ROUNDS = 1e-3, 8, [0, 1, 2], (4, 12, 40)
 EPSILON = 4.0
 
 
@@ -33,7 +33,7 @@ class Task(NamedTuple):
 
 def paper() -> Task:
     """Return the paper's logistic regression on its strongly heterogeneous data: 100 agents, 20 parameters."""
-    return Task(problems.penalized_logistic(*data.strongly_noniid()), 0.6, (0.3, 1.0), (0.01, 0.03, 0.1, 0.3))
+    return Task(problems.penalized_logistic(*data.strongly_noniid()), 0.6, (0.3, 1.0), (0.003, 0.01, 0.03, 0.1))
 
 
 def network() -> Task:
@@ -50,7 +50,7 @@ def network() -> Task:
 
     samples = {"x": features.astype(np.float32), "y": chosen.astype(np.int32)}
     first = jax.tree.map(lambda leaf: leaf.astype(np.float32), start)
-    return Task(problems.from_losses(losses, samples, first, name="network"), 1.0, (0.3, 1.0, 3.0), (0.1, 0.3, 1.0))
+    return Task(problems.from_losses(losses, samples, first, name="network"), 1.0, (0.1, 0.3, 1.0), (0.1, 0.3, 1.0))
 
 
 def fedpd(step: float, L: float) -> Algorithm:

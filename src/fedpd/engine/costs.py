@@ -14,7 +14,7 @@ from fedpd.transforms import Accountant, ExampleAccountant
 
 
 class Costs(NamedTuple):
-    """What a communication costs.
+    """The costs of a communication.
 
     Attributes:
         bytes_up: The bytes that one agent sends in each exchange of a round.
