@@ -3,6 +3,7 @@
     gd     Oracle I, option I     x <- x - step grad phi_i(x)
     sgd    Oracle I, option II    x <- x - step (h_i(x; xi) + linear + curvature x)
     vr     Oracle II              minimises a linearised phi_i exactly, with a recursive gradient estimate g_i
+    dp_sgd gradient steps with example-level differential privacy
     optax  any optax optimiser on stochastic or full gradients of phi_i
     lbfgs  L-BFGS on full gradients, with secant pairs kept over rounds; its tolerance is relative
 
@@ -21,19 +22,19 @@ import optax as optax_library
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.checks import count, positive, positive_or_schedule, refuse
+from fedpd.base.checks import count, positive, refuse
 from fedpd.base.spec import label_of
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, specified
+from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
 from fedpd.core.optimizers import Optimizer as Optimizer
 from fedpd.core.optimizers import optimizer as optimizer
 from fedpd.core.optimizers import optimizers as optimizers
 from fedpd.core.sampling import Draw, uniform
-
-STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"
-ITERATIONS = "Give the number of local steps, e.g. 8"
-
-Step = Callable[[Any, Any], Any]
+from fedpd.core.step_sizes import ITERATIONS
+from fedpd.core.step_sizes import STEP as STEP
+from fedpd.core.step_sizes import Step as Step
+from fedpd.core.step_sizes import schedule as schedule
 
 
 @specified
@@ -356,17 +357,6 @@ class Loop(NamedTuple):
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
     """Return h_i(x) on these rows, or grad f_i(x) on all samples of the agent if `rows` is None."""
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
-
-
-def schedule(step: float | Step) -> Step:
-    """Return `step` as a function of (r, q).
-
-    It converts r and q to the default integer type first: r/3 of an int32 is a float32, even in a float64 computation.
-    """
-    positive_or_schedule("step", step, STEP)
-    if not callable(step):
-        return lambda r, q: step
-    return lambda r, q: step(jnp.asarray(r, int), jnp.asarray(q, int))
 
 
 def _check_tolerance(tolerance: float | None) -> None:

@@ -33,6 +33,9 @@ def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector
     def receive(agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x)
 
+    def with_message(agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
     def rebuild(f: LocalObjective, agent: Agent) -> Agent:
         return agent._replace(memory=oracle.init(f, agent.x))
 
@@ -40,7 +43,7 @@ def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector
         "averaging",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, sends="model"),),
+        exchanges=(Exchange(local, send, aggregate, receive, sends="model", with_message=with_message),),
         model=lambda agent: agent.x,
         away=Away(rebuild=rebuild, repeats=True),
     )

@@ -172,6 +172,9 @@ def fedpd(
     def receive(agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
+    def with_message(agent: Agent, message: Vector) -> Agent:  # x_i + eta lambda_i is what the server has
+        return agent._replace(x0=message, dual=agent.dual + (message - agent.x0) / eta)
+
     def rebuild(f: LocalObjective, agent: Any) -> Any:  # lambda_i = -grad f_i, as after an exact local solve
         x, dual = agent.x0, -f.gradient(agent.x0)
         sent = {"sent": dual} if "sent" in agent._fields else {}
@@ -181,7 +184,7 @@ def fedpd(
         "fedpd",
         init=init,
         server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, sends="iterate"),),
+        exchanges=(Exchange(local, send, aggregate, receive, sends="iterate", with_message=with_message),),
         model=lambda agent: agent.x0,
         away=Away(rebuild=rebuild, repeats=True),
         timing=Timing(skip=skip),
@@ -262,8 +265,15 @@ def _partial_participation(whole: Algorithm, eta: Any, oracle: Oracle) -> Algori
     def missed(agent: PartialAgent, x0: Vector) -> PartialAgent:
         return agent._replace(x0=x0)
 
+    def with_message(agent: PartialAgent, message: Any) -> PartialAgent:
+        if whole.timing.skip is None:  # x_i alone, and the dual moves with it
+            return agent._replace(x=message, dual=agent.dual + (message - agent.x) / eta)
+        x, change = message
+        return agent._replace(x=x, dual=agent.sent + change)
+
     local = whole.exchanges[0].local
-    exchange = Exchange(local, send, aggregate, receive, absent=missed)
+    kinds: Any = "model" if whole.timing.skip is None else ("model", "change")
+    exchange = Exchange(local, send, aggregate, receive, absent=missed, sends=kinds, with_message=with_message)
     server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
     away = whole.away._replace(repeats=False)
     return whole._replace(init=init, server=server, exchanges=(exchange,), away=away)

@@ -70,11 +70,17 @@ def scaffold(
     def missed(agent: Agent, server: Server) -> Agent:
         return agent._replace(x=server.x, c=server.c)
 
+    def with_message(agent: Agent, message: tuple[Vector, Vector]) -> Agent:
+        model_change, control_change = message
+        return agent._replace(y=agent.x + model_change, new=agent.own + control_change)
+
+    kinds: Any = ("change", "change")
+    exchange = Exchange(local, send, aggregate, receive, absent=missed, sends=kinds, with_message=with_message)
     return Algorithm(
         "scaffold",
         init=init,
         server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends=("change", "change")),),
+        exchanges=(exchange,),
         model=lambda agent: agent.x,
     )
 

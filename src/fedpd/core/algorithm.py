@@ -61,6 +61,12 @@ class When(Protocol):
     def __call__(self, r: Array, /) -> Array: ...
 
 
+class WithMessage(Protocol):
+    """Returns the state of an agent that sent `message` in place of its own message, e.g. because it was clipped."""
+
+    def __call__(self, agent: Any, message: Tree, /) -> Any: ...
+
+
 class MixingWeights(Protocol):
     """Returns the weights that agent i gives to the messages of all agents, shape (N,)."""
 
@@ -104,6 +110,8 @@ class Exchange(NamedTuple):
             that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None as an entry: a part
             that travels as it is. None alone: messages must arrive as they were sent.
         restore: Returns a broadcast from its change; None: broadcasts travel whole.
+        with_message: Returns the state of an agent that sent another message than its own, such that what the agent
+            keeps fits what the server has. None: messages must not be clipped.
     """
 
     local: Local
@@ -116,6 +124,7 @@ class Exchange(NamedTuple):
     mean: Mean | None = None
     sends: Kind | tuple[Kind | None, ...] | None = None
     restore: Restore | None = None
+    with_message: WithMessage | None = None
 
 
 class Init(Protocol):

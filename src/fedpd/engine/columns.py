@@ -330,8 +330,14 @@ SAMPLE = Column(
     dtype=np.int64,
     measure=Measure(joint=lambda functions, layout, shard, x: jnp.asarray(layout.agents)),
 )
+# What a run with private messages has spent.
+EPSILON = Column("epsilon", "ε of client-level differential privacy, spent so far", "ε", "cost")
+EPSILON_EXAMPLES = Column(
+    "epsilon_examples", "ε of example-level differential privacy, spent so far", "ε of examples", "cost"
+)
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, NETWORK, SAMPLE)}
+_OTHERS = (NETWORK, SAMPLE, EPSILON, EPSILON_EXAMPLES)
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, *_OTHERS)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 

@@ -10,13 +10,23 @@ import jax.numpy as jnp
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, as_sent, opened
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
+from fedpd.transforms import Accountant, ExampleAccountant
 
 
 class Costs(NamedTuple):
-    """The bytes that one agent sends and receives in each exchange of a round."""
+    """The costs of a communication.
+
+    Attributes:
+        bytes_up: The bytes that one agent sends in each exchange of a round.
+        bytes_down: The bytes that one agent receives in each exchange of a round.
+        privacy: Counts epsilon of the messages; None: they are not private.
+        examples: Counts epsilon of a sample; None: the oracle is not private.
+    """
 
     bytes_up: tuple[int, ...]
     bytes_down: tuple[int, ...]
+    privacy: Accountant | None = None
+    examples: ExampleAccountant | None = None
 
 
 class ExchangeResult(NamedTuple):

@@ -15,6 +15,7 @@ from fedpd.core import Array, State, Tree
 from fedpd.core.agents import SHARED, sharded
 from fedpd.engine import disk
 from fedpd.engine.attendance import PartialRun, begin_partial
+from fedpd.engine.columns import EPSILON, EPSILON_EXAMPLES
 from fedpd.engine.divergence import explain
 from fedpd.engine.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
 from fedpd.engine.metrics import not_measured
@@ -144,9 +145,12 @@ class Driver:
     def __init__(self, plan: Plan) -> None:
         self.began, self.plan = time.perf_counter(), plan
         self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
-        self.costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
+        costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
+        self.costs = costs._replace(privacy=plan.privacy, examples=plan.examples)
         found = jax.device_get(metrics)
         measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
+        measured |= {} if plan.privacy is None else {EPSILON.name: 0.0}
+        measured |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
         self.measurements: list[Measurements] = [first_measurements(plan.problem.agents, measured) for _ in plan.seeds]
         self.done, self.seconds = 0, 0.0
         self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done

@@ -52,6 +52,10 @@ def extend(
     }
     new = {name: totals.get(name, 0) + np.cumsum(column, dtype=np.int64) for name, column in grown.items()}
     totals = {name: int(column[-1]) for name, column in new.items()}
+    if costs.privacy is not None:  # a private method has one exchange per round
+        rounds = {**rounds, "epsilon": costs.privacy.epsilons(new["communications"])}
+    if costs.examples is not None:
+        rounds = {**rounds, "epsilon_examples": costs.examples.epsilons(new["round"])}
     new |= {name: rounds[name] for name in history if name not in grown}
     rows = {name: np.concatenate([history[name], new[name][keep].astype(column_of(name).dtype)]) for name in history}
     return rows, totals

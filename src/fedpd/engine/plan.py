@@ -36,6 +36,7 @@ from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
 from fedpd.engine.targets import Target
 from fedpd.engine.timing import Timed
+from fedpd.transforms import Accountant, ExampleAccountant
 
 if TYPE_CHECKING:
     from fedpd.engine.attendance import PartialRun
@@ -72,6 +73,8 @@ class Plan(NamedTuple):
         targets: The values that end the run when it reaches all of them.
         sample: The agents over which the run measures; None: all of them.
         timing: The clock, and the rounds that follow from it; None: the run has no clock.
+        privacy: Counts epsilon of the messages; None: they are not private.
+        examples: Counts epsilon of a sample; None: the oracle is not private.
     """
 
     algorithm: Algorithm
@@ -91,6 +94,8 @@ class Plan(NamedTuple):
     targets: tuple[Target, ...] = ()
     sample: np.ndarray | None = None
     timing: Timed | None = None
+    privacy: Accountant | None = None
+    examples: ExampleAccountant | None = None
 
 
 class OpenMethod(NamedTuple):

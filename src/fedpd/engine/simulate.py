@@ -26,9 +26,11 @@ from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
+from fedpd.engine.example_privacy import with_example_privacy
 from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.participation import straggler_rule
 from fedpd.engine.plan import Plan
+from fedpd.engine.privacy import with_privacy
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
@@ -250,7 +252,7 @@ def make_plan(
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
         _check_host_run(algorithm, store, many and (who is None or debug))
-    return Plan(
+    plan = Plan(
         algorithm,
         problem,
         choose_layout(algorithm, problem, options["execution"], options["devices"], who),
@@ -267,6 +269,8 @@ def make_plan(
         sample=sample,
         timing=timing,
     )
+    with scope(problem.double):
+        return with_example_privacy(with_privacy(plan))
 
 
 def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:

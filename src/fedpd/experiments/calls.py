@@ -31,6 +31,7 @@ LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
 ORACLES: Functions = {
     "gd": oracles.gd,
     "sgd": oracles.sgd,
+    "dp_sgd": oracles.dp_sgd,
     "vr": oracles.vr,
     "optax": oracles.optax,
     "lbfgs": oracles.lbfgs,

@@ -208,6 +208,9 @@ def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], opt
         plan = make_plan(group.first, problem, rounds, list(seeds) * len(group.members), True, own)
     if not group.traced:
         return plan
+    if plan.privacy is not None or plan.examples is not None:
+        rule = "has its own noise and epsilon for every point, so points cannot run at once"
+        refuse("build", plan.algorithm.description, rule, "Call simulate() for each point")
     columns = {name: np.repeat(np.array(column), len(seeds)) for name, column in group.traced.items()}
     return plan._replace(
         build=group.build if plan.algorithm is group.first else group.partial,

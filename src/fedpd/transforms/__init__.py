@@ -1,4 +1,4 @@
-"""Transform the messages of a method: compress them, or replace their mean.
+"""Transform the messages of a method: compress them, make them private, or replace their mean.
 
 >>> from fedpd import algorithms, oracles, transforms
 >>> plain = algorithms.fedpd(eta=0.1, oracle=oracles.gd(step=0.1, iterations=8))
@@ -6,20 +6,25 @@
 'fedpd'
 """
 
+from fedpd.transforms._accountant import Accountant, ExampleAccountant
 from fedpd.transforms._attacks import Attack, attack, false_dual, little, noise, sign_flip
 from fedpd.transforms._chain import Transform
 from fedpd.transforms._clip import clip
 from fedpd.transforms._levels import quantize, sign
 from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
+from fedpd.transforms._private import Gaussian, gaussian
 from fedpd.transforms._server import ServerStep, server_optimizer
 from fedpd.transforms._sparse import random_k, top_k
 from fedpd.transforms._wrap import wrap
 
 # The functions that experiment files may name, in `up`, `down` and `mean`.
-FACTORIES = ("clip", "median", "quantize", "random_k", "sign", "top_k")
+FACTORIES = ("clip", "gaussian", "median", "quantize", "random_k", "sign", "top_k")
 
 __all__ = [
+    "Accountant",
     "Attack",
+    "ExampleAccountant",
+    "Gaussian",
     "MeanRule",
     "ServerStep",
     "Transform",
@@ -27,6 +32,7 @@ __all__ = [
     "centered_clipping",
     "clip",
     "false_dual",
+    "gaussian",
     "geometric_median",
     "krum",
     "little",

@@ -197,7 +197,7 @@ def _attacked(algorithm: Algorithm, attack: Attack, numbers: np.ndarray) -> Algo
         return agent if rebuild is None else agent._replace(inner=rebuild(f, agent.inner))
 
     exchanges = tuple(_exchange(exchange, attack) for exchange in algorithm.exchanges)
-    away = algorithm.away._replace(rebuild=None if rebuild is None else rebuilt, repeats=False)
+    away = algorithm.away._replace(rebuild=None if rebuild is None else rebuilt, repeats=False, stale=False)
     return algorithm._replace(
         init=init, exchanges=exchanges, model=lambda agent: algorithm.model(agent.inner), away=away
     )

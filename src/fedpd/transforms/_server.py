@@ -67,10 +67,15 @@ def server_optimizer(optimizer: "optax.GradientTransformation | Optimizer") -> S
     return ServerStep("server_optimizer", transform)
 
 
+def _keeps_a_model(algorithm: Algorithm) -> bool:
+    """Return whether a method's server keeps nothing but the model that it broadcasts."""
+    example = jax.eval_shape(algorithm.server, Vector(jax.ShapeDtypeStruct((1,), float)))
+    return isinstance(example, Vector) and len(algorithm.exchanges) == 1
+
+
 def with_server_step(algorithm: Algorithm, step: ServerStep) -> Algorithm:
     """Return the method with this step; refuse one whose server keeps more than the model that it broadcasts."""
-    example = jax.eval_shape(algorithm.server, Vector(jax.ShapeDtypeStruct((1,), float)))
-    if not isinstance(example, Vector) or len(algorithm.exchanges) != 1:
+    if not _keeps_a_model(algorithm):
         rule = "its server keeps more than a model, which a step of an optimiser would no longer fit"
         refuse("algorithm", algorithm.description, rule, "Choose a method such as fedavg, fedprox or fedpd")
 
@@ -90,6 +95,8 @@ def with_server_step(algorithm: Algorithm, step: ServerStep) -> Algorithm:
 
         return exchange._replace(aggregate=optimized)
 
-    partial = algorithm.away.partial
-    away = algorithm.away._replace(partial=None if partial is None else with_server_step(partial, step))
+    partial, away = algorithm.away.partial, algorithm.away
+    if partial is not None:
+        fits = _keeps_a_model(partial)
+        away = away._replace(partial=with_server_step(partial, step) if fits else None, everyone=not fits)
     return algorithm._replace(server=server, exchanges=tuple(map(stepped, algorithm.exchanges)), away=away)

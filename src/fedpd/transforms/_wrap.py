@@ -14,12 +14,13 @@ from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
 from fedpd.transforms._means import MeanRule
+from fedpd.transforms._private import Gaussian, from_system, with_noise
 from fedpd.transforms._server import ServerStep, with_server_step
 from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Uplink, uplink
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
-Transforms = Transform | list[Transform] | tuple[Transform, ...]
+Transforms = Transform | Gaussian | list[Transform] | list[Gaussian] | tuple[Transform, ...]
 Rule = MeanRule | ServerStep
 Means = Rule | list[Rule] | tuple[Rule, ...]
 
@@ -83,12 +84,49 @@ def wrap(
     """
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
+    if (rule := _private_rule(up, down, mean)) is not None:
+        return private(algorithm, rule)
     ways = Ways(check_chain("up", up), check_chain("down", down), check_rules(mean))
-    made = with_transforms(algorithm, ways)
-    bound = inspect.signature(wrap).bind(algorithm, **ways._asdict())
+    return _with_spec(algorithm, with_transforms(algorithm, ways), ways._asdict())
+
+
+def _with_spec(algorithm: Algorithm, made: Algorithm, ways: dict[str, Any]) -> Algorithm:
+    """Return a wrapped method with the spec of the method and of the transforms that there are."""
+    bound = inspect.signature(wrap).bind(algorithm, **ways)
+    bound.apply_defaults()
     base = spec_of(algorithm)
-    own = Spec.of("", **{name: value for name, value in ways._asdict().items() if value not in ((), None)})
+    own = Spec.of("", **{name: value for name, value in ways.items() if value not in ((), None)})
+    made = made._replace(away=made.away._replace(stale=False))  # its form for old models has messages as they are
     return made.with_spec(Spec(base.name, base.settings + own.settings, base.usual, Made(wrap, bound, made)))
+
+
+def _private_rule(up: Any, down: Any, mean: Any) -> Gaussian | None:
+    """Return the clipping and noise of `up`, if it has any; refuse anything beside it."""
+    given = up if isinstance(up, list | tuple) and not isinstance(up, Gaussian) else (up,)
+    rule = next((one for one in given if isinstance(one, Gaussian)), None)
+    if rule is not None and (len(given) > 1 or down not in ((), []) or mean not in ((), [])):
+        text = "must be the only transform, because epsilon is that of the sum of the messages as agents sent them"
+        refuse("up", spec_of(rule).label(), text, "Leave the other transforms out")
+    return rule
+
+
+def private(algorithm: Algorithm, rule: Gaussian) -> Algorithm:
+    """Return the method with clipping and noise."""
+    return _with_spec(algorithm, with_noise(algorithm, rule), {"up": rule})
+
+
+def private_parts(algorithm: Algorithm) -> tuple[Algorithm, Gaussian] | None:
+    """Return the method itself and its clipping and noise; None: its messages are not private."""
+    made = algorithm.spec.made if isinstance(algorithm.spec, Spec) else None
+    if made is None or made.factory is not wrap or not isinstance(made.arguments.arguments["up"], Gaussian):
+        return None
+    return made.arguments.arguments["algorithm"], made.arguments.arguments["up"]
+
+
+def with_system_noise(algorithm: Algorithm) -> Algorithm:
+    """Return the method with noise from the operating system, which nobody can predict; others are unchanged."""
+    parts = private_parts(algorithm)
+    return algorithm if parts is None else with_noise(*parts, normal=from_system).with_spec(spec_of(algorithm))
 
 
 class Ways(NamedTuple):

@@ -208,3 +208,21 @@ def test_the_sum_of_all_clients_stays_below_the_modulus(clients: int) -> None:
     levels = fixed_point(1.0, clients).levels
     assert clients * levels < MODULUS
     assert levels == 2**30 or 2 * clients * levels >= MODULUS
+
+
+def test_a_client_that_drops_out_after_its_message_is_not_missed() -> None:
+    """Three of four clients have enough shares to remove all masks, so the sum still has the fourth."""
+
+    class Dropping(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            asked.append(stage_of(message))
+            gone = stage_of(message) == "unmask" and message.metadata.dst_node_id == 4
+            return None if gone else super().deliver(message)
+
+    asked: list[str] = []
+    sizes, options = (6,) * 4, {"agents": 4, "evaluate_every": 0}
+    plain = run(FEDPD, 1, InProcessGrid(app(FEDPD, sizes), 4, {}), **options)
+    grid = Dropping(app(FEDPD, sizes, secure=True), 4, {})
+    found = run(FEDPD, 1, grid, secure_range=BOUND, deadline=3.0, **options)
+    assert_close(found.model, plain.model)
+    assert asked.count("setup") == 4  # there was one attempt

@@ -3,7 +3,7 @@
 In the first stage, the server passes all public keys to all agents. In the second, it passes on the encrypted shares of
 the agents' secrets. In the third, it sends the orders and receives masked replies. In the fourth, it asks for enough
 shares to remove the masks from the sum. Flower 1.41 has these stages for its older API only, so this file runs them,
-with Flower's own cryptography and with Flower's own mod at the clients (see `masking`).
+with Flower's own keys and shares, and with masks from a cryptographic generator (see `masking` and `masks`).
 
 The server asks for shares only after all N clients have replied. If it saw the sum of fewer clients, a repetition with
 one more client would reveal that client's message. So if a client is missing, the server starts again with new keys.
@@ -21,19 +21,18 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.common import bytes_to_ndarray
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
-from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.serverapp import Grid
 
 from fedpd.core import Tree
 from fedpd.flower.carry.collect import Collected, Timeouts, collect
 from fedpd.flower.carry.directory import ClientDirectory, FederationError
 from fedpd.flower.carry.masking import has_shapes
+from fedpd.flower.carry.masks import MODULUS, mask
 from fedpd.flower.carry.protocol import TRAIN, CheckedReply, Reply
 from fedpd.flower.carry.records import RefusedError, leaves_by_name
 
 log = logging.getLogger(f"flwr.{__name__}")
 
-MODULUS = 2**32  # of Flower's masks
 ATTEMPTS = 3
 Contents = dict[str, RecordDict]
 Ask = Callable[[Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # one stage: contents -> answers
@@ -234,8 +233,8 @@ def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]
         parts = [
             share for owners, shares in secrets for owner, share in zip(owners, shares, strict=True) if owner == node
         ]
-        mask = pseudo_rand_gen(combine_shares(parts), MODULUS, [part.shape for part in total])
-        total = [part - own for part, own in zip(total, mask, strict=True)]
+        own = mask(combine_shares(parts), [part.shape for part in total])
+        total = [part - one for part, one in zip(total, own, strict=True)]
     return [part % MODULUS for part in total]
 
 

@@ -19,6 +19,7 @@ from fedpd.flower.clients import store
 from fedpd.flower.method.agent import ClientSetup, Local, LostStateError, carry_out, message_of, set_up_client
 from fedpd.flower.method.evaluation import evaluate
 from fedpd.flower.method.identity import check_same_method
+from fedpd.flower.method.privacy import is_private
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
 from fedpd.flower.method.shapes import Shapes, check_algorithm, check_start, shapes
 
@@ -136,6 +137,8 @@ def client_app(
     def evaluate_model(message: Message, context: Context) -> Message:
         with scope(is_double(setups.method(context)[1])):
             form = str(message.content.config_records["config"][PREFIX + "form"])
+            if is_private(setups.method(context, form)[0]):
+                raise FedpdError("the method is private, and noise does not cover evaluations. Set evaluate-every = 0.")
             return Message(evaluate(setups.client(context, form), message.content, secure=secure), reply_to=message)
 
     return app
@@ -158,6 +161,8 @@ def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: st
         if saved.rebuilt:
             log.warning("Client %r had lost its state; it continues from the server's model.", name)
     message = message_of(setup, order, saved.after)
-    updates, samples = saved.updates.tolist(), saved.samples.tolist()
-    reply = Reply(order.run, name, order.number, "done", "", saved.rebuilt, updates, samples, int(setup.shard.sizes))
+    told = 0 if is_private(setup.algorithm) else 1  # noise does not cover the work and the number of samples
+    updates, samples = (told * saved.updates).tolist(), (told * saved.samples).tolist()
+    examples = told * int(setup.shard.sizes)
+    reply = Reply(order.run, name, order.number, "done", "", saved.rebuilt, updates, samples, examples)
     return reply_content(reply, None if message is None else pack(message))

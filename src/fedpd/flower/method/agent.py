@@ -26,6 +26,7 @@ from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
 from fedpd.problems.evaluation import check_metrics
+from fedpd.transforms._wrap import with_system_noise
 
 
 class Local(NamedTuple):
@@ -106,7 +107,8 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, sha
     functions, shard = Functions.of(problem), _first(arrays(problem))
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), shard, Vector(shapes.model))
-    return ClientSetup(algorithm, spec_text(algorithm), shapes._replace(agent=agent), functions, shard)
+    algorithm, spec = with_system_noise(algorithm), spec_text(algorithm)
+    return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard)
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:

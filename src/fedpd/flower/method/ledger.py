@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
-from fedpd.engine.columns import FEDERATED
+from fedpd.engine.columns import EPSILON, FEDERATED
 from fedpd.engine.costs import Costs
 from fedpd.engine.history import History, Totals, extend, start_row
 
@@ -40,10 +40,11 @@ def new_ledger(agents: int, exchanges: int) -> Ledger:
     return Ledger({}, {}, dict.fromkeys(COUNTS, 0), pending)
 
 
-def add_first_row(ledger: Ledger, metrics: Mapping[str, float]) -> Ledger:
+def add_first_row(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> Ledger:
     """Return the ledger with row 0, the start."""
     usual = {name: metrics.get(name, np.nan) for name in ("loss", "stationarity")}
     recorded = {name: value for name, value in metrics.items() if name not in usual} | ledger.counts
+    recorded |= {} if costs.privacy is None else {EPSILON.name: 0.0}
     return ledger._replace(history=start_row(**usual, **recorded))
 
 

@@ -25,6 +25,7 @@ from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation
 from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
 from fedpd.flower.method.ledger import Ledger, add_counts, add_first_row, add_work, close_rounds, new_ledger
 from fedpd.flower.method.policy import choose_messages, clip, incomplete_error, log_absent
+from fedpd.flower.method.privacy import check_private
 from fedpd.flower.method.saved import restore_server, save_server
 from fedpd.flower.method.server import (
     Communication,
@@ -67,6 +68,7 @@ class FederatedRun(NamedTuple):
 def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> FederatedRun:
     """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
     made = shapes(algorithm, start)
+    made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
     check_secure(algorithm, made, settings)
     check_packed(algorithm, made, settings)
     identity, folder = identity_of(algorithm, start, settings), _folder(settings)
@@ -207,7 +209,7 @@ def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
     """Return the run with a new row of the history, and write its checkpoint."""
     ledger = run.ledger
     if not ledger.history:
-        ledger = add_first_row(ledger, metrics)
+        ledger = add_first_row(ledger, run.setup.shapes.costs, metrics)
     elif ends_round(run):
         ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
     folder = _folder(run.settings)

@@ -1,0 +1,78 @@
+"""Example-level privacy of a run: the oracle counts, if nothing else of the method reads the samples."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.base.checks import refuse
+from fedpd.base.spec import Spec
+from fedpd.core import Algorithm, Oracle, Work
+from fedpd.core.agents import Shard, local_objective, one_agent
+from fedpd.engine.costs import run_exchange
+from fedpd.engine.plan import Plan, prepare
+from fedpd.transforms import ExampleAccountant
+from fedpd.transforms._wrap import private_parts
+
+
+def with_example_privacy(plan: Plan) -> Plan:
+    """Return the plan with the accountant of a private oracle; other plans are returned as they are.
+
+    Raises:
+        FedpdError: The method reads the samples outside of its oracle.
+    """
+    oracle = private_oracle(plan.algorithm)
+    if oracle is None:
+        return plan
+    if reads_samples(plan):
+        rule = "covers the steps of the oracle only, and the method reads the samples elsewhere, too"
+        remedy = "Choose a method that does not, e.g. fedpd(eta=...), fedavg(...) or fedprox(...)"
+        refuse("oracle", oracle.label(), f"{rule}: {plan.algorithm.name}", remedy)
+    numbers = (oracle["noise_multiplier"], oracle["delta"], oracle["share"], oracle["iterations"])
+    return plan._replace(examples=ExampleAccountant(*numbers))
+
+
+def private_oracle(algorithm: Algorithm) -> Spec | None:
+    """Return the spec of the method's oracle, if the oracle is private."""
+    oracle = algorithm.spec.find("oracle") if isinstance(algorithm.spec, Spec) else None
+    return oracle if isinstance(oracle, Spec) and oracle.name == "dp_sgd" else None
+
+
+class SamplesReadError(Exception):
+    """The losses of samples were computed."""
+
+
+def reads_samples(plan: Plan) -> bool:
+    """Return whether a round computes losses of samples, when the oracle is replaced by one that computes nothing."""
+    parts = private_parts(plan.algorithm)
+    method: Any = plan.algorithm if parts is None else parts[0]
+    call = method.spec.made
+    if call is None:
+        return True  # it was made by hand
+    method = call.factory(**{**call.arguments.arguments, "oracle": BLIND})
+    program, _, inputs = prepare(plan, None)
+
+    def losses(model: Any, batch: Any) -> Any:
+        raise SamplesReadError
+
+    def a_round(one: Shard, x: Vector) -> Any:
+        f = local_objective(program.functions, one)._replace(losses=losses)
+        agent, server = method.init(f, x), method.server(x)
+        for exchange in method.exchanges:
+            key = jax.random.key(0, impl="threefry2x32")
+            agent, server, *_ = run_exchange(exchange, f, agent, server, jnp.int32(0), key)
+        return agent
+
+    try:
+        jax.eval_shape(lambda shard, x: a_round(one_agent(shard, 0), x), inputs.shard, Vector(plan.problem.start))
+    except SamplesReadError:
+        return True
+    return False
+
+
+BLIND = Oracle(
+    "blind",
+    init=lambda f, x: None,
+    solve=lambda phi, x, memory, r, key: (x, memory, Work(jnp.int32(1), jnp.int32(0))),
+)

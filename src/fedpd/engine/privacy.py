@@ -1,0 +1,75 @@
+"""The privacy of a run: who takes part decides how much noise each agent adds, and how epsilon is counted."""
+
+from fedpd.base.checks import refuse
+from fedpd.core import Algorithm
+from fedpd.engine.attendance import shapes_of
+from fedpd.engine.kept import kept_leaves
+from fedpd.engine.plan import Plan, prepare
+from fedpd.transforms._accountant import Accountant, noise_for
+from fedpd.transforms._private import Gaussian, gaussian
+from fedpd.transforms._wrap import private, private_parts
+
+
+def with_privacy(plan: Plan) -> Plan:
+    """Return the plan with the noise of a private method and its accountant; other plans are returned as they are.
+
+    Raises:
+        FedpdError: The number of agents that send in a round is not the same in all rounds.
+    """
+    parts = private_parts(plan.algorithm)
+    if parts is None:
+        return plan
+    method, rule = parts
+    agents, number = plan.problem.agents, senders(plan)
+    if rule.agents not in (None, number):
+        refuse("agents", rule.agents, f"must be {number}, the agents that send in a round", "Leave agents out")
+    known = (
+        plan.algorithm if complete(rule) else private(method, with_numbers(rule, number, rule.noise_multiplier or 1.0))
+    )
+    cohort = None if number == agents or keeps_state(plan._replace(algorithm=known)) else number
+    vectors = number_of_vectors(known)
+    if rule.noise_multiplier is None:
+        assert rule.epsilon is not None  # `gaussian`
+        noise = vectors**0.5 * noise_for(rule.epsilon, plan.rounds, rule.delta, agents, cohort)
+        known = private(method, with_numbers(rule, number, noise))
+    else:
+        noise = rule.noise_multiplier
+    return plan._replace(algorithm=known, privacy=Accountant(noise / vectors**0.5, rule.delta, agents, cohort))
+
+
+def complete(rule: Gaussian) -> bool:
+    """Return whether the numbers of a rule are all known."""
+    return rule.agents is not None and rule.noise_multiplier is not None
+
+
+def with_numbers(rule: Gaussian, number: int, noise_multiplier: float) -> Gaussian:
+    """Return the rule for this many agents per round, with this noise."""
+    same = {"delta": rule.delta, "quantile": rule.quantile, "rate": rule.rate, "count_noise": rule.count_noise}
+    return gaussian(rule.clip, noise_multiplier, agents=number, **same)
+
+
+def number_of_vectors(algorithm: Algorithm) -> int:
+    """Return how many vectors a message has; each is clipped and each counts."""
+    parts = private_parts(algorithm)
+    assert parts is not None
+    method = parts[0] if parts[0].away.partial is None else parts[0].away.partial
+    sends = method.exchanges[0].sends
+    return len(sends) if isinstance(sends, tuple) else 1
+
+
+def senders(plan: Plan) -> int:
+    """Return how many agents send in a round; refuse a run in which this number changes or depends on the data."""
+    rule = plan.participation
+    if rule is None:
+        return plan.problem.agents
+    if rule.kind != "cohort":
+        text = "needs the same number of agents in every round, drawn uniformly"
+        refuse("participation", rule.kind, f"{text}, because each adds its share of the noise", "Give cohort=K")
+    return int(rule.numbers)
+
+
+def keeps_state(plan: Plan) -> bool:
+    """Return whether agents keep anything between rounds. Then the rounds in which an agent took part leave a trace."""
+    program, template, inputs = prepare(plan, None)
+    kept = kept_leaves(lambda settings: program.algorithm, program.functions, shapes_of(template, inputs, False))
+    return bool(kept.rows)

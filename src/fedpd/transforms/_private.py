@@ -1,0 +1,312 @@
+r"""Client-level differential privacy: agents clip their messages and add noise, so that the sum of a round is private.
+
+In a round, K agents send. Agent i has the message m_i and knows y, the last broadcast. It sends
+
+    q_i = c_i + (z C / sqrt(K)) n_i,     c_i = (m_i - y) min(1, C / ||m_i - y||),     n_i ~ N(0, I)
+
+where m_i itself stands for m_i - y if m_i is a change. The server uses y + mean q_i, so the sum of a round has noise of
+standard deviation z C, and one agent changes it by at most C. The agent then continues as if its message had been y +
+c_i, without the noise (`Exchange.with_message`): what it keeps fits what the server has. It must forget n_i. If later
+messages depended on n_i, they could cancel it, and the composition over rounds would not hold.
+
+With a quantile, the bound C follows the norms (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning
+with Adaptive Clipping, 2021). Agents also send b_i - 1/2, where b_i = 1 if ||m_i - y|| <= C, else 0, with noise of
+standard deviation s / sqrt(K). The server does C = C exp(-rate (mean b_i - quantile)). The noise of c_i grows such that
+both together are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^2.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+from tree_math import Vector
+
+from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
+from fedpd.base.spec import Spec, spec_of
+from fedpd.core import Algorithm, Array, Exchange, Key, Kind, LocalObjective, Mixing, Receive, Tree, Work, specified
+from fedpd.transforms._uplink import model_in, parts_of
+
+NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
+SHARE_OF_COUNT = 20  # the noise of a count of K agents is K/20, as in the paper
+
+Normal = Callable[[Key, Any], Array]  # (key, like) -> standard normal numbers of the shape and type of `like`
+
+
+class Gaussian(NamedTuple):
+    """Clipping and noise for `wrap(algorithm, up=...)`; `gaussian` describes the attributes.
+
+    Attributes:
+        spec: Its name; `specified` replaces it by the name and the arguments of the factory.
+        clip: The bound C; with a quantile, the first one.
+        noise_multiplier: z; None: `simulate` finds it from epsilon.
+        epsilon: The target; None: there is none.
+        delta: delta of (epsilon, delta)-differential privacy.
+        agents: K, the agents that send in a round; None: `simulate` knows.
+        quantile: The quantile of the norms that C follows; None: C is constant.
+        rate: How fast it follows.
+        count_noise: s, the standard deviation of the noise of a count; None: K/20.
+    """
+
+    spec: Spec | str
+    clip: Any
+    noise_multiplier: Any
+    epsilon: float | None
+    delta: Any
+    agents: int | None
+    quantile: Any
+    rate: Any
+    count_noise: Any
+
+
+@specified
+def gaussian(
+    clip: float,
+    noise_multiplier: float | None = None,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    agents: int | None = None,
+    quantile: float | None = None,
+    rate: float = 0.2,
+    count_noise: float | None = None,
+) -> Gaussian:
+    """Return client-level differential privacy by the Gaussian mechanism.
+
+    Every agent clips its message to the norm `clip` before it updates its own state, and adds its share of the noise.
+    The history has a column `epsilon`. Give the noise, or the epsilon that the whole run may spend.
+
+    Args:
+        clip: The largest norm C of a message; with a quantile, its first value. A message of several vectors, such as
+            SCAFFOLD's, has each clipped to C, and each counts.
+        noise_multiplier: z: the sum of the messages of a round gets noise of standard deviation z C.
+        epsilon: The largest epsilon of the run; `simulate` finds z from it, the rounds and who takes part.
+        delta: The delta of (epsilon, delta)-differential privacy. Choose it below 1/N.
+        agents: K, how many agents send in every round. `simulate` knows it; a federation needs it.
+        quantile: The quantile of the norms that C follows during the run, e.g. 0.5; None: C is constant.
+        rate: How fast C follows: it changes by at most about this factor in a round.
+        count_noise: The standard deviation of the noise of the count of messages with a norm of at most C; None: K/20.
+
+    Examples:
+        >>> gaussian(clip=0.1, epsilon=4).spec.label()
+        'gaussian(clip=0.1, epsilon=4)'
+    """
+    positive("clip", clip, "Give the largest norm of a message, e.g. the median norm without noise")
+    if (noise_multiplier is None) == (epsilon is None):
+        rule = "must be given, or epsilon, and not both"
+        refuse("noise_multiplier", noise_multiplier, rule, "Give e.g. noise_multiplier=1.0, or epsilon=4")
+    if noise_multiplier is not None:
+        positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
+    if epsilon is not None:
+        positive("epsilon", epsilon, "Give the largest epsilon of the run, e.g. 4")
+    below("delta", positive("delta", delta, "Give e.g. 1e-5"), 1, "Give a delta below 1/N, e.g. 1e-5")
+    if agents is not None:
+        count("agents", agents, "Give how many agents send in every round")
+    if quantile is not None:
+        at_most("quantile", positive("quantile", quantile, "Give e.g. 0.5"), 1, "Give a quantile in (0, 1], e.g. 0.5")
+    positive("rate", rate, "Give how fast the bound follows the norms, e.g. 0.2")
+    if count_noise is not None:
+        positive("count_noise", count_noise, "Give the standard deviation of the noise of the count, e.g. K/20")
+    return Gaussian("gaussian", clip, noise_multiplier, epsilon, delta, agents, quantile, rate, count_noise)
+
+
+class Agent(NamedTuple):
+    """An agent with private messages.
+
+    Attributes:
+        inner: The method's own state.
+        reference: The last broadcast; None: no part of a message is a model.
+        bounds: The bound C of each part of a message, (P,); None: they are constant.
+        message: The noisy message of this round.
+    """
+
+    inner: Any
+    reference: Vector | None
+    bounds: Array | None
+    message: Tree
+
+
+class Server(NamedTuple):
+    """The server of a method with private messages; its attributes are as for `Agent`."""
+
+    inner: Any
+    reference: Vector | None
+    bounds: Array | None
+
+
+class PrivateLink(NamedTuple):
+    """The way up of one exchange.
+
+    Attributes:
+        exchange: The exchange of the method itself.
+        kinds: The kind of each part of a message.
+        rule: The clipping and the noise.
+        normal: Draws the noise.
+    """
+
+    exchange: Exchange
+    kinds: tuple[Kind, ...]
+    rule: Gaussian
+    normal: Normal
+
+    def reference(self, x: Vector) -> Vector | None:
+        return x if any(map(is_model, self.kinds)) else None
+
+    def bounds(self, x: Vector) -> Array | None:
+        like = jax.tree.leaves(x)[0].dtype
+        return None if self.rule.quantile is None else jnp.full(len(self.kinds), self.rule.clip, like)
+
+    def clipped(self, inner: Any, reference: Vector | None, bounds: Array | None) -> tuple[list[Vector], Any, Array]:
+        """Return the clipped differences, the structure of the message, and whether each norm is at most C, (P,)."""
+        parts, structure = parts_of(self.exchange.send(inner))
+        changes = [part - reference if is_model(kind) else part for kind, part in zip(self.kinds, parts, strict=True)]
+        norms = jnp.stack([jnp.sqrt(change @ change) for change in changes])
+        limits = jnp.full(len(changes), self.rule.clip, norms.dtype) if bounds is None else bounds
+        factors = limits / jnp.maximum(norms, limits)
+        return [factors[p] * change for p, change in enumerate(changes)], structure, norms <= limits
+
+    def noisy(self, inner: Any, reference: Vector | None, bounds: Array | None, key: Key) -> Tree:
+        """Return what an agent sends."""
+        parts, structure, fits = self.clipped(inner, reference, bounds)
+        rule, (spread, of_count) = self.rule, noise_of(self.rule)
+        sent = []
+        for p, part in enumerate(parts):
+            scale = spread * (rule.clip if bounds is None else bounds[p])
+            sent.append(part + scale * self._normals(jax.random.fold_in(key, p), part))
+        message = jax.tree.unflatten(structure, sent)
+        if bounds is None:
+            return message
+        half = fits.astype(bounds.dtype) - 0.5  # zeroing an agent changes the sum by 1/2
+        return message, half + of_count * self.normal(jax.random.fold_in(key, len(parts)), half)
+
+    def _normals(self, key: Key, like: Vector) -> Vector:
+        leaves, structure = jax.tree.flatten(like)
+        drawn = [self.normal(jax.random.fold_in(key, i), leaf) for i, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(structure, drawn)
+
+    def fitted(self, inner: Any, reference: Vector | None, bounds: Array | None) -> Any:
+        """Return the method's state as if the clipped message had been its own."""
+        assert self.exchange.with_message is not None  # `private_link`
+        parts, structure, _ = self.clipped(inner, reference, bounds)
+        return self.exchange.with_message(inner, jax.tree.unflatten(structure, self._messages(parts, reference)))
+
+    def received(self, mean: Tree, reference: Vector | None, bounds: Array | None) -> tuple[Tree, Array | None]:
+        """Return the mean of the messages for the method's own aggregate, and the bounds of the next round."""
+        if bounds is not None:
+            mean, half = mean
+            bounds = bounds * jnp.exp(-self.rule.rate * (half + 0.5 - self.rule.quantile)).astype(bounds.dtype)
+        parts, structure = parts_of(mean)
+        return jax.tree.unflatten(structure, self._messages(parts, reference)), bounds
+
+    def _messages(self, parts: list[Any], reference: Vector | None) -> list[Vector]:
+        return [part + reference if is_model(kind) else part for kind, part in zip(self.kinds, parts, strict=True)]
+
+
+def is_model(kind: Kind) -> bool:
+    """Return whether a part of a message is a point, so that its difference to the last broadcast is clipped."""
+    return kind in ("model", "iterate")
+
+
+def noise_of(rule: Gaussian) -> tuple[Any, Any]:
+    """Return the standard deviations of an agent's noise: of its message divided by C, and of its count."""
+    if rule.agents is None or rule.noise_multiplier is None:
+        rule_text = "needs noise_multiplier and agents, the number of agents that send in every round"
+        refuse("up", spec_of(rule).label(), rule_text, "Give both; simulate() fills them in")
+    share = 1 / rule.agents**0.5
+    if rule.quantile is None:
+        return rule.noise_multiplier * share, None
+    counts = rule.agents / SHARE_OF_COUNT if rule.count_noise is None else rule.count_noise
+    left = rule.noise_multiplier**-2.0 - (2 * counts) ** -2.0
+    if not is_traced(left) and left <= 0:
+        least = rule.noise_multiplier / 2
+        text = f"must be above noise_multiplier/2 = {least:.3g}, else the count alone spends the whole epsilon"
+        refuse("count_noise", counts, text, "Give a larger count_noise, or leave quantile out")
+    return left**-0.5 * share, counts * share
+
+
+def private_link(algorithm: Algorithm, rule: Gaussian, normal: Normal) -> PrivateLink:
+    """Return the way up of a method; refuse a method whose messages cannot be clipped, or are not all covered."""
+    exchange = algorithm.exchanges[0]
+    kinds: Any = exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,)
+    optional = exchange.speaks is not None or exchange.when is not None
+    if len(algorithm.exchanges) > 1 or exchange.with_message is None or None in kinds or optional:
+        text = f"the messages of {algorithm.name} cannot be clipped and covered by noise"
+        refuse("up", spec_of(rule).label(), text, "Choose e.g. fedpd(eta=...), fedavg(...) or scaffold(...)")
+    return PrivateLink(exchange, kinds, rule, normal)
+
+
+def from_key(key: Key, like: Any) -> Array:
+    """Return standard normal numbers that depend on the seed, the round and the agent, for simulations."""
+    return jax.random.normal(key, like.shape, like.dtype)
+
+
+def from_system(key: Key, like: Any) -> Array:
+    """Return standard normal numbers that nobody can predict, for federations; the key is not used."""
+    return io_callback(_system_normals, jax.ShapeDtypeStruct(like.shape, like.dtype), like)
+
+
+def _system_normals(like: Any) -> np.ndarray:
+    """Return normal numbers from the operating system's cryptographic random bits (Box and Muller)."""
+    bits = np.frombuffer(os.urandom(16 * like.size), np.uint64).reshape(2, -1)
+    radius, angle = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return (np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)).reshape(like.shape).astype(like.dtype)
+
+
+def with_noise(algorithm: Algorithm, rule: Gaussian, normal: Normal = from_key) -> Algorithm:
+    """Return the method with private messages.
+
+    The form for partial participation also serves if all agents take part. FedPD's sends x_i, whose difference to x_0
+    goes to 0, while x_i + eta lambda_i keeps its distance where the data differ.
+    """
+    algorithm = algorithm if algorithm.away.partial is None else algorithm.away.partial
+    link, rebuild = private_link(algorithm, rule, normal), algorithm.away.rebuild
+
+    def init(f: LocalObjective, x: Vector) -> Agent:
+        inner, reference, bounds = algorithm.init(f, x), link.reference(x), link.bounds(x)
+        shapes = jax.eval_shape(lambda: link.noisy(inner, reference, bounds, jax.random.key(0, impl="threefry2x32")))
+        return Agent(inner, reference, bounds, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+
+    def server(x: Vector) -> Server:
+        return Server(algorithm.server(x), link.reference(x), link.bounds(x))
+
+    def rebuilt(f: LocalObjective, agent: Agent) -> Agent:
+        return agent if rebuild is None else agent._replace(inner=rebuild(f, agent.inner))
+
+    away = algorithm.away._replace(rebuild=None if rebuild is None else rebuilt, repeats=False, partial=None)
+    model = lambda agent: algorithm.model(agent.inner)  # noqa: E731
+    return algorithm._replace(init=init, server=server, exchanges=(_exchange(link),), model=model, away=away)
+
+
+def _exchange(link: PrivateLink) -> Exchange:
+    exchange = link.exchange
+    missed = exchange.absent or exchange.receive
+
+    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        inner, work = exchange.local(f, agent.inner, r, key)
+        message = link.noisy(inner, agent.reference, agent.bounds, jax.random.fold_in(key, NOISE))
+        return agent._replace(inner=inner, message=message), work
+
+    def aggregate(server: Server, mean: Tree, share: Any) -> tuple[Server, Tree]:
+        assert not isinstance(exchange.aggregate, Mixing)
+        mean, bounds = link.received(mean, server.reference, server.bounds)
+        inner, broadcast = exchange.aggregate(server.inner, mean, share)
+        reference = None if server.reference is None else model_in(broadcast)
+        return Server(inner, reference, bounds), broadcast if bounds is None else (broadcast, bounds)
+
+    def receive(agent: Agent, broadcast: Tree) -> Agent:
+        return heard(agent, link.fitted(agent.inner, agent.reference, agent.bounds), exchange.receive, broadcast)
+
+    def absent(agent: Agent, broadcast: Tree) -> Agent:
+        return heard(agent, agent.inner, missed, broadcast)
+
+    def heard(agent: Agent, inner: Any, update: Receive, broadcast: Tree) -> Agent:
+        bounds = None
+        if agent.bounds is not None:
+            broadcast, bounds = broadcast
+        reference = None if agent.reference is None else model_in(broadcast)
+        return Agent(update(inner, broadcast), reference, bounds, agent.message)
+
+    return Exchange(local, lambda agent: agent.message, aggregate, receive, absent)
