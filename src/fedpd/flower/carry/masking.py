@@ -26,6 +26,12 @@ def asks_for_masks(message: Message) -> bool:
     return RECORD_KEY_CONFIGS in message.content.config_records
 
 
+def masked_clients(context: Context) -> int:
+    """Return the number of clients whose masks cancel, as the setup stage has set it; 0 before that stage."""
+    number = context.state.config_records.get(RECORD_KEY_STATE, {}).get("sample_num", 0)
+    return number if isinstance(number, int) else 0
+
+
 class _NothingToMaskError(Exception):
     """Carries a reply without a message through Flower's mod, which cannot handle such replies."""
 

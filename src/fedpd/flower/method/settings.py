@@ -43,6 +43,8 @@ class Settings(NamedTuple):
         label: The run's name in the history.
         cohort: K, the number of clients that the server asks in each round: those that `fedpd.simulate` draws from the
             same seed. None: all clients in every round.
+        bind_names: Whether a client's name belongs to the first node that claims it, and other nodes that claim it are
+            refused. False: the newest node has the name, which clients without a registered key need after a restart.
     """
 
     agents: int
@@ -58,6 +60,7 @@ class Settings(NamedTuple):
     out: Path | None = None
     label: str = ""
     cohort: int | None = None
+    bind_names: bool = True
 
     @property
     def sampled(self) -> int | None:
