@@ -65,9 +65,7 @@ def test_every_order_is_checked_not_only_the_first_message(rules: str, tmp_path:
         policy.write_text(rules)
 
     settings = Settings(AGENTS, 2, poll=0.001, evaluate_every=0)
-    with pytest.raises(
-        FederationError, match=r"communication 1 lacks 1 of 3 clients \('1': the client refuses: the rule"
-    ):
+    with pytest.raises(FederationError, match=r"communication 1 lacks 1 of 3 clients \('1': the client refuses: the r"):
         federate(grid, FEDPD, start(), settings, tighten)
 
 

@@ -8,6 +8,7 @@ an order without masks.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message
@@ -28,7 +29,8 @@ def asks_for_masks(message: Message) -> bool:
 
 def masked_clients(context: Context) -> int:
     """Return the number of clients whose masks cancel, as the setup stage has set it; 0 before that stage."""
-    number = context.state.config_records.get(RECORD_KEY_STATE, {}).get("sample_num", 0)
+    state: Any = context.state.config_records.get(RECORD_KEY_STATE, {})
+    number = state.get("sample_num", 0)
     return number if isinstance(number, int) else 0
 
 
