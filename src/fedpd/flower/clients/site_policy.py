@@ -89,9 +89,8 @@ def read_policy(path: Path | None) -> SitePolicy:
         if not HASH.fullmatch(one):
             refuse(f"{path}: apps", one, "must be 64 hexadecimal digits", "Print the hash with fedpd app-hash APP")
     count(f"{path}: min-clients", found.get("min-clients", 1), "Give a number of clients")
-    rules = {
-        name.replace("-", "_"): tuple(value) if isinstance(value, list) else value for name, value in found.items()
-    }
+    rules: dict[str, Any] = {name.replace("-", "_"): value for name, value in found.items()}
+    rules |= {name: tuple(value) for name, value in rules.items() if isinstance(value, list)}
     return SitePolicy(path, **rules)
 
 
