@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
         ("register", register_keys),
         ("client", client),
         ("app-hash", app_hash),
+        ("doctor", doctor),
     ):
         app.command(name=name)(command)
 
@@ -77,3 +78,29 @@ def app_hash(app: App) -> None:
     from fedpd.flower.local.guard import app_hash as hash_of
 
     show_lines(hash_of(app))
+
+
+def doctor(
+    site: Kit,
+    app: Annotated[
+        Path | None, typer.Option(help="The app's folder: its data are read, and one step is done.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a client's machine: everything that would keep it out of a federation.
+
+    The exit code is 1 if something is wrong.
+    """
+    with extra("flower", "fedpd doctor"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import say
+    from fedpd.flower.local.doctor import examine, examine_app
+    from fedpd.flower.local.sites import read_site
+
+    settings = read_site(site)
+    findings = [examine(settings)] if app is None else [examine(settings), examine_app(settings, app)]
+    good = True
+    for finding in (one for group in findings for one in group):
+        say(f"{'ok     ' if finding.good else 'PROBLEM'}  {finding.what}: {finding.found}")
+        good = good and finding.good
+    if not good:
+        raise typer.Exit(1)

@@ -20,7 +20,7 @@ from fedpd.core import Tree
 from fedpd.flower.carry.records import RefusedError
 
 PREFIX = "fedpd-"
-HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
+HELLO, DRY_STEP, TRAIN, EVALUATE = "query.hello", "query.dry_step", "train", "evaluate"
 Form = Literal["whole", "partial"]
 Status = Literal["done", "lost", "refused"]
 

@@ -10,6 +10,7 @@ import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
+from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
@@ -157,6 +158,13 @@ def client_app(
         said = {"name": name(context), "problem": find_problem(setups, message.content, context, masked=secure)}
         return Message(RecordDict({"config": ConfigRecord({PREFIX + k: v for k, v in said.items()})}), reply_to=message)
 
+    @app.query("dry_step")
+    def dry_step(message: Message, context: Context) -> Message:
+        problem, samples = try_one_step(setups, context)
+        record = ConfigRecord({PREFIX + "problem": problem})
+        record[PREFIX + "samples"] = samples
+        return Message(RecordDict({"config": record}), reply_to=message)
+
     @app.train(mods=[masking_mod(name), *(mods or [])] if secure else mods)
     def train(message: Message, context: Context) -> Message:
         if asks_for_masks(message) and not secure:
@@ -220,6 +228,19 @@ def find_problem(setups: _Setups, content: RecordDict, context: Context, *, mask
         log.warning("This client cannot take part: %s", error, exc_info=not isinstance(error, FedpdError))
         return sentence(error)
     return ""
+
+
+def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
+    """Read the client's data and do one local step from the start; return the problem, "" if none, and |D_i|."""
+    try:
+        _, model = setups.method(context)
+        with scope(is_double(model)):
+            setup = setups.client(context, "whole")
+            start = RecordDict({"arrays": pack(Vector(model))})
+            carry_out(setup, Order("", setup.spec, "whole", 0, 1, 0, 0, 0, 0, -1, [], []), start, None)
+            return "", int(setup.shard.sizes)
+    except Exception as error:  # an error of the user's own code, or of the data
+        return sentence(error), 0
 
 
 def sentence(error: Exception) -> str:

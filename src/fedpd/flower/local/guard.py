@@ -17,11 +17,11 @@ from flwr.common.constant import ErrorCode
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.cli.flower_supernode import flower_supernode
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.clients.site_policy import SitePolicy, read_policy
 
 
-class UnlistedAppError(Exception):
+class UnlistedAppError(FedpdError):
     """The app of a run is not on the client's list; the text is the reply to the server."""
 
 
@@ -43,7 +43,11 @@ def check_app(policy: SitePolicy, content: bytes, client: str) -> None:
     Raises:
         UnlistedAppError: If there is a list and it lacks the app.
     """
-    found = hashlib.sha256(content).hexdigest()
+    check_hash(policy, hashlib.sha256(content).hexdigest(), client)
+
+
+def check_hash(policy: SitePolicy, found: str, client: str) -> None:
+    """Refuse an app with this hash if it is not on the list, as `check_app` does."""
     if policy.apps is not None and found not in policy.apps:
         raise UnlistedAppError(
             f"client {client!r} does not run this app: its hash {found} is not in `apps` of the client's policy "
