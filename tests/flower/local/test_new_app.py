@@ -53,6 +53,20 @@ def test_an_app_is_in_order_and_learns(framework: str, tmp_path: Path, monkeypat
     assert history["loss"][0] == pytest.approx(np.log(task.CLASSES), rel=0.3)
 
 
+@pytest.mark.parametrize("framework", EXTRAS)
+def test_a_node_needs_only_a_name(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on several machines, whose nodes have no partition-id."""
+    folder = tmp_path / f"named-{framework}-app"
+    new_app(folder, framework)
+    task, config = load(folder, monkeypatch)
+    grid = InProcessGrid(client_app(task.algorithm, task.start, task.local), 2, config)
+    for node, context in grid.contexts.items():
+        context.node_config.clear()
+        context.node_config["name"] = f"hospital-{node}"
+    settings = read_settings(config | {"agents": 2, "rounds": 1, "out": "", "poll": 0.001, "evaluate-every": 0})
+    assert federate(grid, task.algorithm(config), task.start(config), settings).names == ["hospital-1", "hospital-2"]
+
+
 def test_numpy_and_jax_give_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = []
     for framework in ("jax", "numpy"):

@@ -55,7 +55,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, ssl.SS
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
     link.socket = context.wrap_socket(link.socket, server_side=True)
-    threading.Thread(target=link.serve_forever, daemon=True).start()
+    threading.Thread(target=link.serve_forever, args=(0.01,), daemon=True).start()
     (port,) = free_ports(1)
     (folder / "nginx-temporary").mkdir()
     config = folder / "nginx.conf"
