@@ -9,6 +9,8 @@ crash of the SuperLink. The federation's folder contains:
     flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
     node-0/ ...       a SuperNode's apps and its agent's state, which remain after the processes end
     superlink.db      runs and messages, which remain after the SuperLink ends
+    nginx.conf        the proxy between SuperNodes and SuperLink, if nginx is installed
+    clients.json      the node that owns each client's name
     logs/             the output of the processes
 """
 

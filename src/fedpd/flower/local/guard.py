@@ -80,7 +80,7 @@ def guarded(pull: Callable[..., int | None], policy_path: Path | None, client: s
 
         try:
             return pull(**(arguments | {"receive": remember, "get_fab": get_listed}))
-        except UnlistedAppError as reason:
+        except FedpdError as reason:  # the app is not listed, or the policy cannot be read
             reply = Message(Error(ErrorCode.INVALID_FAB, str(reason)), reply_to=received[0])
             flower._insert_message(reply, arguments["state"], arguments["object_store"])
             return received[0].metadata.run_id
