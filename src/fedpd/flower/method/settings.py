@@ -103,6 +103,8 @@ def read_settings(config: Config) -> Settings:
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
     choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
+    if not isinstance(settings.bind_names, bool):
+        refuse("bind-names", settings.bind_names, "must be true or false", "Leave it out, unless nodes have no keys")
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
 
 
