@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
 from fedpd import FedpdError
 from fedpd.flower import FederationError, InProcessGrid
@@ -79,6 +80,30 @@ def test_a_name_belongs_to_its_node_in_later_runs_too(
     (tmp_path / "clients.json").write_text("[]")
     with pytest.raises(FedpdError, match=r"clients.json cannot be read \(it must map names to node ids\)"):
         run(FEDPD, 1, grid)
+
+
+def test_a_node_that_refuses_the_app_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the SuperNode of `fedpd client` does for an app that its policy does not list."""
+    (tmp_path / "clients.json").write_text('{"hospital-2": 2}')
+    monkeypatch.setenv("FEDPD_CLIENTS", str(tmp_path / "clients.json"))
+
+    def refuse(message: Message, deliver: Deliver) -> Message | None:
+        error = Error(ErrorCode.INVALID_FAB, "client 'hospital-2' does not run this app: its hash is not listed.")
+        return Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else deliver(message)
+
+    with pytest.raises(FederationError, match="client 'hospital-2': does not run this app: its hash is not listed"):
+        run(FEDPD, 1, Fallible(FEDPD, refuse), deadline=600.0)
+
+
+def test_an_app_that_cannot_be_loaded_is_reported_after_three_attempts() -> None:
+    def fail(message: Message, deliver: Deliver) -> Message | None:
+        error = Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "ModuleNotFoundError: No module named 'timm'")
+        return Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else deliver(message)
+
+    with pytest.raises(
+        FederationError, match="node 2: failed at attempt 3: ModuleNotFoundError: No module named 'timm'"
+    ):
+        run(FEDPD, 1, Fallible(FEDPD, fail), deadline=600.0)
 
 
 def test_clients_that_come_later_are_waited_for() -> None:

@@ -24,7 +24,6 @@ from fedpd.flower.carry.records import reason_of
 
 log = logging.getLogger(f"flwr.{__name__}")
 
-
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
 
@@ -129,7 +128,7 @@ class ClientDirectory:
         who = f"node {node}" if name is None else f"client {name!r}"
         self._errors[node] = self._errors.get(node, 0) + (error.code in APP_ERRORS)
         if error.code == ErrorCode.INVALID_FAB:
-            self.problems[who] = reason_of(error)
+            self.problems[who] = reason_of(error).removeprefix(f"{who} ")
         elif self._errors[node] == ATTEMPTS:
             self.problems[who] = f"failed at attempt {ATTEMPTS}: {reason_of(error)}"
         else:
