@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from flwr.cli.config_utils import load_and_validate
 
 from fedpd.checks import FedpdError
-from fedpd.flower import Federated, InProcessGrid, client_app, federate, read_settings
+from fedpd.flower import Federated, InProcessGrid, Local, client_app, federate, read_settings
 from fedpd.flower.local import programs
 from fedpd.flower.local.federation import free_ports
 from fedpd.flower.local.new_app import EXTRAS, new_app
@@ -59,12 +60,9 @@ def test_a_node_needs_only_a_name(framework: str, tmp_path: Path, monkeypatch: p
     folder = tmp_path / f"named-{framework}-app"
     new_app(folder, framework)
     task, config = load(folder, monkeypatch)
-    grid = InProcessGrid(client_app(task.algorithm, task.start, task.local), 2, config)
-    for node, context in grid.contexts.items():
-        context.node_config.clear()
-        context.node_config["name"] = f"hospital-{node}"
-    settings = read_settings(config | {"agents": 2, "rounds": 1, "out": "", "poll": 0.001, "evaluate-every": 0})
-    assert federate(grid, task.algorithm(config), task.start(config), settings).names == ["hospital-1", "hospital-2"]
+    contexts = [Context(1, node, {"name": f"hospital-{node}"}, RecordDict(), config) for node in (1, 2)]
+    assert all(isinstance(task.local(context), Local) for context in contexts)
+    assert [task.number_of(context) for context in contexts] == [245, 607]
 
 
 def test_numpy_and_jax_give_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
