@@ -42,6 +42,14 @@ def register_clients(kit: Path, port: int, seconds: float = SECONDS) -> dict[str
         time.sleep(0.5)
     for key in keys:
         if key.stem not in read_owners(owners):
-            answer = programs.flwr(home, "supernode", "register", str(key), programs.CONNECTION)
-            save_owners(owners, {key.stem: int(answer["node-id"])})
+            save_owners(owners, {key.stem: _register(home, key)})
     return read_owners(owners)
+
+
+def _register(home: Path, key: Path) -> int:
+    """Register a key, and return the id of its node."""
+    try:
+        return int(programs.flwr(home, "supernode", "register", str(key), programs.CONNECTION)["node-id"])
+    except FedpdError as error:
+        remedy = "If the key is registered and only clients.json is lost, unregister its node and run this again"
+        raise FedpdError(f"{key.name} was not registered ({str(error).rstrip('.')}). {remedy}.") from None
