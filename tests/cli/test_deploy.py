@@ -11,6 +11,8 @@ from fedpd.cli import app
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation
 
+SITES = (["provision", "s"], ["register", "s"], ["client", "s"], ["app-hash", "s"], ["doctor", "s"])
+
 
 def invoke(*arguments: str) -> str:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
@@ -21,7 +23,7 @@ def invoke(*arguments: str) -> str:
 def test_without_flower_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("flwr", "psutil"):
         monkeypatch.setitem(sys.modules, package, None)
-    for command in (["new-app", str(tmp_path / "toy")], ["up"], ["down"]):
+    for command in (["new-app", str(tmp_path / "toy")], ["up"], ["down"], *SITES):
         with pytest.raises(FedpdError, match=r'which is not installed. Run: pip install "fedpd\[flower\]"'):
             invoke(*command)
 
@@ -32,11 +34,17 @@ def test_new_app_names_what_it_wrote(tmp_path: Path) -> None:
     assert said.rstrip().endswith("toy/README.md")
 
 
-def test_up_says_how_to_run_an_app_and_how_to_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "up", lambda folder, agents: LocalFederation(folder, agents, 1234, ()))
+@pytest.mark.parametrize(
+    ("gate", "words"), [(1234, "nginx is not installed"), (99, "127.0.0.1:99, where nginx serves")]
+)
+def test_up_says_how_to_run_an_app_and_how_to_end_it(
+    gate: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "up", lambda folder, agents: LocalFederation(folder, agents, 1234, gate, ()))
     folder = tmp_path / "a federation"
     said = invoke("up", "--agents", "3", "--dir", str(folder))
     assert "127.0.0.1:1234 and 3 SuperNodes" in said
+    assert words in said
     assert f"FLWR_HOME='{folder}/flwr'" in said
     assert "run APP fedpd --stream" in said
     assert f"fedpd down --dir '{folder}'" in said

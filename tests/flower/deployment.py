@@ -68,21 +68,30 @@ class Deployment:
     def model(self, out: str, seconds: float) -> dict[str, np.ndarray]:
         path = self.federation.folder / out / "model.safetensors"
         self.wait(path.exists, seconds)
-        arrays, _ = checkpoint.read(path)
-        return {name.removeprefix("model['").removesuffix("']"): array for name, array in arrays.items()}
+        return read_model(path)
 
     def simulated(self, **config: Any) -> dict[str, np.ndarray]:
         """Return the result of `simulate` for the app."""
-        settings = tomllib.loads((self.app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-        settings |= FAST | config
-        sys.path.insert(0, str(self.app))
-        try:
-            task = importlib.import_module("toy_deployed.task")
-        finally:
-            sys.path.remove(str(self.app))
-        data = [dict(zip(("features", "class"), task.samples(i, task.TRAIN), strict=True)) for i in range(AGENTS)]
-        problem = problems.from_losses(task.losses, data, task.start(settings))
-        return fedpd.simulate(task.algorithm(settings), problem, rounds=settings["rounds"], seed=settings["seed"]).model
+        return simulated(self.app, FAST | config)
+
+
+def simulated(app: Path, config: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the result of `simulate` for an app, whose folder is named toy-deployed."""
+    settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"] | config
+    sys.path.insert(0, str(app))
+    try:
+        task = importlib.import_module("toy_deployed.task")
+    finally:
+        sys.path.remove(str(app))
+    data = [dict(zip(("features", "class"), task.samples(i, task.TRAIN), strict=True)) for i in range(AGENTS)]
+    problem = problems.from_losses(task.losses, data, task.start(settings))
+    return fedpd.simulate(task.algorithm(settings), problem, rounds=settings["rounds"], seed=settings["seed"]).model
+
+
+def read_model(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of model.safetensors by their names in the model."""
+    arrays, _ = checkpoint.read(path)
+    return {name.removeprefix("model['").removesuffix("']"): array for name, array in arrays.items()}
 
 
 def equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:

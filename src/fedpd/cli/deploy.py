@@ -57,8 +57,12 @@ def up(
     program = "flwr" if program == shutil.which("flwr") else str(program)  # by its path where a shell finds another
     run = f"FLWR_HOME={shlex.quote(str(federation.home))} {program} run APP {programs.CONNECTION} --stream"
     ending = shlex.join(["fedpd", "down"] + ([] if folder == FEDERATION else ["--dir", str(folder)]))
+    gate = f"SuperNodes use {programs.HOST}:{federation.gate}, where nginx serves the fleet API and nothing else."
+    if federation.gate == federation.port:
+        gate = "nginx is not installed, so SuperNodes use the SuperLink's port: keep it on this machine."
     lines = (
         f"A SuperLink at {programs.HOST}:{federation.port} and {agents} SuperNodes run, with TLS and registered keys.",
+        gate,
         f"Run an app on it (fedpd new-app APP writes one):  {run}",
         f"End it:  {ending}",
         f"Logs: {federation.folder / 'logs'}",

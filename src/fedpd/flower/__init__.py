@@ -4,8 +4,8 @@ Each folder imports only from the folders before it in this list:
 
     carry/    messages: their form, which client is on which node, sending and collecting, masks
     method/   one agent, one server and the run that joins them; settings, identity, history, checkpoints
-    clients/  the ClientApp, the file with a client's state, losses in PyTorch and NumPy
-    local/    a federation on this machine, and new apps; imports none of the others
+    clients/  the ClientApp, a client's own policy and the file with its state, losses in PyTorch and NumPy
+    local/    a federation on this machine, start-up kits for several machines, checks of a client, and new apps
 
 `fedpd.flower.torch`, `fedpd.flower.torch_oracles` and `fedpd.flower.external` are the public names in `clients`;
 importing `fedpd.flower` does not import PyTorch.

@@ -1,10 +1,16 @@
 """The list of connected clients, by name."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+
+from fedpd import FedpdError
 from fedpd.flower import FederationError, InProcessGrid
-from fedpd.flower.carry.directory import sorted_names, wait_for_clients
-from tests.flower.federations import AGENTS, FEDPD, app, run
+from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
+from fedpd.flower.carry.owners import read_owners
+from tests.flower.federations import AGENTS, FEDPD, Deliver, Fallible, app, assert_same, order_of, run
 
 
 def test_names_are_sorted_names_with_numbers_by_value() -> None:
@@ -22,10 +28,82 @@ def test_too_many_clients_are_said() -> None:
         run(FEDPD, 1, InProcessGrid(app(FEDPD), 5, {}))
 
 
-def test_two_clients_of_one_name_are_not_two_clients() -> None:
+def test_two_clients_of_one_name_are_reported_at_once() -> None:
     grid = InProcessGrid(app(FEDPD), AGENTS, {}, name="site")
+    with pytest.raises(FederationError, match=r"client 'site': nodes 1 and 3 both claim this name\. Give"):
+        run(FEDPD, 1, grid, deadline=600.0)
     with pytest.raises(FederationError, match="1 are connected: site"):
-        wait_for_clients(grid, AGENTS, 0.05, 0.01)
+        run(FEDPD, 1, grid, deadline=0.05, bind_names=False)
+
+
+class Thief(Fallible):
+    """A fourth node that claims the name of client 1 while order 1 is under way, when client 1 may be online or not."""
+
+    def __init__(self, online: bool) -> None:
+        super().__init__(FEDPD, self.steal)
+        self.online, self.reached = online, 0
+
+    def steal(self, message: Message, deliver: Deliver) -> Message | None:
+        node = message.metadata.dst_node_id
+        if order_of(message) == (1, 1) and 77 not in self.contexts:
+            self.contexts[77] = self.contexts[2]
+            return None  # the order is sent again, after the list of nodes was read again
+        self.reached += node == 77 and message.metadata.message_type == "train"
+        return deliver(message)
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self.contexts if self.online or node != 2 or 77 not in self.contexts]
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_node_that_claims_the_name_of_another_is_refused_and_reported(
+    online: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedpd.flower.carry.collect.REFRESH_SECONDS", 0.0)
+    grid = Thief(online)
+    assert_same(run(FEDPD, 3, grid, resend=0.01).model, run(FEDPD, 3).model, rtol=0)
+    assert "Node 77 claims the name '1', which belongs to node 2. The server refuses node 77." in caplog.text
+    assert grid.reached == 0
+
+
+def test_a_name_belongs_to_its_node_in_later_runs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FEDPD_CLIENTS", str(tmp_path / "clients.json"))
+    grid = InProcessGrid(app(FEDPD), AGENTS, {})
+    run(FEDPD, 1, grid)
+    assert read_owners(tmp_path / "clients.json") == {"0": 1, "1": 2, "2": 3}
+    grid.contexts[77] = grid.contexts.pop(2)
+    with pytest.raises(FederationError, match="2 are connected: 0, 2"):
+        run(FEDPD, 1, grid, deadline=0.05, bind_names=False)
+    assert "Node 77 claims the name '1', which belongs to node 2." in caplog.text
+    (tmp_path / "clients.json").write_text("[]")
+    with pytest.raises(FedpdError, match=r"clients.json cannot be read \(it must map names to node ids\)"):
+        run(FEDPD, 1, grid)
+
+
+def test_a_node_that_refuses_the_app_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the SuperNode of `fedpd client` does for an app that its policy does not list."""
+    (tmp_path / "clients.json").write_text('{"hospital-2": 2}')
+    monkeypatch.setenv("FEDPD_CLIENTS", str(tmp_path / "clients.json"))
+
+    def refuse(message: Message, deliver: Deliver) -> Message | None:
+        error = Error(ErrorCode.INVALID_FAB, "client 'hospital-2' does not run this app: its hash is not listed.")
+        return Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else deliver(message)
+
+    with pytest.raises(FederationError, match="client 'hospital-2': does not run this app: its hash is not listed"):
+        run(FEDPD, 1, Fallible(FEDPD, refuse), deadline=600.0)
+
+
+def test_an_app_that_cannot_be_loaded_is_reported_after_three_attempts() -> None:
+    def fail(message: Message, deliver: Deliver) -> Message | None:
+        error = Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION, "ModuleNotFoundError: No module named 'timm'")
+        return Message(error, reply_to=message) if message.metadata.dst_node_id == 2 else deliver(message)
+
+    with pytest.raises(
+        FederationError, match="node 2: failed at attempt 3: ModuleNotFoundError: No module named 'timm'"
+    ):
+        run(FEDPD, 1, Fallible(FEDPD, fail), deadline=600.0)
 
 
 def test_clients_that_come_later_are_waited_for() -> None:
@@ -39,4 +117,4 @@ def test_clients_that_come_later_are_waited_for() -> None:
             return list(self.contexts)[: AGENTS - (self.looks < 3)]
 
     grid = Late(app(FEDPD), AGENTS, {})
-    assert sorted(wait_for_clients(grid, AGENTS, 5.0, 0.001).nodes) == ["0", "1", "2"]
+    assert sorted(wait_for_clients(ClientDirectory(grid), AGENTS, 5.0, 0.001).nodes) == ["0", "1", "2"]

@@ -92,12 +92,14 @@ def test_a_range_that_would_cut_is_refused_by_name_and_says_what_is_enough() -> 
 
 
 def test_an_order_without_masks_is_refused() -> None:
-    with pytest.raises(FederationError, match="'0': the client refuses: this client sends only masked messages"):
+    with pytest.raises(
+        FederationError, match="client '0': this client's app masks its messages, but the run has no secure"
+    ):
         run(FEDPD, ROUNDS, Listening(FEDPD))
 
 
 def test_clients_that_do_not_mask_are_refused() -> None:
-    with pytest.raises(FederationError, match="secure=True"):
+    with pytest.raises(FederationError, match="client '0': this client's app does not mask its messages, but"):
         run(FEDPD, ROUNDS, InProcessGrid(app(FEDPD), AGENTS, {}), secure_range=BOUND, deadline=10.0)
 
 

@@ -14,6 +14,7 @@ from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import make_node_keys
 from fedpd.flower.local.federation import free_ports
 from fedpd.flower.local.processes import Member, end, start
+from fedpd.flower.local.proxy import find_nginx
 from tests.flower.deployment import AGENTS, Deployment, equal
 
 ROUNDS = 2
@@ -44,7 +45,10 @@ def test_an_app_on_a_real_federation(deployment: Deployment, tmp_path: Path) -> 
     everyone = [psutil.Process(member.pid) for member in deployment.federation.members]
     everyone += [child for process in everyone for child in process.children(recursive=True)]
     folder = deployment.federation.folder
-    assert len(local.down(folder)) == AGENTS + 2
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    for name in ("superlink.db", "history.parquet", "model.safetensors", "superexec.secret", "clients.json"):
+        assert modes[name] == 0o600, name
+    assert len(local.down(folder)) == AGENTS + 2 + (find_nginx() is not None)
     assert not [one for one in everyone if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert local.down(folder) == []
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from flwr.cli.config_utils import load_and_validate
 
 from fedpd.checks import FedpdError
-from fedpd.flower import Federated, InProcessGrid, client_app, federate, read_settings
+from fedpd.flower import Federated, InProcessGrid, Local, client_app, federate, read_settings
 from fedpd.flower.local import programs
 from fedpd.flower.local.federation import free_ports
 from fedpd.flower.local.new_app import EXTRAS, new_app
@@ -51,6 +52,17 @@ def test_an_app_is_in_order_and_learns(framework: str, tmp_path: Path, monkeypat
     history = run(task, config | {"rounds": 6, "evaluate-every": 6, "p": 0.3}).history
     assert history["loss"][-1] < 0.7 * history["loss"][0]
     assert history["loss"][0] == pytest.approx(np.log(task.CLASSES), rel=0.3)
+
+
+@pytest.mark.parametrize("framework", EXTRAS)
+def test_a_node_needs_only_a_name(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on several machines, whose nodes have no partition-id."""
+    folder = tmp_path / f"named-{framework}-app"
+    new_app(folder, framework)
+    task, config = load(folder, monkeypatch)
+    contexts = [Context(1, node, {"name": f"hospital-{node}"}, RecordDict(), config) for node in (1, 2)]
+    assert all(isinstance(task.local(context), Local) for context in contexts)
+    assert [task.number_of(context) for context in contexts] == [245, 607]
 
 
 def test_numpy_and_jax_give_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ PAIRS: dict[str, tuple[Algorithm, Algorithm, str]] = {
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_client_of_another_method_refuses_and_names_the_setting(pair: str) -> None:
     servers, clients, sentence = PAIRS[pair]
-    with pytest.raises(FederationError, match=f"the client refuses: {sentence}"):
+    with pytest.raises(FederationError, match=f"client '0': {sentence}"):
         run(servers, 1, InProcessGrid(app(clients), AGENTS, {}))
 
 

@@ -26,6 +26,7 @@ def test_entries_by_their_names_and_the_users_own_left_alone() -> None:
         ({"deadline": 0}, "deadline = 0: must be positive"),
         ({"deadline": float("inf")}, "deadline = inf: must be positive and finite"),
         ({"on-timeout": "wait"}, "on-timeout = 'wait': there is no such choice"),
+        ({"bind-names": "no"}, "bind-names = 'no': must be true or false"),
         ({"clip": -1}, "clip = -1: must be finite and at least 0"),
     ],
 )

@@ -5,7 +5,6 @@ came. A client replies to a repeated order without carrying it out again. The se
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.directory import ClientDirectory, push
-from fedpd.flower.carry.records import serialised_bytes
+from fedpd.flower.carry.records import reason_of, serialised_bytes
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -200,10 +199,3 @@ class _Collection:
             self.pending[name] = self.pending[name]._replace(content=answer, due=time.monotonic())
         else:
             self.answers[name] = answer
-
-
-def reason_of(error: Error) -> str:
-    """Return the line of a traceback with the error; JAX adds remarks about frames after it."""
-    lines = (error.reason or f"error {error.code}").strip().splitlines()
-    named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
-    return named[-1] if named else lines[-1]

@@ -1,4 +1,8 @@
-"""The node of each client. Flower's nodes come and go and get new numbers, while clients keep their names.
+"""The node of each client. Clients choose their names, and a name belongs to the first node that claims it.
+
+A SuperNode with a registered key keeps its node id, whenever it starts again, so the node id stands for the key. If a
+second node claims a name, the server does not send it orders. FEDPD_CLIENTS names a file that keeps the owners of names
+for all runs; the person who starts a run cannot change it.
 
 Agent i of the method is the i-th name in order ("2" before "10"), so a run does not depend on which client came first.
 """
@@ -6,17 +10,22 @@ Agent i of the method is the i-th name in order ("2" before "10"), so a run does
 import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX
+from fedpd.flower.carry.records import reason_of
 
 log = logging.getLogger(f"flwr.{__name__}")
+
+ATTEMPTS = 3  # errors of a client's app after which the server gives up
+APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
 
 
 class FederationError(FedpdError):
@@ -46,68 +55,120 @@ class ClientDirectory:
 
     Attributes:
         grid: Flower's grid.
-        nodes: The newest node of every name.
+        nodes: The node of every name.
+        owners: The only node that may have a name; other names are free.
+        problems: By client, the reason why it cannot take part.
+
+    Args:
+        grid: Flower's grid.
+        hello: The record that asks a node for its name. It may describe the run, and clients then check it.
+        owners: The names that belong to a node already.
+        bind: Whether a second node that claims a name is refused. If not, the newest node has the name.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(
+        self,
+        grid: Grid,
+        hello: Mapping[str, Any] | None = None,
+        owners: Mapping[str, int] | None = None,
+        *,
+        bind: bool = True,
+    ) -> None:
+        self.grid, self.hello, self.bind = grid, dict(hello or {}), bind
         self.nodes: dict[str, int] = {}
+        self.owners = dict(owners or {})
+        self.problems: dict[str, str] = {}
         self._known: set[int] = set()
         self._asked: dict[str, int] = {}
+        self._errors: dict[int, int] = {}
 
     def refresh(self) -> list[str]:
         """Ask new nodes for their names and read earlier replies; return the clients that are now on another node."""
         for node in self.grid.get_node_ids():
             if node not in self._known:
-                asked = push(self.grid, Message(RecordDict({"config": ConfigRecord({})}), node, HELLO))
+                asked = push(self.grid, Message(RecordDict({"config": ConfigRecord(self.hello)}), node, HELLO))
                 self._known |= {node for _ in asked}
                 self._asked |= dict.fromkeys(asked, node)
         moved = []
         for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
             node = self._asked.pop(reply.metadata.reply_to_message_id)
-            name = None if reply.has_error() else _name(reply)
-            if name is None:
-                log.warning("Node %d did not send its name%s.", node, f": {reply.error}" if reply.has_error() else "")
+            if reply.has_error():
+                self._read_error(node, reply.error)
+            elif (name := _text(reply, "name")) is None:
+                log.warning("Node %d did not send its name.", node)
                 self._known.discard(node)  # ask it again
-            elif self.nodes.get(name) != node:
+            elif self._may_have(name, node) and self.nodes.get(name) != node:
                 if name in self.nodes:
                     log.warning("Client %r is now on node %d, no longer on node %d.", name, node, self.nodes[name])
                 self.nodes[name] = node
                 moved.append(name)
+                if problem := _text(reply, "problem"):
+                    self.problems[f"client {name!r}"] = problem
         return moved
 
+    def _may_have(self, name: str, node: int) -> bool:
+        """Return whether a node may have a name; report a node that may not."""
+        owner = self.owners.get(name)
+        if owner is not None and owner != node:
+            log.warning(
+                "Node %d claims the name %r, which belongs to node %d. The server refuses node %d. Give it a name of "
+                "its own, or unregister it. If client %r has a new key, remove its name from %s.",
+                *(node, name, owner, node, name, "the file FEDPD_CLIENTS"),
+            )
+            return False
+        if owner is None and self.bind and self.nodes.get(name, node) != node:
+            claims = f"nodes {self.nodes[name]} and {node} both claim this name. Give every client a name of its own"
+            self.problems[f"client {name!r}"] = claims
+            return False
+        return True
 
-def _name(reply: Message) -> str | None:
+    def _read_error(self, node: int, error: Error) -> None:
+        """Ask a node again after an error. If its app fails several times, or the node refuses the app, report it."""
+        name = next((name for name, owner in self.owners.items() if owner == node), None)
+        who = f"node {node}" if name is None else f"client {name!r}"
+        self._errors[node] = self._errors.get(node, 0) + (error.code in APP_ERRORS)
+        if error.code == ErrorCode.INVALID_FAB:
+            self.problems[who] = reason_of(error).removeprefix(f"{who} ")
+        elif self._errors[node] == ATTEMPTS:
+            self.problems[who] = f"failed at attempt {ATTEMPTS}: {reason_of(error)}"
+        else:
+            log.warning("%s did not send its name: %s", who.capitalize(), reason_of(error))
+            self._known.discard(node)
+
+
+def _text(reply: Message, field: str) -> str | None:
     config: Any = reply.content.config_records.get("config", {})
-    name = config.get(PREFIX + "name")
-    return name if isinstance(name, str) and name else None
+    text = config.get(PREFIX + field)
+    return text if isinstance(text, str) and text else None
 
 
 def wait_for_clients(
-    grid: Grid, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None
+    directory: ClientDirectory, agents: int, deadline: float, poll: float, names: Sequence[str] | None = None
 ) -> ClientDirectory:
-    """Wait until all clients are connected, and return the node of each client.
+    """Wait until all clients are connected and have checked the run; from then on, their names belong to their nodes.
 
     Args:
-        grid: Flower's grid.
+        directory: The node of each client, so far.
         agents: The number of clients.
         deadline: The largest number of seconds to wait.
         poll: The seconds between two checks.
         names: The clients of a run that is resumed; None: any.
 
     Raises:
-        FederationError: If there are too many clients, or too few at the deadline.
+        FederationError: If a client cannot take part, or there are too many clients, or too few at the deadline.
     """
-    directory, until = ClientDirectory(grid), time.monotonic() + deadline
+    until = time.monotonic() + deadline
     while True:
         directory.refresh()
         here = set(directory.nodes)
-        if names is not None and here >= set(names):
-            directory.nodes = {name: directory.nodes[name] for name in names}
-            return directory
         if names is None and len(here) > agents:
             raise FederationError(f"agents = {agents}: {len(here)} clients are connected, {_list(here)}. Set agents.")
-        if names is None and len(here) == agents:
+        if directory.problems:
+            reasons = "; ".join(f"{who}: {why.rstrip('.')}" for who, why in directory.problems.items())
+            raise FederationError(f"the run cannot start. {reasons}. Repair this and start the run again.")
+        if here >= set(names) if names is not None else len(here) == agents:
+            directory.nodes = {name: directory.nodes[name] for name in names or directory.nodes}
+            directory.owners |= directory.nodes if directory.bind else {}
             return directory
         if time.monotonic() >= until:
             wanted = f"{agents} clients" if names is None else f"the clients {_list(names)}"

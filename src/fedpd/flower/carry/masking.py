@@ -31,6 +31,13 @@ def asks_for_masks(message: Message) -> bool:
     return RECORD_KEY_CONFIGS in message.content.config_records
 
 
+def masked_clients(context: Context) -> int:
+    """Return the number of clients whose masks cancel, as the setup stage has set it; 0 before that stage."""
+    state: Any = context.state.config_records.get(RECORD_KEY_STATE, {})
+    number = state.get("sample_num", 0)
+    return number if isinstance(number, int) else 0
+
+
 def masking_mod(name: Callable[[Context], str]) -> Mod:
     """Return the mod of clients that send only masked messages.
 

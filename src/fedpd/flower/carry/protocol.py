@@ -20,7 +20,7 @@ from fedpd.core import Tree
 from fedpd.flower.carry.records import RefusedError
 
 PREFIX = "fedpd-"
-HELLO, TRAIN, EVALUATE = "query.hello", "train", "evaluate"
+HELLO, DRY_STEP, TRAIN, EVALUATE = "query.hello", "query.dry_step", "train", "evaluate"
 Form = Literal["whole", "partial"]
 Status = Literal["done", "lost", "refused"]
 
@@ -33,6 +33,7 @@ class Order(NamedTuple):
         algorithm: The exact spec of the method, as JSON.
         form: "whole", or "partial": `Away.partial`, the form for partial participation.
         seed: The seed of the run.
+        agents: N, the number of clients.
         agent: i, the number of the agent.
         number: n, the number of the communication.
         first: The first step to do.
@@ -47,6 +48,7 @@ class Order(NamedTuple):
     algorithm: str
     form: str
     seed: int
+    agents: int
     agent: int
     number: int
     first: int
@@ -54,6 +56,24 @@ class Order(NamedTuple):
     used: int
     past: list[int]
     exchanges: list[int]
+
+
+class Proposal(NamedTuple):
+    """A description of a run, with which the server asks every node for its name. Clients check it before they join.
+
+    Attributes:
+        algorithm: The exact spec of the method, as JSON.
+        form: "whole" or "partial", as in `Order`.
+        agents: N, the number of clients.
+        secure: Whether the server asks for masked messages only.
+        evaluates: Whether the server asks for evaluations.
+    """
+
+    algorithm: str
+    form: str
+    agents: int
+    secure: bool
+    evaluates: bool
 
 
 class Reply(NamedTuple):
@@ -100,6 +120,17 @@ def reply_without_work(order: Order, name: str, status: Status, note: str = "") 
 def order_record(order: Order, config: Mapping[str, Any] | None = None) -> ConfigRecord:
     """Return a record with the entries of `config` and the order."""
     return ConfigRecord({**(config or {}), **{PREFIX + name: value for name, value in order._asdict().items()}})
+
+
+def proposal_fields(proposal: Proposal) -> dict[str, Any]:
+    """Return the entries of the record with a proposal."""
+    return {PREFIX + name: value for name, value in proposal._asdict().items()}
+
+
+def read_proposal(content: RecordDict) -> Proposal | None:
+    """Return the proposal of a message; None if the server only asks for the name."""
+    config: Any = content.config_records.get("config", {})
+    return Proposal(**_fields(Proposal, config, "proposal")) if PREFIX + "algorithm" in config else None
 
 
 def read_order(content: RecordDict) -> Order:

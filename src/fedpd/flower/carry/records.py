@@ -1,11 +1,12 @@
 """Converts pytrees to Flower's ArrayRecords and back. Arrays are named by their path and checked; it uses no pickle."""
 
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Error, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from jax.tree_util import FlattenedIndexKey, keystr
 
@@ -80,3 +81,10 @@ def serialised_bytes(content: RecordDict) -> int:
     """Return the number of bytes of a message's content as Flower sends it; Flower sends equal arrays once."""
     with no_object_id_recompute():  # otherwise Flower would hash every part once for every part that contains it
         return sum(len(part.deflate()) for part in get_all_nested_objects(content).values())
+
+
+def reason_of(error: Error) -> str:
+    """Return the line of a traceback with the error; JAX adds remarks about frames after it."""
+    lines = (error.reason or f"error {error.code}").strip().splitlines()
+    named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
+    return named[-1] if named else lines[-1]

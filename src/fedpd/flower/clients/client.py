@@ -1,23 +1,51 @@
 """The client's side as a Flower ClientApp."""
 
 import logging
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
+from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.core import Algorithm, Problem, Tree
-from fedpd.flower.carry.masking import asks_for_masks, masking_mod
-from fedpd.flower.carry.protocol import PREFIX, Order, Reply, read_order, reply_content, reply_without_work
+from fedpd.flower.carry.masking import asks_for_masks, masked_clients, masking_mod
+from fedpd.flower.carry.protocol import (
+    PREFIX,
+    Order,
+    Reply,
+    read_order,
+    read_proposal,
+    reply_content,
+    reply_without_work,
+)
 from fedpd.flower.carry.records import RefusedError, pack
 from fedpd.flower.clients import store
-from fedpd.flower.method.agent import ClientSetup, Local, LostStateError, carry_out, message_of, set_up_client
-from fedpd.flower.method.evaluation import evaluate
+from fedpd.flower.clients.site_policy import (
+    check_clients,
+    check_evaluations,
+    check_masks,
+    check_method,
+    check_proposal,
+    policy_file,
+    read_policy,
+)
+from fedpd.flower.method.agent import (
+    ClientSetup,
+    Local,
+    LostStateError,
+    carry_out,
+    check_one_step,
+    message_of,
+    set_up_client,
+)
+from fedpd.flower.method.evaluation import evaluate, refusal
 from fedpd.flower.method.identity import check_same_method
 from fedpd.flower.method.privacy import is_private
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
@@ -27,6 +55,17 @@ log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so th
 
 MakeLocal = Callable[[Context], Local | Problem]
 GetName = Callable[[Context], str]
+# Errors that would recur: the client reports them at once. After others (memory, disk, devices), the server asks again.
+DETERMINISTIC = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 KEPT_BYTES = 2**30  # a process keeps at most this much of its clients' samples in memory
 
 
@@ -117,7 +156,15 @@ def client_app(
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"config": ConfigRecord({PREFIX + "name": name(context)})}), reply_to=message)
+        said = {"name": name(context), "problem": find_problem(setups, message.content, context, masked=secure)}
+        return Message(RecordDict({"config": ConfigRecord({PREFIX + k: v for k, v in said.items()})}), reply_to=message)
+
+    @app.query("dry_step")
+    def dry_step(message: Message, context: Context) -> Message:
+        problem, samples = try_one_step(setups, context)
+        record = ConfigRecord({PREFIX + "problem": problem})
+        record[PREFIX + "samples"] = samples
+        return Message(RecordDict({"config": record}), reply_to=message)
 
     @app.train(mods=[masking_mod(name), *(mods or [])] if secure else mods)
     def train(message: Message, context: Context) -> Message:
@@ -125,23 +172,88 @@ def client_app(
             raise FedpdError("the server asks for masked messages (secure-range). Build this app with secure=True.")
         order = read_order(message.content)
         try:
+            policy = read_policy(policy_file(context.node_config))
+            check_method(policy, order.algorithm)
+            check_masks(policy, asks_for_masks(message))
+            check_clients(policy, masked_clients(context) if asks_for_masks(message) else order.agents)
             with scope(is_double(setups.method(context)[1])):
                 setup = setups.client(context, order.form)
                 content = answer_order(setup, order, message.content, name(context), context)
-        except FedpdError as error:
-            log.warning("Client %r refuses: %s", name(context), error)
-            content = reply_content(reply_without_work(order, name(context), "refused", str(error)))
+        except (FedpdError, *DETERMINISTIC) as error:
+            log.warning("Client %r refuses: %s", name(context), error, exc_info=not isinstance(error, FedpdError))
+            content = reply_content(reply_without_work(order, name(context), "refused", sentence(error)))
         return Message(content, reply_to=message)
 
     @app.evaluate()
     def evaluate_model(message: Message, context: Context) -> Message:
-        with scope(is_double(setups.method(context)[1])):
-            form = str(message.content.config_records["config"][PREFIX + "form"])
-            if is_private(setups.method(context, form)[0]):
-                raise FedpdError("the method is private, and noise does not cover evaluations. Set evaluate-every = 0.")
-            return Message(evaluate(setups.client(context, form), message.content, secure=secure), reply_to=message)
+        try:
+            policy = read_policy(policy_file(context.node_config))
+            check_evaluations(policy)
+            check_masks(policy, secure)
+            with scope(is_double(setups.method(context)[1])):
+                form = str(message.content.config_records["config"][PREFIX + "form"])
+                if is_private(setups.method(context, form)[0]):
+                    remedy = "Set evaluate-every = 0."
+                    raise FedpdError(f"the method is private, and noise does not cover evaluations. {remedy}")
+                content = evaluate(setups.client(context, form), message.content, secure=secure)
+        except (FedpdError, *DETERMINISTIC) as error:
+            log.warning("Client %r refuses: %s", name(context), error, exc_info=not isinstance(error, FedpdError))
+            content = refusal(sentence(error))
+        return Message(content, reply_to=message)
 
     return app
+
+
+def find_problem(setups: _Setups, content: RecordDict, context: Context, *, masked: bool) -> str:
+    """Return the reason why this client cannot take part in the run that the server proposes; "" if it can.
+
+    It checks the client's policy, its data, the method, the shapes and types of one step, and the disk.
+
+    Args:
+        setups: The methods and data of this app.
+        content: The server's message.
+        context: The client's context.
+        masked: Whether the app masks this client's messages.
+    """
+    try:
+        proposal = read_proposal(content)
+        if proposal is None:
+            return ""
+        check_proposal(read_policy(policy_file(context.node_config)), proposal, masked=masked)
+        if masked != proposal.secure:
+            rule = "this client's app masks its messages" if masked else "this client's app does not mask its messages"
+            raise RefusedError(f"{rule}, but the run has {'no ' if masked else ''}secure-range. Set both or neither.")
+        with scope(is_double(setups.method(context)[1])):
+            setup = setups.client(context, proposal.form)
+            check_same_method(proposal.algorithm, setup.spec)
+            check_one_step(setup)
+        store.check_disk(store.folder(context, setups.name(context)), setup.shapes)
+    except Exception as error:  # before the run starts, every error is worth a report with the client's name
+        log.warning("This client cannot take part: %s", error, exc_info=not isinstance(error, FedpdError))
+        return sentence(error)
+    return ""
+
+
+def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
+    """Read the client's data and do one local step from the start; return the problem, "" if none, and |D_i|."""
+    try:
+        _, model = setups.method(context)
+        with scope(is_double(model)):
+            setup = setups.client(context, "whole")
+            start = RecordDict({"arrays": pack(Vector(model))})
+            carry_out(setup, Order("", setup.spec, "whole", 0, 1, 0, 0, 0, 0, -1, [], []), start, None)
+            return "", int(setup.shard.sizes)
+    except Exception as error:  # an error of the user's own code, or of the data
+        return sentence(error), 0
+
+
+def sentence(error: Exception) -> str:
+    """Return an error as the server reports it: fedpd's own sentence, or its type, text and place in the code."""
+    if isinstance(error, FedpdError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} ({where}). Correct the app or its data."
 
 
 def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: str, context: Context) -> RecordDict:

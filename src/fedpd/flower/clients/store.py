@@ -7,11 +7,15 @@ state, so the client can compute it again.
 """
 
 import logging
+import math
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
+import jax
 from flwr.app import Context
 
 from fedpd.base import checkpoint
@@ -36,6 +40,26 @@ def file(folder: Path, run: str) -> Path:
     if not re.fullmatch(r"[0-9a-f-]{1,80}", run):  # it comes from the server and becomes a file name
         raise RefusedError(f"order: run = {run!r} is not the identity of a run.")
     return folder / f"{run}.safetensors"
+
+
+def check_disk(folder: Path, shapes: Shapes) -> None:
+    """Refuse to start if the disk has no room for the client's state: two states, and two more while they are replaced.
+
+    Raises:
+        RefusedError: If there is too little room, or the folder cannot be written.
+    """
+    state = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.agent))
+    needed = 4 * state + 2**20
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise RefusedError(f"{folder}: the client cannot write its state there ({error.strerror}).") from None
+    if free < needed:
+        raise RefusedError(
+            f"{folder}: has {free / 1e6:.0f} MB left, but the client's state needs {needed / 1e6:.0f} MB."
+        )
 
 
 def load(path: Path, shapes: Shapes) -> SavedAgent | None:

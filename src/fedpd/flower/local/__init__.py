@@ -1,4 +1,4 @@
-"""A federation on this machine (`up`, `down`), its certificates and processes, and new apps to run on it."""
+"""A federation on this machine (`up`, `down`), start-up kits for several machines, and new apps to run on them."""
 
 from fedpd.flower.local.federation import LocalFederation, down, read, up
 

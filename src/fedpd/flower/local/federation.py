@@ -9,10 +9,13 @@ crash of the SuperLink. The federation's folder contains:
     flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
     node-0/ ...       a SuperNode's apps and its agent's state, which remain after the processes end
     superlink.db      runs and messages, which remain after the SuperLink ends
+    nginx.conf        the proxy between SuperNodes and SuperLink, if nginx is installed
+    clients.json      the node that owns each client's name
     logs/             the output of the processes
 """
 
 import json
+import os
 import secrets
 import shutil
 import socket
@@ -25,6 +28,7 @@ from typing import NamedTuple
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.flower.carry.owners import VARIABLE as OWNERS
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import (
     NodeKeys,
@@ -35,8 +39,9 @@ from fedpd.flower.local.certificates import (
 )
 from fedpd.flower.local.processes import Member, end, find, start, wait_until
 from fedpd.flower.local.programs import CONNECTION, HOST
+from fedpd.flower.local.proxy import find_nginx, proxy_command, proxy_config
 
-RECORD = "federation.json"
+RECORD, PROXY = "federation.json", "proxy"
 START_SECONDS = 120.0  # time for a process to become ready; measured 3 to 8 s on two idle cores
 LEASE_SECONDS = 120.0  # time for a killed SuperNode to come back; Flower's lease is 60 s
 LEASE_POLL = 3.0
@@ -48,13 +53,15 @@ class LocalFederation(NamedTuple):
     Attributes:
         folder: The folder with all its files.
         agents: The number of SuperNodes.
-        port: The port of the SuperLink.
-        members: Its processes: the SuperLink, the SuperExec and the SuperNodes.
+        port: The port of the SuperLink, for `flwr run`.
+        gate: The port for SuperNodes: that of the proxy, or of the SuperLink if nginx is not installed.
+        members: Its processes: the SuperLink, the SuperExec, the proxy and the SuperNodes.
     """
 
     folder: Path
     agents: int
     port: int
+    gate: int
     members: tuple[Member, ...]
 
     @property
@@ -110,7 +117,7 @@ def read(folder: Path) -> LocalFederation | None:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         members = tuple(Member(**member) for member in record["members"])
-        return LocalFederation(folder, record["agents"], record["port"], members)
+        return LocalFederation(folder, record["agents"], record["port"], record.get("gate", record["port"]), members)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -135,7 +142,7 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
     for name in (".", "logs", "certificates", "flwr", *(f"node-{i}" for i in range(agents))):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = folder / "certificates" / "superexec.secret"
-    federation = LocalFederation(folder, agents, 0, ())
+    federation = LocalFederation(folder, agents, 0, 0, ())
     for path in (
         *federation.certificates,
         secret,
@@ -143,25 +150,36 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
         path.unlink(missing_ok=True)
     certificates = make_server_certificates(folder / "certificates", ["localhost", HOST])
     write_secret(secret, secrets.token_bytes(32))
-    link, *ports = free_ports(agents + 1)
+    link, gate, *ports = free_ports(agents + 2)
     commands = {
         "superlink": programs.superlink_command(link, certificates, secret, folder / "superlink.db"),
         "superexec": programs.superexec_command(link, certificates, secret),
     }
+    if find_nginx() is None:
+        gate = link
+    else:
+        config, user = folder / "nginx.conf", "root" if os.name == "posix" and os.geteuid() == 0 else ""
+        (folder / "nginx-temporary").mkdir(mode=0o700, exist_ok=True)
+        config.write_text(proxy_config(f"{HOST}:{gate}", f"{HOST}:{link}", certificates, user=user), encoding="utf-8")
+        commands[PROXY] = proxy_command(folder, config)
     for i, port in enumerate(ports):
         state: dict[str, str | int] = {
             "partition-id": i,
             "num-partitions": agents,
             "fedpd-state": str(folder / f"node-{i}" / "state"),
         }
-        commands[f"supernode-{i}"] = programs.supernode_command(link, port, certificates, _keys(folder, i), state)
-    homes = ["flwr", "flwr", *(f"node-{i}" for i in range(agents))]
+        commands[f"supernode-{i}"] = programs.supernode_command(gate, port, certificates, _keys(folder, i), state)
     members = tuple(
-        Member(name, command, str(folder / home), str(folder / "logs" / f"{name}.log"))
-        for (name, command), home in zip(commands.items(), homes, strict=True)
+        Member(name, command, str(folder / _home(name)), str(folder / "logs" / f"{name}.log"))
+        for name, command in commands.items()
     )
     programs.write_settings(folder / "flwr", link, certificates)
-    return federation._replace(port=link, members=members)
+    return federation._replace(port=link, gate=gate, members=members)
+
+
+def _home(name: str) -> str:
+    """Return the folder with Flower's files of a process; SuperNodes must not share one."""
+    return name.replace("supernode", "node") if name.startswith("supernode") else "flwr"
 
 
 def _start(federation: LocalFederation) -> LocalFederation:
@@ -174,8 +192,9 @@ def _start(federation: LocalFederation) -> LocalFederation:
             if i == 0:
                 with ThreadPoolExecutor(max_workers=4) as pool:  # a `flwr` command takes seconds, mostly for imports
                     list(pool.map(partial(_register, federation), range(federation.agents)))
-        for i in range(2, len(federation.members)):
-            federation = _bring_online(federation, i)
+        for i, member in enumerate(federation.members):
+            if member.name.startswith("supernode"):
+                federation = _bring_online(federation, i)
     except BaseException:
         _end([member for member in federation.members if member not in before])
         raise
@@ -204,11 +223,13 @@ def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
 def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     """Start one process, and save its pid at once, so that a later error cannot lose it."""
     members = list(federation.members)
-    members[i] = start(members[i], programs.environment(Path(members[i].home)), federation.folder)
+    environment = programs.environment(Path(members[i].home)) | {OWNERS: str(federation.folder / "clients.json")}
+    members[i] = start(members[i], environment, federation.folder)
     federation = federation._replace(members=tuple(members))
     record = {
         "agents": federation.agents,
         "port": federation.port,
+        "gate": federation.gate,
         "members": [member._asdict() for member in federation.members],
     }
     with replace_file(federation.folder / RECORD) as file:
@@ -216,6 +237,9 @@ def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     if i == 0:
         ready = partial(programs.is_healthy, federation.port, federation.certificates.authority)
         wait_until(ready, members[0], START_SECONDS, "ready")
+    if members[i].name == PROXY:
+        ready = partial(programs.is_closed, federation.gate, federation.certificates.authority)
+        wait_until(ready, members[i], START_SECONDS, "ready")
     return federation
 
 

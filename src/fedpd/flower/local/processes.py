@@ -3,6 +3,7 @@
 A pid alone is not enough: after a crash or a restart of the machine it may belong to another process.
 """
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +54,7 @@ def start(member: Member, environment: Mapping[str, str], folder: Path) -> Membe
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
+            umask=0o077 if os.name == "posix" else -1,  # databases, states and results are their owner's alone
         )
     _STARTED.append(process)
     try:

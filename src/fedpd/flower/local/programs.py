@@ -5,6 +5,7 @@ import os
 import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
@@ -125,6 +126,18 @@ def is_healthy(port: int, authority: Path) -> bool:
             return answer.status == 200
     except OSError:
         return False
+
+
+def is_closed(port: int, authority: Path) -> bool:
+    """Return whether the proxy answers, with a certificate of this federation, and refuses what clients do not need."""
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context).close()
+    except urllib.error.HTTPError as error:
+        return error.code == 403
+    except OSError:
+        pass
+    return False
 
 
 def is_online(node: Member) -> bool:

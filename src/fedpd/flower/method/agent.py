@@ -114,7 +114,10 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, sha
 def _problem(local: Local, start: Tree, name: str) -> Problem:
     """Return the problem of this client alone."""
     weights = None if local.weight is None else [local.weight]
-    problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
+    try:
+        problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
+    except FedpdError as error:  # a problem of one agent calls it agent 0, a name that nobody here knows
+        raise FedpdError(str(error).replace("agent 0", f"client {name!r}")) from None
     if local.correct is None and local.test is None and not local.metrics:
         return problem
     test = local.data if local.test is None else local.test  # without test samples, the training data give the shapes
@@ -146,6 +149,13 @@ def _local_step(exchange: Exchange, e: int, functions: Functions, shard: Shard, 
 def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return function(*arguments), compiled."""
     return function(*arguments)
+
+
+def check_one_step(setup: ClientSetup) -> None:
+    """Trace one local step without numbers, so that shapes and types that do not fit show before the first order."""
+    agent = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), setup.shapes.agent)
+    key = jax.random.key(0, impl="threefry2x32")
+    jax.eval_shape(partial(_local_step, setup.algorithm.exchanges[0], 0, setup.functions), setup.shard, agent, 0, key)
 
 
 def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None) -> SavedAgent:

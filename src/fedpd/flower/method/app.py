@@ -1,10 +1,12 @@
 """The server's side as a Flower ServerApp."""
 
+import logging
 from collections.abc import Callable
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpd.base.errors import FedpdError
 from fedpd.base.progress import ProgressFunction
 from fedpd.flower.method.federation import Federated, federate
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, read_settings
@@ -33,9 +35,18 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        logging.getLogger("flwr").addFilter(without_traceback)
         config = {**(defaults or {}), **context.run_config}
         outcome = federate(grid, algorithm(config), start(config), read_settings(config), report)
         if done is not None:
             done(outcome)
 
     return app
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Shorten Flower's report of fedpd's own errors to their sentence. It is a filter of Flower's logger."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(error, FedpdError):
+        record.msg, record.args, record.exc_info = f"error: {error}", (), None
+    return True

@@ -73,6 +73,11 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
     return answer
 
 
+def refusal(note: str) -> RecordDict:
+    """Return the reply of a client that refuses to evaluate a model, with the reason."""
+    return RecordDict({"config": ConfigRecord({PREFIX + "note": note})})
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def _measure(
     functions: Functions, secure: bool, shard: Shard, x: Vector
@@ -99,6 +104,9 @@ def read_evaluation(content: RecordDict, model: Tree | None) -> ClientEvaluation
     Raises:
         RefusedError: If the reply lacks numbers, or they are not finite.
     """
+    config: Any = content.config_records.get("config", {})
+    if note := config.get(PREFIX + "note"):
+        raise RefusedError(f"the client refuses: {str(note)[:500]}")
     metrics: Any = content.metric_records.get("metrics", {})
     values = [metrics.get(name) for name in ("loss", *COUNTS) if name == "loss" or name in metrics]
     if (model is not None and "arrays" not in content.array_records) or len(values) not in (1, 1 + len(COUNTS)):

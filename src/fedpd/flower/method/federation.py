@@ -2,12 +2,14 @@
 
 import logging
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedpd.base import checkpoint
+from fedpd.base.lock import held
 from fedpd.base.precision import is_double, scope
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Algorithm, Tree
@@ -76,11 +78,13 @@ def federate(
 
     Raises:
         FederationError: If clients are missing or refuse, and `settings.on_timeout` does not let the run continue.
+        FedpdError: If another server is writing to the folder `settings.out`.
     """
     start = check_start(start)
     algorithm = choose_form(check_algorithm(algorithm), settings)
     report = report or _log
-    with scope(is_double(start)):
+    folder = nullcontext() if settings.out is None else held(settings.out)
+    with folder, scope(is_double(start)):
         run = open_run(grid, algorithm, start, settings)
         if not run.ledger.history:
             run = _evaluate_and_close(grid, run)
@@ -126,7 +130,10 @@ def write_result(run: FederatedRun) -> Federated:
     setup, settings, history = run.setup, run.settings, run.ledger.history
     model, name = server_model(setup, run.state), setup.algorithm.description
     if settings.out is not None:
-        meta = {"algorithm": name, "seed": settings.seed, "rounds": settings.rounds, "run": setup.run}
+        done = run.state.step // setup.exchanges  # of this model; a folder may hold more rounds than `settings.rounds`
+        if done > settings.rounds:
+            log.warning("rounds = %d, but the run in %s has already done %d.", settings.rounds, settings.out, done)
+        meta = {"algorithm": name, "seed": settings.seed, "rounds": done, "run": setup.run}
         checkpoint.write(settings.out / "model.safetensors", checkpoint.flatten("model", model), meta)
         write_parquet(settings.out / "history.parquet", {(settings.label or name, settings.seed): history})
     return Federated(name, settings.seed, model, history, setup.names, setup.run)

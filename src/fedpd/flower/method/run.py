@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,8 @@ from fedpd.base import checkpoint
 from fedpd.core import Algorithm, Tree
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
+from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
+from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
@@ -77,9 +79,10 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
         check_checkpoint_version(folder)
         found = checkpoint.load_newest(folder, identity)
     meta = {} if found is None else found[1]
-    directory = wait_for_clients(grid, settings.agents, settings.deadline, settings.poll, meta.get("names"))
+    spec = spec_text(algorithm)
+    directory = _find_clients(grid, settings, spec, meta.get("names"))
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
-    method = algorithm, spec_text(algorithm), settings.form, made
+    method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
@@ -89,6 +92,17 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
         state, ledger = restore_server(setup, *found)
         log.info("The run resumes after %d communications.", state.number)
     return FederatedRun(settings, setup, directory, identity, state, ledger)
+
+
+def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str] | None) -> ClientDirectory:
+    """Return the node of each client, when all have checked the run; their names belong to their nodes from now on."""
+    evaluates, secure = settings.evaluation_interval > 0, settings.secure_range > 0
+    proposal = Proposal(spec, settings.form, settings.agents, secure, evaluates)
+    path = owners_file()
+    directory = ClientDirectory(grid, proposal_fields(proposal), read_owners(path), bind=settings.bind_names)
+    wait_for_clients(directory, settings.agents, settings.deadline, settings.poll, names)
+    save_owners(path, directory.owners)
+    return directory
 
 
 def _folder(settings: Settings) -> Path | None:

@@ -157,7 +157,7 @@ class Communication(NamedTuple):
         exchanges = [state.outcomes[n].exchange for n in past]
         first = first_step(setup, state, agent)
         method = (setup.run, setup.spec, setup.form, setup.seed)
-        order = Order(*method, agent, state.number, first, self.last, since, past, exchanges)
+        order = Order(*method, len(setup.names), agent, state.number, first, self.last, since, past, exchanges)
         known = None if lost else since  # the agent has the broadcasts before this one
         content = RecordDict({"arrays": self._record(past[-1] if past else "start", known)})
         for number in past[:-1]:

@@ -43,6 +43,8 @@ class Settings(NamedTuple):
         label: The run's name in the history.
         cohort: K, the number of clients that the server asks in each round: those that `fedpd.simulate` draws from the
             same seed. None: all clients in every round.
+        bind_names: Whether a client's name belongs to the first node that claims it, and other nodes that claim it are
+            refused. False: the newest node has the name, which clients without a registered key need after a restart.
     """
 
     agents: int
@@ -58,6 +60,7 @@ class Settings(NamedTuple):
     out: Path | None = None
     label: str = ""
     cohort: int | None = None
+    bind_names: bool = True
 
     @property
     def sampled(self) -> int | None:
@@ -100,6 +103,8 @@ def read_settings(config: Config) -> Settings:
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
     choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
+    if not isinstance(settings.bind_names, bool):
+        refuse("bind-names", settings.bind_names, "must be true or false", "Leave it out, unless nodes have no keys")
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
 
 

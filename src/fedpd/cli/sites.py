@@ -1,0 +1,106 @@
+"""The commands for a federation on several machines: start-up kits, registration, the client and its checks."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedpd.base.extras import extra
+
+App = Annotated[Path, typer.Argument(metavar="APP", help="The folder of a Flower app.")]
+Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The client's kit, or its site.toml.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for name, command in (
+        ("provision", provision),
+        ("register", register_keys),
+        ("client", client),
+        ("app-hash", app_hash),
+        ("doctor", doctor),
+    ):
+        app.command(name=name)(command)
+
+
+def provision(
+    file: Annotated[Path, typer.Argument(metavar="SITES", help="The description of the federation, sites.toml.")],
+    out: Annotated[Path, typer.Option(help="A new folder for the kits.")] = Path("kits"),
+) -> None:
+    """Write a start-up kit for the server and for each client.
+
+    A kit has keys, certificates, settings, a start script, systemd units, a compose file and instructions.
+    """
+    with extra("flower", "fedpd provision"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import show_lines
+    from fedpd.flower.local.provision import provision as write
+
+    for kit in write(file, out):
+        show_lines(f"{kit}: see {kit / 'README.md'}")
+
+
+def register_keys(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The server's kit.")],
+    port: Annotated[int, typer.Option(help="The port of the SuperLink on this machine.")] = 8000,
+) -> None:
+    """Register the clients' keys at the SuperLink of this server.
+
+    The names of the clients then belong to their keys. Keys that are registered already stay as they are.
+    """
+    with extra("flower", "fedpd register"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import show_lines
+    from fedpd.flower.local.registration import register_clients
+
+    for name, node in register_clients(kit, port).items():
+        show_lines(f"{name}: node {node}")
+
+
+def client(site: Kit) -> None:
+    """Run a client of a federation, until it is ended.
+
+    It connects to the server and runs only apps that the client's policy allows.
+    """
+    with extra("flower", "fedpd client"):
+        import flwr as _  # noqa: F401
+    from fedpd.flower.local.site import run_client
+    from fedpd.flower.local.sites import read_site
+
+    run_client(read_site(site))
+
+
+def app_hash(app: App) -> None:
+    """Print the SHA-256 hash of an app, as a client's policy lists it."""
+    with extra("flower", "fedpd app-hash"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import show_lines
+    from fedpd.flower.local.guard import app_hash as hash_of
+
+    show_lines(hash_of(app))
+
+
+def doctor(
+    site: Kit,
+    app: Annotated[
+        Path | None, typer.Option(help="The app's folder: its data are read, and one step is done.", show_default=False)
+    ] = None,
+) -> None:
+    """Check a client's machine: everything that would keep it out of a federation.
+
+    The exit code is 1 if something is wrong.
+    """
+    with extra("flower", "fedpd doctor"):
+        import flwr as _  # noqa: F401
+    from fedpd.cli.terminal import say
+    from fedpd.flower.local.doctor import examine, examine_app
+    from fedpd.flower.local.sites import read_site
+
+    settings = read_site(site)
+    findings = [examine(settings)] if app is None else [examine(settings), examine_app(settings, app)]
+    good = True
+    for finding in (one for group in findings for one in group):
+        say(f"{'ok     ' if finding.good else 'PROBLEM'}  {finding.what}: {finding.found}")
+        good = good and finding.good
+    if not good:
+        raise typer.Exit(1)

@@ -1,0 +1,235 @@
+"""Checks of a client's machine, before it joins a federation: each failure is a sentence with a remedy.
+
+A SuperNode that the server turns away does not learn why. These checks find the reasons: the server's name, its port,
+its certificate, the clock, the registration of the key, the versions, the disk, and, with the app, the data.
+"""
+
+import shutil
+import socket
+import ssl
+import stat
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import flwr
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedpd import __version__
+from fedpd.base.checks import FedpdError
+from fedpd.flower.clients.site_policy import read_policy
+from fedpd.flower.local.programs import HOST
+from fedpd.flower.local.sites import Site
+
+SECONDS = 10.0  # for each connection
+AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
+ROOM = 10**9  # bytes that a client should have for its state and its apps
+DAYS = 14  # before the certificate ends, the checks say so
+HEARTBEAT = 30.0
+FLOWER = "1.41."
+
+
+class Finding(NamedTuple):
+    """The result of a check.
+
+    Attributes:
+        what: What was checked.
+        found: What was found, or the problem and its remedy.
+        good: Whether it is in order.
+    """
+
+    what: str
+    found: str
+    good: bool
+
+
+def examine(site: Site) -> Iterator[Finding]:
+    """Yield the findings of all checks of a client. After a failure, it leaves out the checks that need what failed."""
+    for what, check in (("versions", _versions), ("files", _files), ("policy", _policy), ("disk", _disk)):
+        yield _run(what, check, site)
+    for what, check in (
+        ("name of the server", _name),
+        ("port of the server", _port),
+        ("certificate", _certificate),
+        ("clock", _clock),
+        ("registration", _registration),
+    ):
+        finding = _run(what, check, site)
+        yield finding
+        if not finding.good:
+            return
+
+
+def _run(what: str, check: Callable[[Site], str], site: Site) -> Finding:
+    try:
+        return Finding(what, check(site), True)
+    except FedpdError as error:
+        return Finding(what, str(error), False)
+
+
+def _versions(site: Site) -> str:
+    if not flwr.__version__.startswith(FLOWER):
+        raise FedpdError(f"flwr {flwr.__version__} is installed. Run: pip install 'fedpd[flower]' for flwr {FLOWER}x.")
+    return f"fedpd {__version__}, flwr {flwr.__version__}; the server must have the same"
+
+
+def _files(site: Site) -> str:
+    for path in (site.key, site.authority):
+        if not path.is_file():
+            raise FedpdError(f"{path} is missing. Copy it from the client's kit.")
+    if stat.S_IMODE(site.key.stat().st_mode) & 0o077:
+        raise FedpdError(f"{site.key} can be read by others. Run: chmod 600 {site.key}.")
+    _private_key(site)
+    return f"{site.key.name} and {site.authority.name} are in order"
+
+
+def _private_key(site: Site) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(site.key.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+    except (OSError, ValueError, AssertionError):
+        raise FedpdError(f"{site.key} is not a client's key. Copy it from the client's kit.") from None
+    return key
+
+
+def _policy(site: Site) -> str:
+    rules = read_policy(site.policy)
+    if rules.apps is None:
+        return "no list of apps: this client runs every app that the server sends"
+    return f"{len(rules.apps)} apps are listed in {site.policy}"
+
+
+def _disk(site: Site) -> str:
+    try:
+        site.state.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=site.state):
+            free = shutil.disk_usage(site.state).free
+    except OSError as error:
+        raise FedpdError(
+            f"{site.state} cannot be written ({error.strerror}). Make it writable for this user."
+        ) from None
+    if free < ROOM:
+        raise FedpdError(
+            f"{site.state} has {free / 1e9:.1f} GB left. Make room: a client keeps several models per run."
+        )
+    return f"{site.state} is writable, and {free / 1e9:.0f} GB are left"
+
+
+def _address(site: Site) -> tuple[str, int]:
+    host, _, port = site.server.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _name(site: Site) -> str:
+    host, port = _address(site)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise FedpdError(f"{host} has no address ({error.strerror}). Check DNS, or add it to /etc/hosts.") from None
+    return f"{host} is {found[0][4][0]}"
+
+
+def _port(site: Site) -> str:
+    try:
+        socket.create_connection(_address(site), timeout=SECONDS).close()
+    except OSError as error:
+        remedy = "Check that its proxy runs, and that no firewall is between"
+        raise FedpdError(f"{site.server} does not answer ({error.strerror or 'no answer'}). {remedy}.") from None
+    return f"{site.server} answers"
+
+
+def _certificate(site: Site) -> str:
+    host, port = _address(site)
+    try:
+        context = ssl.create_default_context(cafile=site.authority)
+        with (
+            socket.create_connection((host, port), timeout=SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secured,
+        ):
+            ends = ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
+    except ssl.SSLCertVerificationError as error:
+        remedy = "Copy ca.crt from the server's operator again; the names of a certificate are in sites.toml"
+        raise FedpdError(f"the certificate of {host} is refused ({error.verify_message}). {remedy}.") from None
+    except OSError as error:
+        raise FedpdError(f"{site.server} does not speak TLS ({error}). Give the port of the proxy.") from None
+    left = (ends - time.time()) / 86400
+    if left < DAYS:
+        raise FedpdError(f"the certificate of {host} ends in {left:.0f} days. Ask the server's operator for new kits.")
+    return f"it is valid for {left:.0f} days"
+
+
+def _clock(site: Site) -> str:
+    context = ssl.create_default_context(cafile=site.authority)
+    try:
+        with urllib.request.urlopen(f"https://{site.server}/", timeout=SECONDS, context=context) as answer:
+            date = answer.headers["Date"]
+    except urllib.error.HTTPError as error:  # the proxy refuses the path, and its answer has a date
+        with error:
+            date = error.headers["Date"]
+    except OSError as error:
+        raise FedpdError(f"{site.server} did not answer ({error}). Try again.") from None
+    try:
+        ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
+    except (TypeError, ValueError):
+        raise FedpdError(f"{site.server} sends no date, so it is not the proxy of a kit. Check the port.") from None
+    if not -BEHIND < ahead < AHEAD:
+        side = "ahead of" if ahead > 0 else "behind"
+        raise FedpdError(
+            f"this clock is {abs(ahead):.0f} s {side} the server's, which rejects it. Set it, e.g. by NTP."
+        )
+    return f"it differs from the server's by {abs(ahead):.0f} s"
+
+
+def _registration(site: Site) -> str:
+    with socket.socket() as one:
+        if one.connect_ex((HOST, site.port)) == 0:
+            return f"not checked, because this client's SuperNode already runs (port {site.port})"
+    key = _private_key(site)
+    public = key.public_key()
+    authority = site.authority.read_bytes()
+    with FleetHttpClient.from_server_address(
+        site.server, False, authority, interceptors=[NodeAuthHttpInterceptor(key, public)]
+    ) as client:
+        request = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT)
+        try:
+            node = client.ActivateNode(request).node_id
+            client.DeactivateNode(DeactivateNodeRequest(node_id=node))
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            reasons = {
+                401: "the server does not accept the signature of this key. Copy client.key from the kit again",
+                403: "the proxy is closed for clients. Write its configuration anew with fedpd provision",
+                412: "the server does not admit this client: its key is not registered, or its SuperNode ended without "
+                "signing off less than 60 s ago. Wait a minute; then ask the operator to run fedpd register",
+                502: "the server's proxy runs, but its SuperLink does not. Ask the operator to start it",
+            }
+            raise FedpdError(f"{reasons.get(status, f'the server answers {status}. Ask its operator')}.") from None
+        except httpx.HTTPError as error:
+            raise FedpdError(f"the server did not answer ({error}). Try again.") from None
+    return f"the server knows this key as node {node}"
+
+
+def examine_app(site: Site, app: Path) -> Iterator[Finding]:
+    """Yield the findings of the checks that need the app: its hash, its data, and one local step."""
+    from fedpd.flower.local.dry_step import try_one_step
+    from fedpd.flower.local.guard import app_hash, check_hash
+
+    def listed(site: Site) -> str:
+        found = app_hash(app)
+        check_hash(read_policy(site.policy), found, site.name)
+        return f"this client runs it: {found}"
+
+    yield _run("app", listed, site)
+    yield _run("data and one step", lambda site: try_one_step(site, app), site)

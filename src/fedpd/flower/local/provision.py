@@ -1,0 +1,118 @@
+"""Writes the start-up kits of a federation: one folder for the server and one for each client.
+
+A kit is all that its machine needs besides Python and fedpd: keys, certificates, settings, a start script, systemd
+units, a compose file and half a page of instructions. Scripts find their files by their own place, so a kit also runs
+in another folder; only the systemd units contain the folder of sites.toml.
+"""
+
+import secrets
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import tomlkit
+
+from fedpd import __version__
+from fedpd.base.checks import refuse
+from fedpd.flower.clients.site_policy import read_policy
+from fedpd.flower.local.certificates import (
+    ServerCertificates,
+    make_node_keys,
+    make_server_certificates,
+    write_secret,
+)
+from fedpd.flower.local.programs import HOST
+from fedpd.flower.local.proxy import proxy_config
+from fedpd.flower.local.sites import ServerPlan, SitePlan, read_sites
+
+PARTS = ("superlink", "superexec", "proxy", "register")  # the processes of the server
+
+
+class _Text(Template):
+    """A template whose names start with "@", because "$" belongs to the shell."""
+
+    delimiter = "@"
+
+
+def provision(path: Path, out: Path) -> list[Path]:
+    """Write the kits of the federation that a file describes, and return their folders.
+
+    Args:
+        path: sites.toml.
+        out: A new or empty folder for the kits.
+
+    Raises:
+        FedpdError: If the file breaks a rule, or the folder is not empty.
+    """
+    server, sites = read_sites(path)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        refuse("--out", str(out), "exists already and is not empty", "Give a new folder: new kits have new keys")
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kits = [out / "server", *(out / site.name for site in sites)]
+    for kit in kits:
+        kit.mkdir(mode=0o700)
+    certificates = _write_server(kits[0], server)
+    for number, (site, kit) in enumerate(zip(sites, kits[1:], strict=True)):
+        _write_site(kit, server, site, {"partition-id": number, "num-partitions": len(sites)}, certificates)
+        keys = make_node_keys(kit, "client.key")
+        keys.public.rename(kits[0] / "keys" / f"{site.name}.pub")
+    return kits
+
+
+def _write_server(kit: Path, server: ServerPlan) -> ServerCertificates:
+    """Write the server's kit; return the files of its certificate."""
+    (kit / "units").mkdir()
+    (kit / "keys").mkdir()
+    hosts = list(dict.fromkeys([server.host, *server.also, "localhost", HOST]))
+    certificates = make_server_certificates(kit, hosts, server.days)
+    write_secret(kit / "superexec.secret", secrets.token_bytes(32))
+    names = ServerCertificates(*(Path(one.name) for one in certificates))
+    address = f"[::]:{server.port} ipv6only=off" if ":" in server.host else f"0.0.0.0:{server.port}"
+    _write(kit / "nginx.conf", proxy_config(address, f"{HOST}:{server.link_port}", names))
+    until = datetime.now(UTC) + timedelta(days=server.days)
+    words = server._asdict() | {"until": f"{until:%Y-%m-%d}", "version": __version__}
+    for name in ("start.sh", "README.md", "compose.yaml"):
+        _write(kit / name, _fill(f"server/{name}", words))
+    _write(kit / "Dockerfile", _fill("Dockerfile", words))
+    for part in PARTS:
+        _write(kit / "units" / f"fedpd-{part}.service", _fill("server/unit.service", words | _unit(part)))
+    return certificates
+
+
+def _unit(part: str) -> dict[str, str]:
+    """Return the words of a systemd unit: registration runs once, the other parts always."""
+    once = part == "register"
+    return {
+        "part": part,
+        "after": "" if part == "superlink" else "fedpd-superlink.service",
+        "type": "oneshot" if once else "simple",
+        "restart": "Restart=on-failure\nRestartSec=15" if once else "Restart=always\nRestartSec=5",
+        "capabilities": "AmbientCapabilities=CAP_NET_BIND_SERVICE\n" if part == "proxy" else "",
+    }
+
+
+def _write_site(
+    kit: Path, server: ServerPlan, site: SitePlan, partition: dict[str, int], certificates: ServerCertificates
+) -> None:
+    """Write a client's kit, without its key."""
+    config = tomlkit.dumps(partition | site.config).strip()
+    words: dict[str, Any] = server._asdict() | {"name": site.name, "config": config, "version": __version__}
+    words["rules"] = tomlkit.dumps(site.policy).strip()
+    for name in ("start.sh", "README.md", "compose.yaml", "site.toml", "policy.toml"):
+        _write(kit / name, _fill(f"site/{name}", words))
+    _write(kit / "Dockerfile", _fill("Dockerfile", words))
+    _write(kit / f"fedpd-{site.name}.service", _fill("site/unit.service", words))
+    (kit / "ca.crt").write_bytes(certificates.authority.read_bytes())
+    read_policy(kit / "policy.toml")  # a mistake in `policy` of sites.toml shows now, not at the client
+
+
+def _fill(name: str, words: dict[str, Any]) -> str:
+    template = files("fedpd.flower.local").joinpath("templates", "kits", f"{name}.tmpl").read_text(encoding="utf-8")
+    return _Text(template).substitute(words)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o700 if path.suffix == ".sh" else 0o600)

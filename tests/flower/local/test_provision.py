@@ -1,0 +1,149 @@
+"""Start-up kits: complete, private, and made only from a description in order."""
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedpd import FedpdError
+from fedpd.flower.clients.site_policy import read_policy
+from fedpd.flower.local.provision import provision
+from fedpd.flower.local.site import node_config, supernode_arguments
+from fedpd.flower.local.sites import read_site
+
+SITES = """
+[server]
+host = "fl.example.org"
+port = 443
+days = 30
+
+[[sites]]
+name = "hospital-1"
+
+[[sites]]
+name = "hospital-2"
+config = { data = "/data/b.parquet", partition-id = 7 }
+policy = { secure = true, min-clients = 3 }
+"""
+
+
+NAMES = ("hospital-1", "hospital-2")
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("provision")
+    (folder / "sites.toml").write_text(SITES)
+    written = provision(folder / "sites.toml", folder / "kits")
+    assert [kit.name for kit in written] == ["server", "hospital-1", "hospital-2"]
+    return folder / "kits"
+
+
+def test_a_kit_has_everything_and_its_secrets_are_its_owners_alone(kits: Path) -> None:
+    common = {"ca.crt", "start.sh", "README.md", "compose.yaml", "Dockerfile"}
+    server = common | {"server.pem", "server.key", "superexec.secret", "nginx.conf", "units", "keys"}
+    assert {path.name for path in (kits / "server").iterdir()} == server
+    site = common | {"client.key", "site.toml", "policy.toml", "fedpd-hospital-1.service"}
+    assert {path.name for path in (kits / "hospital-1").iterdir()} == site
+    for name in ("server/server.key", "server/superexec.secret", "hospital-1/client.key", "hospital-2/client.key"):
+        assert stat.S_IMODE((kits / name).stat().st_mode) == 0o600
+    for kit in kits.iterdir():
+        assert stat.S_IMODE(kit.stat().st_mode) == 0o700
+        assert len((kit / "README.md").read_text().splitlines()) <= 32
+
+
+def test_every_site_has_a_key_of_its_own_and_the_server_its_public_half(kits: Path) -> None:
+    keys = {name: load_ssh_private_key((kits / name / "client.key").read_bytes(), None) for name in NAMES}
+    publics = {name: load_ssh_public_key((kits / "server" / "keys" / f"{name}.pub").read_bytes()) for name in keys}
+    assert {name: key.public_key() for name, key in keys.items()} == publics
+    assert publics["hospital-1"] != publics["hospital-2"]
+
+
+def test_the_certificate_is_the_servers(kits: Path) -> None:
+    certificate = x509.load_pem_x509_certificate((kits / "server" / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "localhost"]
+    assert 29 <= (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days <= 31
+
+
+def test_the_settings_of_a_site_are_those_of_the_description(kits: Path) -> None:
+    one, two = (read_site(kits / name) for name in NAMES)
+    assert one.server == "fl.example.org:443"
+    assert node_config(one) == {
+        "partition-id": 0,
+        "num-partitions": 2,
+        "fedpd-policy": str(kits / "hospital-1" / "policy.toml"),
+        "name": "hospital-1",
+        "fedpd-state": str(kits / "hospital-1" / "state"),
+    }
+    assert two.config == {"partition-id": 7, "num-partitions": 2, "data": "/data/b.parquet"}
+    assert 'partition-id=7 num-partitions=2 data="/data/b.parquet"' in supernode_arguments(two)[-1]
+    rules = read_policy(two.policy)
+    assert (rules.secure, rules.min_clients) == (True, 3)
+    assert not read_policy(one.policy).secure
+
+
+def test_units_keep_their_processes_and_their_files(kits: Path) -> None:
+    units = [*(kits / "server" / "units").iterdir(), kits / "hospital-1" / "fedpd-hospital-1.service"]
+    assert len(units) == 5
+    for unit in units:
+        lines = unit.read_text().splitlines()
+        assert "UMask=0077" in lines
+        assert "User=fedpd" in lines
+        assert "Restart=on-failure" in lines if "register" in unit.name else "Restart=always" in lines
+        kit = "server" if unit.parent.name == "units" else "hospital-1"
+        assert f"WorkingDirectory=/srv/fedpd/{kit}" in lines
+        assert any(line.startswith(f"ExecStart=/srv/fedpd/{kit}/start.sh") for line in lines)
+
+
+def test_scripts_and_compose_files_are_well_formed(kits: Path) -> None:
+    for kit in kits.iterdir():
+        subprocess.run(["sh", "-n", str(kit / "start.sh")], check=True)
+        services = yaml.safe_load((kit / "compose.yaml").read_text())["services"]
+        assert all(service["restart"] in ("always", "on-failure") for service in services.values())
+        for service in services.values():
+            assert (kit / service["command"][0]).exists()
+        docker = [line.split()[0] for line in (kit / "Dockerfile").read_text().splitlines() if line[:1] not in "# "]
+        assert docker == ["FROM", "RUN", "RUN", "WORKDIR"]
+    services = yaml.safe_load((kits / "server" / "compose.yaml").read_text())["services"]
+    assert services["superlink"]["ports"] == ["443:443"]
+    others = [service for name, service in services.items() if name != "superlink"]
+    assert all("ports" not in service and service["network_mode"] == "service:superlink" for service in others)
+    wrong = subprocess.run([str(kits / "server" / "start.sh"), "all"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "usage:" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[server]\nhost = 'a'", r"sites = \[\]: must have at least one table"),
+        ("[[sites]]\nname = 'a'", r"\[server\]: host is missing"),
+        ("[server]\nhost = 'a b'\n[[sites]]\nname = 'a'", r"host = 'a b': must be a host name"),
+        ("[server]\nhost = 'a'\nports = 1\n[[sites]]\nname = 'a'", "ports = 1: there is no such entry.*port"),
+        ("[server]\nhost = 'a'\nport = 'x'\n[[sites]]\nname = 'a'", "port = 'x': must be an integer"),
+        ("[server]\nhost = 'a'\nport = 8000\n[[sites]]\nname = 'a'", "port = 8000: must differ from link-port"),
+        ("[server]\nhost = 'a'\nfolder = 'x y'\n[[sites]]\nname = 'a'", "folder = 'x y': must be an absolute path"),
+        ("[server]\nhost = 'a'\n[[sites]]\nname = '../x'", r"number 1: name = '../x': must have letters"),
+        ("[server]\nhost = 'a'\n[[sites]]\nname = 'a'\n[[sites]]\nname = 'a'", "name = 'a': must be the name of one"),
+        ("[server]\nhost = 'a'\n[[sites]]\nname = 'a'\nconfig = {b = [1]}", r"config: b = \[1\]: must be a text"),
+        ("[server]\nhost = 'a'\n[[sites]]\nname = 'a'\npolicy = {safe = true}", "safe = True: there is no such rule"),
+        ("[clients]", "clients = {}: there is no such table"),
+        ("[server", "cannot be read"),
+    ],
+)
+def test_a_description_with_a_mistake(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "sites.toml").write_text(text)
+    with pytest.raises(FedpdError, match=message):
+        provision(tmp_path / "sites.toml", tmp_path / "kits")
+
+
+def test_kits_are_not_overwritten_because_they_hold_keys(tmp_path: Path) -> None:
+    (tmp_path / "sites.toml").write_text(SITES)
+    provision(tmp_path / "sites.toml", tmp_path / "kits")
+    with pytest.raises(FedpdError, match="exists already and is not empty"):
+        provision(tmp_path / "sites.toml", tmp_path / "kits")
