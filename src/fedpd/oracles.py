@@ -33,6 +33,8 @@ from fedpd.core.sampling import Draw, uniform
 STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"
 ITERATIONS = "Give the number of local steps, e.g. 8"
 
+COMPARING = frozenset({"vr", "lbfgs"})  # they compare gradients of different rounds
+
 Step = Callable[[Any, Any], Any]
 
 
@@ -319,7 +321,9 @@ class Loop(NamedTuple):
 
         def step(carry: Any, one: tuple[Array, Array | None]) -> tuple[Any, None]:
             q, drawn = one
-            new = advance(phi, carry, None if drawn is None else phi.f.rows(drawn), r, q)
+            now = phi if phi.f.noise is None else phi._replace(f=phi.f.at_step(q))
+            rows = None if drawn is None else phi.f.rows(drawn)
+            new = advance(now, carry, rows, r, q)
             if phi.f.effort is not None:  # a straggler stops early
                 new = jax.tree.map(partial(jnp.where, q < steps), new, carry)
             return new, None

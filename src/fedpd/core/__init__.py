@@ -22,10 +22,10 @@ from fedpd.core.algorithm import (
     Waits,
     When,
 )
-from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian, in_blocks, proximal
+from fedpd.core.objective import LocalObjective, Noise, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Problem
-from fedpd.core.types import Array, Key, Losses, Penalty, Statistics, Tree
+from fedpd.core.types import Array, Key, Losses, Penalty, RandomLosses, Statistics, Tree
 
 __all__ = [
     "UNKNOWN",
@@ -46,9 +46,11 @@ __all__ = [
     "Mixing",
     "MixingWeights",
     "Model",
+    "Noise",
     "Oracle",
     "Penalty",
     "Problem",
+    "RandomLosses",
     "Rebuild",
     "Receive",
     "Send",

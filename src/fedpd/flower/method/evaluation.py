@@ -47,7 +47,7 @@ def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
 def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -> RecordDict:
     """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i."""
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
-    value, gradient, judged = jax.device_get(_measure(setup.functions, secure, setup.shard, x))
+    value, gradient, judged = jax.device_get(_measure(setup.functions, secure, setup.frozen, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
     answer = RecordDict({"metrics": MetricRecord(metrics)})
@@ -58,9 +58,9 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _measure(
-    functions: Functions, secure: bool, shard: Shard, x: Vector
+    functions: Functions, secure: bool, frozen: Tree | None, shard: Shard, x: Vector
 ) -> tuple[Array, Vector | None, CorrectCounts | None]:
-    view = AgentView(functions, shard)
+    view = AgentView(functions.with_frozen(frozen), shard)
     value, gradient = (_total(VALUE, view, x), None) if secure else _total(OBJECTIVE, view, x)
     return value, gradient, None if functions.correct is None else _total(ACCURACY, view, x)
 
