@@ -72,3 +72,19 @@ def test_own_code(tmp_path: Path) -> None:
     assert fedpd.runs[0].history["stationarity"][-1] < 1e-5
     again = runner.open_folder(tmp_path / "run")
     assert again.problem.sizes.tolist() == [20, 30, 40, 50]
+
+
+def test_torch_by_writer(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    printed = output("torch_by_writer.py", capsys)
+    assert number("round 10  test accuracy ", printed) > 0.8
+    assert number("trained module: ", printed) == number("round 10  test accuracy ", printed)
+
+
+def test_lora_by_speaker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr")
+    monkeypatch.setenv("FEDPD_STATE", "")  # put back afterwards
+    _, fedavg, fedpd, _, flower = output("lora_by_speaker.py", capsys).splitlines()
+    assert number("-> ", fedpd) > number("-> ", fedavg) - 0.02
+    assert number("accuracy ", flower) == number("-> ", fedpd)
+    assert number("at most ", flower) < 1e-5

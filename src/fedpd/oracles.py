@@ -36,6 +36,8 @@ from fedpd.core.step_sizes import STEP as STEP
 from fedpd.core.step_sizes import Step as Step
 from fedpd.core.step_sizes import schedule as schedule
 
+COMPARING = frozenset({"vr", "lbfgs"})  # they compare gradients of different rounds
+
 
 @specified
 def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> Oracle:
@@ -320,7 +322,9 @@ class Loop(NamedTuple):
 
         def step(carry: Any, one: tuple[Array, Array | None]) -> tuple[Any, None]:
             q, drawn = one
-            new = advance(phi, carry, None if drawn is None else phi.f.rows(drawn), r, q)
+            now = phi if phi.f.noise is None else phi._replace(f=phi.f.at_step(q))
+            rows = None if drawn is None else phi.f.rows(drawn)
+            new = advance(now, carry, rows, r, q)
             if phi.f.effort is not None:  # a straggler stops early
                 new = jax.tree.map(partial(jnp.where, q < steps), new, carry)
             return new, None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd import data, loggers, problems
+from fedpd import data, loggers
 from fedpd.base.errors import FedpdError, MissingExtraError
 from fedpd.base.extras import extra
 from fedpd.data.files import load
@@ -65,7 +65,8 @@ def parquet(folder: Path) -> Any:
         ("pyarrow", "tables", csv),
         ("datasets", "data", lambda folder: data.hub(folder, client="c", features="x", label="y")),
         ("datasets", "data", lambda folder: data.partition(np.zeros((1, 1)), np.zeros(1), None)),
-        ("flax.linen", "networks", lambda folder: problems.network(None, data.characters(2, 4))),
+        ("flax", "networks", fresh("fedpd.problems.adapters.nnx")),
+        ("torch", "torch", fresh("fedpd.problems.adapters.torch")),
         ("flax.linen", "networks", fresh("fedpd.problems.networks")),
         ("flwr", "flower", fresh("fedpd.flower")),
         ("torch", "torch", fresh("fedpd.flower.clients.torch")),

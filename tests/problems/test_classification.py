@@ -14,7 +14,7 @@ from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.base.precision import scope
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.columns import RECORDABLE
-from fedpd.problems import networks
+from fedpd.problems import layers, networks
 
 ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
 
@@ -165,7 +165,7 @@ def test_leafs_network_is_flaxs() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "features", "width"),
-    [(1, 5, 3), (networks.FEW, 5, 3), (networks.FEW + 1, 5, 3), (2, networks.PARTS, networks.LARGE // networks.PARTS)],
+    [(1, 5, 3), (layers.FEW, 5, 3), (layers.FEW + 1, 5, 3), (2, layers.PARTS, layers.LARGE // layers.PARTS)],
 )
 def test_dense_layers_are_flaxs(rows: int, features: int, width: int) -> None:
     """Values, gradients and products with the Hessian, with and without outer products and parts."""

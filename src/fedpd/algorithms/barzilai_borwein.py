@@ -93,4 +93,5 @@ CARD = Card(
         "barzilai_borwein_step_size). The nonmonotone line search was not compared with Raydan's paper; its "
         "backtracking is this file's own."
     ),
+    compares=lambda spec: True,
 )

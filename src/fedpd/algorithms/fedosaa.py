@@ -176,4 +176,5 @@ CARD = Card(
         "the Newton-GMRES direction. The form of the step (from w_0, with type-II weights) follows from that; it was "
         "not compared with the paper's own equations."
     ),
+    compares=lambda spec: True,
 )

@@ -358,4 +358,5 @@ CARD = Card(
     ),
     equations_checked="The updates are Algorithm 2 of the paper.",
     caution=_caution,
+    compares=lambda spec: spec["eta"] == "auto" or (spec["memory"] is not TRACED and spec["memory"] > 0),
 )

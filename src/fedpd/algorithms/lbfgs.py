@@ -106,4 +106,5 @@ CARD = Card(
         "with a report of the Stanford Exploration Project (sepwww.stanford.edu, sep121, The limited-memory "
         "BFGS method) and with the page above; the line search is this file's own."
     ),
+    compares=lambda spec: True,
 )

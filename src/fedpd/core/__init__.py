@@ -25,11 +25,11 @@ from fedpd.core.algorithm import (
     Waits,
     When,
 )
-from fedpd.core.objective import LocalObjective, Subproblem, augmented_lagrangian, in_blocks, proximal
+from fedpd.core.objective import LocalObjective, Noise, Subproblem, augmented_lagrangian, in_blocks, proximal
 from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
 from fedpd.core.packed import Packed, Update, as_sent, has_packed, opened
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Metric, Problem
-from fedpd.core.types import Array, Key, Losses, Penalty, Statistics, Tree
+from fedpd.core.types import Array, Key, Losses, Penalty, RandomLosses, Statistics, Tree
 
 __all__ = [
     "UNKNOWN",
@@ -53,10 +53,12 @@ __all__ = [
     "Mixing",
     "MixingWeights",
     "Model",
+    "Noise",
     "Oracle",
     "Packed",
     "Penalty",
     "Problem",
+    "RandomLosses",
     "Rebuild",
     "Receive",
     "Restore",

@@ -14,16 +14,17 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from fedpd.base.checks import FedpdError
-from fedpd.core import Array, Key, LocalObjective, Losses, Penalty, Problem, Statistics, Tree
-from fedpd.core.problem import NamedMetrics
+from fedpd.core import Array, Key, LocalObjective, Noise, Problem, Tree
+from fedpd.core.functions import BLOCK as BLOCK
+from fedpd.core.functions import Functions as Functions
+from fedpd.core.functions import block_for as block_for
 from fedpd.core.rows import rows_by_device
 from fedpd.core.types import AnyArray
 
 AXIS = "agents"
 AGENTS, SHARED = PartitionSpec(AXIS), PartitionSpec()  # sharded by agent; the same on all devices
-BLOCK = 64  # number of samples that a full gradient of a large model takes at a time
-LARGE_GRADIENT = 2**23  # a model is large if parameters times samples of the largest agent reach this number
 AGENT = 1  # the first fold into a run's key, for the random numbers of agents
+NOISE = 2**31 - 1  # folded into an agent's key, so that random layers and the choice of samples are independent
 
 
 class Layout(NamedTuple):
@@ -39,39 +40,6 @@ class Layout(NamedTuple):
     agents: int
     parallel: bool
     mesh: Mesh | None
-
-
-class Functions(NamedTuple):
-    """The functions of a problem, without its arrays. It is hashable.
-
-    Attributes:
-        losses: F of training samples.
-        penalty: The part of F that does not depend on a sample.
-        correct: Whether the model classifies a sample correctly; None: there are no test samples, or it is unknown.
-        block: The number of samples that a full gradient takes at a time; None: all of them.
-        test_losses: F of test samples; None: `losses`.
-        statistics: The statistics that normalise a batch; None: the model has none.
-        metrics: What else is measured on test samples.
-    """
-
-    losses: Losses
-    penalty: Penalty | None
-    correct: Losses | None = None
-    block: int | None = None
-    test_losses: Losses | None = None
-    statistics: Statistics | None = None
-    metrics: NamedMetrics = ()
-
-    @staticmethod
-    def of(problem: Problem) -> "Functions":
-        """Return the functions of a problem."""
-        large = problem.dimension * int(problem.sizes.max()) > LARGE_GRADIENT
-        flat = problem.offsets is not None or problem.load is not None
-        block = problem.block or (BLOCK if large else block_for(problem.sizes) if flat else None)
-        evaluation = problem.evaluation
-        correct, test_losses = (None, None) if evaluation is None else (evaluation.correct, evaluation.losses)
-        metrics = () if evaluation is None else evaluation.measured(problem.losses)
-        return Functions(problem.losses, problem.penalty, correct, block, test_losses, problem.statistics, metrics)
 
 
 class Shard(NamedTuple):
@@ -106,17 +74,6 @@ class Shard(NamedTuple):
     flat: tuple[Tree, Array] | None = None
     offset: AnyArray | None = None
     test_offset: AnyArray | None = None
-
-
-def block_for(sizes: np.ndarray) -> int:
-    """Return the number of samples that a full gradient of flat rows takes at a time: few if most agents have few.
-
-    The 8 samples that a block costs beside its own are a guess. One noisy measurement supports small blocks: with 1,000
-    agents that have 1 to 5,000 samples and 20 parameters, a round of 4 full gradients took 15 ms in blocks of 16, 36 ms
-    in blocks of 32, and 32 ms in blocks of 64.
-    """
-    costs = {block: int((-(-sizes // block)).sum(dtype=np.int64)) * (block + 8) for block in (16, 32, 64)}
-    return min(costs, key=costs.__getitem__)
 
 
 def arrays(problem: Problem) -> Shard:
@@ -374,6 +331,16 @@ def local_objective(functions: Functions, one: Shard, effort: Array | None = Non
         jnp.asarray, (one.sizes, one.scale, one.mask, one.agent, one.offset)
     )
     return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block, one.flat, offset)
+
+
+def objective_in_round(
+    functions: Functions, one: Shard, key: Key, r: Any, effort: Array | None = None
+) -> LocalObjective:
+    """Return f_i of one agent for the local steps of round r; random layers draw from (seed, round, agent, step)."""
+    f = local_objective(functions, one, effort)
+    if functions.random is None:
+        return f
+    return f._replace(noise=Noise(functions.random, jax.random.fold_in(agent_key(key, r, f.agent), NOISE)))
 
 
 def agent_key(key: Key, r: Any, agent: Any, exchange: int = 0) -> Key:

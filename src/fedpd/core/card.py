@@ -106,6 +106,9 @@ class Card(NamedTuple):
         theory_checked: Which guarantees were confirmed, and by which sources.
         equations_checked: Whether the equations were compared with a public source.
         caution: Returns a sentence if no theorem covers a run with this spec on a problem with smoothness L, else None.
+        compares: Returns whether a run with this spec compares gradients of different rounds, as variance reduction,
+            secant pairs and a memory do. The loss must then be the same function in all rounds, without dropout. None:
+            it does not, unless its oracle does.
     """
 
     title: str
@@ -117,3 +120,4 @@ class Card(NamedTuple):
     theory_checked: str
     equations_checked: str
     caution: Callable[[Spec, float], str | None] | None = None
+    compares: Callable[[Spec], bool] | None = None

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.core.rows import Load, first_rows, flat_rows, stored
-from fedpd.core.types import Losses, Penalty, Statistics, Tree
+from fedpd.core.types import Losses, Penalty, RandomLosses, Statistics, Tree
 
 
 class Answer(NamedTuple):
@@ -77,13 +77,13 @@ class Problem:
     start:  the model x^0.
     double: whether fedpd computes in float64.
     block:  the size of the batches that f_i consists of, if a sample's loss depends on its batch (batch
-            normalisation). The batches take the agent's samples in order. The first samples fill up the last batch,
-            and their losses are not summed again. None: F depends on its own sample only.
-    statistics: returns the statistics that normalise a batch. The functions of `evaluation` then receive (model,
-            statistics) in place of the model, with the mean of the statistics over the agent's own batches. None: the
-            functions receive the model.
+            normalisation, dropout): the agent's samples in order. The first samples fill up the last batch, and are not
+            summed again. None: F depends on its own sample only.
+    statistics: returns the statistics that normalise a batch. The functions of `evaluation` then receive (model, the
+            mean of the statistics over the agent's own batches) in place of the model. None: they receive the model.
     offsets: (N,) the row of `data` where each agent's samples begin. None: `data` has an axis of agents.
     load:   returns the samples of some agents, which are not in memory. None: `data` holds them.
+    random: the losses of local steps of a model with dropout, drawn from a key; `losses` are without dropout.
     """
 
     losses: Losses
@@ -100,6 +100,7 @@ class Problem:
     statistics: Statistics | None = None
     offsets: np.ndarray | None = None
     load: Load | None = None
+    random: RandomLosses | None = None
 
     @property
     def agents(self) -> int:
@@ -137,7 +138,6 @@ class Problem:
         if not numbers or kept.min() < 0 or kept.max() >= self.agents:
             rule = f"must be a list of numbers from 0 to {self.agents - 1}"
             refuse("agents", kept.tolist(), rule, "Give e.g. [0, 1]")
-
         data, offsets, load = _subset(self.data, self.sizes, self.offsets, self.load, kept)
         return replace(
             self,

@@ -7,6 +7,8 @@ samples of agent i at the same model: the mean of the statistics over the batche
 and never stored.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 from tree_math import Vector
@@ -47,7 +49,7 @@ def _own(functions: Functions, one: Shard, x: Vector) -> Tree:
     measure, block = functions.statistics, functions.block or BLOCK
     assert measure is not None  # callers check that the model has statistics
 
-    def of_batch(x: Vector, rows: Tree, inside: Array) -> Tree:
+    def of_batch(x: Vector, rows: Tree, inside: Array, q: Any) -> Tree:
         return measure(x.tree, rows)
 
     total = in_blocks(of_batch, x, one.data, one.sizes, block, one.offset)

@@ -12,4 +12,5 @@ Key = Array
 Tree = Any  # a pytree of arrays
 Losses = Callable[[Tree, Tree], Array]  # (model, batch of B samples) -> (B,) losses F(x; xi)
 Penalty = Callable[[Tree], Array]  # (model) -> the part of F that does not depend on a sample
+RandomLosses = Callable[[Tree, Tree, Key], Array]  # the losses of a model with random layers, drawn from a key
 Statistics = Callable[[Tree, Tree], Tree]  # (model, batch) -> the statistics that normalise the batch

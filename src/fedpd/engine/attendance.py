@@ -87,7 +87,8 @@ class PartialRun:
 
     def __init__(self, plan: Plan, template: Template, inputs: Inputs, one: Shapes) -> None:
         self.plan, self.template, self.inputs, self.one = plan, template, inputs, one
-        self.kept = kept_leaves(lambda settings: template.program(settings).algorithm, template.functions, one)
+        functions = template.functions.with_frozen(inputs.frozen)
+        self.kept = kept_leaves(lambda settings: template.program(settings, None).algorithm, functions, one)
         leaves = jax.tree.leaves(one.agent)
         self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
@@ -230,9 +231,9 @@ def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
     settings = jax.eval_shape(lambda tree: variant(tree, 0, sweep), inputs.settings)
 
     def begin(settings: Settings, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
-        algorithm = template.program(settings).algorithm
-        agent = algorithm.init(local_objective(template.functions, one), start)
-        objective = partial(local_objective, template.functions)
+        program = template.program(settings, inputs.frozen)
+        algorithm, objective = program.algorithm, partial(local_objective, program.functions)
+        agent = algorithm.init(objective(one), start)
         messages = exchanged_messages(
             algorithm,
             objective,
@@ -252,7 +253,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
     """Return the state of the server and the model at the start, and the metrics there."""
 
     def begin(inputs: Inputs) -> Any:
-        program = template.program(inputs.settings)
+        program = template.program(inputs.settings, inputs.frozen)
         first = one_agent(inputs.shard._replace(real=None), 0)
         model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
         return strongly_typed(program.algorithm.server(inputs.start)), model, measure_model(program, inputs, model, 0.0)
@@ -273,7 +274,7 @@ def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | No
 @partial(jax.jit, static_argnums=0)
 def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
     def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
-        return measure_model(template.program(inputs.settings), inputs, x, gap)
+        return measure_model(template.program(inputs.settings, inputs.frozen), inputs, x, gap)
 
     return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
 
@@ -284,7 +285,7 @@ def _rounds(
     """Run a chunk of rounds; `numbers` are the last four arguments of `partial_chunk`."""
 
     def rounds(inputs: Inputs, *rest: Any) -> tuple[PartialState, Rows]:
-        program: Program = kind.template.program(inputs.settings)
+        program: Program = kind.template.program(inputs.settings, inputs.frozen)
         return partial_chunk(program, kind.kept, kind.length, not kind.many, inputs, *rest)
 
     specs = (INPUTS, PARTIAL_STATE, ATTENDANCE, *[SHARED] * len(numbers))

@@ -129,7 +129,7 @@ def _count_correct(view: AgentView, x: Vector) -> tuple[CorrectCounts, CorrectCo
     assert correct is not None  # `simulate` refuses accuracy without test samples
     model = with_own_statistics(functions, one, x)
 
-    def sums_of(model: Vector, rows: Tree, inside: Array) -> tuple[Array, Array]:
+    def sums_of(model: Vector, rows: Tree, inside: Array, q: Any) -> tuple[Array, Array]:
         return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
 
     tests = jnp.asarray(one.test_sizes)

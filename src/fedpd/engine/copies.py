@@ -53,7 +53,7 @@ def mean_and_gap(
             copies of their own.
     """
     number = len(seen.slots)
-    away = jax.device_get(_copy_of_absent(method.template, method.first, inputs.start, newest, inputs.settings))
+    away = jax.device_get(_copy_of_absent(method.template, method.first, inputs, newest))
     offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
     own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
     for rows, last in _blocks(seen, own):
@@ -82,10 +82,10 @@ def _blocks(seen: SeenAgents, agents: np.ndarray) -> Iterator[tuple[tuple[np.nda
 
 
 @partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, first: Shard, start: Vector, newest: Newest, settings: Settings) -> Vector:
+def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
-    program = template.program(settings)
-    agent = program.algorithm.init(local_objective(program.functions, first), start)
+    program = template.program(inputs.settings, inputs.frozen)
+    agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 
 
@@ -101,7 +101,7 @@ def _copies(method: Method, newest: Newest, settings: Settings, rows: Any, last:
 def _compiled_copies(
     template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
 ) -> Vector:
-    program, (structure, leaves) = template.program(settings), shapes
+    program, (structure, leaves) = template.program(settings, None), shapes
 
     def copy(row: tuple[Array, ...], last: Array) -> Vector:
         agent = returned(program, kept, newest, row, jax.tree.unflatten(structure, leaves))

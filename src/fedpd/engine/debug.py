@@ -13,7 +13,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work, opened
-from fedpd.core.agents import Functions, Shard, agent_key, local_objective, one_agent
+from fedpd.core.agents import Functions, Shard, agent_key, local_objective, objective_in_round, one_agent
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import effort_of
@@ -67,7 +67,8 @@ class AgentByAgent(NamedTuple):
             present, work = here is None or bool(here[i]), Work(jnp.int32(0), jnp.int32(0))
             if present:
                 with named_stage("local", r, i):
-                    f = local_objective(program.functions, one, None if efforts is None else efforts[i])
+                    effort = None if efforts is None else efforts[i]
+                    f = objective_in_round(program.functions, one, inputs.key, r, effort)
                     agent, work = exchange.local(f, agent, r, agent_key(inputs.key, r, one.agent, number))
             with named_stage("send", r, i):
                 messages.append(opened(exchange.send(agent)))

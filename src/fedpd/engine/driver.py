@@ -69,7 +69,7 @@ def _rounds(kind: Kind, inputs: Inputs, state: State, *numbers: Array) -> tuple[
     """Run a chunk of rounds; `numbers` are the last four arguments of `chunk`."""
 
     def rounds(inputs: Inputs, *rest: Any) -> tuple[State, Rows]:
-        return chunk(kind.template.program(inputs.settings), kind.length, not kind.many, inputs, *rest)
+        return chunk(kind.template.program(inputs.settings, inputs.frozen), kind.length, not kind.many, inputs, *rest)
 
     run = sharded(rounds, kind.template.layout, (INPUTS, STATE, *[SHARED] * len(numbers)), (STATE, ROWS))
     if kind.many:

@@ -15,7 +15,7 @@ from jax.interpreters import partial_eval
 
 from fedpd.base.checks import refuse
 from fedpd.core import Algorithm, Exchange, Receive
-from fedpd.core.agents import Functions, Shard, agent_key, local_objective
+from fedpd.core.agents import Functions, Shard, agent_key, objective_in_round
 
 Leaves = frozenset[int]  # numbers of leaves of an agent's state
 
@@ -113,7 +113,7 @@ def _untouched(build: Any, functions: Functions, shapes: Shapes, e: int) -> Leav
     """Return the leaves that the local computation of an exchange does not change."""
 
     def computed(agent: Any, settings: Any, one: Shard, r: Any, key: Any) -> Any:
-        return build(settings).exchanges[e].local(local_objective(functions, one), agent, r, key)[0]
+        return build(settings).exchanges[e].local(objective_in_round(functions, one, key, r), agent, r, key)[0]
 
     return _unchanged(computed, shapes.agent, shapes.settings, shapes.one, np.int32(0), _key())
 
@@ -131,7 +131,7 @@ def _reads(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorith
 
     def attend(agent: Any, settings: Any, one: Shard, broadcasts: Any, heard: Any, r: Any, key: Any) -> Any:
         method, messages = build(settings), []
-        f = local_objective(functions, one)
+        f = objective_in_round(functions, one, key, r)
         for e, exchange in enumerate(method.exchanges):
             agent, work = exchange.local(f, agent, r, agent_key(key, r, one.agent, e))
             speaks = None if exchange.speaks is None else exchange.speaks(agent)

@@ -188,8 +188,10 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     if plan.sample is not None:
         some = arrays(problem.subset(plan.sample).in_memory())._replace(agent=plan.sample.astype(np.int32))
         sample = put_on_devices(layout, with_padding_agents(some, measured or layout), AGENTS)
-    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample)
-    return program, Template(method, *program[1:]), inputs
+    functions, frozen = program.functions.without_frozen()
+    frozen = put_on_devices(layout, frozen, SHARED)
+    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample, frozen)
+    return program, Template(method, functions, *program[2:]), inputs
 
 
 def _measured_layout(plan: Plan) -> Layout | None:
@@ -228,7 +230,7 @@ def strongly_typed(state: Any) -> Any:
 @partial(jax.jit, static_argnums=(0, 1))
 def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
     def begin(inputs: Inputs) -> tuple[State, Metrics]:
-        program = template.program(inputs.settings)
+        program = template.program(inputs.settings, inputs.frozen)
         agents = init_agents(program, inputs.shard, inputs.start)
         metrics = measure_copies(program, inputs, agents, False)
         agents, server = strongly_typed((agents, program.algorithm.server(inputs.start)))

@@ -49,15 +49,19 @@ def problem_identity(problem: Problem) -> dict[str, Any]:
     tests = () if judge is None else (judge.data, judge.sizes)
     judged = () if judge is None else (judge.correct, judge.losses, *([judge.metrics] if judge.metrics else ()))
     loaders = (problem.load, None if judge is None else judge.load)
-    return ({} if loaders == (None, None) else {"loaders": fingerprint(*loaders)}) | {
-        "name": problem.name,
-        "data": checkpoint.fingerprint(problem.data, problem.sizes, problem.scale),
-        "start": checkpoint.fingerprint(problem.start),
-        "tests": checkpoint.fingerprint(*tests),
-        "losses": fingerprint(problem.losses),
-        "penalty": fingerprint(problem.penalty),
-        "judged by": fingerprint(*judged, problem.block, problem.statistics),
-    }
+    return (
+        ({} if loaders == (None, None) else {"loaders": fingerprint(*loaders)})
+        | {
+            "name": problem.name,
+            "data": checkpoint.fingerprint(problem.data, problem.sizes, problem.scale),
+            "start": checkpoint.fingerprint(problem.start),
+            "tests": checkpoint.fingerprint(*tests),
+            "losses": fingerprint(problem.losses),
+            "penalty": fingerprint(problem.penalty),
+            "judged by": fingerprint(*judged, problem.block, problem.statistics),
+        }
+        | ({} if problem.random is None else {"random": fingerprint(problem.random)})
+    )
 
 
 def _rule(rule: Participation | None) -> Any:

@@ -22,6 +22,7 @@ from fedpd.core.agents import (
     each_agent,
     each_in_place,
     local_objective,
+    objective_in_round,
     unchanged_if_silent,
     update_agents,
     zero_for_padding,
@@ -54,11 +55,11 @@ class Program(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A program without its numbers. It is hashable and selects compiled code, which takes the numbers as arguments.
+    """A program without its numbers and frozen arrays. It is hashable and selects compiled code, which takes both.
 
     Attributes:
         method: A function that returns the method from its numbers; the method itself if its numbers are constants.
-        functions: The problem's functions.
+        functions: The problem's functions, `without_frozen`.
         layout: How the loop over agents runs.
         partial: Whether agents may be absent.
         columns: The columns to measure.
@@ -72,11 +73,11 @@ class Template(NamedTuple):
     columns: tuple[Column, ...]
     measured: Layout | None
 
-    def program(self, settings: Mapping[str, Any] | None) -> Program:
-        """Return the program with these numbers, which may be traced; None: its numbers are constants."""
-        if isinstance(self.method, Algorithm):
-            return Program(self.method, *self[1:])
-        return Program(self.method(**({} if settings is None else settings)), *self[1:])
+    def program(self, settings: Mapping[str, Any] | None, frozen: Tree | None) -> Program:
+        """Return the program with these numbers and frozen arrays, which may be traced; None: it has none."""
+        numbers = {} if settings is None else settings
+        method = self.method if isinstance(self.method, Algorithm) else self.method(**numbers)
+        return Program(method, self.functions.with_frozen(frozen), *self[2:])
 
 
 class Inputs(NamedTuple):
@@ -88,6 +89,7 @@ class Inputs(NamedTuple):
     stragglers: Array | None = None
     settings: Mapping[str, Any] | None = None  # the numbers of the method; None: they are constants
     sample: Shard | None = None  # the agents over which a run measures; None: all of them
+    frozen: Tree | None = None  # the part of the model that is not trained, the same for all agents
 
 
 class Round(NamedTuple):
@@ -280,7 +282,7 @@ def take_part(
 ) -> tuple[tuple[Tree, Array | None], Any, tuple[Tree, Work]]:
     """Return one agent's part of an exchange: (message to sum, whether it is sent), state, (message to mix, work)."""
     shard, here, effort = one
-    f = local_objective(program.functions, shard, effort)
+    f = objective_in_round(program.functions, shard, key, r, effort)
 
     def compute(agent: Any) -> tuple[Any, Work]:
         return exchange.local(f, agent, r, agent_key(key, r, shard.agent, number))
@@ -394,6 +396,6 @@ def empty_rows(program: Program, length: int, agents: int) -> Rows:
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _rounds: Any = PartitionSpec(None, AXIS)
-INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents)
+INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared)
 STATE = State(_agents, _shared, _shared)
 ROWS = Rows(Round(_shared, _shared, _shared, _rounds), _shared)

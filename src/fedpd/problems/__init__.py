@@ -7,7 +7,7 @@ from fedpd.problems.classification import Normalisation, classification
 from fedpd.problems.hard_instance import hard_instance
 from fedpd.problems.logistic import penalized_logistic
 from fedpd.problems.many_labels import multilabel, next_token
-from fedpd.problems.network import network
+from fedpd.problems.network import load_model, network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 from fedpd.problems.redundancy import share_blocks
 from fedpd.problems.regression import regression
@@ -20,6 +20,7 @@ __all__ = [
     "classification",
     "from_losses",
     "hard_instance",
+    "load_model",
     "local_statistics",
     "multilabel",
     "network",

@@ -13,13 +13,16 @@ import optax
 from fedpd.base.checks import FedpdError, at_least, refuse
 from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
-from fedpd.core import Array, Evaluation, Losses, Problem, Tree
-from fedpd.core.agents import BLOCK
+from fedpd.core import Array, Evaluation, Key, Losses, Problem, Tree
+from fedpd.core.agents import BLOCK, block_for
+from fedpd.core.frozen import WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, check_metrics, hold_tests, named_metrics
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
+RandomApply = Callable[[Tree, Array, Key], Array]  # the same with random layers, drawn from a key
+Loss = Callable[[Array, Array], Array]  # (scores (B, K), numbers of the classes (B,)) -> losses (B,)
 
 
 class Normalisation(NamedTuple):
@@ -64,6 +67,36 @@ def classification(
     Raises:
         FedpdError: If an agent has no training samples.
     """
+    return classify(apply, data, start, l2=l2, normalisation=normalisation, weights=weights, metrics=metrics)
+
+
+def classify(
+    apply: Apply,
+    data: Federated,
+    start: Tree,
+    *,
+    l2: float,
+    normalisation: Normalisation | None,
+    weights: Weights,
+    loss: Loss = optax.softmax_cross_entropy_with_integer_labels,
+    random: RandomApply | None = None,
+    frozen: Tree | None = None,
+    metrics: Metrics = None,
+) -> Problem:
+    """Return the problem of `classification`, also for other losses, random layers and frozen arrays.
+
+    Args:
+        apply: As for `classification`; with `frozen`, the functions receive (frozen, model) in place of the model.
+        data: The federated data.
+        start: The part of the model that is trained.
+        l2: The weight of ||model||^2/2.
+        normalisation: How the model normalises batches.
+        weights: As for `from_losses`.
+        loss: (scores, numbers of the classes) -> the losses.
+        random: The scores in training steps, if the model has random layers.
+        frozen: The part of the model that is not trained; None: all of it is.
+        metrics: More to measure on test samples.
+    """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
     if not len(data.classes):
         rule = "has no classes, because its labels are numbers to predict"
@@ -93,23 +126,53 @@ def classification(
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
 
+    def drawn(model: Tree, batch: Tree, key: Key) -> Array:
+        assert random is not None
+        return loss(random(model, features(batch), key), batch["y"])
+
+    def measured(model: Tree, batch: Tree) -> Tree:
+        assert normalisation is not None
+        return normalisation.statistics(model, features(batch))
+
+    hold = partial(_hold, frozen)
     train = _numbered_part(data.train, data.classes)
-    _check_scores(trained, start, train[0] if isinstance(train, list) else train.sample, len(data.classes))
+    _check_scores(hold(trained), start, train[0] if isinstance(train, list) else train.sample, len(data.classes))
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
+    if block is None and random is not None:
+        block = block_for(data.sizes)  # the same in all layouts, so that full gradients draw the same numbers
     problem = from_losses(
-        _cross_entropy(trained), train, start, penalty=regulariser, weights=weights, block=block, name=data.name
+        hold(_losses_of(trained, loss)), train, start, penalty=regulariser, weights=weights, block=block, name=data.name
     )
     if normalisation is not None:
-        measure = normalisation.statistics
-        problem = replace(problem, statistics=lambda model, batch: measure(model, features(batch)))
+        problem = replace(problem, statistics=hold(measured))
+    if random is not None:
+        problem = replace(problem, random=hold(drawn))
     if not data.test_sizes.sum():
         return problem
+    judge = partial(_hold, frozen, with_statistics=normalisation is not None)
     numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
     tests = hold_tests(numbered, sizes, problem.double)
-    own = named_metrics(metrics, evaluated, lambda batch: batch["y"])
-    evaluation = Evaluation(correct, tests.data, tests.sizes, _cross_entropy(evaluated), *tests[2:], own)
-    problem = replace(problem, evaluation=evaluation)
+    named = named_metrics(metrics, evaluated, lambda batch: batch["y"])
+    own = tuple((name, metric._replace(values=judge(metric.values))) for name, metric in named)
+    losses = judge(_losses_of(evaluated, loss))
+    problem = replace(problem, evaluation=Evaluation(judge(correct), tests.data, tests.sizes, losses, *tests[2:], own))
     return check_metrics(problem) if own else problem
+
+
+def _hold(frozen: Tree | None, function: Any, *, with_statistics: bool = False) -> Any:
+    """Return a function of the model from a function of (frozen, model); without frozen arrays, the function itself."""
+    if frozen is None:
+        return function
+    return WithFrozen(partial(_whole_and_statistics if with_statistics else _whole, function), frozen)
+
+
+def _whole(function: Any, frozen: Tree, model: Tree, *arguments: Any) -> Any:
+    return function((frozen, model), *arguments)
+
+
+def _whole_and_statistics(function: Any, frozen: Tree, model: Tree, batch: Tree) -> Array:
+    weights, statistics = model
+    return function(((frozen, weights), statistics), batch)
 
 
 def _check_scores(scores: Losses, start: Tree, samples: Tree, classes: int) -> None:
@@ -124,11 +187,11 @@ def _check_scores(scores: Losses, start: Tree, samples: Tree, classes: int) -> N
         refuse("number of scores", found.shape[1], rule, "Give the model one output per class")
 
 
-def _cross_entropy(scores: Losses) -> Losses:
-    """Return the cross entropy losses for a function that returns scores."""
+def _losses_of(scores: Losses, loss: Loss) -> Losses:
+    """Return the losses for a function that returns scores."""
 
     def losses(model: Tree, batch: Tree) -> Array:
-        return optax.softmax_cross_entropy_with_integer_labels(scores(model, batch), batch["y"])
+        return loss(scores(model, batch), batch["y"])
 
     return losses
 

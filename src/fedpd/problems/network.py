@@ -1,136 +1,182 @@
-"""Classification with a flax module: the model is its parameters, and its batch statistics stay with the agents."""
+"""Classification with a module of PyTorch, flax, equinox or haiku: the model is the module's trained parameters."""
 
-import inspect
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from fedpd.base.checks import FedpdError, below, refuse
+from fedpd.base.checks import choice, refuse
 from fedpd.base.devices import use_cores
-from fedpd.base.extras import extra
+from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
-from fedpd.core import Array, Problem, Tree
+from fedpd.core import Array, Key, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
-from fedpd.problems.classification import Normalisation, classification
-
-STATISTICS = "batch_stats"  # flax's name for batch statistics
-TRAIN = "Write __call__(self, x, train) and nn.BatchNorm(use_running_average=not train)"
+from fedpd.problems.classification import Loss, Normalisation, classify
+from fedpd.problems.evaluation import Metrics
 
 
 @explained
-def network(module: Any, data: Federated, *, seed: int = 0, l2: float = 0.0, weights: Weights = None) -> Problem:
-    """Return the `classification` problem of a flax.linen module on federated data, from the module's initialisation.
+def network(
+    module: Any,
+    data: Federated,
+    *,
+    loss: Loss | Any = None,
+    trainable: Trainable | None = None,
+    backend: Literal["jax", "callback"] = "jax",
+    precision: Literal["float32", "bfloat16"] = "float32",
+    seed: int = 0,
+    l2: float = 0.0,
+    weights: Weights = None,
+    metrics: Metrics = None,
+) -> Problem:
+    """Return the problem of classifying federated data with a module, from the module's initialisation.
 
-    A module with batch normalisation must take `train`, for nn.BatchNorm(use_running_average=not train). Training
-    normalises each batch by its own statistics; evaluation normalises an agent's samples by that agent's statistics.
-    Models, duals and averages contain parameters only.
+    Random layers (dropout) draw from (seed, round, agent, step) in training, and are off where fedpd measures. A module
+    with batch normalisation normalises each training batch by its own statistics, and an agent's samples by that
+    agent's statistics where fedpd measures.
 
     Args:
-        module: A flax.linen module whose __call__ takes (x) or (x, train) and returns scores (B, K).
+        module: Returns scores (B, K) of x (B, ...). A PyTorch nn.Module. A flax.linen module whose __call__ takes (x)
+            or (x, train). A flax.nnx module. An equinox module, which takes one sample and, for random layers, `key`.
+            haiku's `hk.transform` of a function of (x) or (x, train).
         data: The federated data.
-        seed: The seed of the initialisation.
-        l2: The weight of ||model||^2/2.
+        loss: (scores (B, K), numbers of the classes (B,)) -> (B,), in JAX, or a loss module of PyTorch. None: softmax
+            cross entropy.
+        trainable: (path of a parameter, such as "Dense_0/kernel") -> whether it is trained. The other arrays are
+            frozen: all agents share them, and they are never sent. None: all are trained, in PyTorch those with
+            `requires_grad`.
+        backend: For PyTorch: "jax" compiles the module with torchax. "callback" runs it in PyTorch, which is slower and
+            works for every module.
+        precision: "bfloat16" computes the scores and their gradient in bfloat16. Models, duals, messages and losses
+            stay in float32. "float32" computes in the precision of the data.
+        seed: The seed of the initialisation; modules of PyTorch, nnx and equinox come initialised.
+        l2: The weight of ||model||^2/2, of the trained parameters.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+        metrics: More to measure on test samples, as for `classification`.
+
+    Returns:
+        The problem. Its model has the trained parameters: for PyTorch a dict by name, for equinox a module with None in
+        place of frozen arrays, otherwise nested dicts. `load_model` loads it into a module.
 
     Raises:
-        FedpdError: If the module draws random numbers in training (dropout), or has other variables than parameters and
-            batch statistics.
+        FedpdError: If fedpd does not support a layer, nothing is trained, or there are fewer scores than classes.
     """
     use_cores()  # before JAX computes anything
-    train = _arguments(module)
+    choice("backend", backend, ("jax", "callback"))
     x = data.train[0]["x"][:1]
-    example = jnp.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
-    variables, momenta = _initialise(module, seed, example, train)
-    start = jax.tree.map(np.asarray, variables["params"])
-    unknown = [name for name in variables if name not in ("params", STATISTICS)]
-    if unknown:
-        rule = "fedpd supports only parameters and the statistics of batch normalisation"
-        refuse("collection", unknown[0], rule, "Use a module without this collection")
-    if STATISTICS not in variables:
-        return classification(
-            lambda model, x: module.apply({"params": model}, x, **train), data, start, l2=l2, weights=weights
-        )
-    if not train:
-        refuse("module", type(module).__name__, "has batch normalisation, so its __call__ must take train", TRAIN)
-    kept = _momenta(variables[STATISTICS], momenta)
-    normalise = Normalisation(partial(_statistics, module, kept), partial(_evaluated, module))
-    return classification(partial(_trained, module, kept), data, start, l2=l2, normalisation=normalise, weights=weights)
+    example = np.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
+    library = _library(module)
+    if backend == "callback" and not hasattr(library, "CalledBack"):
+        refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
+    with scope(is_double(example)):
+        adapter: Adapter = library.adapt(module, jnp.asarray(example), backend=backend, seed=seed)
+    if choice("precision", precision, ("float32", "bfloat16")) == "bfloat16":
+        adapter = _in_bfloat16(adapter, backend)
+    parts = split(adapter, trainable)
+    rule = adapter.normalisation
+    return classify(
+        partial(_scores, adapter, parts),
+        data,
+        parts.trained,
+        l2=l2,
+        normalisation=None if rule is None else Normalisation(*(partial(_merged, parts, one) for one in rule)),
+        weights=weights,
+        loss=_loss(loss),
+        random=partial(_random_scores, adapter, parts) if adapter.random else None,
+        frozen=parts.frozen,
+        metrics=metrics,
+    )
 
 
-def _arguments(module: Any) -> dict[str, Any]:
-    """Return {"train": True} if the module's __call__ takes it, else {}; other arguments must have defaults."""
-    with extra("networks", "problems.network"):
-        import flax.linen as nn
-
-    if not isinstance(module, nn.Module):
+def _library(module: Any) -> Any:
+    """Return the adapter of the library that the module belongs to."""
+    kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
+    if "torch.nn.modules.module.Module" in kinds:
+        from fedpd.problems.adapters import torch as library
+    elif "flax.linen.module.Module" in kinds:
+        from fedpd.problems.adapters import linen as library
+    elif any(kind.startswith("flax.nnx.") for kind in kinds):
+        from fedpd.problems.adapters import nnx as library
+    elif any(kind.startswith("equinox.") for kind in kinds):
+        from fedpd.problems.adapters import equinox as library
+    elif any(kind.startswith("haiku.") for kind in kinds):
+        from fedpd.problems.adapters import haiku as library
+    else:
         remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
-        refuse("module", type(module).__name__, "must be a flax.linen module", remedy)
-    _, *others = inspect.signature(module.__call__).parameters.values()
-    for one in others:
-        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD and one.name != "train":
-            rule = "has no default, but fedpd calls the module with x, or with x and train, only"
-            refuse(f"argument of {type(module).__name__}.__call__", one.name, rule, "Give it a default")
-    return {"train": True} if "train" in [one.name for one in others] else {}
+        rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class"
+        refuse("module", getattr(module, "__name__", type(module).__name__), rule, remedy)
+    return library
 
 
-def _initialise(module: Any, seed: int, example: Array, train: dict[str, Any]) -> tuple[Tree, dict[Any, float]]:
-    """Return the module's variables, and the momentum of each batch normalisation by its path."""
-    import flax.linen as nn
-    from flax.errors import InvalidRngError
-
-    momenta: dict[Any, float] = {}
-
-    def note(function: Any, arguments: Any, named: Any, context: Any) -> Any:
-        if isinstance(context.module, nn.BatchNorm):
-            momenta[context.module.path] = context.module.momentum
-        return function(*arguments, **named)
-
-    try:
-        with nn.intercept_methods(note):
-            variables = module.init(jax.random.key(seed), example, **train)
-        jax.eval_shape(lambda: module.apply(variables, example, mutable=True, **train))
-        return variables, momenta
-    except InvalidRngError as error:
-        raise FedpdError(
-            f"{type(module).__name__} draws random numbers in training (dropout): a loss must depend on the model and "
-            "the batch only. Remove dropout; use l2= to regularise."
-        ) from error
+def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:
+    """Return a module that computes in bfloat16, from and to float32."""
+    for name, value, unsupported in (
+        ("backend", backend, backend == "callback"),
+        ("module", "batch normalisation", adapter.normalisation is not None),
+    ):
+        if unsupported:
+            refuse(name, value, 'does not go with precision="bfloat16"', "Leave precision out")
+    return adapter._replace(scores=partial(_scores_in_bfloat16, adapter))
 
 
-def _momenta(statistics: Tree, momenta: dict[Any, float]) -> Tree:
-    """Return the momentum of every statistic, in the structure of the statistics."""
-    from flax.traverse_util import flatten_dict, unflatten_dict
+def _scores_in_bfloat16(adapter: Adapter, parameters: Tree, x: Array, key: Key | None) -> Array:
+    def lower(leaf: Array) -> Array:
+        return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
-    kept = {}
-    for path in flatten_dict(statistics):
-        if path[:-1] not in momenta:
-            refuse("statistic", "/".join(path), "must belong to nn.BatchNorm", "Remove it from the module")
-        name = f"momentum of {'/'.join(path[:-1])}"
-        kept[path] = below(name, momenta[path[:-1]], 1, "With 1 the statistics never change; 0.99 is usual")
-    return unflatten_dict(kept)
+    return adapter.scores(jax.tree.map(lower, parameters), lower(x), key).astype(jnp.float32)
 
 
-def _train(module: Any, momenta: Tree, model: Tree, x: Array) -> tuple[Array, Tree]:
-    """Return the scores of a batch normalised by its own statistics, and flax's m s + (1 - m) b with s = 0."""
-    nothing = jax.tree.map(lambda _: np.float32(0), momenta)
-    return module.apply({"params": model, STATISTICS: nothing}, x, train=True, mutable=[STATISTICS])
+def _arrays(parts: Parts, model: Tree) -> Tree:
+    """Return all arrays of the module from the model, or from (frozen, model) if some are frozen."""
+    return model if parts.frozen is None else parts.merge(*model)
 
 
-def _trained(module: Any, momenta: Tree, model: Tree, x: Array) -> Array:
-    """Return the scores of a batch normalised by its own statistics."""
-    return _train(module, momenta, model, x)[0]
+def _scores(adapter: Adapter, parts: Parts, model: Tree, x: Array) -> Array:
+    return adapter.scores(_arrays(parts, model), x, None)
 
 
-def _statistics(module: Any, momenta: Tree, model: Tree, x: Array) -> Tree:
-    """Return b, the statistics of the batch."""
-    updated = _train(module, momenta, model, x)[1][STATISTICS]
-    return jax.tree.map(lambda s, m: s / (1 - m), updated, momenta)
+def _random_scores(adapter: Adapter, parts: Parts, model: Tree, x: Array, key: Key) -> Array:
+    return adapter.scores(_arrays(parts, model), x, key)
 
 
-def _evaluated(module: Any, model: Tree, statistics: Tree, x: Array) -> Array:
-    """Return the scores of samples normalised by the given statistics."""
-    return module.apply({"params": model, STATISTICS: statistics}, x, train=False)
+def _merged(parts: Parts, function: Any, model: Tree, *arguments: Any) -> Any:
+    return function(_arrays(parts, model), *arguments)
+
+
+def _loss(loss: Any) -> Loss:
+    """Return a loss of JAX arrays, one per sample."""
+    if loss is None:
+        return optax.softmax_cross_entropy_with_integer_labels
+    if any(base.__module__.startswith("torch.nn.") for base in type(loss).__mro__):
+        from fedpd.problems.adapters.torch import TorchLoss
+
+        return TorchLoss(loss)
+    if not callable(loss):
+        refuse("loss", loss, "must be a function of (scores, numbers of the classes)", "Return one loss per sample")
+    return loss
+
+
+def load_model(module: Any, model: Tree) -> Any:
+    """Return the module with the trained parameters of a model; frozen arrays and buffers stay.
+
+    Args:
+        module: The module that `network` got, of PyTorch, nnx or equinox. A module of linen or haiku holds no
+            parameters: there the model itself is what its `apply` takes.
+        model: The model of a run.
+
+    Returns:
+        The same object for PyTorch and nnx, which is changed, and a new module for equinox.
+
+    Raises:
+        FedpdError: If the model does not belong to this module.
+    """
+    library = _library(module)
+    if not hasattr(library, "load"):
+        rule = "holds no parameters"
+        refuse("module", type(module).__name__, rule, 'Use module.apply({"params": run.model}, x), in haiku apply')
+    return library.load(module, model)

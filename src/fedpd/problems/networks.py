@@ -7,62 +7,14 @@ character numbers.
 from collections.abc import Sequence
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedpd.base.extras import extra
 from fedpd.core import Array
+from fedpd.problems.layers import max_pool, product
 
 with extra("networks", "fedpd.problems.networks"):
     import flax.linen as nn
-
-FEW = 4  # a batch with at most this many rows is multiplied row by row or part by part
-LARGE = 2**20  # a kernel with at least this many numbers is split by rows
-PARTS = 64
-
-
-@jax.custom_vjp
-def product(x: Array, kernel: Array) -> Array:
-    """Return x @ kernel, (B, m) by (m, n), with a gradient that is fast inside a loop of training steps.
-
-    A step of a wide layer spends most of its time on reading and writing its kernel. For few rows the kernel's gradient
-    is a sum of B outer products. XLA fuses it with the step that uses it, so that it is never written to memory. Matrix
-    products are split so that XLA reads the kernel once. Measured on one core, LEAF's layer of 3136 x 2048 on 2 images:
-    forward 1.2 ms instead of 3.8 ms, backward 1.4 ms instead of 2.3 ms. Measured with FedPD on two cores: a round with
-    8 agents and 10 steps takes 0.93 s, and 1.2 s without this function and without the order in `_backward`.
-    """
-    return _multiply(x, kernel)
-
-
-def _multiply(x: Array, kernel: Array) -> Array:
-    """Return x @ kernel; for few rows and a large kernel, as a sum of parts, so that XLA reads the kernel once."""
-    if len(x) > FEW or kernel.size < LARGE or len(kernel) % PARTS:
-        return x @ kernel
-    parts = kernel.reshape(PARTS, -1, kernel.shape[1])
-    return jnp.einsum("bpm,pmn->pbn", x.reshape(len(x), PARTS, -1), parts).sum(axis=0)
-
-
-def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Return the product, and the arrays that its gradient needs."""
-    return _multiply(x, kernel), (x, kernel)
-
-
-def _backward(known: tuple[Array, Array], slope: Array) -> tuple[Array, Array]:
-    """Return the gradients with respect to x and to the kernel."""
-    x, kernel = known
-    few = len(x) <= FEW
-    dx = jnp.stack([kernel @ pull for pull in slope]) if few else slope @ kernel.T
-    # A step overwrites the kernel. If the kernel's gradient did not depend on dx, XLA might compute dx later, and would
-    # copy the kernel in every step. (XLA removes an optimisation barrier before it decides on copies.)
-    slope = slope + 0 * dx[:, :1]
-    if not few:
-        return dx, x.T @ slope
-    outer = [row[:, None] * pull for row, pull in zip(x, slope, strict=True)]
-    return dx, sum(outer[1:], outer[0])
-
-
-product.defvjp(_forward, _backward)
 
 
 class Dense(nn.Module):
@@ -138,30 +90,6 @@ class Conv(nn.Module):
         patches = jnp.concatenate([padded[:, i : i + height, j : j + width] for i, j in shifts], axis=-1)
         columns = patches.reshape(batch * height * width, -1) @ kernel + bias
         return columns.reshape(batch, height, width, self.channels)
-
-
-def max_pool(x: Array, *, first: bool = False) -> Array:
-    """Return the maxima of 2x2 squares; an odd last row or column is left out, as by `nn.max_pool`.
-
-    It takes maxima of pairs, which need no division. The gradient of `x.max(...)` divides by the number of entries that
-    equal the maximum. After batch normalisation, compiled with few optimisations as in the tests, that gradient was
-    NaN, presumably because XLA computed x again with another rounding, so that no entry equalled the maximum.
-
-    Args:
-        x: (B, H, W, C), or with `first` (C, B, H, W).
-        first: Whether channels are the first axis.
-    """
-    for axis in (2, 3) if first else (1, 2):
-        x = _max_of_pairs(x, axis)
-    return x
-
-
-def _max_of_pairs(x: Array, axis: int) -> Array:
-    """Return the maxima of neighbouring pairs along an axis."""
-    half = x.shape[axis] // 2
-    pairs = lax.slice_in_dim(x, 0, 2 * half, axis=axis).reshape(*x.shape[:axis], half, 2, *x.shape[axis + 1 :])
-    one, other = (lax.index_in_dim(pairs, k, axis + 1, keepdims=False) for k in (0, 1))
-    return jnp.maximum(one, other)
 
 
 class LeafCNN(nn.Module):

@@ -37,4 +37,5 @@ def share_blocks(problem: Problem, copies: int) -> Problem:
         evaluation=problem.evaluation,
         block=problem.block,
         statistics=problem.statistics,
+        random=problem.random,
     )

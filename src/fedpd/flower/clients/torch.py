@@ -20,8 +20,8 @@ import numpy as np
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
 from fedpd.core import Array, Tree
-from fedpd.flower.clients.external import external
 from fedpd.flower.method.agent import Local
+from fedpd.problems.external import external
 
 with extra("torch", "fedpd.flower.torch"):
     import torch

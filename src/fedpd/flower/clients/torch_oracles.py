@@ -18,9 +18,9 @@ from fedpd.base.checks import count, positive, refuse
 from fedpd.base.extras import extra
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
 from fedpd.core.sampling import Draw, uniform
-from fedpd.flower.clients.external import call_back
 from fedpd.flower.clients.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
+from fedpd.problems.external import call_back
 
 with extra("torch", "fedpd.flower.torch_oracles"):
     import torch

@@ -19,7 +19,8 @@ from tree_math import Vector
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Metric, Penalty, Problem, Tree, Update
-from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective
+from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective, objective_in_round
+from fedpd.engine.random_layers import check_random_layers
 from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
 from fedpd.flower.method.identity import spec_text
@@ -58,8 +59,9 @@ class ClientSetup(NamedTuple):
         algorithm: The method.
         spec: Its exact spec, as JSON.
         shapes: The shapes of the agent's state and of the messages.
-        functions: The functions of the client's own f_i.
+        functions: The functions of the client's own f_i, `without_frozen`.
         shard: The arrays of its own f_i, without the leading axis of agents.
+        frozen: The part of the model that is not trained; None: all of it is.
     """
 
     algorithm: Algorithm
@@ -67,6 +69,7 @@ class ClientSetup(NamedTuple):
     shapes: Shapes
     functions: Functions
     shard: Shard
+    frozen: Tree | None = None
 
 
 class SavedAgent(NamedTuple):
@@ -104,11 +107,13 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, sha
             f"client {name!r} has float64 data, but the model is float32, and fedpd does not reduce the precision. "
             "Start from a float64 model, or give the data as float32."
         )
-    functions, shard = Functions.of(problem), _first(arrays(problem))
+    check_random_layers(algorithm, problem)
+    (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
+    frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
-    agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), shard, Vector(shapes.model))
+    agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), frozen, shard, Vector(shapes.model))
     algorithm, spec = with_system_noise(algorithm), spec_text(algorithm)
-    return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard)
+    return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard, frozen)
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:
@@ -133,15 +138,26 @@ def _first(shard: Shard) -> Shard:
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def call_with_objective(function: Callable[..., Any], functions: Functions, shard: Shard, *arguments: Any) -> Any:
+def call_with_objective(
+    function: Callable[..., Any], functions: Functions, frozen: Tree | None, shard: Shard, *arguments: Any
+) -> Any:
     """Return function(f_i, *arguments), compiled once for all clients of a process with the same functions."""
-    return function(local_objective(functions, shard), *arguments)
+    return function(local_objective(functions.with_frozen(frozen), shard), *arguments)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _local_step(exchange: Exchange, e: int, functions: Functions, shard: Shard, agent: Any, r: Any, key: Key) -> Any:
+def _local_step(
+    exchange: Exchange,
+    e: int,
+    functions: Functions,
+    frozen: Tree | None,
+    shard: Shard,
+    agent: Any,
+    r: Any,
+    key: Key,
+) -> Any:
     """Return (agent, Work) of exchange e of round r, before the agent sends its message."""
-    f = local_objective(functions, shard)
+    f = objective_in_round(functions.with_frozen(frozen), shard, key, r)
     return exchange.local(f, agent, r, agent_key(key, r, shard.agent, e))
 
 
@@ -178,7 +194,8 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     exchanges = setup.algorithm.exchanges
     for step in range(order.first, order.last + 1):
         r, e = divmod(step, len(exchanges))
-        agent, work = _local_step(exchanges[e], e, setup.functions, setup.shard, agent, jnp.int32(r), key)
+        local = setup.functions, setup.frozen, setup.shard
+        agent, work = _local_step(exchanges[e], e, *local, agent, jnp.int32(r), key)
         updates.append(work.updates)
         samples.append(work.samples)
     numbers = [np.array(jax.device_get(column), np.int64) for column in (updates, samples)]
@@ -214,7 +231,7 @@ def _agent_at_first_step(
         agent = call_compiled(receive, agent, broadcast)
     rebuild = setup.algorithm.away.rebuild
     if lost and rebuild is not None:
-        agent = call_with_objective(rebuild, setup.functions, setup.shard, agent)
+        agent = call_with_objective(rebuild, setup.functions, setup.frozen, setup.shard, agent)
     return agent, int(lost)
 
 
@@ -230,7 +247,7 @@ def _broadcast(exchange: Exchange, record: ArrayRecord, like: Tree, agent: Any) 
 
 def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
     start = unpack(record, Vector(setup.shapes.model), "start")
-    return call_with_objective(setup.algorithm.init, setup.functions, setup.shard, start)
+    return call_with_objective(setup.algorithm.init, setup.functions, setup.frozen, setup.shard, start)
 
 
 def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:

@@ -62,7 +62,7 @@ def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
 def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -> RecordDict:
     """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i."""
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
-    value, gradient, judged, own = jax.device_get(_measure(setup.functions, secure, setup.shard, x))
+    value, gradient, judged, own = jax.device_get(_measure(setup.functions, secure, setup.frozen, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
     for name, metric in setup.functions.metrics:
@@ -80,9 +80,9 @@ def refusal(note: str) -> RecordDict:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _measure(
-    functions: Functions, secure: bool, shard: Shard, x: Vector
+    functions: Functions, secure: bool, frozen: Tree | None, shard: Shard, x: Vector
 ) -> tuple[Array, Vector | None, CorrectCounts | None, dict[str, MetricSum]]:
-    view = AgentView(functions, shard)
+    view = AgentView(functions.with_frozen(frozen), shard)
     value, gradient = (_total(VALUE, view, x), None) if secure else _total(OBJECTIVE, view, x)
     judged = None if functions.correct is None else _total(ACCURACY, view, x)
     return value, gradient, judged, _total(METRICS, view, x) if functions.metrics else {}

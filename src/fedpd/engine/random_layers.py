@@ -1,0 +1,25 @@
+"""Which methods train models with random layers (dropout)."""
+
+from fedpd.algorithms import cards
+from fedpd.base.checks import refuse
+from fedpd.core import Algorithm, Problem, Spec
+from fedpd.oracles import COMPARING
+
+
+def check_random_layers(algorithm: Algorithm, problem: Problem) -> None:
+    """Refuse a method that compares gradients of different rounds, if the model has random layers.
+
+    Every local step has its own random numbers, and a full gradient has one set of them per round. Within a round, f_i
+    is then a fixed function. From one round to the next it is not.
+    """
+    if problem.random is None or not isinstance(algorithm.spec, Spec):
+        return
+    card, oracle = cards().get(algorithm.name), algorithm.spec.find("oracle")
+    if isinstance(oracle, Spec) and oracle.name in COMPARING:
+        what, value = "oracle", oracle.label()
+    elif card is not None and card.compares is not None and card.compares(algorithm.spec):
+        what, value = "algorithm", algorithm.description
+    else:
+        return
+    rule = "compares gradients of different rounds, but the model has random layers (dropout), which change the loss"
+    refuse(what, value, rule, "Remove the random layers, or use oracles.sgd, oracles.gd or oracles.optax")

@@ -1,0 +1,1 @@
+"""Modules of PyTorch, flax, equinox and haiku as functions of their parameters."""

@@ -1,0 +1,117 @@
+"""A module of any library as a function of its parameters, and the split into trained and frozen parameters."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.identity import fingerprint
+from fedpd.core import Array, Key, Spec, Tree
+from fedpd.problems.classification import Normalisation
+
+Trainable = Callable[[str], bool]  # (path of a parameter, such as "Dense_0/kernel") -> whether it is trained
+
+
+class Scores(Protocol):
+    """Returns the scores of a batch. With a key, random layers draw from it; None turns them off."""
+
+    def __call__(self, parameters: Tree, x: Array, key: Key | None, /) -> Array: ...
+
+
+class Adapter(NamedTuple):
+    """A module as a function of its parameters.
+
+    Attributes:
+        start: All arrays of the module at its initialisation, any pytree.
+        scores: Returns the scores in training; batches are normalised by their own statistics.
+        random: Whether random layers draw numbers in training.
+        normalisation: How single samples are evaluated, if the module normalises batches.
+        frozen: The paths of the arrays that the module itself does not train.
+    """
+
+    start: Tree
+    scores: Scores
+    random: bool = False
+    normalisation: Normalisation | None = None
+    frozen: frozenset[str] = frozenset()
+
+
+class Parts(NamedTuple):
+    """The trained and the frozen arrays of a module.
+
+    Attributes:
+        trained: The start of the trained arrays. Dicts lack the frozen entries, other containers have None in place.
+        frozen: The frozen arrays; None: all arrays are trained.
+        merge: (frozen, trained) -> all arrays, in the structure of the module.
+    """
+
+    trained: Tree
+    frozen: list[np.ndarray] | None
+    merge: Callable[[Any, Tree], Tree]
+
+
+def identify(parts: Iterable[tuple[Any, Any]], arrays: type | tuple[type, ...]) -> Spec:
+    """Return what identifies a module in another process: the classes of its parts and their settings.
+
+    Args:
+        parts: The paths and the modules of all levels.
+        arrays: The types of attributes that are not settings: arrays, random numbers and inner modules.
+
+    Raises:
+        UnidentifiedError: If a setting cannot be identified.
+    """
+
+    def settings(part: Any) -> dict[str, Any]:
+        kept = {name: value for name, value in vars(part).items() if not name.startswith("_")}
+        return {name: value for name, value in kept.items() if not isinstance(value, arrays)}
+
+    return Spec("module", (("parts", fingerprint([(path, type(one), settings(one)) for path, one in parts])),))
+
+
+def split(adapter: Adapter, trainable: Trainable | None) -> Parts:
+    """Return the trained and the frozen arrays of a module.
+
+    Args:
+        adapter: The module.
+        trainable: Which parameters are trained, by path; None: all that the module itself trains.
+
+    Raises:
+        FedpdError: If nothing is trained.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(adapter.start)
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    leaves = [np.asarray(leaf) for _, leaf in paths]
+    if not leaves:
+        raise FedpdError("the module has no parameters, so there is nothing to train. Give it at least one layer.")
+    if trainable is not None and not callable(trainable):
+        remedy = 'Give e.g. lambda path: "lora" in path'
+        refuse("trainable", trainable, "must be a function of the path of a parameter", remedy)
+    chosen = [name not in adapter.frozen and (trainable is None or bool(trainable(name))) for name in names]
+    if not any(chosen):
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        rule = "nothing is trained"
+        if trainable is None:
+            raise FedpdError(f"{rule}: no parameter of the module requires a gradient. Set requires_grad of some.")
+        refuse("trainable", trainable, f"{rule}, because it is false for all paths", f"The paths are {shown}")
+    if all(chosen):
+        return Parts(jax.tree.unflatten(structure, leaves), None, _all_are_trained)
+
+    def merge(frozen: Any, trained: Tree) -> Tree:
+        own, others = iter(jax.tree.leaves(trained)), iter(frozen)
+        return jax.tree.unflatten(structure, [next(own) if one else next(others) for one in chosen])
+
+    trained = jax.tree.unflatten(structure, [leaf if one else None for leaf, one in zip(leaves, chosen, strict=True)])
+    return Parts(_pruned(trained), [leaf for leaf, one in zip(leaves, chosen, strict=True) if not one], merge)
+
+
+def _all_are_trained(frozen: Any, trained: Tree) -> Tree:
+    return trained
+
+
+def _pruned(tree: Tree) -> Tree:
+    """Return nested dicts without the entries that hold no array."""
+    if type(tree) is not dict:
+        return tree
+    return {key: _pruned(value) for key, value in tree.items() if jax.tree.leaves(value)}

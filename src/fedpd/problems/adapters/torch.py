@@ -1,0 +1,233 @@
+"""Modules of PyTorch, compiled by JAX through torchax, or called back: the model is a dict of parameters by name."""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.extras import extra
+from fedpd.base.identity import fingerprint
+from fedpd.core import Array, Key, Spec, Tree
+from fedpd.problems.adapters.adapter import Adapter, identify
+from fedpd.problems.adapters.torchax_import import environment
+from fedpd.problems.external import call_back
+
+with extra("torch", "problems.network"):
+    import torch
+    from torch import Tensor, nn
+    from torch.func import functional_call
+
+NORMALISED = nn.modules.batchnorm._BatchNorm
+_ONE_AT_A_TIME = threading.RLock()  # torch's modes and generators belong to the process, and JAX traces in threads
+
+
+class Compiled:
+    """A module as a function of JAX arrays, by torchax."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.train, self.quiet = copy.deepcopy(module).train(), copy.deepcopy(module).eval()
+
+    @property
+    def spec(self) -> Spec:
+        return identify(self.quiet.named_modules(), (Tensor, nn.Module))
+
+    def __call__(self, arrays: Tree, x: Array, key: Key | None) -> Array:
+        return _run(self.quiet if key is None else self.train, arrays, x, key)[0]
+
+
+def _run(module: nn.Module, arrays: Tree, x: Array | tuple[Array, ...], key: Key | None) -> tuple[Array, bool]:
+    """Return the scores by torchax, and whether the module drew random numbers."""
+    first, env = jax.random.key(0) if key is None else key, environment()
+    with _ONE_AT_A_TIME, env.override_property(prng=first), torch.no_grad():
+        tensors, inputs = env.j2t_iso(jax.tree.map(jnp.asarray, (dict(arrays), x)))
+        with env:
+            found = functional_call(module, tensors, inputs)
+        drew = env.param.prng is not first
+    return env.t2j_iso(found), drew
+
+
+class CalledBack:
+    """A module as a function of JAX arrays, which JAX calls back in PyTorch."""
+
+    def __init__(self, module: nn.Module, example: Array) -> None:
+        self.train, self.quiet = copy.deepcopy(module).train(), copy.deepcopy(module).eval()
+        with _ONE_AT_A_TIME, torch.no_grad(), torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            self.outputs = tuple(self.quiet(_tensor(example)).shape[1:])
+            self.train(_tensor(example))
+            self.random = not torch.equal(before, torch.get_rng_state())
+        self.names = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
+        self._scores = self._differentiable()
+
+    @property
+    def spec(self) -> Spec:
+        return identify([("called back", self.quiet), *self.quiet.named_modules()], (Tensor, nn.Module))
+
+    def __call__(self, arrays: Tree, x: Array, key: Key | None) -> Array:
+        own = {name: array for name, array in arrays.items() if name in self.names}
+        others = {name: array for name, array in arrays.items() if name not in self.names}
+        seed = jnp.uint32(0) if key is None else jax.random.bits(key, dtype=jnp.uint32)
+        return self._scores(own, others, x, seed, key is not None)
+
+    def _differentiable(self) -> Callable[..., Array]:
+        """Return the scores as a function of arrays with a gradient, which PyTorch computes."""
+
+        @partial(jax.custom_vjp, nondiff_argnums=(4,))
+        def scores(own: Tree, others: Tree, x: Array, seed: Array, train: bool) -> Array:
+            shape = jax.ShapeDtypeStruct((len(x), *self.outputs), jnp.result_type(*own.values()))
+            return call_back(partial(self._forward, train), shape, own, others, x, seed)
+
+        def forward(own: Tree, others: Tree, x: Array, seed: Array, train: bool) -> tuple[Array, Any]:
+            return scores(own, others, x, seed, train), (own, others, x, seed)
+
+        def backward(train: bool, known: Any, slope: Array) -> tuple[Any, None, None, None]:
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), known[0])
+            return call_back(partial(self._backward, train), shapes, *known, slope), None, None, None
+
+        scores.defvjp(forward, backward)
+        return scores
+
+    def _forward(self, train: bool, own: Tree, others: Tree, x: np.ndarray, seed: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return self._call(train, _tensors(own), others, x, seed).numpy()
+
+    def _backward(
+        self, train: bool, own: Tree, others: Tree, x: np.ndarray, seed: np.ndarray, slope: np.ndarray
+    ) -> Tree:
+        tensors = {name: tensor.requires_grad_() for name, tensor in _tensors(own).items()}
+        scores = self._call(train, tensors, others, x, seed)
+        found = torch.autograd.grad(scores, list(tensors.values()), _tensor(slope), allow_unused=True)
+        pairs = zip(tensors.items(), found, strict=True)
+        return {name: np.zeros(one.shape, np.float32) if g is None else g.numpy() for (name, one), g in pairs}
+
+    def _call(self, train: bool, own: dict[str, Tensor], others: Tree, x: Any, seed: Any) -> Tensor:
+        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seed))
+            return functional_call(self.train if train else self.quiet, own | _tensors(others), (_tensor(x),))
+
+
+def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adapter:
+    """Return a PyTorch module as a function of its parameters and buffers; the module itself does not change.
+
+    Args:
+        module: The module. Its buffers, and its parameters without `requires_grad`, are frozen.
+        example: One sample, (1, ...).
+        backend: "jax" compiles the module by torchax; "callback" calls PyTorch back.
+        seed: Not used: the module comes initialised.
+
+    Raises:
+        FedpdError: If torchax lacks an operation of the module, or the module has batch normalisation.
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, NORMALISED) and layer.track_running_stats:
+            rule = "keeps statistics, which fedpd does not simulate for PyTorch"
+            remedy = "Use nn.GroupNorm, or track_running_stats=False, or flax's BatchNorm"
+            refuse(f"layer {name}", type(layer).__name__, rule, remedy)
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    for name, tensor in parameters.items():
+        if tensor.dtype not in (torch.float32, torch.float64):
+            refuse(f"type of parameter {name}", str(tensor.dtype), "must be float32 or float64", "Use module.float()")
+    start = {name: array_of(tensor) for name, tensor in (parameters | buffers).items()}
+    frozen = frozenset(buffers) | {name for name, tensor in parameters.items() if not tensor.requires_grad}
+    if backend == "callback":
+        return Adapter(start, called := CalledBack(module, example), called.random, None, frozen)
+    compiled = Compiled(module)
+    jax.eval_shape(partial(_try, compiled.quiet), start, example)
+    return Adapter(start, compiled, _draws(compiled, start, example), None, frozen)
+
+
+class TorchLoss:
+    """A loss module of PyTorch as a function of JAX arrays, with one loss per sample."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        self.loss: Any = copy.copy(loss)
+        if hasattr(self.loss, "reduction"):
+            self.loss.reduction = "none"
+        self.arrays = {name: array_of(tensor) for name, tensor in loss.state_dict().items()}  # weights of classes
+
+    @property
+    def spec(self) -> Spec:
+        own = identify(self.loss.named_modules(), (Tensor, nn.Module))
+        return Spec("loss", (*own.settings, ("arrays", fingerprint(self.arrays))))
+
+    def __call__(self, scores: Array, y: Array) -> Array:
+        return _run(self.loss, self.arrays, (scores, y), None)[0]
+
+
+def load(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
+    """Return the module, changed to have the parameters of a model."""
+    parameters = dict(module.named_parameters())
+    if not set(model) <= set(parameters):
+        unknown = sorted(set(model) - set(parameters))
+        refuse("model", unknown, "are not parameters of the module", "Give the model of this module")
+    with torch.no_grad():
+        for name, array in model.items():
+            parameters[name].copy_(_tensor(array))
+    return module
+
+
+def array_of(tensor: Tensor) -> np.ndarray:
+    """Return a copy of a tensor as an array; JAX has no 64-bit integers beside float32."""
+    array = tensor.detach().cpu().numpy().copy()
+    return array.astype(np.int32) if array.dtype == np.int64 else array
+
+
+def _tensor(array: Any) -> Tensor:
+    tensor = torch.from_numpy(np.array(array))  # a copy: JAX's arrays must not be written to
+    return tensor.long() if tensor.dtype == torch.int32 else tensor
+
+
+def _tensors(arrays: Tree) -> dict[str, Tensor]:
+    return {name: _tensor(array) for name, array in arrays.items()}
+
+
+def _try(module: nn.Module, arrays: Tree, x: Array) -> Array:
+    """Return the scores; if the module fails, the error names the layer."""
+    with _named_layers(module) as inside:
+        try:
+            return _run(module, arrays, x, None)[0]
+        except Exception as error:
+            from torchax.tensor import OperatorNotFound
+
+            name, layer = inside[-1] if inside else ("", module)
+            where = f"layer {name!r} ({type(layer).__name__})" if name else f"the module {type(layer).__name__}"
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            if isinstance(error, OperatorNotFound):
+                sentence = f"{where} uses an operation that torchax does not have: {reason}."
+            else:
+                sentence = f"{where} cannot be compiled by torchax for x of shape {tuple(x.shape)}: {reason}"
+            raise FedpdError(f'{sentence} Replace it, or give backend="callback", which runs it in PyTorch.') from error
+
+
+@contextmanager
+def _named_layers(module: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
+    """Yield the layers that are running, from the outermost to the innermost."""
+    inside: list[tuple[str, nn.Module]] = []
+    hooks = []
+    for name, layer in module.named_modules():
+        hooks.append(layer.register_forward_pre_hook(lambda layer, _, name=name: inside.append((name, layer))))
+        hooks.append(layer.register_forward_hook(lambda *_: inside.pop() and None))
+    try:
+        yield inside
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _draws(compiled: Compiled, start: Tree, example: Array) -> bool:
+    """Return whether the module draws random numbers in training, and refuse one that does so in evaluation."""
+    found = []
+    for module in (compiled.train, compiled.quiet):
+        jax.eval_shape(lambda arrays, module=module: found.append(_run(module, arrays, example, None)[1]), start)
+    if found[1]:
+        raise FedpdError(
+            "the module draws random numbers also after module.eval(), where fedpd measures. Use nn.Dropout."
+        )
+    return found[0]
