@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
 from fedpd.base.atomic import make_folder, nameless_file
 from fedpd.base.checks import FedpdError
-from fedpd.core import Array, State, Tree, Work
+from fedpd.core import Array, Exchange, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded, split_rows
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.rows import rows_by_device
@@ -28,7 +29,6 @@ from fedpd.engine.rounds import (
     MessageSum,
     Program,
     Round,
-    add_sums,
     init_agents,
     measure_model,
     one_round,
@@ -92,6 +92,14 @@ class Store(NamedTuple):
 
         jax.tree.map(write, self.agents, agents)
         return self.agents
+
+
+def add_sums(exchange: Exchange, one: MessageSum, other: MessageSum) -> MessageSum:
+    """Return the messages of two blocks of agents together."""
+    if exchange.mean is None:
+        return jax.tree.map(jnp.add, one, other)
+    total = jax.tree.map(lambda *blocks: jnp.concatenate(blocks), one.total, other.total)
+    return MessageSum(total, one.senders + other.senders, one.receivers + other.receivers)
 
 
 class OnDisk(NamedTuple):

@@ -250,14 +250,6 @@ def combine(
     return unchanged_if_silent(silent, step, (server, nothing))
 
 
-def add_sums(exchange: Exchange, one: MessageSum, other: MessageSum) -> MessageSum:
-    """Return the messages of two blocks of agents together."""
-    if exchange.mean is None:
-        return jax.tree.map(jnp.add, one, other)
-    total = jax.tree.map(lambda *blocks: jnp.concatenate(blocks), one.total, other.total)
-    return MessageSum(total, one.senders + other.senders, one.receivers + other.receivers)
-
-
 def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
     """Return an agent's state after the broadcast; `here` is whether the agent is present (None: it is)."""
     received = exchange.receive(agent, broadcast)
