@@ -54,6 +54,7 @@ class Transform(NamedTuple):
         rescale: Multiplies what was packed by a number; None: packing is a projection, or must not be rescaled. The
             sender chooses the factor that brings the packed values closest to the values.
         feedback: Whether the sender keeps what was not sent and sends it later.
+        predicts: Whether the sender may send one number more, the share of the message that both sides can predict.
     """
 
     spec: Spec | str
@@ -63,6 +64,7 @@ class Transform(NamedTuple):
     random: bool = False
     rescale: Rescale | None = None
     feedback: bool = True
+    predicts: bool = True
 
 
 @dataclass(frozen=True)

@@ -27,4 +27,4 @@ def clip(norm: float) -> Transform:
         assert rest is not None  # clipping leaves all values to the next transform
         return rest
 
-    return Transform("clip", pack, unpack)
+    return Transform("clip", pack, unpack, predicts=False)  # the prediction would not be clipped

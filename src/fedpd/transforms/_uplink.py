@@ -10,20 +10,62 @@ is (`Exchange.sends`):
 The first two are error feedback: every entry that was not sent is sent later, so sums at the server are right up to
 e_i. The third has q = 0 only where H_i = m_i, so it adds no error to a fixed point of the method. The server adds the
 changes of the agents that sent to H, so H holds the last known messages of all agents, also of absent ones.
+
+If all agents hear all broadcasts, an "iterate" is also predicted: both sides know the last move d of the broadcast. The
+agent sends the number t_i = <m_i - H_i, d>/<d, d> as a float32, packs m_i - H_i - t_i d, and H_i becomes H_i + t_i d +
+q. The server adds (mean t) d + mean q to H. A projection is never longer than the vector, so this only helps.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import spec_of
-from fedpd.core import Exchange, Key, Kind, Packed, Tree, opened
+from fedpd.core import Array, Exchange, Key, Kind, Packed, Tree, opened
 from fedpd.transforms._chain import Transform, pack_vector
 
 OWN_POINT = ("iterate", "gradient")
 Vectors = tuple[Vector | None, ...]  # one per part of a message; None for a part that travels as it is
+
+
+class Reference(NamedTuple):
+    """What both sides know of the broadcasts.
+
+    Attributes:
+        last: The last broadcast; None if it is not used.
+        move: Its change from the broadcast before it; None if nothing is predicted.
+    """
+
+    last: Vector | None
+    move: Vector | None
+
+    def after(self, broadcast: Tree) -> "Reference":
+        """Return what both sides know after a broadcast."""
+        if self.last is None:
+            return self
+        new = model_in(broadcast)
+        return Reference(new, None if self.move is None else new - self.last)
+
+
+class Predicted(NamedTuple):
+    """A message whose parts are partly predicted: the packed parts, and t_i of each part."""
+
+    parts: Tree
+    factors: Any  # packed, or an array once opened
+
+
+@dataclass(frozen=True)
+class AsType:
+    """Returns numbers that travelled as float32 in the type of the model, in which the server adds them up."""
+
+    dtype: Any
+
+    def __call__(self, arrays: dict[str, Array], /) -> Array:
+        return arrays["along"].astype(self.dtype)
 
 
 class Sender(NamedTuple):
@@ -31,13 +73,20 @@ class Sender(NamedTuple):
 
     Attributes:
         kept: H_i or e_i of each part of the message.
-        reference: The last broadcast, if a part of the message is a model; else None.
+        reference: What it knows of the broadcasts.
         message: The packed message of this round.
     """
 
     kept: Vectors
-    reference: Vector | None
+    reference: Reference
     message: Tree
+
+
+class Receiver(NamedTuple):
+    """What the server keeps for the messages of an exchange: H of each part, and what it knows of the broadcasts."""
+
+    kept: Vectors
+    reference: Reference
 
 
 class Uplink(NamedTuple):
@@ -47,11 +96,13 @@ class Uplink(NamedTuple):
         exchange: The exchange of the method itself.
         transforms: The chain.
         kinds: The kind of each part of a message.
+        predicts: Whether iterates are predicted.
     """
 
     exchange: Exchange
     transforms: tuple[Transform, ...]
     kinds: tuple[Kind | None, ...]
+    predicts: bool
 
     def sender(self, inner: Any, x: Vector) -> Sender:
         """Return what an agent keeps at the start, where its own state is `inner`."""
@@ -62,36 +113,64 @@ class Uplink(NamedTuple):
                 return start_of(kind, x)
             return 0 * x if feedback and kind is not None else None
 
-        kept = tuple(start(kind) for kind in self.kinds)
-        empty = Sender(kept, x if "model" in self.kinds else None, None)
+        empty = Sender(tuple(start(kind) for kind in self.kinds), self._reference(x), None)
         shapes = jax.eval_shape(lambda: self.packed(inner, empty, jax.random.key(0, impl="threefry2x32")))
-        return empty._replace(message=jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), shapes))
+        return empty._replace(message=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+
+    def receiver(self, x: Vector) -> Receiver:
+        """Return what the server keeps at the start."""
+        kept = tuple(start_of(kind, x) if kind in OWN_POINT else None for kind in self.kinds)
+        return Receiver(kept, self._reference(x))
+
+    def _reference(self, x: Vector) -> Reference:
+        used = self.predicts or "model" in self.kinds
+        return Reference(x if used else None, 0 * x if self.predicts else None)
 
     def packed(self, inner: Any, sender: Sender, key: Key) -> Tree:
         """Return the packed message of an agent after its local computation."""
         parts, structure = parts_of(self.exchange.send(inner))
         self._check(parts)
-        packed = []
-        for i, (difference, part) in enumerate(zip(self._differences(parts, sender), parts, strict=True)):
+        differences = self._differences(parts, sender)
+        move, factors, packed = sender.reference.move, [], []
+        for i, (kind, difference, part) in enumerate(zip(self.kinds, differences, parts, strict=True)):
+            if difference is not None and kind == "iterate" and move is not None:
+                factors.append(_along(difference, move))
+                difference = difference - _times(factors[-1], move)
             own = jax.random.fold_in(key, i)
             packed.append(part if difference is None else pack_vector(self.transforms, difference, own))
-        return jax.tree.unflatten(structure, packed)
+        message = jax.tree.unflatten(structure, packed)
+        if not self.predicts:
+            return message
+        dtype = jax.tree.leaves(move)[0].dtype
+        return Predicted(message, Packed({"along": jnp.stack(factors)}, AsType(dtype)))
 
     def sent(self, inner: Any, sender: Sender) -> Sender:
         """Return what an agent keeps after the server has used its message."""
         parts, _ = parts_of(self.exchange.send(inner))
-        packed, _ = parts_of(sender.message)
+        changes, _ = parts_of(self._changes(opened(sender.message), sender.reference))
         kept: list[Vector | None] = []
-        everything = zip(self.kinds, self._differences(parts, sender), packed, sender.kept, strict=True)
-        for kind, difference, q, old in everything:
+        everything = zip(self.kinds, self._differences(parts, sender), changes, sender.kept, strict=True)
+        for kind, difference, change, old in everything:
             if difference is None or old is None:
                 kept.append(old)
             else:
-                kept.append(old + opened(q) if kind in OWN_POINT else difference - opened(q))
+                kept.append(old + change if kind in OWN_POINT else difference - change)
         return sender._replace(kept=tuple(kept))
 
+    def _changes(self, message: Tree, reference: Reference) -> Tree:
+        """Return an opened message, or a mean of them, with the predictions added."""
+        if not self.predicts:
+            return message
+        parts, structure = parts_of(message.parts)
+        added, number = [], 0
+        for kind, part in zip(self.kinds, parts, strict=True):
+            if kind == "iterate":
+                part, number = part + _times(message.factors[number], reference.move), number + 1
+            added.append(part)
+        return jax.tree.unflatten(structure, added)
+
     def _differences(self, parts: list[Any], sender: Sender) -> list[Vector | None]:
-        """Return the vector to pack for each part; None for a part that travels as it is."""
+        """Return the vector to send for each part; None for a part that travels as it is."""
         found: list[Vector | None] = []
         for kind, part, kept in zip(self.kinds, parts, sender.kept, strict=True):
             if kind is None:
@@ -99,47 +178,55 @@ class Uplink(NamedTuple):
             elif kind in OWN_POINT:
                 found.append(part - kept)
             else:
-                change = part - sender.reference if kind == "model" else part
+                change = part - sender.reference.last if kind == "model" else part
                 found.append(change if kept is None else change + kept)
         return found
 
-    def references(self, x: Vector) -> Vectors:
-        """Return what the server keeps at the start: H or the last broadcast, for each part of a message."""
-        return tuple(None if kind in ("change", None) else start_of(kind, x) for kind in self.kinds)
-
-    def received(self, references: Vectors, mean: Tree, share: Any) -> tuple[Vectors, Tree]:
+    def received(self, receiver: Receiver, mean: Tree, share: Any) -> tuple[Receiver, Tree]:
         """Return what the server keeps, and the mean of the messages for the method's own aggregate."""
-        parts, structure = parts_of(mean)
+        parts, structure = parts_of(self._changes(mean, receiver.reference))
         kept: list[Vector | None] = []
         means: list[Any] = []
-        for kind, reference, part in zip(self.kinds, references, parts, strict=True):
-            if reference is None:
-                kept.append(None)
-                means.append(part)
-            else:
-                new = reference + (share * part if kind in OWN_POINT else part)
-                kept.append(new if kind in OWN_POINT else reference)
-                means.append(new)
-        return tuple(kept), jax.tree.unflatten(structure, means)
-
-    def after_broadcast(self, references: Vectors, broadcast: Tree) -> Vectors:
-        """Return what the server keeps after a broadcast."""
-        pairs = zip(self.kinds, references, strict=True)
-        return tuple(model_in(broadcast) if kind == "model" else kept for kind, kept in pairs)
+        for kind, old, part in zip(self.kinds, receiver.kept, parts, strict=True):
+            new = None if old is None else old + share * part
+            kept.append(new)
+            means.append(receiver.reference.last + part if kind == "model" else part if new is None else new)
+        return receiver._replace(kept=tuple(kept)), jax.tree.unflatten(structure, means)
 
     def _check(self, parts: list[Any]) -> None:
         assert len(parts) == len(self.kinds), "Exchange.sends has one entry per part of a message"
         assert all(isinstance(part, Vector) or kind is None for kind, part in zip(self.kinds, parts, strict=True))
 
 
-def uplink(method: str, exchange: Exchange, transforms: tuple[Transform, ...]) -> Uplink:
-    """Return the way up of an exchange; refuse one whose messages must arrive as they were sent."""
+def _along(difference: Vector, move: Vector) -> Array:
+    """Return the factor t that brings t `move` closest to the difference, as a float32."""
+    square = move @ move
+    return jnp.where(square > 0, difference @ move / jnp.where(square > 0, square, 1), 0).astype(jnp.float32)
+
+
+def _times(factor: Array, move: Vector | None) -> Vector:
+    """Return factor times move, in the type of the move."""
+    assert move is not None  # it is predicted
+    return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, move)
+
+
+def uplink(method: str, exchange: Exchange, transforms: tuple[Transform, ...], everyone: bool) -> Uplink:
+    """Return the way up of an exchange; refuse one whose messages must arrive as they were sent.
+
+    Args:
+        method: The name of the method.
+        exchange: The exchange.
+        transforms: The chain.
+        everyone: Whether all agents hear all broadcasts.
+    """
     sends = exchange.sends
     if sends is None:
         labels = [spec_of(transform).label() for transform in transforms]
         rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"
         refuse("up", labels, rule, "Leave up out, or choose another method, e.g. fedpd(eta=0.1, ...) without memory")
-    return Uplink(exchange, transforms, sends if isinstance(sends, tuple) else (sends,))
+    kinds = sends if isinstance(sends, tuple) else (sends,)
+    predicts = everyone and "iterate" in kinds and all(transform.predicts for transform in transforms)
+    return Uplink(exchange, transforms, kinds, predicts)
 
 
 def start_of(kind: Kind | None, x: Vector) -> Vector:

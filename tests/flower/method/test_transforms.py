@@ -52,9 +52,10 @@ def test_packed_arrays_are_what_travels() -> None:
     down, up = seen[0]
     assert {name: array.numpy().nbytes for name, array in down.items()} == {"quantize.codes": 5, "quantize.scale": 4}
     assert {name: array.numpy().nbytes for name, array in up.items()} == {
-        "top_k.positions": 1,
-        "quantize.codes": 2,  # 2 codes of 6 bits
-        "quantize.scale": 4,
+        "parts/top_k.positions": 1,
+        "parts/quantize.codes": 2,  # 2 codes of 6 bits
+        "parts/quantize.scale": 4,
+        "factors/along": 4,
     }
 
 
