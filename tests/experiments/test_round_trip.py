@@ -48,6 +48,14 @@ optimizers = st.one_of(
 ORACLES: dict[str, st.SearchStrategy[Any]] = {
     "gd": st.builds(oracles.gd, step=steps, **stop),
     "sgd": st.builds(oracles.sgd, step=steps, batch=counts, **stop),
+    "dp_sgd": st.builds(
+        oracles.dp_sgd,
+        step=steps,
+        iterations=counts,
+        clip=positive,
+        noise_multiplier=positive,
+        share=st.floats(1e-9, 1),
+    ),
     "vr": st.builds(oracles.vr, gamma=positive | st.just(np.inf), refresh=counts, batch=counts, **stop),
     "optax": st.builds(
         oracles.optax, optimizer=optimizers, batch=optional(counts), keep_state=st.booleans(), label=st.text(), **stop

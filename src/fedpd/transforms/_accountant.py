@@ -121,6 +121,7 @@ def _sampled(noise_multiplier: float, share: float) -> tuple[np.ndarray, np.ndar
     return np.asarray(counted.orders), counted.rdp
 
 
+@lru_cache(maxsize=64)
 def noise_for(epsilon: float, rounds: int, delta: float, agents: int, cohort: int | None) -> float:
     """Return the smallest noise multiplier of a round with which a run spends at most epsilon, to 4 digits.
 
