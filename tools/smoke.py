@@ -28,13 +28,21 @@ def main() -> None:
         with TemporaryDirectory(prefix="fedpd-smoke-") as folder:
             venv.create(Path(folder) / "venv", with_pip=True)
             programs = Path(folder) / "venv" / "bin"
-            install = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            for command in (
+            install: list[str | Path] = [
+                programs / "python",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ]
+            commands: list[list[str | Path]] = [
                 [*install, package.resolve()],
                 [programs / "python", "-c", SCRIPT],
                 [programs / "fedpd", "--version"],
                 [programs / "fedpd", "compare", "--rounds", "20", "--out", "runs"],
-            ):
+            ]
+            for command in commands:
                 subprocess.run(command, cwd=folder, check=True)
             assert (Path(folder) / "figure.png").exists()
         print(f"{package.name}: installed into an empty environment, and used", flush=True)

@@ -62,7 +62,7 @@ def logistic(task: Task) -> tuple[Any, Any, Any]:
 
 def classifier(task: Task) -> tuple[Any, Any, Any]:
     """Return the cross entropy of the task's network, no regulariser, and the start in haiku's names and layout."""
-    forward = hk.without_apply_rng(hk.transform(partial(SCORES[task.kind], task)))
+    forward: Any = hk.without_apply_rng(hk.transform(partial(SCORES[task.kind], task)))
 
     def losses(params: Any, batch: Any, rng: Any) -> Any:
         return fedjax.metrics.unreduced_cross_entropy_loss(batch["y"], forward.apply(params, batch["x"]))

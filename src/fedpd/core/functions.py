@@ -64,7 +64,8 @@ class Functions(NamedTuple):
         if frozen is None:
             return self
         own = self._replace(penalty=None, block=None, metrics=())
-        bound = Functions(*(partial(one, frozen) if callable(one) else None for one in own))
+        parts: list[Any] = [partial(one, frozen) if callable(one) else None for one in own]
+        bound = Functions(*parts)
         metrics = tuple((name, metric._replace(values=partial(metric.values, frozen))) for name, metric in self.metrics)
         return bound._replace(penalty=self.penalty, block=self.block, metrics=metrics)
 

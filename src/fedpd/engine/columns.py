@@ -172,7 +172,7 @@ def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, MetricSum], dict
     """Return the metrics of one agent on its test samples twice: to sum over agents, and to keep."""
     functions, one = view
 
-    def sums_of(model: Vector, rows: Tree, inside: Array) -> dict[str, MetricSum]:
+    def sums_of(model: Vector, rows: Tree, inside: Array, _: Any) -> dict[str, MetricSum]:
         return {name: _sum_values(metric.values(model.tree, rows), inside) for name, metric in functions.metrics}
 
     model = with_own_statistics(functions, one, x)

@@ -1,6 +1,7 @@
 """Classification with a module of PyTorch, flax, equinox or haiku: the model is the module's trained parameters."""
 
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal
 
 import jax
@@ -18,6 +19,15 @@ from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import Loss, Normalisation, classify
 from fedpd.problems.evaluation import Metrics
+
+# The adapter of a library, and how the names of its modules' classes begin.
+LIBRARIES = {
+    "torch": "torch.nn.modules.module.Module",
+    "linen": "flax.linen.module.Module",
+    "nnx": "flax.nnx.",
+    "equinox": "equinox.",
+    "haiku": "haiku.",
+}
 
 
 @explained
@@ -96,21 +106,12 @@ def network(
 def _library(module: Any) -> Any:
     """Return the adapter of the library that the module belongs to."""
     kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
-    if "torch.nn.modules.module.Module" in kinds:
-        from fedpd.problems.adapters import torch as library
-    elif "flax.linen.module.Module" in kinds:
-        from fedpd.problems.adapters import linen as library
-    elif any(kind.startswith("flax.nnx.") for kind in kinds):
-        from fedpd.problems.adapters import nnx as library
-    elif any(kind.startswith("equinox.") for kind in kinds):
-        from fedpd.problems.adapters import equinox as library
-    elif any(kind.startswith("haiku.") for kind in kinds):
-        from fedpd.problems.adapters import haiku as library
-    else:
-        remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
-        rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class"
-        refuse("module", getattr(module, "__name__", type(module).__name__), rule, remedy)
-    return library
+    for name, first in LIBRARIES.items():
+        if any(kind.startswith(first) for kind in kinds):
+            return import_module(f"fedpd.problems.adapters.{name}")
+    remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
+    rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class"
+    return refuse("module", getattr(module, "__name__", type(module).__name__), rule, remedy)
 
 
 def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:

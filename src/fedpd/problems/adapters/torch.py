@@ -147,9 +147,10 @@ class TorchLoss:
     """A loss module of PyTorch as a function of JAX arrays, with one loss per sample."""
 
     def __init__(self, loss: nn.Module) -> None:
-        self.loss: Any = copy.copy(loss)
-        if hasattr(self.loss, "reduction"):
-            self.loss.reduction = "none"
+        own: Any = copy.copy(loss)
+        if hasattr(own, "reduction"):
+            own.reduction = "none"
+        self.loss: Any = own
         self.arrays = {name: array_of(tensor) for name, tensor in loss.state_dict().items()}  # weights of classes
 
     @property
