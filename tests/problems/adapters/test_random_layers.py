@@ -109,7 +109,8 @@ def test_a_full_gradient_has_one_set_of_random_numbers_per_round() -> None:
         fedpd.simulate(gd, problem(), rounds=2, execution=how, progress=False) for how in ("sequential", "parallel")
     ]
     np.testing.assert_allclose(runs[0].model["1.weight"], runs[1].model["1.weight"], atol=1e-6)
-    quiet = problems.network(torch_module()[1:], agents())
+    module: Any = torch_module()
+    quiet = problems.network(module[1:], agents())
     plain = fedpd.simulate(gd, quiet, rounds=2, progress=False)
     assert np.abs(plain.model["1.weight"] - runs[0].model["1.weight"]).max() > 1e-3
 

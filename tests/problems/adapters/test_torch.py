@@ -59,7 +59,8 @@ def test_layers_and_gradients_are_those_of_pytorch() -> None:
     np.testing.assert_allclose(jax.jit(problem.losses)(problem.start, batch), losses.detach(), atol=1e-6)
     gradient = jax.jit(jax.grad(lambda model: problem.losses(model, batch).mean()))(problem.start)
     for name, parameter in module.named_parameters():
-        np.testing.assert_allclose(gradient[name], parameter.grad, atol=1e-6, err_msg=name)
+        assert parameter.grad is not None
+        np.testing.assert_allclose(gradient[name], parameter.grad.numpy(), atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5), (FEW + 1, 3, 5), (2, PARTS, LARGE // PARTS)])
