@@ -107,21 +107,22 @@ def test_a_model_of_several_arrays_is_one_vector() -> None:
     with scope(double=True):
         packed = pack_vector((transforms.top_k(0.2),), Vector(jax.tree.map(jnp.asarray, model)), KEY)
         assert isinstance(packed, Packed)
-        found = opened((packed,))[0].tree
+        found = jax.device_get(opened((packed,))[0].tree)
     assert found["b"] == -9
     assert found["w"].tolist() == [[0, 0, 0], [0, 0, 5]]
 
 
 def test_refusals() -> None:
+    wrap: Any = transforms.wrap  # called with wrong types on purpose
     plain = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
     for call, sentence in (
         (lambda: transforms.top_k(0.0), "share = 0.0: must be positive"),
         (lambda: transforms.top_k(1.5), "share = 1.5: must be at most 1"),
         (lambda: transforms.quantize(17), "bits = 17: must be at most 16"),
         (lambda: transforms.clip(-1.0), "norm = -1.0: must be positive"),
-        (lambda: transforms.wrap(plain, up="top_k"), "up = 'top_k': must be transforms"),
-        (lambda: transforms.wrap(plain, mean=transforms.top_k(0.1)), "must be a rule for the mean"),
-        (lambda: transforms.wrap(plain, up=[transforms.sign(), transforms.top_k(0.1)]), "Put it last"),
+        (lambda: wrap(plain, up="top_k"), "up = 'top_k': must be transforms"),
+        (lambda: wrap(plain, mean=transforms.top_k(0.1)), "must be a rule for the mean"),
+        (lambda: wrap(plain, up=[transforms.sign(), transforms.top_k(0.1)]), "Put it last"),
     ):
         with pytest.raises(FedpdError, match=sentence):
             call()

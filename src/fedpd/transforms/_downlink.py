@@ -16,7 +16,7 @@ from fedpd.transforms._uplink import parts_of
 
 
 class Held(NamedTuple):
-    """What the server keeps for the broadcasts of an exchange.
+    """The state of the server for the broadcasts of an exchange.
 
     Attributes:
         whole: y in the structure of the broadcast; a part that is not a vector travels as it is.

@@ -33,7 +33,7 @@ Vectors = tuple[Vector | None, ...]  # one per part of a message; None for a par
 
 
 class Reference(NamedTuple):
-    """What both sides know of the broadcasts.
+    """The broadcasts that both sides know.
 
     Attributes:
         last: The last broadcast; None if it is not used.
@@ -69,7 +69,7 @@ class AsType:
 
 
 class Sender(NamedTuple):
-    """What an agent keeps for the messages of an exchange.
+    """The state of an agent for the messages of an exchange.
 
     Attributes:
         kept: H_i or e_i of each part of the message.
@@ -83,7 +83,7 @@ class Sender(NamedTuple):
 
 
 class Receiver(NamedTuple):
-    """What the server keeps for the messages of an exchange: H of each part, and what it knows of the broadcasts."""
+    """The state of the server for the messages of an exchange: H of each part, and what it knows of the broadcasts."""
 
     kept: Vectors
     reference: Reference
