@@ -1,5 +1,8 @@
 """A client's own part of the problem."""
 
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -103,3 +106,15 @@ def test_a_process_reads_the_samples_of_each_client_once_while_they_fit(monkeypa
     monkeypatch.setattr("fedpd.flower.clients.client.KEPT_BYTES", 1)  # only the client that is at work
     assert_same(federation(AGENTS).model, kept, rtol=0)
     assert read == [*range(AGENTS)] * 3  # for the check before the run, and for each round
+
+
+def test_a_disk_without_room_is_reported_before_the_first_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(FederationError, match=r"client '0': .*has 0 MB left, but the client's state needs 1 MB"):
+        run(FEDPD, 1)
+
+
+def test_a_folder_that_cannot_be_written_is_reported_before_the_first_order(tmp_path: Path) -> None:
+    (tmp_path / "clients").write_text("a file")
+    with pytest.raises(FederationError, match=r"client '0': .*the client cannot write its state there"):
+        run(FEDPD, 1)

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from fedpd import FedpdError
 from fedpd.flower.clients.site_policy import read_policy
+from fedpd.flower.local.certificates import make_node_keys
 from fedpd.flower.local.provision import provision
 from fedpd.flower.local.site import node_config, supernode_arguments
 from fedpd.flower.local.sites import read_site
@@ -31,6 +32,7 @@ policy = { secure = true, min-clients = 3 }
 """
 
 
+ED25519 = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ2dgYMUBtNnYYRdZjgWsSSzJRJZrZTTDyNqHlbbbbbb a@b"
 NAMES = ("hospital-1", "hospital-2")
 
 
@@ -140,6 +142,41 @@ def test_a_description_with_a_mistake(text: str, message: str, tmp_path: Path) -
     (tmp_path / "sites.toml").write_text(text)
     with pytest.raises(FedpdError, match=message):
         provision(tmp_path / "sites.toml", tmp_path / "kits")
+
+
+def test_a_site_may_make_its_own_key(tmp_path: Path) -> None:
+    own = make_node_keys(tmp_path, "own")
+    (tmp_path / "sites.toml").write_text(SITES.replace('name = "hospital-1"', 'name = "hospital-1"\nkey = "own.pub"'))
+    provision(tmp_path / "sites.toml", tmp_path / "kits")
+    assert not (tmp_path / "kits" / "hospital-1" / "client.key").exists()
+    assert (tmp_path / "kits" / "hospital-2" / "client.key").exists()
+    assert (tmp_path / "kits" / "server" / "keys" / "hospital-1.pub").read_bytes() == own.public.read_bytes()
+    assert "Copy the private key that you have made" in (tmp_path / "kits" / "hospital-1" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "key of hospital-1 = .*: cannot be read"),
+        (b"ssh-ed25519 AAAA", "key of hospital-1 = .*: cannot be read"),
+        (ED25519, "must be a key on a NIST curve"),
+    ],
+)
+def test_a_key_that_flower_would_refuse(content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "own.pub").write_bytes(content)
+    (tmp_path / "sites.toml").write_text(SITES.replace('name = "hospital-1"', 'name = "hospital-1"\nkey = "own.pub"'))
+    with pytest.raises(FedpdError, match=message):
+        provision(tmp_path / "sites.toml", tmp_path / "kits")
+
+
+def test_two_sites_do_not_share_a_key(tmp_path: Path) -> None:
+    make_node_keys(tmp_path, "own")
+    sites = SITES.replace('name = "hospital-', 'key = "own.pub"\nname = "hospital-')
+    (tmp_path / "sites.toml").write_text(sites)
+    with pytest.raises(FedpdError, match=r"key of hospital-2 = .* is the key of hospital-1 too"):
+        provision(tmp_path / "sites.toml", tmp_path / "kits")
+    assert not (tmp_path / "kits").exists()
 
 
 def test_kits_are_not_overwritten_because_they_hold_keys(tmp_path: Path) -> None:

@@ -13,8 +13,12 @@ from string import Template
 from typing import Any
 
 import tomlkit
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedpd import __version__
+from fedpd.base.atomic import read_file
 from fedpd.base.checks import refuse
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.local.certificates import (
@@ -27,6 +31,7 @@ from fedpd.flower.local.programs import HOST
 from fedpd.flower.local.proxy import proxy_config
 from fedpd.flower.local.sites import ServerPlan, SitePlan, read_sites
 
+KEY_REMEDY = 'Make it at the client: ssh-keygen -t ecdsa -b 384 -N "" -f client.key, and give client.key.pub'
 PARTS = ("superlink", "superexec", "proxy", "register")  # the processes of the server
 
 
@@ -47,6 +52,7 @@ def provision(path: Path, out: Path) -> list[Path]:
         FedpdError: If the file breaks a rule, or the folder is not empty.
     """
     server, sites = read_sites(path)
+    _check_keys(sites)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         refuse("--out", str(out), "exists already and is not empty", "Give a new folder: new kits have new keys")
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,9 +62,31 @@ def provision(path: Path, out: Path) -> list[Path]:
     certificates = _write_server(kits[0], server)
     for number, (site, kit) in enumerate(zip(sites, kits[1:], strict=True)):
         _write_site(kit, server, site, {"partition-id": number, "num-partitions": len(sites)}, certificates)
-        keys = make_node_keys(kit, "client.key")
-        keys.public.rename(kits[0] / "keys" / f"{site.name}.pub")
+        public = kits[0] / "keys" / f"{site.name}.pub"
+        if site.key is None:
+            make_node_keys(kit, "client.key").public.rename(public)
+        else:
+            public.write_bytes(read_file(site.key))
     return kits
+
+
+def _check_keys(sites: list[SitePlan]) -> None:
+    """Refuse a file that is not the public key of a client, or that two clients share."""
+    found: dict[bytes, str] = {}
+    for site in sites:
+        if site.key is None:
+            continue
+        try:
+            content = read_file(site.key)
+            key = load_ssh_public_key(content)
+        except (OSError, ValueError, UnsupportedAlgorithm) as error:
+            refuse(f"key of {site.name}", str(site.key), f"cannot be read ({error})", KEY_REMEDY)
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            refuse(f"key of {site.name}", str(site.key), "must be a key on a NIST curve", KEY_REMEDY)
+        plain = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        if plain in found:
+            refuse(f"key of {site.name}", str(site.key), f"is the key of {found[plain]} too", "Make a key per client")
+        found[plain] = site.name
 
 
 def _write_server(kit: Path, server: ServerPlan) -> ServerCertificates:
@@ -100,6 +128,9 @@ def _write_site(
     config = tomlkit.dumps(partition | site.config).strip()
     words: dict[str, Any] = server._asdict() | {"name": site.name, "config": config, "version": __version__}
     words["rules"] = tomlkit.dumps(site.policy).strip()
+    words["secret"] = "This folder holds the client's private key: copy it over a secure channel, and keep it"
+    if site.key is not None:
+        words["secret"] = "Copy the private key that you have made into this folder as `client.key`, and keep it"
     for name in ("start.sh", "README.md", "compose.yaml", "site.toml", "policy.toml"):
         _write(kit / name, _fill(f"site/{name}", words))
     _write(kit / "Dockerfile", _fill("Dockerfile", words))

@@ -1,15 +1,18 @@
 """The description of a federation (sites.toml), and of one of its clients (site.toml in its start-up kit).
 
-[server]
-host = "fl.example.org"          # the name or address by which clients reach the server
+    [server]
+    host = "fl.example.org"          # the name or address by which clients reach the server
 
-[[sites]]
-name = "hospital-1"
+    [[sites]]
+    name = "hospital-1"
 
-[[sites]]
-name = "hospital-2"
-config = { data = "/data/b.parquet" }             # for your app: context.node_config["data"]
-policy = { secure = true, min-clients = 3 }       # the client's own rules
+    [[sites]]
+    name = "hospital-2"
+    config = { data = "/data/b.parquet" }             # for your app: context.node_config["data"]
+    policy = { secure = true, min-clients = 3 }       # the client's own rules
+    key = "hospital-2.pub"                            # its public key, if it has made its own keys
+
+`fedpd provision` writes the kits from sites.toml. Paths in site.toml start at the folder of the kit.
 """
 
 import inspect
@@ -58,11 +61,13 @@ class SitePlan(NamedTuple):
         name: The client's permanent name.
         config: Further entries of its node's configuration.
         policy: The client's own rules.
+        key: The file with its public key, if it has made its own keys; None: `provision` makes them.
     """
 
     name: str
     config: dict[str, Any]
     policy: dict[str, Any]
+    key: Path | None
 
 
 class Site(NamedTuple):
@@ -106,6 +111,7 @@ def read_sites(path: Path) -> tuple[ServerPlan, list[SitePlan]]:
         refuse(f"{path}: sites", sites, "must have at least one table", 'Write [[sites]] and name = "..."')
     server = _call(_server, found.get("server", {}), f"{path}: [server]")
     plans = [_call(_site, site, f"{path}: [[sites]] number {i}") for i, site in enumerate(sites, 1)]
+    plans = [plan._replace(key=plan.key and path.parent / plan.key) for plan in plans]
     names = [plan.name for plan in plans]
     for name in names:
         if names.count(name) > 1 or name == "server":
@@ -175,13 +181,18 @@ def _server(
 
 
 @typed
-def _site(name: str, config: dict[str, Any] = {}, policy: dict[str, Any] = {}) -> SitePlan:  # noqa: B006
+def _site(
+    name: str,
+    config: dict[str, Any] = {},  # noqa: B006  # it is not changed
+    policy: dict[str, Any] = {},  # noqa: B006
+    key: str = "",
+) -> SitePlan:
     if not NAME.fullmatch(name):
         refuse("name", name, "must have letters, digits, '.', '_' and '-' only", 'Write name = "hospital-1"')
-    for key, value in config.items():
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", key) or not isinstance(value, Entry):
-            refuse(f"config: {key}", value, "must be a text, a number, true or false", "Give one value per entry")
-    return SitePlan(name, dict(config), dict(policy))
+    for entry, value in config.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", entry) or not isinstance(value, Entry):
+            refuse(f"config: {entry}", value, "must be a text, a number, true or false", "Give one value per entry")
+    return SitePlan(name, dict(config), dict(policy), Path(key) if key else None)
 
 
 @typed
