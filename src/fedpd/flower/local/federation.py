@@ -7,7 +7,7 @@ crash of the SuperLink. The federation's folder contains:
     federation.json   the processes: names, commands, pids, start times
     certificates/     the authority, the SuperLink's certificate and key, a key pair for every SuperNode
     flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
-    node-0/ ...       a SuperNode's apps and its agent's state, which remain after the processes end
+    node-0/ ...       a SuperNode's programs, apps and its agent's state, which remain after the processes end
     superlink.db      runs and messages, which remain after the SuperLink ends
     logs/             the output of the processes
 """
@@ -35,6 +35,7 @@ from fedpd.flower.local.certificates import (
 )
 from fedpd.flower.local.processes import Member, end, find, start, wait_until
 from fedpd.flower.local.programs import CONNECTION, HOST
+from fedpd.flower.warm.program import write_programs
 
 RECORD = "federation.json"
 START_SECONDS = 120.0  # time for a process to become ready; measured 3 to 8 s on two idle cores
@@ -204,6 +205,7 @@ def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
 def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     """Start one process, and save its pid at once, so that a later error cannot lose it."""
     members = list(federation.members)
+    write_programs(Path(members[i].home) / "bin")
     members[i] = start(members[i], programs.environment(Path(members[i].home)), federation.folder)
     federation = federation._replace(members=tuple(members))
     record = {
