@@ -12,13 +12,14 @@ from flwr.app import Context
 
 from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Evaluation
+from fedpd.engine.columns import RECORDABLE
 from fedpd.engine.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, federate
-from fedpd.flower.method.ledger import ACCURACY
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole
 
 ROUNDS = 8
+ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
 PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedpd-memory", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
 OTHERS = ("feddane", "pr_spider", "lag")  # two exchanges; one that is not always due; agents that stay silent
 APART = ("coop_sgd-elastic", "coop_sgd-mixing")  # every agent has a model of its own

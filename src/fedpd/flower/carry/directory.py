@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
@@ -36,9 +37,16 @@ def push(grid: Grid, message: Message) -> list[str]:
     """Send a message; return Flower's identity of it, or an empty list if the SuperLink did not accept it."""
     try:
         return [identity for identity in grid.push_messages([message]) if identity]
-    except ObjectPushError as error:
+    except (ObjectPushError, httpx.HTTPError) as error:
+        if not is_temporary(error):
+            raise
         log.warning("The SuperLink did not accept a message to node %d: %s", message.metadata.dst_node_id, error)
         return []
+
+
+def is_temporary(error: Exception) -> bool:
+    """Return whether a request to the SuperLink may succeed later, e.g. because its database was locked."""
+    return not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
 
 
 class ClientDirectory:
@@ -47,17 +55,33 @@ class ClientDirectory:
     Attributes:
         grid: Flower's grid.
         nodes: The newest node of every name.
+        online: The nodes that Flower reports as online.
     """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.nodes: dict[str, int] = {}
+        self.online: set[int] = set()
         self._known: set[int] = set()
         self._asked: dict[str, int] = {}
 
+    def is_online(self, name: str) -> bool:
+        """Return whether Flower reports the node of a client as online."""
+        return self.nodes[name] in self.online
+
     def refresh(self) -> list[str]:
         """Ask new nodes for their names and read earlier replies; return the clients that are now on another node."""
-        for node in self.grid.get_node_ids():
+        try:
+            return self._refresh()
+        except httpx.HTTPError as error:
+            if not is_temporary(error):
+                raise
+            log.warning("The SuperLink did not answer (%s). The server asks again.", error)
+            return []
+
+    def _refresh(self) -> list[str]:
+        self.online = set(self.grid.get_node_ids())
+        for node in self.online:
             if node not in self._known:
                 asked = push(self.grid, Message(RecordDict({"config": ConfigRecord({})}), node, HELLO))
                 self._known |= {node for _ in asked}

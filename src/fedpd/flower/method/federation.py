@@ -92,7 +92,7 @@ def federate(
 
 
 def _timeouts(settings: Settings) -> Timeouts:
-    return Timeouts(settings.deadline, settings.resend, settings.poll)
+    return Timeouts(settings.deadline, settings.resend, settings.poll, quorum=settings.quorum)
 
 
 def _communicate(grid: Grid, run: FederatedRun, last: int) -> FederatedRun:

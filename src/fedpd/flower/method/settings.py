@@ -43,6 +43,11 @@ class Settings(NamedTuple):
         label: The run's name in the history.
         cohort: K, the number of clients that the server asks in each round: those that `fedpd.simulate` draws from the
             same seed. None: all clients in every round.
+        min_clients: The quorum of "stale" and "partial": a communication needs this many replies. Once it has them, the
+            server does not wait for clients whose nodes Flower reports as gone.
+        best: The model to keep beside the last one, as "min" or "max" and a column of the history, e.g. "min loss" or
+            "max test_accuracy". "": none.
+        metrics_port: The port on 127.0.0.1 at which Prometheus can read the newest row; 0: none.
     """
 
     agents: int
@@ -58,6 +63,14 @@ class Settings(NamedTuple):
     out: Path | None = None
     label: str = ""
     cohort: int | None = None
+    min_clients: int = 1
+    best: str = "min loss"
+    metrics_port: int = 0
+
+    @property
+    def quorum(self) -> int | None:
+        """The replies that a communication needs; None: those of all clients."""
+        return None if self.on_timeout == "fail" else self.min_clients
 
     @property
     def sampled(self) -> int | None:
@@ -95,12 +108,34 @@ def read_settings(config: Config) -> Settings:
     if settings.cohort is not None:
         check_cohort(settings.cohort, settings.agents)
     check_seeds("seed", [settings.seed])
+    check_quorum(settings)
+    check_best(settings.best)
+    count("metrics-port", settings.metrics_port, "Give a port, e.g. 9464, or 0 for none", least=0)
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
     choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
+
+
+def check_quorum(settings: Settings) -> None:
+    """Check that `min_clients` is possible with the other settings."""
+    count("min-clients", settings.min_clients, "Give the number of replies that a communication needs")
+    asked = settings.sampled or settings.agents
+    if settings.min_clients > asked:
+        rule = f"the server asks {asked} clients in each communication"
+        refuse("min-clients", settings.min_clients, rule, f"Give at most {asked}")
+    if settings.min_clients > 1 and settings.on_timeout == "fail":
+        rule = 'on-timeout = "fail" needs the replies of all clients'
+        refuse("min-clients", settings.min_clients, rule, 'Use on-timeout = "partial" or "stale", or leave it out')
+
+
+def check_best(best: str) -> None:
+    """Check the form of the setting `best`."""
+    words = best.split()
+    if words and (len(words) != 2 or words[0] not in ("min", "max")):
+        refuse("best", best, 'must be "min" or "max" and the name of a column', 'Give e.g. "min loss", or ""')
 
 
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
