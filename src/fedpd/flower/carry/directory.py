@@ -77,6 +77,8 @@ class ClientDirectory:
             if not is_temporary(error):
                 raise
             log.warning("The SuperLink did not answer (%s). The server asks again.", error)
+            self._known -= set(self._asked.values())  # their replies may be lost
+            self._asked.clear()
             return []
 
     def _refresh(self) -> list[str]:

@@ -205,8 +205,9 @@ def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
 def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     """Start one process, and save its pid at once, so that a later error cannot lose it."""
     members = list(federation.members)
-    write_programs(Path(members[i].home) / "bin")
-    members[i] = start(members[i], programs.environment(Path(members[i].home)), federation.folder)
+    home, is_node = Path(members[i].home), i >= 2
+    write_programs(home / "bin")
+    members[i] = start(members[i], programs.environment(home, is_node=is_node), federation.folder)
     federation = federation._replace(members=tuple(members))
     record = {
         "agents": federation.agents,

@@ -28,17 +28,20 @@ def bin_folder() -> Path:
     return Path(sys.executable).absolute().parent
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, *, is_node: bool = False) -> dict[str, str]:
     """Return the environment of Flower's processes: own settings, no telemetry, only programs of this installation.
 
     Flower starts its programs by name. The first folder of PATH has the `flwr-clientapp` of `fedpd.flower.warm`. JAX
     keeps its compiled programs on disk for the next process.
+
+    Args:
+        home: The FLWR_HOME of the processes.
+        is_node: Whether they belong to a SuperNode, whose SuperExec gets work in every communication.
     """
     defaults = {
         "JAX_COMPILATION_CACHE_DIR": str(home / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL,
-    }
+    } | ({"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL} if is_node else {})
     path = os.pathsep.join([str(home / "bin"), str(bin_folder()), os.environ.get("PATH", "")])
     return (
         defaults
