@@ -1,8 +1,8 @@
 """Where the time of a communication goes in a real federation: `python -m benchmarks.deployed`.
 
 It starts a SuperLink and N SuperNodes on this machine and runs the app of `fedpd new-app`, first with Flower's own
-programs (a new process for every message) and then with fedpd's warm processes. It reports the seconds per communication
-and the CPU seconds of each program per communication, after the first communications, which import and compile.
+programs (a new process for every message) and then with fedpd's warm processes. It reports the seconds and the CPU
+seconds of each program per communication, without the first communications, which import and compile.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -84,7 +85,7 @@ def measure(federation: LocalFederation, app: Path, rounds: int) -> Usage:
             moments.append((time.monotonic(), totals))
         time.sleep(POLL)
     kept = moments[SKIPPED:]
-    pauses = [after[0] - before[0] for before, after in zip(kept, kept[1:], strict=False)]
+    pauses = [after[0] - before[0] for before, after in pairwise(kept)]
     cpu = {part: (kept[-1][1][part] - kept[0][1][part]) / len(pauses) for part in PARTS}
     return Usage(median(pauses), cpu)
 

@@ -16,7 +16,7 @@ from fedpd.engine.divergence import Divergence
 from fedpd.engine.history import History
 from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.views.entries import Entry, entry_of
-from fedpd.experiments import experiment, run_folder
+from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.experiment import Label
 from fedpd.experiments.runner import Result
 
@@ -80,12 +80,14 @@ Results = HasEntries | Mapping[str, HasEntries] | Sequence[Result | Entry] | str
 
 
 def read(folder: Path) -> Record:
-    """Return the record of a folder that `save` or `fedpd run` wrote.
+    """Return the record of a folder that `save`, `fedpd run` or a federation's server wrote.
 
     A run may still be running. The record then has its finished methods, and the others up to their last checkpoint.
     """
     if is_saved(folder):
         return _in_memory(folder.resolve().name, _entries(load_result(folder, leave_out=STATE)))
+    if federated.is_federation(folder):
+        return _federation(folder)
     text = run_folder.read_experiment(folder)
     try:
         _, settings, methods = outline = experiment.read_outline(text)
@@ -102,6 +104,14 @@ def read(folder: Path) -> Record:
     waiting = tuple(method.label for method in methods if method.label not in {entry.label for entry in entries})
     name = folder.resolve().name
     return Record(name, tuple(entries), settings.seeds, settings.rounds, waiting, text, outline.problem, versions)
+
+
+def _federation(folder: Path) -> Record:
+    """Return the record of a federation's folder."""
+    found = federated.read_progress(folder)
+    unknown = np.full(len(found.history["round"]), np.nan)
+    entry = Entry(found.label, (Recorded(found.seed, found.history, unknown),), found.rounds)
+    return Record(folder.resolve().name, (entry,), (found.seed,), found.rounds, versions=found.versions)
 
 
 def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:

@@ -1,4 +1,4 @@
-"""A SuperLink that answers with errors, nodes that Flower reports as gone, and lost messages under secure aggregation."""
+"""A SuperLink that answers with errors, nodes that are gone, and lost messages under secure aggregation."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -89,7 +89,14 @@ def test_the_server_does_not_wait_for_a_client_that_is_gone(policy: str, monkeyp
     """The deadline is 20 s. It evaluates over those present, and the client joins again when it returns."""
     monkeypatch.setattr(collecting, "REFRESH_SECONDS", 0.01)
     found = run(FEDPD, 5, Leaving(back=3), on_timeout=policy, min_clients=2, evaluate_every=1)
-    assert found.history["metrics_agents"].tolist() == [3, 3, 2, 2, 2, 3]  # asked again in the communication after its return
+    assert found.history["metrics_agents"].tolist() == [
+        3,
+        3,
+        2,
+        2,
+        2,
+        3,
+    ]  # asked again in the communication after its return
     assert found.history["missing"][-1] == 3
     assert np.isfinite(found.history["loss"]).all()
     assert found.history["bytes_up"].tolist()[-1] == (AGENTS * 5 - 3) * found.history["bytes_up"][1] / AGENTS

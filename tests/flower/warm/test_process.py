@@ -102,7 +102,7 @@ def test_a_message_of_another_run_is_handed_to_a_new_program(monkeypatch: pytest
 
     monkeypatch.setattr(shim, "run", run)
     with ours, theirs:
-        with pytest.raises(SystemExit, match="-m fedpd.flower.warm.process /flower --runtime-api-address"):
+        with pytest.raises(SystemExit, match=r"-m fedpd\.flower.warm\.process /flower --runtime-api-address"):
             warm.answer(ARGUMENTS, process.Connection(theirs))
         TaskIdentity.task_id = 0
         handed, connection = process.take_handed_over()

@@ -46,7 +46,9 @@ def push(grid: Grid, message: Message) -> list[str]:
 
 def is_temporary(error: Exception) -> bool:
     """Return whether a request to the SuperLink may succeed later, e.g. because its database was locked."""
-    return not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+    return (
+        not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+    )
 
 
 class ClientDirectory:

@@ -18,6 +18,7 @@ from tree_math import Vector
 
 from fedpd.base import checkpoint
 from fedpd.core import Algorithm, Tree
+from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
 from fedpd.flower.carry.records import pack
@@ -89,7 +90,7 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
 
 
 def _folder(settings: Settings) -> Path | None:
-    return None if settings.out is None else settings.out / "checkpoints"
+    return None if settings.out is None else settings.out / CHECKPOINTS
 
 
 def new_run(identity: Mapping[str, Any]) -> str:
@@ -207,6 +208,11 @@ def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dic
     return _count_messages(run, found), metrics
 
 
+def label_of(run: FederatedRun) -> str:
+    """Return the run's name in tables and figures."""
+    return run.settings.label or run.setup.algorithm.description
+
+
 def ends_round(run: FederatedRun) -> bool:
     """Return whether the last communication ended a round, and so may have changed the model."""
     return run.state.step % run.setup.exchanges == 0
@@ -221,5 +227,6 @@ def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
         ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
     folder = _folder(run.settings)
     if folder is not None and run.state.number:
-        save_server(folder, run.setup, run.identity, run.state, ledger)
+        shown = {"label": label_of(run), "rounds": run.settings.rounds}
+        save_server(folder, run.setup, run.identity, run.state, ledger, shown)
     return run._replace(ledger=ledger)

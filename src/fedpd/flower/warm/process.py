@@ -174,7 +174,7 @@ def take_handed_over() -> tuple[Task | None, Connection]:
         return None, Connection(None)
     with os.fdopen(handed[0], "rb") as file:
         file.seek(0)
-        parts, identity = pickle.load(file)  # noqa: S301 - this process has written it
+        parts, identity = pickle.load(file)
     task = Task(*parts)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = identity, task.run.run_id, task.context.node_id
     return task, Connection(socket.socket(fileno=handed[1]) if len(handed) > 1 else None)

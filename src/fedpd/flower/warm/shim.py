@@ -39,8 +39,8 @@ def main(program: str, arguments: Sequence[str]) -> int:
 
 def socket_path(arguments: Sequence[str]) -> Path:
     """Return the socket of the warm process of a SuperNode, which starts its programs from one SuperExec."""
-    home = os.environ.get("FLWR_HOME") or os.path.expanduser("~/.flwr")
-    return Path(home) / "fedpd-warm" / f"{arguments[list(arguments).index('--parent-pid') + 1]}.sock"
+    home = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser()
+    return home / "fedpd-warm" / f"{arguments[list(arguments).index('--parent-pid') + 1]}.sock"
 
 
 def connect(place: Path) -> socket.socket:
