@@ -13,7 +13,6 @@ import psutil
 
 import fedpd
 from fedpd import problems
-from fedpd.base import checkpoint
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation, programs
 from fedpd.flower.local.new_app import new_app
@@ -68,8 +67,7 @@ class Deployment:
     def model(self, out: str, seconds: float) -> dict[str, np.ndarray]:
         path = self.federation.folder / out / "model.safetensors"
         self.wait(path.exists, seconds)
-        arrays, _ = checkpoint.read(path)
-        return {name.removeprefix("model['").removesuffix("']"): array for name, array in arrays.items()}
+        return fedpd.load_model(path)
 
     def simulated(self, **config: Any) -> dict[str, np.ndarray]:
         """Return the result of `simulate` for the app."""
