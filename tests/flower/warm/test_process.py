@@ -83,7 +83,7 @@ def test_an_exception_of_the_app_becomes_an_error_reply_and_ends_the_process(mon
     with ours, theirs:
         warm.answer(ARGUMENTS, process.Connection(theirs))
         assert ours.recv(2) == shim.TAKEN + shim.FAILED
-    assert "by zero" in node.replies[0].error.reason
+    assert "by zero" in str(node.replies[0].error.reason)
     assert node.statuses == ["failed"]
     assert warm.is_worn()
 

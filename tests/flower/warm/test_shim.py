@@ -67,7 +67,11 @@ def test_a_warm_process_gets_the_arguments_and_decides_the_exit_code(sign: bytes
 
 
 def test_flowers_own_program_runs_if_the_warm_process_dies_before_it_takes_the_message() -> None:
-    thread = answer(lambda connection: (connection.sendall(shim.READY), connection.recv(1)))
+    def die(connection: socket.socket) -> None:
+        connection.sendall(shim.READY)
+        connection.recv(1)
+
+    thread = answer(die)
     with pytest.raises(RanError, match="/flower"):
         shim.main("/flower", ARGUMENTS)
     thread.join()

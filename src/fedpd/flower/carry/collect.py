@@ -199,7 +199,6 @@ class _Collection:
                     self._count_error(name, reply.error)
                 elif name in self.pending:
                     self._read(name, reply.content)
-                del reply
         for name in (*self.answers, *self.refused):
             self.pending.pop(name, None)
 
@@ -213,16 +212,12 @@ class _Collection:
             pause = min(self.timeouts.poll * 2.0**self.failures, LONGEST_PAUSE)
             log.warning("The SuperLink did not answer (%s). The server asks again in %.1f s.", error, pause)
             self.failures += 1
-            self._repeat_soon()
+            soon = time.monotonic() + REFRESH_SECONDS  # send the orders again: replies may be lost with the request
+            self.pending = {name: order._replace(due=min(order.due, soon)) for name, order in self.pending.items()}
             time.sleep(pause)
             return []
         self.failures = 0
         return found
-
-    def _repeat_soon(self) -> None:
-        """Send the orders again soon: the failed request may have lost replies. Clients do not carry them out twice."""
-        soon = time.monotonic() + REFRESH_SECONDS
-        self.pending = {name: order._replace(due=min(order.due, soon)) for name, order in self.pending.items()}
 
     def _count_error(self, name: str, error: Error) -> None:
         """Send again after an error of Flower; after errors of the ClientApp, at most `attempts` times."""
