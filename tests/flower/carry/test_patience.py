@@ -1,6 +1,7 @@
 """A SuperLink that answers with errors, nodes that are gone, and lost messages under secure aggregation."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ from flwr.app import Message
 from fedpd import simulate
 from fedpd.flower import FederationError, Settings, read_settings
 from fedpd.flower.carry import collect as collecting
+from fedpd.flower.carry import records
+from fedpd.flower.method import server
 from tests.flower.carry.test_secure import stage_of
 from tests.flower.federations import AGENTS, FEDPD, Deliver, Fallible, assert_same, order_of, run, whole
 
@@ -140,3 +143,33 @@ def test_secure_aggregation_survives_a_lost_message() -> None:
     found = run(FEDPD, 2, grid, secure_range=8.0, deadline=3.0)
     assert lost == ["setup"]
     assert_same(found.model, simulate(FEDPD, whole(), rounds=2).model, rtol=1e-4)
+
+
+def test_large_messages_are_fetched_one_by_one_and_wait_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is the same to the last bit, and the files disappear."""
+    pulled: list[int] = []
+    expected = run(FEDPD, 2).model
+
+    class Counting(Fallible):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            pulled.append(len(list(message_ids)))
+            return super().pull_messages(message_ids)
+
+    kept: list[Any] = []
+    monkeypatch.setattr(collecting, "LARGE", 0)
+    monkeypatch.setattr(records, "LARGE", 0)
+    monkeypatch.setattr(server, "stored", lambda *given: kept.append(records.stored(*given)) or kept[-1])
+    found = run(FEDPD, 2, Counting(FEDPD, sound), out=tmp_path)
+    assert set(pulled[AGENTS:]) == {1}
+    assert all(isinstance(message.tree["w"], np.memmap) for message in kept)
+    for name, leaf in expected.items():
+        np.testing.assert_array_equal(found.model[name], leaf)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoints",
+        "clients",
+        "history.parquet",
+        "log.txt",
+        "model.safetensors",
+    }

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.directory import ClientDirectory, is_temporary, push
-from fedpd.flower.carry.records import serialised_bytes
+from fedpd.flower.carry.records import LARGE, serialised_bytes
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -31,7 +31,6 @@ CLIENT_APP_ERRORS = (  # likely to recur
 )
 REFRESH_SECONDS = 5.0  # between two updates of the list of clients and their nodes
 LONGEST_PAUSE = 10.0  # seconds between two requests to a SuperLink that answers with errors
-LARGE = 2**24  # bytes of an order; replies to larger orders are fetched one by one
 Read = Callable[[str, RecordDict], Any]  # (name, content) -> reply, or a RecordDict to send to the client instead
 
 

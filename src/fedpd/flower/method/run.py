@@ -79,7 +79,7 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec_text(algorithm), settings.form, made
     replaced = is_superseded(algorithm, made)
-    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced)
+    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)

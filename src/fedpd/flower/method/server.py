@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from fedpd.core import Algorithm, Key, Tree
 from fedpd.engine.cohorts import draw
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
-from fedpd.flower.carry.records import RefusedError, pack, unpack
+from fedpd.flower.carry.records import RefusedError, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled
 from fedpd.flower.method.shapes import Shapes, zeros
 
@@ -33,6 +34,7 @@ class ServerSetup(NamedTuple):
         run: The identity of the run.
         cohort: K, the number of agents that the server asks in each round; None: all of them.
         superseded: Whether a later broadcast replaces all that an earlier one leaves at an agent.
+        store: The folder for large messages until all of them have come; None: the system's folder for such files.
     """
 
     algorithm: Algorithm
@@ -45,6 +47,7 @@ class ServerSetup(NamedTuple):
     run: str
     cohort: int | None = None
     superseded: bool = False
+    store: Path | None = None
 
     @property
     def exchanges(self) -> int:
@@ -201,7 +204,7 @@ class Communication(NamedTuple):
             if self.setup.algorithm.exchanges[self.last % self.setup.exchanges].speaks is None:
                 raise RefusedError("reply: has no arrays, but agents of this method always send.")
             return None
-        return unpack(arrays, self.message_shapes(), "message")
+        return stored(unpack(arrays, self.message_shapes(), "message"), self.setup.store)
 
     def message_shapes(self) -> Tree:
         """Return the shapes and types of a message."""
@@ -228,9 +231,9 @@ def mean_of(messages: Mapping[int, Tree], like: Tree) -> Tree:
     """Return the mean of the messages, summed in the order of the agents."""
     total = zeros(like)
     for agent in sorted(messages):
-        total = jax.tree.map(np.add, total, messages[agent])
+        jax.tree.map(lambda leaf, part: np.add(leaf, part, out=leaf), total, messages[agent])
     number = max(len(messages), 1)
-    return jax.tree.map(lambda leaf: (leaf / number).astype(leaf.dtype), total)
+    return jax.tree.map(lambda leaf: np.divide(leaf, number, out=leaf, casting="unsafe"), total)
 
 
 def server_step(
