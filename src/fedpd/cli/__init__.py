@@ -16,7 +16,7 @@ import typer
 
 from fedpd import __version__
 from fedpd.base.errors import FedpdError
-from fedpd.cli import benchmark, data, deploy, experiments, results, search
+from fedpd.cli import benchmark, data, deploy, experiments, results, running, search
 from fedpd.cli.arguments import PlainList
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ results.register(app)
 search.register(app)
 data.register(app)
 deploy.register(app)
+running.register(app)
 benchmark.register(app)
 
 
