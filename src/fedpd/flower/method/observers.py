@@ -1,4 +1,4 @@
-"""What users learn during a federation, as in a simulation: progress, rows, early stops, their own evaluation.
+"""Tell users about a federation while it runs, as in a simulation: progress, rows, early stops, own evaluation.
 
 The server calls these functions after every communication, when its row and its checkpoint are complete.
 """
