@@ -142,28 +142,13 @@ class Prometheus:
     """The logger that `prometheus` returns.
 
     Attributes:
-        port: The port at which it answers.
+        port: The port at which it answers during the run.
     """
 
     def __init__(self, port: int) -> None:
+        self.port = port
         self.rows: dict[tuple[str, int], Row] = {}
-        logger = self
-
-        class Answer(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.end_headers()
-                self.wfile.write(logger.text().encode())
-
-            def log_message(self, *_: Any) -> None:
-                """Write nothing: Prometheus asks every few seconds."""
-
-        try:
-            self.server = ThreadingHTTPServer((HOST, port), Answer)
-        except OSError as error:
-            refuse("port", port, f"cannot be used on {HOST} ({error.strerror})", "Give another port, e.g. 9464")
-        self.port = self.server.server_port
+        self.server: ThreadingHTTPServer | None = None
 
     def __call__(self, rows: list[Row]) -> None:
         for row in rows:
@@ -179,18 +164,39 @@ class Prometheus:
         return "".join(f"# TYPE fedpd_{name} gauge\n" + "\n".join(own) + "\n" for name, own in lines.items())
 
     def __enter__(self) -> Self:
+        try:
+            self.server = ThreadingHTTPServer((HOST, self.port), _answer(self.text))
+        except OSError as error:
+            refuse("port", self.port, f"cannot be used on {HOST} ({error.strerror})", "Give another port, e.g. 9464")
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+
+
+def _answer(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    """Return a handler that answers every request with a text."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text().encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Write nothing: Prometheus asks every few seconds."""
+
+    return Answer
 
 
 def prometheus(port: int = 9464) -> Prometheus:
     """Return a logger that answers Prometheus with the newest row, at http://127.0.0.1:PORT/metrics during the run.
 
     Args:
-        port: The port; 0: any free one, `port` of the logger.
+        port: The port.
     """
     return Prometheus(port)

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedpd
+from fedpd import loggers
 from fedpd.cli import app as command_line
 from fedpd.core import Tree
 from fedpd.flower import InProcessGrid
@@ -123,6 +124,19 @@ def test_rows_go_to_loggers_and_to_prometheus() -> None:
     assert f'fedpd_round{{algorithm="{FEDPD.description}",seed="0"}} 1.0' in texts[-1]
     with pytest.raises(OSError, match="refused"):
         ask(0, None, {})
+
+
+def test_a_port_in_use_is_named() -> None:
+    (port,) = _free()
+    with loggers.prometheus(port), pytest.raises(fedpd.FedpdError, match=rf"port = {port}: cannot be used"):
+        watched(rounds=1, metrics_port=port)
+
+
+def test_the_program_of_the_page_on_running_is_sound() -> None:
+    page = (Path(__file__).parents[3] / "docs/deploy/running.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[2].split("```")[0], names)
+    assert names["callback"](1, names["start"]({}), names["test"]({"w": np.full(20, 3.0)}))
 
 
 def _free() -> list[int]:
