@@ -1,6 +1,6 @@
 """Write the blocks that tell type checkers and editors which names a package finds at run time.
 
-`fedpd/__init__.py` and `fedpd/report/__init__.py` import a name when it is first used, from the module that their
+`__init__.py` of `fedpd`, `fedpd/flower` and `fedpd/report` imports a name when it is first used, from the module that
 `_HOMES` lists. `fedpd/algorithms/__init__.py` finds its methods by itself. `make format` rewrites the blocks, and
 `make lint` checks them.
 """
@@ -22,6 +22,7 @@ def main() -> int:
     methods = sorted(path.stem for path in (SOURCE / "fedpd/algorithms").glob("*.py") if not path.stem.startswith("_"))
     found = {
         "fedpd": _homes("fedpd"),
+        "fedpd/flower": _homes("fedpd/flower"),
         "fedpd/report": _homes("fedpd/report"),
         "fedpd/algorithms": {name: f"fedpd.algorithms.{name}" for name in methods},
     }

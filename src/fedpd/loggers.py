@@ -1,7 +1,8 @@
-"""Loggers send the history elsewhere during a run: to TensorBoard, to MLflow, or to a function of your own.
+"""Loggers send the history elsewhere during a run: to TensorBoard, MLflow, Prometheus, or a function of your own.
 
     fedpd.simulate(algorithm, problem, rounds=600, log=fedpd.loggers.tensorboard("logs/FedPD"))
     fedpd.simulate(algorithm, problem, rounds=600, log=fedpd.loggers.mlflow("my experiment"))
+    fedpd.simulate(algorithm, problem, rounds=600, log=fedpd.loggers.prometheus(9464))
     fedpd.simulate(algorithm, problem, rounds=600, log=lambda rows: print(rows[-1]["stationarity"]))
 
 A logger is a function that fedpd calls with the new rows, several times per second. Each row is a dict with the
@@ -10,18 +11,22 @@ the run and exits it after the run. A resumed run sends only the rows that it ad
 checkpoint a second time, with the same values.
 """
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fedpd.base.checks import refuse
 from fedpd.base.extras import extra
 from fedpd.base.progress import Event, Listener, Row
 
 Log = Callable[[list[Row]], object]
 
 LABELS = ("algorithm", "seed", "round")  # columns that identify a row; the other columns are measurements
+HOST = "127.0.0.1"
 BATCH = 1000  # metrics that an MLflow server accepts at once
 
 
@@ -131,3 +136,67 @@ def mlflow(experiment: str = "fedpd", name: str | None = None, tracking_uri: str
         tracking_uri: Where MLflow stores the runs; None: the place that MLflow is configured for.
     """
     return MLflow(experiment, name, tracking_uri)
+
+
+class Prometheus:
+    """The logger that `prometheus` returns.
+
+    Attributes:
+        port: The port at which it answers during the run.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.rows: dict[tuple[str, int], Row] = {}
+        self.server: ThreadingHTTPServer | None = None
+
+    def __call__(self, rows: list[Row]) -> None:
+        for row in rows:
+            self.rows[str(row["algorithm"]), int(row["seed"])] = row
+
+    def text(self) -> str:
+        """Return the newest rows in Prometheus' text format: one gauge per column."""
+        lines: dict[str, list[str]] = {}
+        for (algorithm, seed), row in dict(self.rows).items():
+            label = algorithm.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+            for name, value in {"round": float(row["round"]), **measured(row)}.items():
+                lines.setdefault(name, []).append(f'fedpd_{name}{{algorithm="{label}",seed="{seed}"}} {value!r}')
+        return "".join(f"# TYPE fedpd_{name} gauge\n" + "\n".join(own) + "\n" for name, own in lines.items())
+
+    def __enter__(self) -> Self:
+        try:
+            self.server = ThreadingHTTPServer((HOST, self.port), _answer(self.text))
+        except OSError as error:
+            refuse("port", self.port, f"cannot be used on {HOST} ({error.strerror})", "Give another port, e.g. 9464")
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.server is not None:
+            self.server.shutdown()
+            self.server.server_close()
+
+
+def _answer(text: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    """Return a handler that answers every request with a text."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text().encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Write nothing: Prometheus asks every few seconds."""
+
+    return Answer
+
+
+def prometheus(port: int = 9464) -> Prometheus:
+    """Return a logger that answers Prometheus with the newest row, at http://127.0.0.1:PORT/metrics during the run.
+
+    Args:
+        port: The port.
+    """
+    return Prometheus(port)

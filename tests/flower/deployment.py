@@ -13,7 +13,6 @@ import psutil
 
 import fedpd
 from fedpd import problems
-from fedpd.base import checkpoint
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation, programs
 from fedpd.flower.local.new_app import new_app
@@ -68,7 +67,7 @@ class Deployment:
     def model(self, out: str, seconds: float) -> dict[str, np.ndarray]:
         path = self.federation.folder / out / "model.safetensors"
         self.wait(path.exists, seconds)
-        return read_model(path)
+        return fedpd.load_model(path)
 
     def simulated(self, **config: Any) -> dict[str, np.ndarray]:
         """Return the result of `simulate` for the app."""
@@ -86,12 +85,6 @@ def simulated(app: Path, config: dict[str, Any]) -> dict[str, np.ndarray]:
     data = [dict(zip(("features", "class"), task.samples(i, task.TRAIN), strict=True)) for i in range(AGENTS)]
     problem = problems.from_losses(task.losses, data, task.start(settings))
     return fedpd.simulate(task.algorithm(settings), problem, rounds=settings["rounds"], seed=settings["seed"]).model
-
-
-def read_model(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of model.safetensors by their names in the model."""
-    arrays, _ = checkpoint.read(path)
-    return {name.removeprefix("model['").removesuffix("']"): array for name, array in arrays.items()}
 
 
 def equal(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from fedpd import __version__
 from fedpd.base.errors import FedpdError, UnexpectedError
-from fedpd.cli import benchmark, data, deploy, experiments, results, search, sites
+from fedpd.cli import benchmark, data, deploy, experiments, results, running, search, sites
 from fedpd.cli.arguments import PlainList
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ search.register(app)
 data.register(app)
 deploy.register(app)
 sites.register(app)
+running.register(app)
 benchmark.register(app)
 
 

@@ -75,10 +75,12 @@ def _rounded(target: Target, double: bool) -> np.float64 | np.float32:
 def are_reached(targets: Sequence[Target], measurements: Sequence[Measurements]) -> bool:
     """Return whether every seed that did not diverge has a row in which all targets are reached."""
     running = [one.history for one in measurements if one.diverged is None]
-    return bool(targets) and all(_has_row(targets, history) for history in running)
+    return bool(targets) and all(has_row(targets, history) for history in running)
 
 
-def _has_row(targets: Sequence[Target], history: History) -> bool:
+def has_row(targets: Sequence[Target], history: History) -> bool:
+    """Return whether a history has a row in which all targets are reached."""
+
     def reached(target: Target) -> Any:
         values = history[target.column.name]
         return values >= target.value if target.column.better == "more" else values <= target.value

@@ -1,4 +1,4 @@
-"""Load results from folders that `save`, `fedpd run` or `fedpd compare` wrote."""
+"""Load results from folders that `save`, `fedpd run`, `fedpd compare` or a federation's server wrote."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +12,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Tree
 from fedpd.engine.run import Ensemble, Run, ensemble
 from fedpd.engine.views.entries import Measured
+from fedpd.experiments import federated
 from fedpd.experiments.recorded import Recorded, read
 from fedpd.experiments.run_folder import SavedModel, read_models
 
@@ -21,7 +22,7 @@ def load(folder: str | Path, *, like: Tree | None = None) -> Any:
     """Return the result that a folder holds. fedpd runs no code from the folder.
 
     Args:
-        folder: A folder that `save` wrote, or the run folder of `fedpd run` or `fedpd compare`.
+        folder: A folder that `save` wrote, the run folder of `fedpd run` or `fedpd compare`, or a federation's `out`.
         like: A model of the same structure, e.g. `problem.start`. It is needed only if the model is a pytree of classes
             that a file cannot describe, such as a module of a neural network; the error message then asks for it.
 
@@ -36,7 +37,7 @@ def load(folder: str | Path, *, like: Tree | None = None) -> Any:
     folder = Path(folder)
     if is_saved(folder):
         return load_result(folder, like)
-    record, models = read(folder), read_models(folder, like)
+    record, models = read(folder), _models(folder, like)
     if not record.entries:
         raise FedpdError(
             f"{folder}: the folder holds an experiment file without results, as fedpd tune writes it, or of a run "
@@ -52,8 +53,10 @@ def load_model(
 ) -> Tree:
     """Return the trained model that a folder holds: the user's own pytree with NumPy leaves.
 
+    The leaves are tensors if a federation trained a PyTorch module: `module.load_state_dict(fedpd.load_model(out))`.
+
     Args:
-        folder: As for `load`.
+        folder: As for `load`; or a file with one model, such as best.safetensors of a federation.
         method: The label of the method; None if there is only one.
         seed: The seed; None if there is only one.
         like: As for `load`.
@@ -61,6 +64,8 @@ def load_model(
     Raises:
         FedpdError: There is no model, or there are several and the arguments do not select one. The message lists them.
     """
+    if Path(folder).is_file():
+        return federated.read_model(Path(folder), like).model
     found = [run for run in _labelled(load(folder, like=like)) if run[1].model is not None]
     chosen = [(label, run) for label, run in found if method in (None, label) and seed in (None, run.seed)]
     if len(chosen) == 1:
@@ -72,6 +77,17 @@ def load_model(
     seeds = ", ".join(str(seed) for seed in dict.fromkeys(run.seed for _, run in found))
     which = f"none of its {len(found)} models has {asked}" if not chosen else f"the folder holds {len(chosen)} models"
     raise FedpdError(f"{folder}: {which}. Select one: method= one of {labels}, and seed= one of {seeds}.")
+
+
+def _models(folder: Path, like: Tree | None) -> dict[tuple[str, int], SavedModel]:
+    """Return the models of a run folder or of a federation's folder, by label and seed."""
+    path = folder / federated.MODEL
+    if not federated.is_federation(folder):
+        return read_models(folder, like)
+    if not path.is_file():
+        return {}
+    model, spec, meta = federated.read_model(path, like)
+    return {(meta["label"], meta["seed"]): SavedModel(model, meta["algorithm"], spec, np.zeros(0, np.int64))}
 
 
 def _labelled(result: Any) -> Iterator[tuple[str, Run]]:

@@ -20,7 +20,7 @@ from fedpd.engine.history import History
 from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.timing import kept_rule, timed_history
 from fedpd.engine.views.entries import Entry, Measured, entry_of
-from fedpd.experiments import experiment, run_folder
+from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
 from fedpd.experiments.experiment import Label, RunSettings
 from fedpd.experiments.runner import Result
@@ -99,12 +99,14 @@ Results = HasEntries | Mapping[str, HasEntries] | Sequence[Result | Entry] | str
 
 
 def read(folder: Path) -> Record:
-    """Return the record of a folder that `save` or `fedpd run` wrote.
+    """Return the record of a folder that `save`, `fedpd run` or a federation's server wrote.
 
     A run may still be running. The record then has its finished methods, and the others up to their last checkpoint.
     """
     if is_saved(folder):
         return _in_memory(folder.resolve().name, _entries(load_result(folder, leave_out=STATE)))
+    if federated.is_federation(folder):
+        return _federation(folder)
     text = run_folder.read_experiment(folder)
     try:
         _, settings, methods = outline = experiment.read_outline(text)
@@ -153,6 +155,14 @@ def timed_records(records: Sequence[Record], clock: Clock) -> list[Record]:
 
 def _timed(run: Any, clock: Clock) -> Measured:
     return run.timed(clock)
+
+
+def _federation(folder: Path) -> Record:
+    """Return the record of a federation's folder."""
+    found = federated.read_progress(folder)
+    unknown = np.full(len(found.history["round"]), np.nan)
+    entry = Entry(found.label, (Recorded(found.seed, found.history, unknown),), found.rounds)
+    return Record(folder.resolve().name, (entry,), (found.seed,), found.rounds, versions=found.versions)
 
 
 def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:

@@ -1,5 +1,6 @@
 """A client's own file."""
 
+import os
 import time
 from pathlib import Path
 
@@ -36,10 +37,31 @@ def test_what_is_saved_is_loaded_and_what_is_torn_is_lost(tmp_path: Path) -> Non
 
 
 def test_only_the_newest_runs_are_kept(tmp_path: Path) -> None:
-    for run in range(store.KEPT + 3):
+    """Of runs that had an order within a day, at most 8; of others, the newest two."""
+    for run in range(store.MOST + 3):
         store.save(store.file(tmp_path, f"{run:x}"), saved(0))
         time.sleep(0.002)
-    assert {path.stem for path in tmp_path.iterdir()} == {f"{run:x}" for run in range(3, store.KEPT + 3)}
+    assert {path.stem for path in tmp_path.iterdir()} == {f"{run:x}" for run in range(3, store.MOST + 3)}
+    for number, path in enumerate(sorted(tmp_path.iterdir())):
+        moment = time.time() - store.IN_USE_SECONDS - 100 + number
+        os.utime(path, (moment, moment))
+    store.save(store.file(tmp_path, "f"), saved(0))
+    assert {path.stem for path in tmp_path.iterdir()} == {"a", "f"}
+
+
+def test_arrays_that_an_order_did_not_change_are_in_the_file_once(tmp_path: Path) -> None:
+    big, other = np.arange(5000.0), np.array([0.0, 1.0])
+    agent = {"x": other, "x0": big}
+    shapes = Shapes(None, agent, [], [], Costs((), ()))
+    path = store.file(tmp_path, "ab")
+    before = {"x": -other, "x0": big}  # -0.0 equals 0.0, but has other bits
+    store.save(path, SavedAgent(1, before, agent, 0, np.array([3]), np.array([18])))
+    assert path.stat().st_size < 1.2 * big.nbytes
+    found = store.load(path, shapes)
+    assert found is not None
+    np.testing.assert_array_equal(found.before["x0"], big)
+    assert np.signbit(found.before["x"]).all()
+    assert not np.signbit(found.after["x"]).any()
 
 
 @pytest.mark.parametrize("run", ["../../etc/passwd", "", "a/b", "A", "a" * 81, "a.b"])

@@ -15,13 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
+import fedpd
 from fedpd.flower.local import programs
 from fedpd.flower.local.guard import app_hash
 from fedpd.flower.local.new_app import new_app
 from fedpd.flower.local.processes import Member, end, find, start, tail
 from fedpd.flower.local.provision import provision
 from fedpd.flower.local.proxy import find_nginx
-from tests.flower.deployment import equal, read_model, simulated
+from tests.flower.deployment import equal, simulated
 
 ADDRESS, PORT = "10.77.0.1", 8443
 SITES = ("hospital-1", "hospital-2")
@@ -160,7 +161,7 @@ def test_three_machines_from_their_kits(machines: dict[str, str], tmp_path: Path
         victim.kill()
         model = tmp_path / "kits" / "server" / "results" / "model.safetensors"
         here.wait(model.exists, 400)
-        equal(read_model(model), simulated(app, SETTINGS))
+        equal(fedpd.load_model(model), simulated(app, SETTINGS))
         modes = [path.stat().st_mode & 0o077 for path in (tmp_path / "kits" / "server" / "results").rglob("*.*")]
         assert modes
         assert not any(modes)

@@ -2,6 +2,9 @@
 
 The server may send an order twice: to a client that came back on another node, after an error, or because no reply
 came. A client replies to a repeated order without carrying it out again. The server uses the first valid reply.
+
+The SuperLink may answer a request with an error, e.g. because its database is locked. The server then waits and asks
+again until the deadline.
 """
 
 import logging
@@ -9,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import httpx
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedpd.base.checks import FedpdError
-from fedpd.flower.carry.directory import ClientDirectory, push
-from fedpd.flower.carry.records import reason_of, serialised_bytes
+from fedpd.flower.carry.directory import ClientDirectory, is_temporary, push
+from fedpd.flower.carry.records import LARGE, reason_of, serialised_bytes
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -25,6 +29,7 @@ CLIENT_APP_ERRORS = (  # likely to recur
     ErrorCode.MOD_FAILED_PRECONDITION,
 )
 REFRESH_SECONDS = 5.0  # between two updates of the list of clients and their nodes
+LONGEST_PAUSE = 10.0  # seconds between two requests to a SuperLink that answers with errors
 Read = Callable[[str, RecordDict], Any]  # (name, content) -> reply, or a RecordDict to send to the client instead
 
 
@@ -36,12 +41,15 @@ class Timeouts(NamedTuple):
         resend: Seconds after which an unanswered order is sent again.
         poll: Seconds between two checks for replies.
         attempts: The number of errors of the ClientApp itself after which the server gives up an order.
+        quorum: The number of replies after which the server does not wait for clients whose nodes are gone; None: it
+            waits for all clients until the deadline.
     """
 
     deadline: float
     resend: float
     poll: float
     attempts: int = 3
+    quorum: int | None = None
 
 
 class Collected(NamedTuple):
@@ -106,6 +114,7 @@ def collect(
         collection.find_moved_clients()
         collection.send()
         collection.receive()
+        collection.leave_out_gone_clients()
         if collection.pending and time.monotonic() >= began + timeouts.deadline:
             break
         if collection.pending:
@@ -114,7 +123,8 @@ def collect(
         name: f"no reply in {timeouts.deadline:g} s, last event: {order.last_event}"
         for name, order in collection.pending.items()
     }
-    return Collected(collection.answers, collection.refused, late, collection.bytes_up, collection.bytes_down)
+    missing = collection.gone | late
+    return Collected(collection.answers, collection.refused, missing, collection.bytes_up, collection.bytes_down)
 
 
 class _Collection:
@@ -135,8 +145,13 @@ class _Collection:
         self.sent: dict[str, str] = {}  # Flower's identity of a message -> the client's name
         self.answers: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
+        self.gone: dict[str, str] = {}  # clients that the server does not wait for
         self.bytes_up = self.bytes_down = 0
+        self.failures = 0  # requests in a row that the SuperLink answered with an error
         self.refreshed = now
+        self.one_by_one = False
+        if timeouts.quorum is not None:
+            self.directory.refresh()
 
     def find_moved_clients(self) -> None:
         """Mark the orders of clients that are now on another node as due."""
@@ -148,13 +163,24 @@ class _Collection:
             if name in self.pending:
                 self.pending[name] = self.pending[name]._replace(due=now)
 
+    def leave_out_gone_clients(self) -> None:
+        """Stop waiting for clients whose nodes are gone, if enough clients have replied and all others are gone."""
+        if self.timeouts.quorum is None or len(self.answers) < self.timeouts.quorum:
+            return
+        if not any(self.directory.is_online(name) for name in self.pending):
+            self.gone = dict.fromkeys(self.pending, "Flower reports its node as gone")
+            self.pending.clear()
+
     def send(self) -> None:
         """Send the orders that are due."""
         now = time.monotonic()
         for name, order in self.pending.items():
-            if now >= order.due:
+            waits = self.timeouts.quorum is not None and not self.directory.is_online(name)
+            if now >= order.due and not waits:
                 message = Message(order.content, self.directory.nodes[name], self.kind, ttl=self.timeouts.deadline + 60)
-                self.bytes_down += serialised_bytes(order.content)
+                size = serialised_bytes(order.content)
+                self.bytes_down += size
+                self.one_by_one |= size > LARGE
                 if taken := push(self.grid, message):
                     self.sent |= dict.fromkeys(taken, name)
                     self.pending[name] = order._replace(due=now + order.pause, pause=2 * order.pause)
@@ -162,16 +188,34 @@ class _Collection:
                     self._postpone(name, "the SuperLink did not accept the order")
 
     def receive(self) -> None:
-        """Read the replies that have arrived."""
-        for reply in self.grid.pull_messages(list(self.sent)) if self.sent else ():
-            name = self.sent.pop(reply.metadata.reply_to_message_id, "")
-            self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
-            if name in self.pending and reply.has_error():
-                self._count_error(name, reply.error)
-            elif name in self.pending:
-                self._read(name, reply.content)
+        """Read the replies that have arrived. Large ones are fetched one by one, so that one is in memory at a time."""
+        for identities in [[one] for one in self.sent] if self.one_by_one else [list(self.sent)]:
+            for reply in self._pull(identities) if identities else ():
+                name = self.sent.pop(reply.metadata.reply_to_message_id, "")
+                self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
+                if name in self.pending and reply.has_error():
+                    self._count_error(name, reply.error)
+                elif name in self.pending:
+                    self._read(name, reply.content)
         for name in (*self.answers, *self.refused):
             self.pending.pop(name, None)
+
+    def _pull(self, identities: list[str]) -> list[Message]:
+        """Return the replies that the SuperLink has; none, after a pause, if it answers with an error."""
+        try:
+            found = list(self.grid.pull_messages(identities))
+        except httpx.HTTPError as error:
+            if not is_temporary(error):
+                raise
+            pause = min(self.timeouts.poll * 2.0**self.failures, LONGEST_PAUSE)
+            log.warning("The SuperLink did not answer (%s). The server asks again in %.1f s.", error, pause)
+            self.failures += 1
+            soon = time.monotonic() + REFRESH_SECONDS  # send the orders again: replies may be lost with the request
+            self.pending = {name: order._replace(due=min(order.due, soon)) for name, order in self.pending.items()}
+            time.sleep(pause)
+            return []
+        self.failures = 0
+        return found
 
     def _count_error(self, name: str, error: Error) -> None:
         """Send again after an error of Flower; after errors of the ClientApp, at most `attempts` times."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -45,9 +46,18 @@ def push(grid: Grid, message: Message) -> list[str]:
     """Send a message; return Flower's identity of it, or an empty list if the SuperLink did not accept it."""
     try:
         return [identity for identity in grid.push_messages([message]) if identity]
-    except ObjectPushError as error:
+    except (ObjectPushError, httpx.HTTPError) as error:
+        if not is_temporary(error):
+            raise
         log.warning("The SuperLink did not accept a message to node %d: %s", message.metadata.dst_node_id, error)
         return []
+
+
+def is_temporary(error: Exception) -> bool:
+    """Return whether a request to the SuperLink may succeed later, e.g. because its database was locked."""
+    return (
+        not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+    )
 
 
 class ClientDirectory:
@@ -58,6 +68,7 @@ class ClientDirectory:
         nodes: The node of every name.
         owners: The only node that may have a name; other names are free.
         problems: By client, the reason why it cannot take part.
+        online: The nodes that Flower reports as online.
 
     Args:
         grid: Flower's grid.
@@ -78,13 +89,30 @@ class ClientDirectory:
         self.nodes: dict[str, int] = {}
         self.owners = dict(owners or {})
         self.problems: dict[str, str] = {}
+        self.online: set[int] = set()
         self._known: set[int] = set()
         self._asked: dict[str, int] = {}
         self._errors: dict[int, int] = {}
 
+    def is_online(self, name: str) -> bool:
+        """Return whether Flower reports the node of a client as online."""
+        return self.nodes[name] in self.online
+
     def refresh(self) -> list[str]:
         """Ask new nodes for their names and read earlier replies; return the clients that are now on another node."""
-        for node in self.grid.get_node_ids():
+        try:
+            return self._refresh()
+        except httpx.HTTPError as error:
+            if not is_temporary(error):
+                raise
+            log.warning("The SuperLink did not answer (%s). The server asks again.", error)
+            self._known -= set(self._asked.values())  # their replies may be lost
+            self._asked.clear()
+            return []
+
+    def _refresh(self) -> list[str]:
+        self.online = set(self.grid.get_node_ids())
+        for node in self.online:
             if node not in self._known:
                 asked = push(self.grid, Message(RecordDict({"config": ConfigRecord(self.hello)}), node, HELLO))
                 self._known |= {node for _ in asked}

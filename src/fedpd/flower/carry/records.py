@@ -1,6 +1,8 @@
 """Converts pytrees to Flower's ArrayRecords and back. Arrays are named by their path and checked; it uses no pickle."""
 
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ from jax.tree_util import FlattenedIndexKey, keystr
 
 from fedpd.base.checks import FedpdError
 from fedpd.core import Tree
+
+LARGE = 2**24  # bytes of a message or an array that is handled with care for the server's memory
 
 
 class RefusedError(FedpdError):
@@ -54,6 +58,28 @@ def unpack(record: ArrayRecord, like: Tree, what: str) -> Tree:
     return jax.tree.unflatten(
         structure, [_array(record[name], leaf, f"{what}, {name}") for name, leaf in wanted.items()]
     )
+
+
+def stored(tree: Tree, folder: Path | None) -> Tree:
+    """Return a pytree whose large leaves are in files without a name, which the system removes with the last use.
+
+    The server sums messages in the order of the agents, whatever the order in which they come, so that a run can be
+    repeated bit for bit. Until then they need no memory.
+
+    Args:
+        tree: A pytree of arrays.
+        folder: The folder of the files; None: the system's own.
+    """
+    return jax.tree.map(lambda leaf: _mapped(leaf, folder) if leaf.nbytes > LARGE else leaf, tree)
+
+
+def _mapped(array: np.ndarray, folder: Path | None) -> np.ndarray:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        array.tofile(file)
+        file.flush()
+        return np.memmap(file, array.dtype, "r", shape=array.shape)
 
 
 def arrays_of(content: RecordDict, name: str, what: str) -> ArrayRecord:

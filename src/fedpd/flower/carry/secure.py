@@ -7,7 +7,8 @@ with Flower's own keys and shares, and with masks from a cryptographic generator
 
 The server asks for shares only after all N clients have replied. If it saw the sum of fewer clients, a repetition with
 one more client would reveal that client's message. So if a client is missing, the server starts again with new keys.
-Clients reply to the same order again without carrying it out twice.
+Clients reply to the same order again without carrying it out twice. The attempts share the deadline: each may take an
+equal part of the time that is left.
 """
 
 import logging
@@ -76,15 +77,18 @@ def collect_sum(
     """
     stages: list[Collected] = []
     until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
+    attempt_until = until
 
     def ask(contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
-        left = max(until - time.monotonic(), timeouts.poll)
+        left = max(attempt_until - time.monotonic(), timeouts.poll)
         # A client refuses a stage that it has already done, so the server sends nothing twice within an attempt.
         once = Timeouts(left, left, timeouts.poll, attempts=1)
         stages.append(collect(grid, directory, contents, TRAIN, once, read))
         return stages[-1].answers
 
     for attempt in range(1, ATTEMPTS + 1):
+        now = time.monotonic()
+        attempt_until = now + (until - now) / (ATTEMPTS + 1 - attempt)
         answers, mean = _attempt(ask, dict(directory.nodes), communication, bound, lost, declined)
         if mean is not None or declined or time.monotonic() >= until:
             break

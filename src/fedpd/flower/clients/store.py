@@ -4,6 +4,9 @@ Flower saves `context.state` only after the client has sent its reply, and remov
 client could then lose its state after its reply. Here the file is on disk before the client replies:
 FOLDER/NAME/RUN.safetensors, where RUN is the identity of the run (the same after a resume). The reply follows from the
 state, so the client can compute it again.
+
+The disk space is bounded: a client keeps the files of its newest runs, and of others only while they are in use. Arrays
+that an order has not changed are in the file once.
 """
 
 import logging
@@ -12,10 +15,12 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from urllib.parse import quote
 
 import jax
+import numpy as np
 from flwr.app import Context
 
 from fedpd.base import checkpoint
@@ -25,7 +30,9 @@ from fedpd.flower.method.shapes import Shapes
 
 log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
 
-KEPT = 8  # a client keeps the state of this many runs, the newest ones
+NEWEST, MOST = 2, 8  # a client keeps the state of its newest runs, and of at most this many
+IN_USE_SECONDS = 24 * 3600.0  # other runs are in use if they had an order within this time
+BEFORE, AFTER = "state[0]", "state[1]"  # the names of arrays before and after the local steps
 FOLDER = "fedpd-state"  # the key of a SuperNode's configuration with the folder for states
 
 
@@ -68,6 +75,7 @@ def load(path: Path, shapes: Shapes) -> SavedAgent | None:
         return None
     try:
         arrays, meta = checkpoint.read(path)
+        arrays |= {name: arrays[AFTER + name.removeprefix(BEFORE)] for name in meta.get("unchanged", ())}
         before, after = checkpoint.unflatten("state", (shapes.agent, shapes.agent), arrays)
     except checkpoint.CheckpointError as error:
         log.warning("The client's state is lost: %s", error)
@@ -76,10 +84,28 @@ def load(path: Path, shapes: Shapes) -> SavedAgent | None:
 
 
 def save(path: Path, saved: SavedAgent) -> None:
-    """Write a client's state in a run, and remove the files of its oldest runs."""
+    """Write a client's state in a run, and remove the files of runs that are no longer in use."""
     arrays = checkpoint.flatten("state", (saved.before, saved.after))
+    unchanged = [
+        name
+        for name, array in arrays.items()
+        if name.startswith(BEFORE) and _same_bits(array, arrays[AFTER + name.removeprefix(BEFORE)])
+    ]
+    arrays = {name: array for name, array in arrays.items() if name not in set(unchanged)}
     arrays |= {"updates": saved.updates, "samples": saved.samples}
-    checkpoint.write(path, arrays, {"number": saved.number, "rebuilt": saved.rebuilt})
-    runs = sorted(path.parent.glob("*.safetensors"), key=lambda other: other.stat().st_mtime, reverse=True)
-    for old in runs[KEPT:]:
-        old.unlink(missing_ok=True)
+    checkpoint.write(path, arrays, {"number": saved.number, "rebuilt": saved.rebuilt, "unchanged": unchanged})
+    _remove_old_runs(path.parent)
+
+
+def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
+
+
+def _remove_old_runs(folder: Path) -> None:
+    """Remove the states of runs that are neither among the newest nor in use."""
+    times = {path: path.stat().st_mtime for path in folder.glob("*.safetensors")}
+    runs = sorted(times, key=lambda path: times[path], reverse=True)
+    for place, old in enumerate(runs):
+        if place >= NEWEST and (place >= MOST or times[old] < time.time() - IN_USE_SECONDS):
+            log.info("The client removes its state of an old run, %s.", old.stem)
+            old.unlink(missing_ok=True)

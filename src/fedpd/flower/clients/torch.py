@@ -21,6 +21,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
 from fedpd.core import Array, Tree
 from fedpd.flower.method.agent import Local
+from fedpd.flower.method.shapes import TorchArray
 from fedpd.problems.external import external
 
 with extra("torch", "fedpd.flower.torch"):
@@ -62,8 +63,11 @@ def torch_local(
 
 
 def model_of(module: nn.Module) -> dict[str, np.ndarray]:
-    """Return the module's parameters as a model of fedpd, from which a server can start."""
-    return {name: array_of(tensor).copy() for name, tensor in parameters_of(module).items()}
+    """Return the module's parameters as a model of fedpd, from which a server can start.
+
+    A model that a federation trains from it loads as tensors: `module.load_state_dict(fedpd.load_model(out))`.
+    """
+    return {name: array_of(tensor).copy().view(TorchArray) for name, tensor in parameters_of(module).items()}
 
 
 def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:

@@ -7,7 +7,7 @@ crash of the SuperLink. The federation's folder contains:
     federation.json   the processes: names, commands, pids, start times
     certificates/     the authority, the SuperLink's certificate and key, a key pair for every SuperNode
     flwr/             the settings of `flwr run` (FLWR_HOME), and the SuperLink's apps
-    node-0/ ...       a SuperNode's apps and its agent's state, which remain after the processes end
+    node-0/ ...       a SuperNode's programs, apps and its agent's state, which remain after the processes end
     superlink.db      runs and messages, which remain after the SuperLink ends
     nginx.conf        the proxy between SuperNodes and SuperLink, if nginx is installed
     clients.json      the node that owns each client's name
@@ -40,6 +40,7 @@ from fedpd.flower.local.certificates import (
 from fedpd.flower.local.processes import Member, end, find, start, wait_until
 from fedpd.flower.local.programs import CONNECTION, HOST
 from fedpd.flower.local.proxy import find_nginx, proxy_command, proxy_config
+from fedpd.flower.warm.program import write_programs
 
 RECORD, PROXY = "federation.json", "proxy"
 START_SECONDS = 120.0  # time for a process to become ready; measured 3 to 8 s on two idle cores
@@ -223,7 +224,10 @@ def _bring_online(federation: LocalFederation, i: int) -> LocalFederation:
 def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     """Start one process, and save its pid at once, so that a later error cannot lose it."""
     members = list(federation.members)
-    environment = programs.environment(Path(members[i].home)) | {OWNERS: str(federation.folder / "clients.json")}
+    home = Path(members[i].home)
+    write_programs(home / "bin")
+    environment = programs.environment(home, is_node=members[i].name.startswith("node"))
+    environment |= {OWNERS: str(federation.folder / "clients.json")}
     members[i] = start(members[i], environment, federation.folder)
     federation = federation._replace(members=tuple(members))
     record = {

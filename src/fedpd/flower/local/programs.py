@@ -20,6 +20,7 @@ HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
 COMMAND_SECONDS = 120.0
 ONLINE = "SuperNode ID:"  # a SuperNode logs this when the SuperLink has accepted it
+TASK_POLL = "0.2"  # seconds between two checks of a SuperExec for work; Flower's default is 1
 REJECTED = "Failed to activate SuperNode"
 
 
@@ -28,21 +29,30 @@ def bin_folder() -> Path:
     return Path(sys.executable).absolute().parent
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, *, is_node: bool = False) -> dict[str, str]:
     """Return the environment of Flower's processes: own settings, no telemetry, only programs of this installation.
 
-    Flower starts a new process for every message, so JAX keeps its compiled programs on disk for the next one.
+    Flower starts its programs by name. The first folder of PATH has the `flwr-clientapp` of `fedpd.flower.warm`. JAX
+    keeps its compiled programs on disk for the next process.
+
+    Args:
+        home: The FLWR_HOME of the processes.
+        is_node: Whether they belong to a SuperNode, whose SuperExec gets work in every communication.
     """
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(home / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    defaults = {
+        "JAX_COMPILATION_CACHE_DIR": str(home / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    } | ({"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL} if is_node else {})
+    path = os.pathsep.join([str(home / "bin"), str(bin_folder()), os.environ.get("PATH", "")])
     return (
-        cache
+        defaults
         | os.environ
         | {
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "PATH": f"{bin_folder()}{os.pathsep}{os.environ.get('PATH', '')}",  # Flower starts its programs by name
+            "PATH": path,
             "PYTHONUNBUFFERED": "1",
         }
     )
@@ -76,7 +86,7 @@ def supernode_command(
 ) -> list[str]:
     """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps connect to it at `port`."""
     return [
-        str(bin_folder() / "flower-supernode"),
+        *(sys.executable, "-m", "fedpd.flower.warm.supernode"),
         *("--superlink", f"{HOST}:{link}"),
         *("--root-certificates", str(certificates.authority)),
         *("--auth-supernode-private-key", str(keys.private)),

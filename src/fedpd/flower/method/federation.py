@@ -1,30 +1,34 @@
 """Runs a method on the clients of a Flower grid: `federate` is the server's program."""
 
 import logging
-import math
 from contextlib import nullcontext
 from typing import NamedTuple
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fedpd.base import checkpoint
 from fedpd.base.lock import held
 from fedpd.base.precision import is_double, scope
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Algorithm, Tree
 from fedpd.engine.history import History, write_parquet
+from fedpd.engine.simulate import Callback
+from fedpd.engine.targets import Until
+from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN
 from fedpd.flower.carry.secure import collect_sum
 from fedpd.flower.method.evaluation import ClientEvaluation
+from fedpd.flower.method.observers import Observation, Observers, Test, log_success, observing, write_model
 from fedpd.flower.method.run import (
     FederatedRun,
     apply_replies,
     apply_sum,
     close,
+    ends_round,
     evaluation_requests,
     is_evaluation_due,
+    label_of,
     new_communication,
     next_step,
     open_run,
@@ -34,8 +38,9 @@ from fedpd.flower.method.run import (
 from fedpd.flower.method.server import server_model
 from fedpd.flower.method.settings import Settings, choose_form
 from fedpd.flower.method.shapes import check_algorithm, check_start
+from fedpd.loggers import Log
 
-log = logging.getLogger(f"flwr.{__name__}")
+logger = logging.getLogger(f"flwr.{__name__}")
 
 
 class Federated(NamedTuple):
@@ -59,11 +64,21 @@ class Federated(NamedTuple):
 
 
 def federate(
-    grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings, report: ProgressFunction | None = None
+    grid: Grid,
+    algorithm: Algorithm,
+    start: Tree,
+    settings: Settings,
+    report: ProgressFunction | None = None,
+    *,
+    callback: Callback | None = None,
+    log: Log | None = None,
+    until: Until | None = None,
+    test: Test | None = None,
 ) -> Federated:
     """Run a method on the clients of a Flower grid, or resume the run in the folder `settings.out`.
 
-    Clients do not compute the rounds after the last communication, because the server would not receive their results.
+    A finished run continues if `settings.rounds` is larger than before. Clients do not compute the rounds after the
+    last communication, because the server would not receive their results.
 
     Args:
         grid: Flower's grid, or an `InProcessGrid`.
@@ -72,6 +87,13 @@ def federate(
         settings: The settings of the run.
         report: Called after every communication with the rounds done, the total number of rounds and the stationarity
             (NaN if it is not evaluated); by default fedpd writes a line to Flower's log.
+        callback: A function of (round, model, row), called with every row of the history, as in `fedpd.simulate`. If it
+            returns True, the run ends and `federate` returns the result so far.
+        log: A logger of `fedpd.loggers`, which receives the new rows.
+        until: Ends the run at the first row in which all these columns have reached their values, e.g. {"loss": 0.1}.
+        test: (model) -> a dict of numbers, from an evaluation on the server's own data. They become columns of the
+            history. It is called at the start and whenever an evaluation is due, or after every communication if
+            `evaluate_every` is 0.
 
     Returns:
         The model, the history and the clients' names.
@@ -82,21 +104,25 @@ def federate(
     """
     start = check_start(start)
     algorithm = choose_form(check_algorithm(algorithm), settings)
-    report = report or _log
+    observers = Observers(report, callback, log, until, test)
     folder = nullcontext() if settings.out is None else held(settings.out)
-    with folder, scope(is_double(start)):
+    observed = observing(observers, settings.out, settings.metrics_port)
+    with folder, scope(is_double(start)), observed as observation:
         run = open_run(grid, algorithm, start, settings)
+        ends = observation.is_reached(run)
         if not run.ledger.history:
-            run = _evaluate_and_close(grid, run)
-        while (last := next_step(run)) is not None:
-            run = _evaluate_and_close(grid, _communicate(grid, run, last))
-            done = run.state.step // run.setup.exchanges
-            report(done, settings.rounds, float(run.ledger.history["stationarity"][-1]))
-        return write_result(run)
+            run = _evaluate_and_close(grid, run, observation)
+            ends = observation.observe(run)
+        while not ends and (last := next_step(run)) is not None:
+            run = _evaluate_and_close(grid, _communicate(grid, run, last), observation)
+            ends = observation.observe(run)
+        result = write_result(run)
+        log_success(run)
+        return result
 
 
 def _timeouts(settings: Settings) -> Timeouts:
-    return Timeouts(settings.deadline, settings.resend, settings.poll)
+    return Timeouts(settings.deadline, settings.resend, settings.poll, quorum=settings.quorum)
 
 
 def _communicate(grid: Grid, run: FederatedRun, last: int) -> FederatedRun:
@@ -109,31 +135,29 @@ def _communicate(grid: Grid, run: FederatedRun, last: int) -> FederatedRun:
     return apply_replies(run, communication, found)
 
 
-def _evaluate_and_close(grid: Grid, run: FederatedRun) -> FederatedRun:
-    """Ask all clients for an evaluation if one is due, and write the row of the history and the checkpoint."""
+def _evaluate_and_close(grid: Grid, run: FederatedRun, observation: Observation) -> FederatedRun:
+    """Evaluate the model if it is due, at the clients and at the server, and write the row and the checkpoint."""
+    tested = observation.tested(run) if ends_round(run) else {}
     if not is_evaluation_due(run):
-        return close(run, {})
+        return close(run, tested)
 
     def read(_: str, content: RecordDict) -> ClientEvaluation:
         return read_client_evaluation(run, content)
 
     requests = evaluation_requests(run)
-    return close(*read_metrics(run, collect(grid, run.directory, requests, EVALUATE, _timeouts(run.settings), read)))
-
-
-def _log(done: int, rounds: int, stationarity: float) -> None:
-    log.info("Round %d of %d%s", done, rounds, "" if math.isnan(stationarity) else f": ‖∇f‖² {stationarity:.2e}")
+    found = collect(grid, run.directory, requests, EVALUATE, _timeouts(run.settings), read)
+    evaluated, metrics = read_metrics(run, found)
+    return close(evaluated, tested | metrics)
 
 
 def write_result(run: FederatedRun) -> Federated:
     """Return the result of a run, and write it to the folder `settings.out`."""
     setup, settings, history = run.setup, run.settings, run.ledger.history
-    model, name = server_model(setup, run.state), setup.algorithm.description
     if settings.out is not None:
         done = run.state.step // setup.exchanges  # of this model; a folder may hold more rounds than `settings.rounds`
         if done > settings.rounds:
-            log.warning("rounds = %d, but the run in %s has already done %d.", settings.rounds, settings.out, done)
-        meta = {"algorithm": name, "seed": settings.seed, "rounds": done, "run": setup.run}
-        checkpoint.write(settings.out / "model.safetensors", checkpoint.flatten("model", model), meta)
-        write_parquet(settings.out / "history.parquet", {(settings.label or name, settings.seed): history})
+            logger.warning("rounds = %d, but the run in %s has already done %d.", settings.rounds, settings.out, done)
+        write_model(run, federated.MODEL)
+        write_parquet(settings.out / federated.HISTORY, {(label_of(run), settings.seed): history})
+    name, model = setup.algorithm.description, server_model(setup, run.state)
     return Federated(name, settings.seed, model, history, setup.names, setup.run)

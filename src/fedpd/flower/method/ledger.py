@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
-from fedpd.engine.columns import EPSILON, FEDERATED
+from fedpd.engine.columns import COLUMNS, EPSILON, FEDERATED, SAMPLE
 from fedpd.engine.costs import Costs
 from fedpd.engine.history import History, Totals, extend, start_row
 
@@ -43,9 +43,9 @@ def new_ledger(agents: int, exchanges: int) -> Ledger:
 def add_first_row(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> Ledger:
     """Return the ledger with row 0, the start."""
     usual = {name: metrics.get(name, np.nan) for name in ("loss", "stationarity")}
-    recorded = {name: value for name, value in metrics.items() if name not in usual} | ledger.counts
+    recorded = {name: value for name, value in metrics.items() if name not in usual and name not in COLUMNS}
     recorded |= {} if costs.privacy is None else {EPSILON.name: 0.0}
-    return ledger._replace(history=start_row(**usual, **recorded))
+    return ledger._replace(history=start_row(**usual, **recorded, **ledger.counts))
 
 
 def add_counts(ledger: Ledger, **more: int) -> Ledger:
@@ -85,7 +85,7 @@ def add_work(
 def close_rounds(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> Ledger:
     """Return the ledger with its pending rounds added to the history, as one row for the last of them."""
     length = len(ledger.pending["updates"])
-    numbers = {**metrics, "consensus": 0.0, **ledger.counts}
+    numbers = {SAMPLE.name: 0, **metrics, "consensus": 0.0, **ledger.counts}
     rounds: dict[str, np.ndarray] = {"communicated": ledger.pending["receivers"][:, -1] > 0, **ledger.pending}
     rounds |= {name: np.full(length, numbers.get(name, np.nan)) for name in ledger.history if name not in rounds}
     history, totals = extend(ledger.history, ledger.totals, costs, rounds, np.arange(length) == length - 1)

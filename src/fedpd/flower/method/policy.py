@@ -16,13 +16,16 @@ from fedpd.flower.method.settings import OnTimeout
 log = logging.getLogger(f"flwr.{__name__}")
 
 
-def choose_messages(communication: Communication, found: Collected, on_timeout: OnTimeout) -> dict[int, Tree]:
+def choose_messages(
+    communication: Communication, found: Collected, on_timeout: OnTimeout, quorum: int
+) -> dict[int, Tree]:
     """Return the messages to average, by agent: the new ones, and the old ones that the policy uses for other agents.
 
     Args:
         communication: The communication.
         found: The clients' replies.
         on_timeout: The policy.
+        quorum: The number of replies that the policies "stale" and "partial" need.
 
     Raises:
         FederationError: If the policy does not let the run continue.
@@ -38,6 +41,11 @@ def choose_messages(communication: Communication, found: Collected, on_timeout: 
     reasons = _reasons(absent)
     if not found.answers:
         raise FederationError(f"communication {state.number}: no client replied ({reasons}). Repair them, start again.")
+    if len(found.answers) < quorum:
+        raise FederationError(
+            f"communication {state.number}: {len(found.answers)} clients replied, but min-clients is {quorum} "
+            f"({reasons}). Repair them and start the run again to resume it."
+        )
     if on_timeout == "stale":
         for agent in cohort:
             if agent not in answered and agent not in state.last:

@@ -18,6 +18,7 @@ from tree_math import Vector
 
 from fedpd.base import checkpoint
 from fedpd.core import Algorithm, Tree
+from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
 from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
@@ -84,7 +85,7 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
-    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced)
+    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -106,7 +107,7 @@ def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str
 
 
 def _folder(settings: Settings) -> Path | None:
-    return None if settings.out is None else settings.out / "checkpoints"
+    return None if settings.out is None else settings.out / CHECKPOINTS
 
 
 def new_run(identity: Mapping[str, Any]) -> str:
@@ -129,7 +130,7 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
     """Return the run after a communication: it averages the messages by the policy and does the server step."""
     run = _count_messages(run, found)
     policy = run.settings.on_timeout
-    messages = choose_messages(communication, found, policy)
+    messages = choose_messages(communication, found, policy, run.settings.min_clients)
     run, messages = _clip(run, messages)
     if policy == "stale":
         run = run._replace(state=run.state._replace(last=run.state.last | messages))
@@ -185,19 +186,20 @@ def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, d
 def is_evaluation_due(run: FederatedRun) -> bool:
     """Return whether to evaluate the model now: at the start, every `evaluate_every` communications, and at the end."""
     every, state = run.settings.evaluation_interval, run.state
-    if not every or not ends_round(run) or (state.number % every and next_step(run) is not None):
-        return False
-    asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
-    away = [agent for agent in asked if state.counted[agent] != state.number - 1]
-    for agent in away:  # waiting for it again would not bring it back
-        log.warning("The model is not evaluated this time, because client %r is absent.", run.setup.names[agent])
-    return not away
+    return bool(every) and ends_round(run) and (not state.number % every or next_step(run) is None)
 
 
 def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
-    """Return the messages to all clients, by name, that ask them to evaluate the current model."""
-    model = pack(server_model(run.setup, run.state))
-    return {name: evaluation_request(model, run.setup.form) for name in run.setup.names}
+    """Return the messages, by name, that ask clients to evaluate the current model.
+
+    They go to all clients but those that did not reply in the last communication: waiting again would not bring them
+    back.
+    """
+    state, model = run.state, pack(server_model(run.setup, run.state))
+    asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
+    away = {agent for agent in asked if state.counted[agent] != state.number - 1}
+    present = [name for agent, name in enumerate(run.setup.names) if agent not in away]
+    return {name: evaluation_request(model, run.setup.form) for name in present}
 
 
 def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
@@ -206,12 +208,27 @@ def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEval
 
 
 def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
-    """Return the metrics from the clients' evaluations, or none if a reply is missing; count the messages."""
-    for name, why in (found.missing | found.refused).items():
-        log.warning("The model is not evaluated this time, because client %r did not reply: %s", name, why)
-    complete = len(found.answers) == len(run.setup.names)
-    metrics = combine([found.answers[name] for name in run.setup.names]) if complete else {}
+    """Return the metrics from the clients' evaluations, and count the messages.
+
+    With a quorum, they are over the clients that replied, whose number is `metrics_agents`. Without one, there are no
+    metrics if a reply is missing.
+    """
+    names, quorum = run.setup.names, run.settings.quorum
+    present = [name for name in names if name in found.answers]
+    usable = len(present) >= (len(names) if quorum is None else quorum)
+    then = f"evaluated over {len(present)} clients" if usable else "not evaluated"
+    absent = dict.fromkeys(set(names) - set(present), "it did not reply to the last order")
+    for name, why in (absent | found.missing | found.refused).items():
+        log.warning("The evaluation lacks client %r (%s); the model is %s this time.", name, why, then)
+    metrics = combine([found.answers[name] for name in present]) if usable else {}
+    if quorum is not None:
+        metrics["metrics_agents"] = len(present) if usable else 0
     return _count_messages(run, found), metrics
+
+
+def label_of(run: FederatedRun) -> str:
+    """Return the run's name in tables and figures."""
+    return run.settings.label or run.setup.algorithm.description
 
 
 def ends_round(run: FederatedRun) -> bool:
@@ -228,5 +245,6 @@ def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
         ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
     folder = _folder(run.settings)
     if folder is not None and run.state.number:
-        save_server(folder, run.setup, run.identity, run.state, ledger)
+        shown = {"label": label_of(run), "rounds": run.settings.rounds}
+        save_server(folder, run.setup, run.identity, run.state, ledger, shown)
     return run._replace(ledger=ledger)

@@ -14,9 +14,14 @@ from fedpd.flower.method.server import Outcome, ServerSetup, ServerState
 
 
 def save_server(
-    folder: Path, setup: ServerSetup, identity: Mapping[str, Any], state: ServerState, ledger: Ledger
+    folder: Path,
+    setup: ServerSetup,
+    identity: Mapping[str, Any],
+    state: ServerState,
+    ledger: Ledger,
+    shown: Mapping[str, Any],
 ) -> None:
-    """Write the checkpoint of a communication."""
+    """Write the checkpoint of a communication; `shown` are entries that only `fedpd watch` and `fedpd report` read."""
     arrays = checkpoint.flatten("server", state.server) | ledger_arrays(ledger)
     for number, outcome in state.outcomes.items():
         arrays |= checkpoint.flatten(f"outcome-{number}", outcome.broadcast)
@@ -34,7 +39,7 @@ def save_server(
         "counts": ledger.counts,
         "versions": versions(),
     }
-    checkpoint.save_round(folder, state.number, arrays, {**identity, **meta})
+    checkpoint.save_round(folder, state.number, arrays, {**shown, **identity, **meta})
 
 
 def restore_server(

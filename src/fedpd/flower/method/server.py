@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,11 +11,11 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Exchange, Key, Tree, Update, opened
+from fedpd.core import Algorithm, Exchange, Key, Tree, Update, has_packed, opened
 from fedpd.engine.cohorts import draw
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
-from fedpd.flower.carry.records import RefusedError, pack, unpack
+from fedpd.flower.carry.records import RefusedError, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled
 from fedpd.flower.method.shapes import Shapes, zeros
 
@@ -33,6 +34,7 @@ class ServerSetup(NamedTuple):
         run: The identity of the run.
         cohort: K, the number of agents that the server asks in each round; None: all of them.
         superseded: Whether a later broadcast replaces all that an earlier one leaves at an agent.
+        store: The folder for large messages until all of them have come; None: the system's folder for such files.
     """
 
     algorithm: Algorithm
@@ -45,6 +47,7 @@ class ServerSetup(NamedTuple):
     run: str
     cohort: int | None = None
     superseded: bool = False
+    store: Path | None = None
 
     @property
     def exchanges(self) -> int:
@@ -205,7 +208,10 @@ class Communication(NamedTuple):
             if self.setup.algorithm.exchanges[self.last % self.setup.exchanges].speaks is None:
                 raise RefusedError("reply: has no arrays, but agents of this method always send.")
             return None
-        return jax.device_get(call_compiled(opened, unpack(arrays, self.message_shapes(), "message")))
+        message = unpack(arrays, self.message_shapes(), "message")
+        if has_packed(message):
+            message = jax.device_get(call_compiled(opened, message))
+        return stored(message, self.setup.store)
 
     def message_shapes(self) -> Tree:
         """Return the shapes and types of a message as it travels."""
@@ -235,9 +241,9 @@ def mean_of(exchange: Exchange, messages: Mapping[int, Tree], like: Tree) -> Tre
         rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(messages[agent] for agent in sorted(messages)))
         return jax.device_get(call_compiled(exchange.mean, rows, np.ones(len(messages), bool)))
     for agent in sorted(messages):
-        total = jax.tree.map(np.add, total, messages[agent])
+        jax.tree.map(lambda leaf, part: np.add(leaf, part, out=leaf), total, messages[agent])
     number = max(len(messages), 1)
-    return jax.tree.map(lambda leaf: (leaf / number).astype(leaf.dtype), total)
+    return jax.tree.map(lambda leaf: np.divide(leaf, number, out=leaf, casting="unsafe"), total)
 
 
 def server_step(

@@ -45,6 +45,11 @@ class Settings(NamedTuple):
             same seed. None: all clients in every round.
         bind_names: Whether a client's name belongs to the first node that claims it, and other nodes that claim it are
             refused. False: the newest node has the name, which clients without a registered key need after a restart.
+        min_clients: The quorum of "stale" and "partial": a communication needs this many replies. Once it has them, the
+            server does not wait for clients whose nodes Flower reports as gone.
+        best: The model to keep beside the last one, as "min" or "max" and a column of the history, e.g. "min loss" or
+            "max test_accuracy". "": none.
+        metrics_port: The port on 127.0.0.1 at which Prometheus can read the newest row; 0: none.
     """
 
     agents: int
@@ -61,6 +66,14 @@ class Settings(NamedTuple):
     label: str = ""
     cohort: int | None = None
     bind_names: bool = True
+    min_clients: int = 1
+    best: str = "min loss"
+    metrics_port: int = 0
+
+    @property
+    def quorum(self) -> int | None:
+        """The replies that a communication needs; None: those of all clients."""
+        return None if self.on_timeout == "fail" else self.min_clients
 
     @property
     def sampled(self) -> int | None:
@@ -98,6 +111,9 @@ def read_settings(config: Config) -> Settings:
     if settings.cohort is not None:
         check_cohort(settings.cohort, settings.agents)
     check_seeds("seed", [settings.seed])
+    check_quorum(settings)
+    check_best(settings.best)
+    count("metrics-port", settings.metrics_port, "Give a port, e.g. 9464, or 0 for none", least=0)
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
@@ -106,6 +122,25 @@ def read_settings(config: Config) -> Settings:
     if not isinstance(settings.bind_names, bool):
         refuse("bind-names", settings.bind_names, "must be true or false", "Leave it out, unless nodes have no keys")
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
+
+
+def check_quorum(settings: Settings) -> None:
+    """Check that `min_clients` is possible with the other settings."""
+    count("min-clients", settings.min_clients, "Give the number of replies that a communication needs")
+    asked = settings.sampled or settings.agents
+    if settings.min_clients > asked:
+        rule = f"the server asks {asked} clients in each communication"
+        refuse("min-clients", settings.min_clients, rule, f"Give at most {asked}")
+    if settings.min_clients > 1 and settings.on_timeout == "fail":
+        rule = 'on-timeout = "fail" needs the replies of all clients'
+        refuse("min-clients", settings.min_clients, rule, 'Use on-timeout = "partial" or "stale", or leave it out')
+
+
+def check_best(best: str) -> None:
+    """Check the form of the setting `best`."""
+    words = best.split()
+    if words and (len(words) != 2 or words[0] not in ("min", "max")):
+        refuse("best", best, 'must be "min" or "max" and the name of a column', 'Give e.g. "min loss", or ""')
 
 
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:

@@ -11,6 +11,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Array, LocalObjective, Tree
 from fedpd.engine.costs import Costs, costs_of, exchanged_messages
+from fedpd.experiments.federated import TORCH
 
 
 class Shapes(NamedTuple):
@@ -29,6 +30,15 @@ class Shapes(NamedTuple):
     messages: list[Tree]
     broadcasts: list[Tree]
     costs: Costs
+
+
+class TorchArray(np.ndarray):
+    """An array that came from a PyTorch module. If a federation starts from such arrays, its model loads as tensors."""
+
+
+def framework_of(start: Tree) -> str:
+    """Return the framework in which users load the trained model: "torch", or "" for arrays."""
+    return TORCH if any(isinstance(leaf, TorchArray) for leaf in jax.tree.leaves(start)) else ""
 
 
 def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
@@ -67,6 +77,7 @@ def check_algorithm(algorithm: Any) -> Algorithm:
 
 def check_start(start: Any) -> Tree:
     """Return the model to start from with NumPy leaves, all in float64 if one of them is."""
+    framework = framework_of(start)
     start = jax.tree.map(np.asarray, start)
     double = is_double(start)
     start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)
@@ -76,4 +87,4 @@ def check_start(start: Any) -> Tree:
         raise FedpdError(f"start holds {found}: models must be floating-point. Give float32 or float64.")
     if not all(np.isfinite(leaf).all() for leaf in leaves):
         raise FedpdError("start holds NaN or infinity. Start from finite numbers.")
-    return start
+    return jax.tree.map(lambda leaf: leaf.view(TorchArray), start) if framework else start

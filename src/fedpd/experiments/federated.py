@@ -1,0 +1,128 @@
+"""The folder of a federation on Flower (`out` of its settings), which the server writes and `fedpd.load` reads.
+
+checkpoints/round-*.safetensors   the server's state, and the history so far
+history.parquet                   the history of a finished run
+model.safetensors                 the model of a finished run
+best.safetensors                  the model of the best evaluation so far
+log.txt                           the lines of the server's log
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpd.base import checkpoint
+from fedpd.base.checks import FedpdError
+from fedpd.base.spec import Spec
+from fedpd.base.trees import pack, unpack
+from fedpd.core import Tree
+from fedpd.engine.history import History
+
+CHECKPOINTS, HISTORY, MODEL, BEST, LOG = (
+    "checkpoints",
+    "history.parquet",
+    "model.safetensors",
+    "best.safetensors",
+    "log.txt",
+)
+TORCH = "torch"  # the framework of models that are loaded as tensors
+
+
+class Progress(NamedTuple):
+    """A federation as far as it has come.
+
+    Attributes:
+        label: The name of the method in tables and figures.
+        seed: The seed.
+        rounds: The number of rounds when it is finished.
+        history: The rows so far.
+        versions: The versions of the packages at the server.
+    """
+
+    label: str
+    seed: int
+    rounds: int
+    history: History
+    versions: Mapping[str, str]
+
+
+def is_federation(folder: Path) -> bool:
+    """Return whether a folder is that of a federation."""
+    return any((folder / CHECKPOINTS).glob("round-*.safetensors")) or (folder / MODEL).is_file()
+
+
+def read_progress(folder: Path) -> Progress:
+    """Return the rows of a federation up to its last communication.
+
+    Raises:
+        FedpdError: The folder has no intact checkpoint.
+    """
+    found = checkpoint.peek(folder / CHECKPOINTS, "history.")
+    if found is None or "label" not in found[1]:
+        raise FedpdError(f"{folder}: it has no checkpoint of a federation that can be read. Start the run again.")
+    arrays, meta = found
+    history = {name.removeprefix("history."): column for name, column in arrays.items()}
+    done = int(history["round"][-1])
+    ended = (folder / MODEL).is_file() and checkpoint.read(folder / MODEL, checkpoint.NOTHING)[1].get("rounds") == done
+    rounds = done if ended else max(meta["rounds"], done)
+    return Progress(meta["label"], meta["seed"], rounds, history, meta["versions"])
+
+
+def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mapping[str, Any]) -> None:
+    """Write a model with the structure of its pytree, so that it can be loaded without the user's code.
+
+    Args:
+        path: The file.
+        model: The model.
+        spec: The spec of the method.
+        framework: TORCH: `read_model` returns tensors; "": arrays.
+        meta: Further entries: label, algorithm, seed, rounds, run.
+    """
+    plain, arrays = pack(model, "model", model)
+    described, more = pack(spec, "spec")
+    known = {"model": plain, "spec": described, "framework": framework}
+    checkpoint.write(path, arrays | more, {**meta, **known})
+
+
+class TrainedModel(NamedTuple):
+    """A model of a federation.
+
+    Attributes:
+        model: The model; its leaves are tensors if it came from a PyTorch module, else arrays.
+        spec: The spec of the method; "" if an earlier version wrote the file.
+        meta: The other entries of the file.
+    """
+
+    model: Tree
+    spec: Spec | str
+    meta: Mapping[str, Any]
+
+
+def read_model(path: Path, like: Tree | None = None) -> TrainedModel:
+    """Return the model of a file.
+
+    Args:
+        path: The file.
+        like: A model of the same structure, if the file cannot describe the model.
+    """
+    arrays, meta = checkpoint.read(path)
+    if "model" not in meta:  # fedpd 0.1
+        if like is None:
+            raise FedpdError(
+                f"{path}: an earlier version of fedpd wrote this file, without the structure of the model. "
+                "Give a model of the same structure, e.g. like=start({})."
+            )
+        return TrainedModel(checkpoint.unflatten("model", like, arrays), "", meta)
+    model, spec = unpack(meta["model"], arrays, like), unpack(meta["spec"], arrays)
+    return TrainedModel(as_tensors(model) if meta.get("framework") == TORCH else model, spec, meta)
+
+
+def as_tensors(model: Mapping[str, np.ndarray]) -> Tree:
+    """Return the parameters of a PyTorch module as tensors, for `load_state_dict`; arrays where there is no PyTorch."""
+    try:
+        import torch
+    except ImportError:
+        return model
+    return {name: torch.from_numpy(np.array(leaf)) for name, leaf in model.items()}

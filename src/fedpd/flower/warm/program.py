@@ -1,0 +1,28 @@
+"""Writes the programs that belong before Flower's own on PATH: `flwr-clientapp` and `flower-supernode`."""
+
+import shlex
+import sys
+from pathlib import Path
+
+from fedpd.base.atomic import replace_file
+from fedpd.flower.warm import shim
+
+CLIENT, NODE = "flwr-clientapp", "flower-supernode"
+
+
+def write_programs(folder: Path) -> Path:
+    """Write the programs to a folder, and return the folder.
+
+    `flwr-clientapp` keeps one process warm per SuperNode (see `shim`), and `flower-supernode` pauses less (see
+    `supernode`). Both use this Python.
+    """
+    own = Path(sys.executable).absolute().parent / CLIENT
+    _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), str(own)])
+    _write(folder / NODE, [sys.executable, "-m", "fedpd.flower.warm.supernode"])
+    return folder
+
+
+def _write(path: Path, command: list[str]) -> None:
+    with replace_file(path) as file:
+        file.write(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode())
+    path.chmod(0o700)
