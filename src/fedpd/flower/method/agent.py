@@ -171,7 +171,8 @@ def check_one_step(setup: ClientSetup) -> None:
     """Trace one local step without numbers, so that shapes and types that do not fit show before the first order."""
     agent = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), setup.shapes.agent)
     key = jax.random.key(0, impl="threefry2x32")
-    jax.eval_shape(partial(_local_step, setup.algorithm.exchanges[0], 0, setup.functions), setup.shard, agent, 0, key)
+    step = partial(_local_step, setup.algorithm.exchanges[0], 0, setup.functions)
+    jax.eval_shape(step, setup.frozen, setup.shard, agent, 0, key)
 
 
 def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: SavedAgent | None) -> SavedAgent:
