@@ -7,6 +7,7 @@ The SuperLink may answer a request with an error, e.g. because its database is l
 again until the deadline.
 """
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -190,32 +191,34 @@ class _Collection:
     def receive(self) -> None:
         """Read the replies that have arrived. Large ones are fetched one by one, so that one is in memory at a time."""
         for identities in [[one] for one in self.sent] if self.one_by_one else [list(self.sent)]:
-            for reply in self._pull(identities) if identities else ():
-                name = self.sent.pop(reply.metadata.reply_to_message_id, "")
-                self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
-                if name in self.pending and reply.has_error():
-                    self._count_error(name, reply.error)
-                elif name in self.pending:
-                    self._read(name, reply.content)
+            replies = self._pull(identities) if identities else []
+            garbage = self.one_by_one and bool(replies)
+            while replies:
+                self._accept(replies.pop(0))
+            if garbage:  # Flower's messages refer to themselves, so they would stay in memory for a while
+                gc.collect()
         for name in (*self.answers, *self.refused):
             self.pending.pop(name, None)
 
+    def _accept(self, reply: Message) -> None:
+        name = self.sent.pop(reply.metadata.reply_to_message_id, "")
+        self.bytes_up += serialised_bytes(reply.content) if reply.has_content() else 0
+        if name in self.pending and reply.has_error():
+            self._count_error(name, reply.error)
+        elif name in self.pending:
+            self._read(name, reply.content)
+
     def _pull(self, identities: list[str]) -> list[Message]:
         """Return the replies that the SuperLink has; none, after a pause, if it answers with an error."""
-        try:
-            found = list(self.grid.pull_messages(identities))
-        except httpx.HTTPError as error:
-            if not is_temporary(error):
-                raise
-            pause = min(self.timeouts.poll * 2.0**self.failures, LONGEST_PAUSE)
-            log.warning("The SuperLink did not answer (%s). The server asks again in %.1f s.", error, pause)
-            self.failures += 1
-            soon = time.monotonic() + REFRESH_SECONDS  # send the orders again: replies may be lost with the request
-            self.pending = {name: order._replace(due=min(order.due, soon)) for name, order in self.pending.items()}
-            time.sleep(pause)
-            return []
-        self.failures = 0
-        return found
+        found = pull(self.grid, identities)
+        if found is not None:
+            self.failures = 0
+            return found
+        soon = time.monotonic() + REFRESH_SECONDS  # send the orders again: replies may be lost with the request
+        self.pending = {name: order._replace(due=min(order.due, soon)) for name, order in self.pending.items()}
+        time.sleep(min(self.timeouts.poll * 2.0**self.failures, LONGEST_PAUSE))
+        self.failures += 1
+        return []
 
     def _count_error(self, name: str, error: Error) -> None:
         """Send again after an error of Flower; after errors of the ClientApp, at most `attempts` times."""
@@ -243,3 +246,14 @@ class _Collection:
             self.pending[name] = self.pending[name]._replace(content=answer, due=time.monotonic())
         else:
             self.answers[name] = answer
+
+
+def pull(grid: Grid, identities: list[str]) -> list[Message] | None:
+    """Return the replies that the SuperLink has; None if it answers with an error that may pass."""
+    try:
+        return list(grid.pull_messages(identities))
+    except httpx.HTTPError as error:
+        if not is_temporary(error):
+            raise
+        log.warning("The SuperLink did not answer (%s). The server asks again.", error)
+        return None

@@ -1,5 +1,6 @@
 """Runs a method on the clients of a Flower grid: `federate` is the server's program."""
 
+import gc
 import logging
 from contextlib import nullcontext
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from fedpd.engine.targets import Until
 from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN
+from fedpd.flower.carry.records import LARGE
 from fedpd.flower.carry.secure import collect_sum
 from fedpd.flower.method.evaluation import ClientEvaluation
 from fedpd.flower.method.observers import Observation, Observers, Test, log_success, observing, write_model
@@ -132,6 +134,8 @@ def _communicate(grid: Grid, run: FederatedRun, last: int) -> FederatedRun:
         found, mean = collect_sum(grid, run.directory, communication, timeouts, run.settings.secure_range)
         return apply_sum(run, communication, found, mean)
     found = collect(grid, run.directory, communication.orders(), TRAIN, timeouts, communication.read)
+    if max(run.setup.shapes.costs.bytes_down) > LARGE:  # Flower's messages refer to themselves
+        gc.collect()
     return apply_replies(run, communication, found)
 
 
