@@ -1,7 +1,7 @@
 """The functions of a problem without its arrays, as compiled programs use them."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,15 +52,16 @@ class Functions(NamedTuple):
         """
         if not isinstance(self.losses, WithFrozen):
             return self, None
-        return Functions(*(one.function if isinstance(one, WithFrozen) else one for one in self)), self.losses.frozen
+        apart: list[Any] = [one.function if isinstance(one, WithFrozen) else one for one in self]
+        return Functions(*apart), self.losses.frozen
 
     def with_frozen(self, frozen: Tree | None) -> "Functions":
         """Return functions of `without_frozen` with these arrays, which may be traced."""
         if frozen is None:
             return self
-        own = self._replace(penalty=None, block=None)
-        bound = Functions(*(None if one is None else partial(one, frozen) for one in own))
-        return bound._replace(penalty=self.penalty, block=self.block)
+        own: list[Any] = list(self._replace(penalty=None, block=None))
+        bound: list[Any] = [None if one is None else partial(one, frozen) for one in own]
+        return Functions(*bound)._replace(penalty=self.penalty, block=self.block)
 
 
 def block_for(sizes: np.ndarray) -> int:

@@ -1,6 +1,7 @@
 """Classification with a module of PyTorch, flax, equinox or haiku: the model is the module's trained parameters."""
 
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal
 
 import jax
@@ -90,24 +91,24 @@ def network(
     )
 
 
+LIBRARIES = {  # by the start of the name of a base class
+    "torch.nn.modules.module.Module": "torch",
+    "flax.linen.module.Module": "linen",
+    "flax.nnx.": "nnx",
+    "equinox.": "equinox",
+    "haiku.": "haiku",
+}
+
+
 def _library(module: Any) -> Any:
     """Return the adapter of the library that the module belongs to."""
-    kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
-    if "torch.nn.modules.module.Module" in kinds:
-        from fedpd.problems.adapters import torch as library
-    elif "flax.linen.module.Module" in kinds:
-        from fedpd.problems.adapters import linen as library
-    elif any(kind.startswith("flax.nnx.") for kind in kinds):
-        from fedpd.problems.adapters import nnx as library
-    elif any(kind.startswith("equinox.") for kind in kinds):
-        from fedpd.problems.adapters import equinox as library
-    elif any(kind.startswith("haiku.") for kind in kinds):
-        from fedpd.problems.adapters import haiku as library
-    else:
+    kinds = [f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__]
+    found = [name for start, name in LIBRARIES.items() if any(kind.startswith(start) for kind in kinds)]
+    if not found:
         remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
         rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class"
         refuse("module", getattr(module, "__name__", type(module).__name__), rule, remedy)
-    return library
+    return import_module(f"fedpd.problems.adapters.{found[0]}")
 
 
 def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:

@@ -74,6 +74,7 @@ def test_frozen_arrays_are_arguments_of_the_compiled_program() -> None:
 
     problem = problems.network(torch_module(parameters()), agents(), trainable=second)
     functions, frozen = Functions.of(problem).without_frozen()
+    assert frozen is not None
     assert [leaf.size for leaf in frozen] == [HIDDEN, HIDDEN * 4]
     rows = {"x": agents().train[0]["x"], "y": agents().train[0]["y"].astype(np.int32)}
     jaxpr = jax.make_jaxpr(lambda frozen, model: functions.with_frozen(frozen).losses(model, rows))(

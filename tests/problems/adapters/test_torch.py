@@ -59,6 +59,7 @@ def test_layers_and_gradients_are_those_of_pytorch() -> None:
     np.testing.assert_allclose(jax.jit(problem.losses)(problem.start, batch), losses.detach(), atol=1e-6)
     gradient = jax.jit(jax.grad(lambda model: problem.losses(model, batch).mean()))(problem.start)
     for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
         np.testing.assert_allclose(gradient[name], parameter.grad, atol=1e-6, err_msg=name)
 
 

@@ -149,7 +149,7 @@ class TorchLoss:
     def __init__(self, loss: nn.Module) -> None:
         self.loss: Any = copy.copy(loss)
         if hasattr(self.loss, "reduction"):
-            self.loss.reduction = "none"
+            setattr(self.loss, "reduction", "none")  # noqa: B010 - nn.Module types its attributes as tensors
         self.arrays = {name: array_of(tensor) for name, tensor in loss.state_dict().items()}  # weights of classes
 
     @property
