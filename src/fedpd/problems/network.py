@@ -20,15 +20,6 @@ from fedpd.problems.build import Weights
 from fedpd.problems.classification import Loss, Normalisation, classify
 from fedpd.problems.evaluation import Metrics
 
-# The adapter of a library, and how the names of its modules' classes begin.
-LIBRARIES = {
-    "torch": "torch.nn.modules.module.Module",
-    "linen": "flax.linen.module.Module",
-    "nnx": "flax.nnx.",
-    "equinox": "equinox.",
-    "haiku": "haiku.",
-}
-
 
 @explained
 def network(
@@ -103,15 +94,24 @@ def network(
     )
 
 
+LIBRARIES = {  # by the start of the name of a base class
+    "torch.nn.modules.module.Module": "torch",
+    "flax.linen.module.Module": "linen",
+    "flax.nnx.": "nnx",
+    "equinox.": "equinox",
+    "haiku.": "haiku",
+}
+
+
 def _library(module: Any) -> Any:
     """Return the adapter of the library that the module belongs to."""
-    kinds = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
-    for name, first in LIBRARIES.items():
-        if any(kind.startswith(first) for kind in kinds):
-            return import_module(f"fedpd.problems.adapters.{name}")
-    remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
-    rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class"
-    return refuse("module", getattr(module, "__name__", type(module).__name__), rule, remedy)
+    kinds = [f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__]
+    found = [name for start, name in LIBRARIES.items() if any(kind.startswith(start) for kind in kinds)]
+    if not found:
+        remedy = "Give other models to problems.classification, as a function (model, features) -> scores"
+        rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class"
+        refuse("module", getattr(module, "__name__", type(module).__name__), rule, remedy)
+    return import_module(f"fedpd.problems.adapters.{found[0]}")
 
 
 def _in_bfloat16(adapter: Adapter, backend: str) -> Adapter:

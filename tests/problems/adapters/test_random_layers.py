@@ -51,7 +51,7 @@ def of_haiku(x: Any, train: bool) -> Any:
     return hk.Linear(CLASSES)(x)
 
 
-def torch_module() -> nn.Module:
+def torch_module() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Dropout(0.5), nn.Linear(INPUTS, CLASSES))
 

@@ -58,8 +58,8 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
             rule = "fedpd supports only nnx.Param, nnx.BatchStat and the random numbers of nnx"
             refuse(f"variable {'/'.join(map(str, path))}", type(variable).__name__, rule, "Use a module without it")
     settings = ((False, False), (True, False), (True, True))
-    evaluate, train, both = (_in_mode(module, *setting) for setting in settings)
-    modes = Modes(evaluate, train, both, module)
+    train, quiet, evaluate = (_in_mode(module, *setting) for setting in settings)
+    modes = Modes(train, quiet, evaluate, module)
     start = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(module, nnx.Param)))
     if _draws(modes.evaluate, start, example):
         raise FedpdError(
@@ -73,8 +73,8 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
     for path, momentum in momenta.items():
         remedy = "With 1 the statistics never change; 0.99 is usual"
         below(f"momentum of {'/'.join(map(str, path))}", momentum, 1, remedy)
-    normalisation = Normalisation(partial(_statistics, modes, momenta), partial(_evaluated, modes))
-    return Adapter(start, partial(_scores, modes), random, normalisation)
+    normalise = Normalisation(partial(_statistics, modes, momenta), partial(_evaluated, modes))
+    return Adapter(start, partial(_scores, modes), random, normalise)
 
 
 def load(module: Any, model: Tree) -> Any:
