@@ -140,6 +140,7 @@ def test_agents_without_state_gain_from_a_cohort_and_agents_with_duals_do_not() 
         (lambda: private(algorithms.fedpd(eta="auto", oracle=oracles.lbfgs()), 0.1, 1.0), "cannot be clipped"),
         (lambda: transforms.wrap(FEDPD, up=BOTH), "the only"),
         (lambda: transforms.wrap(FEDPD, up=transforms.gaussian(0.1, 1.0), mean=transforms.median()), "the only"),
+        (lambda: transforms.wrap(private(FEDPD, 0.1, 1.0), mean=transforms.median()), "Wrap the method itself"),
         (lambda: simulate(private(FEDPD, 0.1, 1.0, agents=3), PROBLEM, rounds=1), "agents = 3: must be 4"),
         (lambda: simulate(private(FEDPD, 0.1, 1.0), PROBLEM, rounds=1, participation=[0.5] * 4), "Give cohort=K"),
         (

@@ -84,6 +84,9 @@ def wrap(
     """
     if not isinstance(algorithm, Algorithm):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
+    if private_parts(algorithm) is not None:
+        rule_text = "is private, and its epsilon is that of the sum of the messages as agents sent them"
+        refuse("algorithm", algorithm.description, rule_text, "Wrap the method itself")
     if (rule := _private_rule(up, down, mean)) is not None:
         return private(algorithm, rule)
     ways = Ways(check_chain("up", up), check_chain("down", down), check_rules(mean))
