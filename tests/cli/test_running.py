@@ -17,14 +17,14 @@ from fedpd.flower.local.processes import Member
 def test_status_says_that_no_run_can_start_without_a_superexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive = Member("superlink", [], "", "link.log", os.getpid(), psutil.Process().create_time())
     members = (alive, Member("superexec", [], "", "exec.log"), Member("supernode-0", [], "", "node.log"))
-    monkeypatch.setattr(local, "read", lambda folder: LocalFederation(folder, 1, 1234, members))
+    monkeypatch.setattr(local, "read", lambda folder: LocalFederation(folder, 1, 1234, 1234, members))
     said = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)])
     assert said.exit_code == 1
     assert f"superlink: runs, process {os.getpid()}" in said.output
     assert "superexec: does not run; no run can start, and `flwr run` waits without a word" in said.output
     assert "supernode-0: does not run; its client is absent" in said.output
     assert f"fedpd up --agents 1 --dir {tmp_path}" in said.output
-    monkeypatch.setattr(local, "read", lambda folder: LocalFederation(folder, 0, 1234, (alive,)))
+    monkeypatch.setattr(local, "read", lambda folder: LocalFederation(folder, 0, 1234, 1234, (alive,)))
     assert CliRunner().invoke(app, ["status", "--dir", str(tmp_path)]).exit_code == 0
 
 

@@ -226,7 +226,7 @@ def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     members = list(federation.members)
     home = Path(members[i].home)
     write_programs(home / "bin")
-    environment = programs.environment(home, is_node=members[i].name.startswith("node"))
+    environment = programs.environment(home, is_node=members[i].name.startswith("supernode"))
     environment |= {OWNERS: str(federation.folder / "clients.json")}
     members[i] = start(members[i], environment, federation.folder)
     federation = federation._replace(members=tuple(members))
