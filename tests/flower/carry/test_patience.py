@@ -158,9 +158,14 @@ def test_large_messages_are_fetched_one_by_one_and_wait_in_files(
             return super().pull_messages(message_ids)
 
     kept: list[Any] = []
+
+    def keep(tree: Any, folder: Path | None) -> Any:
+        kept.append(records.stored(tree, folder))
+        return kept[-1]
+
     monkeypatch.setattr(collecting, "LARGE", 0)
     monkeypatch.setattr(records, "LARGE", 0)
-    monkeypatch.setattr(server, "stored", lambda *given: kept.append(records.stored(*given)) or kept[-1])
+    monkeypatch.setattr(server, "stored", keep)
     found = run(FEDPD, 2, Counting(FEDPD, sound), out=tmp_path)
     assert set(pulled[AGENTS:]) == {1}
     assert all(isinstance(message.tree["w"], np.memmap) for message in kept)
