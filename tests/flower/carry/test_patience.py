@@ -158,6 +158,11 @@ def test_large_messages_are_fetched_one_by_one_and_wait_in_files(
             return super().pull_messages(message_ids)
 
     kept: list[Any] = []
+
+    def keep(tree: Any, folder: Path | None) -> Any:
+        kept.append(records.stored(tree, folder))
+        return kept[-1]
+
     monkeypatch.setattr(collecting, "LARGE", 0)
     monkeypatch.setattr(records, "LARGE", 0)
 
