@@ -81,6 +81,7 @@ def test_torch_by_writer(capsys: pytest.CaptureFixture[str]) -> None:
     assert number("trained module: ", printed) == number("round 10  test accuracy ", printed)
 
 
+@pytest.mark.slow  # four programs of a transformer to compile
 def test_lora_by_speaker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("flwr")
     monkeypatch.setenv("FEDPD_STATE", "")  # put back afterwards

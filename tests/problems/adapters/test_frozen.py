@@ -36,7 +36,9 @@ def modules() -> dict[str, Any]:
     return {"PyTorch": frozen, "linen": Linen(), "nnx": Nnx(p), "equinox": equinox_module(p)}
 
 
-@pytest.mark.parametrize("name", ["PyTorch", "linen", "nnx", "equinox"])
+@pytest.mark.parametrize(
+    "name", ["PyTorch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("linen", "nnx", "equinox"))]
+)
 def test_only_the_rest_is_trained_and_sent(name: str) -> None:
     module = modules()[name]
     problem = problems.network(module, agents(), trainable=None if name == "PyTorch" else second)

@@ -130,6 +130,7 @@ def test_methods_that_compare_rounds_are_refused(method: Any, named: str) -> Non
         fedpd.simulate(method, problem(), rounds=2, progress=False)
 
 
+@pytest.mark.slow
 def test_dropout_and_batch_normalisation() -> None:
     class Both(linen.Module):
         @linen.compact

@@ -50,7 +50,14 @@ def three_rounds(kind: str) -> tuple[np.ndarray, Arrays]:
     return run.history["loss"], common(run.model)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "NumPy"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in ("function", "haiku", "PyTorch, called back") else ())
+        for kind in KINDS
+        if kind != "NumPy"
+    ],
+)
 def test_three_rounds_of_fedpd_are_the_same(kind: str) -> None:
     (loss, model), (expected, own) = three_rounds(kind), three_rounds("NumPy")
     np.testing.assert_allclose(loss, expected, atol=1e-6)
