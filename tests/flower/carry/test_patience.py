@@ -165,11 +165,6 @@ def test_large_messages_are_fetched_one_by_one_and_wait_in_files(
 
     monkeypatch.setattr(collecting, "LARGE", 0)
     monkeypatch.setattr(records, "LARGE", 0)
-
-    def keep(*given: Any) -> Any:
-        kept.append(records.stored(*given))
-        return kept[-1]
-
     monkeypatch.setattr(server, "stored", keep)
     found = run(FEDPD, 2, Counting(FEDPD, sound), out=tmp_path)
     assert set(pulled[AGENTS:]) == {1}
