@@ -7,6 +7,7 @@ from fedpd.flower.clients.site_policy import KEY as POLICY
 from fedpd.flower.clients.store import FOLDER as STATE
 from fedpd.flower.local import programs
 from fedpd.flower.local.sites import Site
+from fedpd.flower.warm.program import write_programs
 
 
 def node_config(site: Site) -> dict[str, str | int | float | bool]:
@@ -32,7 +33,9 @@ def run_client(site: Site) -> None:
     os.umask(0o077)
     for folder in (site.home, site.state):
         folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(programs.environment(site.home))  # before Flower is imported, which reads FLWR_HOME
+    write_programs(site.home / "bin")
+    # Before Flower is imported, which reads FLWR_HOME.
+    os.environ.update(programs.environment(site.home, is_node=True))
     from fedpd.flower.local.guard import run_supernode
 
     run_supernode(supernode_arguments(site), site.policy, site.name)
