@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate
-from fedpd.core import Exchange
 
 SGD = oracles.sgd(step=0.1, iterations=2, batch=2)
 PROBLEM = problems.penalized_logistic(
@@ -51,9 +50,8 @@ def failing(stage: str) -> Algorithm:
 
         return call
 
-    return whole._replace(
-        exchanges=(Exchange(*(fail(name, part) for name, part in exchange._asdict().items() if part)),)
-    )
+    parts = {name: fail(name, getattr(exchange, name)) for name in ("local", "send", "aggregate", "receive")}
+    return whole._replace(exchanges=(exchange._replace(**parts),))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_every_method_with_every_part(name: str, part: str, data: st.DataObject)
     """`part` is an oracle, a regulariser or a schedule of skips; the other arguments are those of the method's card."""
     usual = spec_of(algorithms.cards()[name].variants[0].rule(1.0, 10, 1.0))
     gd = oracles.gd(step=0.1, iterations=3)
-    arguments = {key: gd if key == "oracle" else usual[key] for key in usual.unusual()}
+    arguments = {key: gd if key in ("oracle", "own") else usual[key] for key in usual.unusual()}
     assert_same(getattr(algorithms, name)(**arguments | {part: data.draw(PARTS[part])}))
 
 

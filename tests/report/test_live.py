@@ -97,10 +97,10 @@ def test_curves_grow_in_a_browser(half: Path, address: str) -> None:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"http://{address}")
         page.wait_for_selector("#figure .main-svg")
-        page.wait_for_function("document.getElementById('status').textContent.startsWith('First: round 10 of')")
+        page.wait_for_selector("#status:has-text('First: round 10 of')")
         assert page.inner_text("#name") == "<b>half"
         runner.run(experiment.parse(EXPERIMENT), half, lambda event: None)
-        page.wait_for_function("document.getElementById('status').textContent === 'Finished.'")
+        page.wait_for_selector("#status:has-text('Finished.')")
         assert "diverged" in page.inner_text("#rows")
         page.click("text=loss")
         assert page.get_attribute("#y button:nth-of-type(2)", "aria-pressed") == "true"

@@ -121,7 +121,7 @@ def test_refusals() -> None:
         (lambda: transforms.quantize(17), "bits = 17: must be at most 16"),
         (lambda: transforms.clip(-1.0), "norm = -1.0: must be positive"),
         (lambda: wrap(plain, up="top_k"), "up = 'top_k': must be transforms"),
-        (lambda: wrap(plain, mean=transforms.top_k(0.1)), "must be a rule for the mean"),
+        (lambda: wrap(plain, mean=transforms.top_k(0.1)), "must be rules of the server"),
         (lambda: wrap(plain, up=[transforms.sign(), transforms.top_k(0.1)]), "Put it last"),
     ):
         with pytest.raises(FedpdError, match=sentence):

@@ -249,7 +249,8 @@ def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> A
     if not isinstance(value, dict):
         if key == "oracle":
             raise FedpdError(f'{place} = {shown(value)}: must be a table. Write e.g. oracle = {{ name = "gd", ... }}.')
-        if isinstance(value, str) and value in ARGUMENTS.get(key, {}) and not (key == "data" and value in DATA):
+        by_name = key == "model" or (key == "data" and value in DATA)  # a name alone is enough
+        if isinstance(value, str) and not by_name and value in ARGUMENTS.get(key, {}):
             raise FedpdError(f"{place} = {value!r}: must be a table. Write {key} = {{ name = {value!r}, ... }}.")
         return value
     if key == "optimizer" and not is_reference(value.get("name")):

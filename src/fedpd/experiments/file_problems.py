@@ -7,7 +7,7 @@ loader, or with a function of the user's own that returns the data.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -115,6 +115,7 @@ def _network(
     l2: float = 0.0,
     standardise: bool = False,
     weights: Any = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
 ) -> Problem:
     """Return a network on federated data.
 
@@ -126,7 +127,7 @@ def _network(
         model = NETWORKS[model](classes=len(data.classes))
     elif isinstance(model, type):
         refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
-    return problems.network(model, data, seed=seed, l2=l2, weights=weights)
+    return problems.network(model, data, seed=seed, l2=l2, weights=weights, precision=precision)
 
 
 def _softmax_regression(

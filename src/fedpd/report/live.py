@@ -44,7 +44,7 @@ def serve(folder: Path, host: str, port: int, every: float) -> None:
         folder: The folder.
         host: The address on which it listens.
         port: The port.
-        every: Seconds between two looks at the folder.
+        every: The refresh interval in seconds.
     """
     read(folder)  # a folder that is not a run is refused before anything listens
     try:

@@ -18,7 +18,19 @@ from fedpd.transforms._sparse import random_k, top_k
 from fedpd.transforms._wrap import wrap
 
 # The functions that experiment files may name, in `up`, `down` and `mean`.
-FACTORIES = ("clip", "gaussian", "median", "quantize", "random_k", "sign", "top_k")
+FACTORIES = (
+    "centered_clipping",
+    "clip",
+    "gaussian",
+    "geometric_median",
+    "krum",
+    "median",
+    "quantize",
+    "random_k",
+    "sign",
+    "top_k",
+    "trimmed_mean",
+)
 
 __all__ = [
     "Accountant",

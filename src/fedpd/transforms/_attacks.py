@@ -35,7 +35,7 @@ class Lie(Protocol):
 
 
 class Attack(NamedTuple):
-    """What attackers send; for `attack(algorithm, ..., agents=...)`.
+    """An attack, for `attack(algorithm, ..., agents=...)`.
 
     Attributes:
         spec: Its name; `specified` replaces it by the name and the arguments of the factory.

@@ -78,7 +78,7 @@ def test_evaluations_are_refused_in_the_middle_of_a_run(tmp_path: Path, caplog: 
         policy.write_text("evaluations = false")
 
     federate(grid, FEDPD, start(), settings, tighten)
-    assert "client '1' did not reply: the client refuses: the rule 'evaluations'" in caplog.text
+    assert "The evaluation lacks client '1' (the client refuses: the rule 'evaluations'" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ message. It differs from a new process only within a run:
 
 import fcntl
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -21,14 +20,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from logging import ERROR, INFO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import psutil
 from flwr.app import Context, Error, Message
 from flwr.cli.install import install_from_fab
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.utils import get_load_client_app_fn
+from flwr.common import serde
 from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.fab_pb2 import Fab as ProtoFab
+from flwr.proto.message_pb2 import Context as ProtoContext
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.run_pb2 import Run as ProtoRun
 from flwr.supercore import log
 from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.fab import Fab
@@ -48,6 +52,15 @@ MESSAGES = 500  # after this many messages a new process takes over
 MEMORY = 2**30  # bytes that a process may grow beyond twice its size after its first message
 IDLE_SECONDS = 900.0  # a process without messages ends after this time
 HANDED_OVER = "FEDPD_WARM_TASK"  # the descriptors of a message that the program before this one has taken
+
+
+WRITERS: Any = (serde.message_to_proto, serde.context_to_proto, serde.run_to_proto, serde.fab_to_proto)
+READERS: Any = (
+    (serde.message_from_proto, ProtoMessage),
+    (serde.context_from_proto, ProtoContext),
+    (serde.run_from_proto, ProtoRun),
+    (serde.fab_from_proto, ProtoFab),
+)
 
 
 class Task(NamedTuple):
@@ -152,7 +165,7 @@ class WarmProcess:
     def _replace(self, arguments: Sequence[str], connection: Connection, task: Task) -> None:
         """Start the program again in this process, with a message that belongs to another run."""
         with tempfile.TemporaryFile() as file:
-            pickle.dump((tuple(task), TaskIdentity.task_id), file)
+            write_task(file, task)
             file.flush()
             handed = [file.fileno()] + ([] if connection.to_shim is None else [connection.to_shim.fileno()])
             for descriptor in handed:
@@ -167,6 +180,22 @@ class WarmProcess:
         return self.failed or self.answered >= MESSAGES or size > 2 * self.first_size + MEMORY
 
 
+def write_task(file: IO[bytes], task: Task) -> None:
+    """Write a message and its number to a file, in Flower's own format."""
+    protos = (write(part) for write, part in zip(WRITERS, task, strict=True))
+    for content in (str(TaskIdentity.task_id).encode(), *(proto.SerializeToString() for proto in protos)):
+        file.write(len(content).to_bytes(8, "big") + content)
+
+
+def read_task(file: IO[bytes]) -> Task:
+    """Return the message that `write_task` wrote, and make it the one that this process answers."""
+    contents = [file.read(int.from_bytes(file.read(8), "big")) for _ in range(1 + len(READERS))]
+    task = Task(*(read(kind.FromString(content)) for (read, kind), content in zip(READERS, contents[1:], strict=True)))
+    TaskIdentity.task_id, TaskIdentity.run_id = int(contents[0]), task.run.run_id
+    TaskIdentity.node_id = task.context.node_id
+    return task
+
+
 def take_handed_over() -> tuple[Task | None, Connection]:
     """Return the message that the program before this one has taken, and the connection to its shim."""
     handed = [int(word) for word in os.environ.pop(HANDED_OVER, "").split(",") if word]
@@ -174,9 +203,7 @@ def take_handed_over() -> tuple[Task | None, Connection]:
         return None, Connection(None)
     with os.fdopen(handed[0], "rb") as file:
         file.seek(0)
-        parts, identity = pickle.load(file)
-    task = Task(*parts)
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = identity, task.run.run_id, task.context.node_id
+        task = read_task(file)
     return task, Connection(socket.socket(fileno=handed[1]) if len(handed) > 1 else None)
 
 
