@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedpd.base.checks import FedpdError, below, refuse
+from fedpd.base.extras import extra
 from fedpd.core import Array, Key, Tree
 from fedpd.problems.adapters.adapter import Adapter
 from fedpd.problems.classification import Normalisation
@@ -58,7 +59,8 @@ def _takes_train(module: Any) -> bool:
 
 def _initialise(module: Any, seed: int, example: Array, takes_train: bool) -> tuple[Tree, dict[Any, float]]:
     """Return the module's variables, and the momentum of each batch normalisation by its path."""
-    import flax.linen as nn
+    with extra("networks", "problems.network"):
+        import flax.linen as nn
 
     momenta: dict[Any, float] = {}
 
