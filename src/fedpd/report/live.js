@@ -60,10 +60,11 @@
     }));
     const axis = (more) => ({ gridcolor: style("--line"), linecolor: style("--soft"), zeroline: false, automargin: true, exponentformat: "power", ...more });
     Plotly.react("figure", traces, {
-      autosize: true, margin: { l: 50, r: 12, t: 12, b: 48 }, showlegend: true, legend: { orientation: "h", y: -0.2 }, uirevision: `${chosen.x} ${chosen.y}`,
+      autosize: true, margin: { l: 50, r: 12, t: 34, b: 48 }, showlegend: traces.length <= 12, legend: { orientation: "h", y: -0.2 }, uirevision: `${chosen.x} ${chosen.y}`,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: "system-ui, sans-serif", size: 12, color: style("--ink") },
       xaxis: axis({ title: { text: cost.words }, rangemode: "tozero" }),
-      yaxis: axis({ title: { text: quantity.words }, type: log ? "log" : "linear" }),
+      yaxis: axis({ type: log ? "log" : "linear" }),
+      annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false }],
     }, { responsive: true, displayModeBar: false });
   }
 

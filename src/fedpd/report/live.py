@@ -50,7 +50,7 @@ def serve(folder: Path, host: str, port: int, every: float) -> None:
     try:
         with suppress(KeyboardInterrupt):
             server(folder, host, port, every).run()
-    except SystemExit as error:  # uvicorn has said why, e.g. that the port is in use
+    except SystemExit as error:  # e.g. the port is in use
         raise FedpdError(f"{host}:{port}: the page cannot be served there. Choose another --port or --host.") from error
 
 
@@ -60,7 +60,7 @@ def server(folder: Path, host: str, port: int, every: float) -> "uvicorn.Server"
         import uvicorn
     page = application(folder, host, every)
     return uvicorn.Server(
-        uvicorn.Config(page, host=host, port=port, ws="none", log_level="warning", timeout_graceful_shutdown=1)
+        uvicorn.Config(page, host=host, port=port, ws="none", log_level="critical", timeout_graceful_shutdown=1)
     )
 
 
