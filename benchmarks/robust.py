@@ -9,6 +9,7 @@ last model in per cent; a model that is not finite counts as 10, like a guess.
 
 from collections.abc import Callable, Iterator
 
+import jax
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -84,6 +85,7 @@ def table(title: str, rows: Iterator[tuple[str, Callable[[Mean], float]]]) -> No
     print("|---" * (1 + len(MEANS)) + "|")
     for label, measure in rows:
         cells = [measure(mean) for mean in MEANS.values()]
+        jax.clear_caches()  # each cell is a program of its own, and a process can hold only so many
         print(f"| {label} | {' | '.join('-' if np.isnan(one) else f'{one:.0f}' for one in cells)} |", flush=True)
     print()
 

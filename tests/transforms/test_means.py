@@ -116,6 +116,13 @@ def test_a_little_is_the_others_mean_minus_deviations() -> None:
     assert fourth < 1
 
 
+def test_all_of_a_message_is_attacked_if_it_has_several_parts() -> None:
+    scaffold = transforms.attack(algorithms.scaffold(step=0.1, iterations=2), transforms.little(1.0), agents=[0])
+    history = simulate(scaffold, PROBLEM, rounds=2).history
+    assert np.isfinite(history["loss"]).all()
+    assert history["bytes_down"][-1] == 2 * 10 * 2 * 4 * 8  # the mark of an attacker does not come back
+
+
 def test_a_client_that_lies_about_its_dual_moves_the_fixed_point_to_a_weighted_sum() -> None:
     lie = transforms.attack(FEDPD, transforms.false_dual(0.5), agents=[0])
     rng = np.random.default_rng(0)

@@ -39,6 +39,13 @@ class ExchangeResult(NamedTuple):
     work: Work
 
 
+def _mean_of_one(exchange: Exchange, message: Tree) -> Tree:
+    """Return what the server makes of one message alone."""
+    if exchange.mean is None:
+        return message
+    return exchange.mean(jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], message), jnp.ones(1, bool))
+
+
 def run_exchange(
     exchange: Exchange, f: LocalObjective, agent: Any, server: Any, r: Array, key: Key, stage: Stage = unnamed_stage
 ) -> ExchangeResult:
@@ -49,7 +56,7 @@ def run_exchange(
         message = broadcast = exchange.send(agent)  # with a mixing, an agent receives a sum of messages
     if not isinstance(exchange.aggregate, Mixing):
         with stage("aggregate", 0):
-            server, broadcast = exchange.aggregate(server, opened(message), 1.0)
+            server, broadcast = exchange.aggregate(server, _mean_of_one(exchange, opened(message)), 1.0)
     with stage("receive", 0, 0):
         return ExchangeResult(exchange.receive(agent, broadcast), server, message, broadcast, work)
 
