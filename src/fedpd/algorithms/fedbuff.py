@@ -138,7 +138,7 @@ CARD = Card(
         "bounded if every agent returns. The rate is not stated here."
     ),
     equations_checked=(
-        "The buffer of K updates and the server's step agree with the abstract and with public programs; the weight "
-        "1/sqrt(1 + tau) is the one of public programs that cite the paper."
+        "The buffer of K updates and the server's step agree with the abstract and with FedBuffAggregator of the "
+        "public program APPFL. The weight of old messages was not compared with a public source."
     ),
 )
