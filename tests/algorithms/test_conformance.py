@@ -17,7 +17,7 @@ from fedpd import Algorithm, FedpdError, Run, algorithms, oracles, problems, sim
 from fedpd.algorithms._scaled_variables import PROBES, SETS
 from fedpd.base.checkpoint import flatten, unflatten
 from fedpd.base.precision import scope
-from fedpd.core import Exchange, Mixing
+from fedpd.core import Exchange, Mixing, opened
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 from fedpd.engine.history import COLUMNS
 from fedpd.engine.rounds import toss_coin as coin
@@ -81,6 +81,7 @@ ROWS = {
     "scaffold": row("scaffold", STEPS, {"option": 3}, 2, 2),
     "scaffold-1": row("scaffold", STEPS | {"option": 1}, {"server_step": -1}, 2, 2),
     "proxskip": row("proxskip", {"step": 0.3, "p": 0.5}, {"p": 1.0}),
+    "tamuna": row("tamuna", {"step": 0.3, "p": 0.5, "agents": AGENTS, "copies": 2}, {"copies": 1}, steady=False),
     "fedlin": row("fedlin", {"step": 0.2, "iterations": 3}, {"step": float("inf")}, 2, 2),
     "stem": row("stem", STEPS | {"a": 0.1}, {"a": 1.5}, 2, 2),
     "gradient_descent": row("gradient_descent", {"step": 0.2}, {"step": 0}),
@@ -224,7 +225,7 @@ def meet(exchange: Exchange, agents: list[Any], server: Any) -> tuple[list[Any],
     speakers = [agent for agent in agents if exchange.speaks is None or exchange.speaks(agent)]
     like = exchange.send(agents[0])
     envelopes = [wire(exchange.send(agent)) for agent in speakers]
-    messages = [unwire(envelope, like) for envelope in envelopes]
+    messages = [opened(unwire(envelope, like)) for envelope in envelopes]
     sent = sum(payload(envelope) for envelope in envelopes)
     if isinstance(exchange.aggregate, Mixing):
         weights = [np.asarray(exchange.aggregate.weights(jnp.int32(i))) for i in range(AGENTS)]
@@ -232,7 +233,7 @@ def meet(exchange: Exchange, agents: list[Any], server: Any) -> tuple[list[Any],
             jax.tree.map(lambda *m, w=w: sum(a * b for a, b in zip(w, m, strict=True)), *messages) for w in weights
         ]
         return [exchange.receive(a, m) for a, m in zip(agents, mixed, strict=True)], server, sent, sent
-    nothing = jax.tree.map(jnp.zeros_like, like)
+    nothing = jax.tree.map(jnp.zeros_like, opened(like))
     mean = jax.tree.map(lambda *m: sum(m) / len(m), *messages) if messages else nothing
     server, broadcast = exchange.aggregate(server, mean, len(messages) / AGENTS)
     envelope = wire(broadcast)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.s_dane import s_dane as s_dane
     from fedpd.algorithms.scaffold import scaffold as scaffold
     from fedpd.algorithms.stem import stem as stem
+    from fedpd.algorithms.tamuna import tamuna as tamuna
     from fedpd.algorithms.vrl_sgd import vrl_sgd as vrl_sgd
 
 __all__ = sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
