@@ -1,5 +1,9 @@
 """TAMUNA: a communication by hand, its reduction to ProxSkip, its bytes and its solution."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,7 +16,7 @@ PROBLEM = problems.random_quadratic(agents=6, dimension=7, seed=1)
 @pytest.mark.parametrize(("agents", "copies", "size"), [(6, 2, 7), (5, 3, 4), (4, 4, 3), (7, 2, 3)])
 def test_each_coordinate_belongs_to_so_many_agents(agents: int, copies: int, size: int) -> None:
     coordinates = Coordinates(agents, copies)
-    masks = np.stack([coordinates.mask(np.uint32(column), size) for column in range(agents)])
+    masks = np.stack([coordinates.mask(jnp.uint32(column), size) for column in range(agents)])
     assert masks.sum(axis=0).tolist() == [copies] * size
     assert masks.sum(axis=1).max() == -(-copies * size // agents)
 
@@ -37,7 +41,8 @@ def test_a_communication_by_hand() -> None:
     start = simulate(algorithms.proxskip(step=0.2, p=0.99999), PROBLEM, rounds=1)  # a step, and no communication
     local = np.asarray(start.agents.x.tree)
     coordinates = Coordinates(6, 2)
-    agents = [algorithm.init(type("f", (), {"agent": i}), run.agents.x) for i in range(6)]
+    alone: Any = [SimpleNamespace(agent=i) for i in range(6)]
+    agents = [algorithm.init(f, run.agents.x) for f in alone]
     masks = np.stack([coordinates.mask(coordinates.column(agent), 7) for agent in agents])
     mean = (masks * local).sum(axis=0) / 2
     np.testing.assert_allclose(run.model, mean, rtol=1e-12)
@@ -45,11 +50,13 @@ def test_a_communication_by_hand() -> None:
 
 
 def test_wrong_numbers_are_refused() -> None:
-    for options, sentence in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"copies": 1}, "copies = 1"),
         ({"copies": 7}, "copies = 7"),
         ({"eta": 0.9}, "eta = 0.9: must be at most"),
         ({"p": 1.0}, "p = 1.0"),
-    ):
+    ]
+    usual: dict[str, Any] = {"step": 0.1, "p": 0.5, "agents": 6, "copies": 2}
+    for options, sentence in wrong:
         with pytest.raises(FedpdError, match=sentence):
-            algorithms.tamuna(**{"step": 0.1, "p": 0.5, "agents": 6, "copies": 2} | options)
+            algorithms.tamuna(**usual | options)
