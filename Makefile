@@ -99,15 +99,15 @@ dist: .venv/installed
 	$(BIN)/python tools/smoke.py dist/*.whl dist/*.tar.gz
 
 # The tests of the inner loop with the lowest versions of the dependencies that pyproject.toml allows.
+# pip installs torch, so that pip's settings decide between its builds.
 test-lowest: .venv/installed
-	$(PIP) uv
-	$(BIN)/uv venv --quiet --clear --python $(PYTHON) .venv-lowest
+	$(PYTHON) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet torch==2.13.0
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct --editable '.[dev]'
 	.venv-lowest/bin/python -m pytest $(FAST)
 
 # The versions with which fedpd is developed: pip install --constraint requirements-dev.lock --editable '.[dev,docs]'
 lock: .venv/installed
-	$(PIP) uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra docs --no-header \
 		--output-file requirements-dev.lock pyproject.toml
 
