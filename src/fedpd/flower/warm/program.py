@@ -1,4 +1,4 @@
-"""Writes the programs that belong before Flower's own on PATH: `flwr-clientapp`, `flower-supernode` and `flower-superexec`."""
+"""Writes the programs that belong before Flower's own on PATH: its client program, its SuperNode and its SuperExec."""
 
 import shlex
 import sys
