@@ -7,11 +7,13 @@
 import hashlib
 import json
 import logging
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from tree_math import Vector
@@ -58,6 +60,7 @@ class FederatedRun(NamedTuple):
         identity: The values that identify the run.
         state: The state of the server.
         ledger: The history and the counts so far.
+        began: The time (`time.monotonic`) from which the ledger counts its seconds.
     """
 
     settings: Settings
@@ -66,6 +69,7 @@ class FederatedRun(NamedTuple):
     identity: Mapping[str, Any]
     state: ServerState
     ledger: Ledger
+    began: float
 
 
 def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> FederatedRun:
@@ -92,7 +96,9 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     else:
         state, ledger = restore_server(setup, *found)
         log.info("The run resumes after %d communications.", state.number)
-    return FederatedRun(settings, setup, directory, identity, state, ledger)
+    before = ledger.elapsed[np.isfinite(ledger.elapsed)]
+    began = time.monotonic() - (before[-1] if len(before) else 0.0)
+    return FederatedRun(settings, setup, directory, identity, state, ledger, began)
 
 
 def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str] | None) -> ClientDirectory:
@@ -243,6 +249,8 @@ def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
         ledger = add_first_row(ledger, run.setup.shapes.costs, metrics)
     elif ends_round(run):
         ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
+    if len(ledger.elapsed) < len(ledger.history["round"]):
+        ledger = ledger._replace(elapsed=np.append(ledger.elapsed, time.monotonic() - run.began))
     folder = _folder(run.settings)
     if folder is not None and run.state.number:
         shown = {"label": label_of(run), "rounds": run.settings.rounds}
