@@ -25,7 +25,7 @@ from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
 from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
-from fedpd.flower.carry.records import pack
+from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
 from fedpd.flower.method.ledger import Ledger, add_counts, add_first_row, add_work, close_rounds, new_ledger
@@ -39,6 +39,7 @@ from fedpd.flower.method.server import (
     cohort_of_step,
     initial_state,
     mean_of,
+    model_function,
     next_communication,
     server_model,
     server_step,
@@ -89,7 +90,8 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
-    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out)
+    model_of = model_function(algorithm, made.agent)
+    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out, model_of)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -210,7 +212,8 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
 
 def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
     """Return a client's reply to an evaluation request, after checks."""
-    return read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+    found = read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+    return found._replace(gradient=stored(found.gradient, run.setup.store))
 
 
 def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
