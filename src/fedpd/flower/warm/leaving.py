@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import psutil
 
-LOOK_SECONDS = 0.5  # between two looks whether the next message waits, and whether the SuperNode lives
+LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
 GRACE_SECONDS = 1.0  # for the arrays of a message when the next one waits; less than the shim's READY_SECONDS
 END_SECONDS = 5.0  # for this process to end by itself after its SuperNode has ended
 
@@ -49,7 +49,7 @@ def end_with(parent: int) -> None:
     def watch() -> None:
         while psutil.pid_exists(parent):
             time.sleep(LOOK_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)  # it interrupts the first thread, unlike a signal raised in this one
+        os.kill(os.getpid(), signal.SIGTERM)  # a signal that this thread raised would not interrupt the first one
         time.sleep(END_SECONDS)
         os._exit(1)
 
