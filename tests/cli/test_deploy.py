@@ -10,6 +10,7 @@ from fedpd.checks import FedpdError
 from fedpd.cli import app
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation
+from fedpd.flower.local.page import Page, page_member
 
 SITES = (["provision", "s"], ["register", "s"], ["client", "s"], ["app-hash", "s"], ["doctor", "s"])
 
@@ -40,7 +41,7 @@ def test_new_app_names_what_it_wrote(tmp_path: Path) -> None:
 def test_up_says_how_to_run_an_app_and_how_to_end_it(
     gate: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "up", lambda folder, agents: LocalFederation(folder, agents, 1234, gate, ()))
+    monkeypatch.setattr(local, "up", lambda folder, agents, page: LocalFederation(folder, agents, 1234, gate, ()))
     folder = tmp_path / "a federation"
     said = invoke("up", "--agents", "3", "--dir", str(folder))
     assert "127.0.0.1:1234 and 3 SuperNodes" in said
@@ -48,6 +49,18 @@ def test_up_says_how_to_run_an_app_and_how_to_end_it(
     assert f"FLWR_HOME='{folder}/flwr'" in said
     assert "run APP fedpd --stream" in said
     assert f"fedpd down --dir '{folder}'" in said
+
+
+def test_up_says_where_its_page_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def up(folder: Path, agents: int, page: Page | None) -> LocalFederation:
+        members = () if page is None else (page_member(folder, folder, page),)
+        return LocalFederation(folder, agents, 1234, 99, members)
+
+    monkeypatch.setattr(local, "up", up)
+    assert "live page" not in invoke("up", "--dir", str(tmp_path))
+    assert "Its live page:  http://127.0.0.1:8050" in invoke("up", "--dir", str(tmp_path), "--dashboard")
+    given = ("--dashboard-host", "0.0.0.0", "--dashboard-port", "81")
+    assert "http://127.0.0.1:81\n" in invoke("up", "--dir", str(tmp_path), "--dashboard", *given)
 
 
 def test_down_says_what_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

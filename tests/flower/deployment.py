@@ -16,6 +16,7 @@ from fedpd import problems
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation, programs
 from fedpd.flower.local.new_app import new_app
+from fedpd.flower.local.page import Page
 from fedpd.flower.local.processes import Member, tail
 
 AGENTS = 2
@@ -25,10 +26,10 @@ FAST = {"agents": AGENTS, "evaluate-every": 0, "deadline": 300.0, "resend": 20.0
 class Deployment:
     """A federation and an app."""
 
-    def __init__(self, folder: Path) -> None:
-        self.app = folder / "toy-deployed"
-        new_app(self.app, "jax")
-        self.federation: LocalFederation = local.up(folder / "federation", AGENTS)
+    def __init__(self, folder: Path, framework: str = "jax", page: Page | None = None) -> None:
+        self.app, self.framework = folder / "toy-deployed", framework
+        new_app(self.app, framework)
+        self.federation: LocalFederation = local.up(folder / "federation", AGENTS, page)
 
     def repair(self) -> None:
         """Start the killed processes again."""
@@ -60,9 +61,9 @@ class Deployment:
         """A process of this program that a member has started."""
         try:
             children = psutil.Process(self.member(of).pid).children(recursive=True)
-            return next((one for one in children if any(program in word for word in one.cmdline())), None)
         except psutil.NoSuchProcess:
             return None
+        return next((one for one in children if any(program in word for word in words_of(one))), None)
 
     def model(self, out: str, seconds: float) -> dict[str, np.ndarray]:
         path = self.federation.folder / out / "model.safetensors"
@@ -72,6 +73,14 @@ class Deployment:
     def simulated(self, **config: Any) -> dict[str, np.ndarray]:
         """Return the result of `simulate` for the app."""
         return simulated(self.app, FAST | config)
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Return the command of a process; nothing if it has ended, even if its parent has not noticed."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def simulated(app: Path, config: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def half(tmp_path: Path) -> Path:
 @pytest.fixture
 def address(half: Path) -> Iterator[str]:
     """The page of the half run, on a free port."""
-    page = server(half, "127.0.0.1", 0, 0.1)
+    page = server(partial(state, half), "127.0.0.1", 0, 0.1)
     thread = threading.Thread(target=page.run, daemon=True)
     thread.start()
     while not page.started:

@@ -40,19 +40,30 @@ def new_app(
 def up(
     agents: Annotated[int, typer.Option(help="The number of SuperNodes.")] = 4,
     folder: Dir = FEDERATION,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="Also serve a live page of its runs.")] = False,
+    dashboard_port: Annotated[int, typer.Option(help="The port of the page.", min=1, max=65535)] = 8050,
+    dashboard_host: Annotated[
+        str, typer.Option(help="The address of the page. Default: this machine only.")
+    ] = "127.0.0.1",
 ) -> None:
     """Start a Flower federation on this machine.
 
-    It has one SuperLink and one SuperNode per agent, with TLS and node authentication.
+    It has one SuperLink and one SuperNode per agent, with TLS and node authentication. The page of --dashboard shows
+    the newest run, its clients and the processes. It cannot change anything, but whoever reaches it can read it.
     """
     with extra("flower", "fedpd up"):
         import flwr as _  # noqa: F401
     from fedpd.cli.terminal import console, show_lines
     from fedpd.flower import local
     from fedpd.flower.local import programs
+    from fedpd.flower.local.page import Page
 
+    if dashboard:
+        with extra("web", "fedpd up --dashboard"):
+            import uvicorn as _uvicorn  # noqa: F401
+    page = Page(dashboard_host, dashboard_port) if dashboard else None
     with console.status(f"starting a SuperLink and {agents} SuperNodes"):
-        federation = local.up(folder, agents)
+        federation = local.up(folder, agents, page)
     program = shutil.which("flwr", path=str(programs.bin_folder()))
     program = "flwr" if program == shutil.which("flwr") else str(program)  # by its path where a shell finds another
     run = f"FLWR_HOME={shlex.quote(str(federation.home))} {program} run APP {programs.CONNECTION} --stream"
@@ -60,10 +71,12 @@ def up(
     gate = f"SuperNodes use {programs.HOST}:{federation.gate}, where nginx serves the fleet API and nothing else."
     if federation.gate == federation.port:
         gate = "nginx is not installed, so SuperNodes use the SuperLink's port: keep it on this machine."
+    shown = federation.page
     lines = (
         f"A SuperLink at {programs.HOST}:{federation.port} and {agents} SuperNodes run, with TLS and registered keys.",
         gate,
         f"Run an app on it (fedpd new-app APP writes one):  {run}",
+        *([] if shown is None else [f"Its live page:  {shown.url}"]),
         f"End it:  {ending}",
         f"Logs: {federation.folder / 'logs'}",
     )

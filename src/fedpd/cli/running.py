@@ -41,7 +41,8 @@ def warm(
     """Write Flower's client programs in a form that answers messages in a warm process.
 
     Flower starts a new process for every message. With these programs first on PATH, a SuperNode keeps one process,
-    which imports and compiles once. FEDPD_WARM=0 turns this off. `fedpd up` does it by itself.
+    which imports and compiles once. FEDPD_WARM=0 turns this off. SuperNodes and SuperExecs also ask a SuperLink again
+    that answers with HTTP 500. `fedpd up` does all of this by itself.
     """
     with extra("flower", "fedpd warm"):
         import flwr as _  # noqa: F401

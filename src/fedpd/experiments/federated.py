@@ -27,6 +27,7 @@ CHECKPOINTS, HISTORY, MODEL, BEST, LOG = (
     "best.safetensors",
     "log.txt",
 )
+ELAPSED = "elapsed"  # the seconds at each row, in a checkpoint
 TORCH = "torch"  # the framework of models that are loaded as tensors
 
 
@@ -39,6 +40,8 @@ class Progress(NamedTuple):
         rounds: The number of rounds when it is finished.
         history: The rows so far.
         versions: The versions of the packages at the server.
+        elapsed: The seconds at each row; NaN if they are not known.
+        replies: By the clients' names, the number of the last communication to which each replied; 0 if there is none.
     """
 
     label: str
@@ -46,6 +49,8 @@ class Progress(NamedTuple):
     rounds: int
     history: History
     versions: Mapping[str, str]
+    elapsed: np.ndarray
+    replies: Mapping[str, int]
 
 
 def is_federation(folder: Path) -> bool:
@@ -59,15 +64,17 @@ def read_progress(folder: Path) -> Progress:
     Raises:
         FedpdError: The folder has no intact checkpoint.
     """
-    found = checkpoint.peek(folder / CHECKPOINTS, "history.")
+    found = checkpoint.peek(folder / CHECKPOINTS, "history.", ELAPSED)
     if found is None or "label" not in found[1]:
         raise FedpdError(f"{folder}: it has no checkpoint of a federation that can be read. Start the run again.")
     arrays, meta = found
-    history = {name.removeprefix("history."): column for name, column in arrays.items()}
+    history = {name.removeprefix("history."): column for name, column in arrays.items() if name != ELAPSED}
     done = int(history["round"][-1])
     ended = (folder / MODEL).is_file() and checkpoint.read(folder / MODEL, checkpoint.NOTHING)[1].get("rounds") == done
     rounds = done if ended else max(meta["rounds"], done)
-    return Progress(meta["label"], meta["seed"], rounds, history, meta["versions"])
+    elapsed = arrays.get(ELAPSED, np.full(len(history["round"]), np.nan))  # an earlier version wrote no seconds
+    replies = {name: number + 1 for name, number in zip(meta["names"], meta["counted"], strict=True)}
+    return Progress(meta["label"], meta["seed"], rounds, history, meta["versions"], elapsed, replies)
 
 
 def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mapping[str, Any]) -> None:

@@ -70,6 +70,7 @@ class Record(NamedTuple):
         problem: The problem's table in that file.
         versions: The versions of the packages, and the machine.
         edited: Whether the experiment file was edited after the run, so that the results are those of an earlier text.
+        replies: For a federation, the number of the last communication to which each client replied, by its name.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Record(NamedTuple):
     problem: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
     edited: bool = False
+    replies: Mapping[str, int] | None = None
 
     @property
     def finished(self) -> bool:
@@ -160,9 +162,9 @@ def _timed(run: Any, clock: Clock) -> Measured:
 def _federation(folder: Path) -> Record:
     """Return the record of a federation's folder."""
     found = federated.read_progress(folder)
-    unknown = np.full(len(found.history["round"]), np.nan)
-    entry = Entry(found.label, (Recorded(found.seed, found.history, unknown),), found.rounds)
-    return Record(folder.resolve().name, (entry,), (found.seed,), found.rounds, versions=found.versions)
+    entry = Entry(found.label, (Recorded(found.seed, found.history, found.elapsed),), found.rounds)
+    kept = folder.resolve().name, (entry,), (found.seed,), found.rounds
+    return Record(*kept, versions=found.versions, replies=found.replies)
 
 
 def _of_this_run(saved: SavedRuns | None, method: Label, seeds: Sequence[int]) -> SavedRuns | None:

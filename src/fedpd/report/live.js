@@ -8,7 +8,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  const chosen = { x: "", y: "" };
+  const chosen = { x: "", y: "", targets: {} };
   let data = null;
 
   function duration(seconds) {
@@ -32,25 +32,71 @@
     $(place).replaceChildren(legend, ...buttons);
   }
 
+  function amount(cost, value) {
+    if (value === null) return "";
+    if (cost.unit === "s") return duration(value);
+    if (cost.unit !== "bytes") return `${value.toLocaleString("en", { maximumFractionDigits: 1 })} ${cost.title.toLowerCase()}`;
+    const power = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
+    return `${Number((value / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+  }
+
+  // The costs until a method reached the chosen target, of those that a reader plans with.
+  function untilTarget(label) {
+    const quantity = data.quantities.find((one) => one.name === chosen.y), entry = data.entries.find((one) => one.label === label);
+    if (!quantity || !quantity.targets.length || !entry) return "";
+    const met = entry.reached[quantity.name][chosenTarget(quantity)];
+    if (!met.costs) return `not yet; best ${met.best}`;
+    return data.costs.map((cost, i) => (["communications", "bytes", "seconds"].includes(cost.name) ? amount(cost, met.costs[i][0]) : ""))
+      .filter((text) => text).join(", ");
+  }
+
+  function chosenTarget(quantity) {
+    const kept = quantity.targets.indexOf(chosen.targets[quantity.name]);
+    return kept < 0 ? quantity.chosen : kept;
+  }
+
+  function target() {
+    const quantity = data.quantities.find((one) => one.name === chosen.y), offered = Boolean(quantity && quantity.targets.length);
+    $("target-label").hidden = !offered;
+    $("finding").textContent = quantity ? quantity.findings[offered ? chosenTarget(quantity) : 0] : "";
+    if (!offered || document.activeElement === $("target")) return;
+    $("target").replaceChildren(...quantity.goals.map((text, i) => new Option(text, i, false, i === chosenTarget(quantity))));
+  }
+
+  function federation() {
+    $("federation").hidden = !data.clients && !data.processes;
+    const down = (data.processes || []).filter((one) => !one.runs), all = (data.processes || []).length;
+    $("processes").textContent = !all ? "" : `${all - down.length} of ${all} processes run`
+      + (down.length ? `; not ${down.map((one) => one.name).join(", ")}. Start them again: fedpd up.` : ".");
+    $("events").textContent = Object.entries(data.events || {}).map(([name, number]) => `${name}: ${number.toLocaleString("en")}`).join(", ");
+    $("clients").replaceChildren(...(data.clients || []).map((one) => tableRow([one.name,
+      one.present ? "replied" : "not in the last communication", one.reply ? `communication ${one.reply.toLocaleString("en")}` : "none"])));
+  }
+
+  function tableRow(texts) {
+    const row = document.createElement("tr");
+    row.append(...texts.map((text, i) => {
+      const cell = document.createElement(i ? "td" : "th");
+      if (!i) cell.scope = "row";
+      cell.textContent = text;
+      return cell;
+    }));
+    return row;
+  }
+
   function rows() {
     $("rows").replaceChildren(...data.progress.map((one) => {
-      const row = document.createElement("tr");
       const rounds = one.state === "running" ? `${one.done.toLocaleString("en")} of ${one.rounds.toLocaleString("en")}`
         : one.state === "finished" ? one.done.toLocaleString("en") : one.state;
-      const cells = [one.label, rounds, one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left)];
-      row.append(...cells.map((text, i) => {
-        const cell = document.createElement(i ? "td" : "th");
-        if (!i) cell.scope = "row";
-        cell.textContent = text;
-        return cell;
-      }));
-      return row;
+      return tableRow([one.label, rounds, one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left), untilTarget(one.label)]);
     }));
   }
 
   function draw() {
     choices("y", data.quantities);
     choices("x", data.costs);
+    target();
+    rows();
     const quantity = data.quantities.find((one) => one.name === chosen.y), cost = data.costs.find((one) => one.name === chosen.x);
     if (!quantity || !cost) return;
     const colours = dark.matches ? DARK : LIGHT, log = quantity.log && quantity.positive;
@@ -72,16 +118,22 @@
     data = fresh;
     document.title = `${data.name}: fedpd`;
     $("name").textContent = data.name;
+    federation();
     if (data.problem) { $("status").textContent = data.problem; return; }
     const running = data.progress.find((one) => one.state === "running");
     const ended = data.progress.filter((one) => one.state === "finished" || one.state === "diverged").length;
     $("status").textContent = data.finished ? "Finished." : running
       ? `${running.label}: round ${running.done.toLocaleString("en")} of ${running.rounds.toLocaleString("en")}; ${ended} of ${data.progress.length} methods finished.`
       : "Waiting for the first checkpoint.";
-    rows();
     draw();
   }
 
+  $("target").addEventListener("change", () => {
+    const quantity = data.quantities.find((one) => one.name === chosen.y);
+    chosen.targets[quantity.name] = quantity.targets[Number($("target").value)];
+    $("target").blur();
+    draw();
+  });
   const events = new EventSource("events");
   events.onmessage = (event) => { $("link").textContent = ""; show(JSON.parse(event.data)); };
   events.onerror = () => { $("link").textContent = "The connection was lost; the page tries again."; };

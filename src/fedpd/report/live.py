@@ -5,8 +5,9 @@ The page gets the state of the folder as server-sent events, whenever a checkpoi
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.extras import extra
+from fedpd.engine.columns import FEDERATED
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs
 from fedpd.experiments.recorded import Record, read
@@ -33,7 +35,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+EMPTY: dict[str, Any] = {"finished": False, "progress": [], "quantities": [], "costs": [], "entries": []}
 SILENCE = 15.0  # seconds after which an empty event shows both sides that the connection lives
+FindState = Callable[[], dict[str, Any]]
 FILES = {"live.js": "text/javascript", "page.css": "text/css"}
 
 
@@ -49,23 +53,30 @@ def serve(folder: Path, host: str, port: int, every: float) -> None:
     read(folder)  # a folder that is not a run is refused before anything listens
     try:
         with suppress(KeyboardInterrupt):
-            server(folder, host, port, every).run()
+            server(partial(state, folder), host, port, every).run()
     except SystemExit as error:  # e.g. the port is in use
         raise FedpdError(f"{host}:{port}: the page cannot be served there. Choose another --port or --host.") from error
 
 
-def server(folder: Path, host: str, port: int, every: float) -> "uvicorn.Server":
-    """Return the server of the page; see `serve`."""
+def server(find: FindState, host: str, port: int, every: float) -> "uvicorn.Server":
+    """Return the server of the page.
+
+    Args:
+        find: Returns what the page shows now, as `state` does.
+        host: The address on which it listens.
+        port: The port.
+        every: The refresh interval in seconds.
+    """
     with extra("web", "The live page"):
         import uvicorn
-    page = application(folder, host, every)
+    page = application(find, host, every)
     return uvicorn.Server(
         uvicorn.Config(page, host=host, port=port, ws="none", log_level="critical", timeout_graceful_shutdown=1)
     )
 
 
-def application(folder: Path, host: str, every: float) -> "Starlette":
-    """Return the application that serves the page, its files and the events."""
+def application(find: FindState, host: str, every: float) -> "Starlette":
+    """Return the application that serves the page, its files and the events; see `server`."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -86,10 +97,10 @@ def application(folder: Path, host: str, every: float) -> "Starlette":
         return text(plotly_script(), "text/javascript")
 
     def now(_: "Request") -> "Response":
-        return text(json.dumps(state(folder), allow_nan=False), "application/json")
+        return text(json.dumps(find(), allow_nan=False), "application/json")
 
     def events(_: "Request") -> "Response":
-        return StreamingResponse(_changes(folder, every), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(_changes(find, every), media_type="text/event-stream", headers=HEADERS)
 
     # Another site's page cannot read this one by giving its own name the address 127.0.0.1.
     hosts = ["127.0.0.1", "localhost", "[::1]", host] if host in ("127.0.0.1", "localhost", "::1") else ["*"]
@@ -112,9 +123,10 @@ def state(folder: Path) -> dict[str, Any]:
     except FedpdError as error:  # e.g. a folder that was removed meanwhile
         return {"name": folder.name, "problem": str(error)}
     shown = [entry for entry in record.entries if any(np.isfinite(run.history[MAIN]).any() for run in entry.runs)]
-    curves = page_data(shown) if shown else {"quantities": [], "costs": [], "entries": []}
+    curves = page_data(shown) if shown else {}
     progress = [_progress(entry) for entry in record.entries]
-    return {"name": record.name, "finished": record.finished, "progress": progress + _waiting(record), **curves}
+    found = {"name": record.name, "finished": record.finished, "progress": progress + _waiting(record)}
+    return EMPTY | found | curves | ({} if record.replies is None else _clients(record, record.replies))
 
 
 def _progress(entry: Entry) -> dict[str, Any]:
@@ -134,15 +146,24 @@ def _progress(entry: Entry) -> dict[str, Any]:
     }
 
 
+def _clients(record: Record, replies: Mapping[str, int]) -> dict[str, Any]:
+    """Return the clients of a federation and what the server has counted."""
+    history = record.entries[0].runs[0].history
+    done = max(replies.values())  # a communication has at least one reply
+    clients = [{"name": name, "reply": number, "present": number == done} for name, number in replies.items()]
+    events = {column.name: int(history[column.name][-1]) for column in FEDERATED if column.kind == "event"}
+    return {"clients": clients, "events": events, "communications": done}
+
+
 def _waiting(record: Record) -> list[dict[str, Any]]:
     return [{"label": label, "done": 0, "rounds": 0, "state": "waiting"} for label in record.waiting]
 
 
-async def _changes(folder: Path, every: float) -> AsyncIterator[str]:
-    """Yield the state whenever the folder has changed, as server-sent events."""
+async def _changes(find: FindState, every: float) -> AsyncIterator[str]:
+    """Yield the state whenever it has changed, as server-sent events."""
     before, quiet = "", 0.0
     while True:
-        found = json.dumps(await asyncio.to_thread(state, folder), allow_nan=False)
+        found = json.dumps(await asyncio.to_thread(find), allow_nan=False)
         if found != before:
             yield f"data: {found}\n\n"
             before, quiet = found, 0.0

@@ -8,6 +8,7 @@ from flwr.common.constant import ErrorCode
 
 from fedpd import FedpdError
 from fedpd.flower import FederationError, InProcessGrid
+from fedpd.flower.carry import directory
 from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
 from fedpd.flower.carry.owners import read_owners
 from tests.flower.federations import AGENTS, FEDPD, Deliver, Fallible, app, assert_same, order_of, run
@@ -118,3 +119,17 @@ def test_clients_that_come_later_are_waited_for() -> None:
 
     grid = Late(app(FEDPD), AGENTS, {})
     assert sorted(wait_for_clients(ClientDirectory(grid), AGENTS, 5.0, 0.001).nodes) == ["0", "1", "2"]
+
+
+def test_a_silent_node_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer may wait at a SuperNode, which sends one answer per message that it gets."""
+    monkeypatch.setattr(directory, "ASK_AGAIN_SECONDS", 0.01)
+    asked: list[int] = []
+
+    def lose_first(message: Message, deliver: Deliver) -> Message | None:
+        asked.append(message.metadata.dst_node_id)
+        return None if asked == [1] else deliver(message)
+
+    found = wait_for_clients(ClientDirectory(Fallible(FEDPD, lose_first)), AGENTS, 30.0, 0.001)
+    assert sorted(found.nodes) == ["0", "1", "2"]
+    assert sorted(asked) == [1, 1, 2, 3]

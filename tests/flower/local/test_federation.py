@@ -2,6 +2,7 @@
 
 import json
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fedpd.flower import local
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import make_node_keys
 from fedpd.flower.local.federation import free_ports
+from fedpd.flower.local.page import Page, is_served
 from fedpd.flower.local.processes import Member, end, start
 from fedpd.flower.local.proxy import find_nginx
 from tests.flower.deployment import AGENTS, Deployment, equal
@@ -23,7 +25,7 @@ ROUNDS = 2
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
     try:
-        yield Deployment(tmp_path)
+        yield Deployment(tmp_path, page=Page(port=free_ports(1)[0]))
     finally:
         if local.read(tmp_path / "federation") is not None:
             local.down(tmp_path / "federation")
@@ -42,15 +44,30 @@ def test_an_app_on_a_real_federation(deployment: Deployment, tmp_path: Path) -> 
         end([stranger])
     nodes = programs.flwr(deployment.federation.home, "supernode", "list", programs.CONNECTION)["nodes"]
     assert [node["status"] for node in nodes] == ["online"] * AGENTS
+    _check_page(deployment)
     everyone = [psutil.Process(member.pid) for member in deployment.federation.members]
     everyone += [child for process in everyone for child in process.children(recursive=True)]
     folder = deployment.federation.folder
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
     for name in ("superlink.db", "history.parquet", "model.safetensors", "superexec.secret", "clients.json"):
         assert modes[name] == 0o600, name
-    assert len(local.down(folder)) == AGENTS + 2 + (find_nginx() is not None)
+    assert len(local.down(folder)) == AGENTS + 3 + (find_nginx() is not None)
+    assert deployment.federation.page is not None
+    assert not is_served(deployment.federation.page)
     assert not [one for one in everyone if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert local.down(folder) == []
+
+
+def _check_page(deployment: Deployment) -> None:
+    """The live page shows the finished run, its clients and its processes."""
+    assert deployment.federation.page is not None
+    with urllib.request.urlopen(f"{deployment.federation.page.url}/state", timeout=60) as answer:
+        shown = json.load(answer)
+    assert (shown["name"], shown["finished"], shown["events"]["missing"]) == ("results", True, 0)
+    assert [one["reply"] for one in shown["clients"]] == [ROUNDS] * AGENTS
+    assert shown["progress"][0]["seconds"] > 0
+    assert {one["name"]: one["runs"] for one in shown["processes"]}["supernode-0"]
+    assert all(one["runs"] for one in shown["processes"])
 
 
 def _stranger(deployment: Deployment, folder: Path) -> Member:

@@ -75,7 +75,7 @@ class PendingOrder(NamedTuple):
     """An order without a reply.
 
     Attributes:
-        content: The content to send.
+        content: The content to send in place of the usual one; None: the usual one.
         due: When to send it (again).
         pause: Seconds between that time and the next.
         errors: The number of errors in sending it or carrying it out.
@@ -83,7 +83,7 @@ class PendingOrder(NamedTuple):
         last_event: The last event that the server knows of.
     """
 
-    content: RecordDict
+    content: RecordDict | None
     due: float
     pause: float
     errors: int = 0
@@ -104,7 +104,8 @@ def collect(
     Args:
         grid: Flower's grid.
         directory: The node of each client.
-        contents: The content for each client, by the client's name.
+        contents: The content for each client, by the client's name. It is asked for whenever the server sends, and
+            not kept, so it may make large contents anew.
         kind: Flower's type of the message.
         timeouts: How long to wait.
         read: Checks a reply. If it returns a RecordDict, the server sends that to the client instead.
@@ -142,7 +143,8 @@ class _Collection:
         now: float,
     ) -> None:
         self.grid, self.directory, self.kind, self.timeouts, self.read = grid, directory, kind, timeouts, read
-        self.pending = {name: PendingOrder(content, now, timeouts.resend) for name, content in contents.items()}
+        self.contents, self.lifetime = contents, timeouts.deadline + 60
+        self.pending = {name: PendingOrder(None, now, timeouts.resend) for name in contents}
         self.sent: dict[str, str] = {}  # Flower's identity of a message -> the client's name
         self.answers: dict[str, Any] = {}
         self.refused: dict[str, str] = {}
@@ -178,11 +180,12 @@ class _Collection:
         for name, order in self.pending.items():
             waits = self.timeouts.quorum is not None and not self.directory.is_online(name)
             if now >= order.due and not waits:
-                message = Message(order.content, self.directory.nodes[name], self.kind, ttl=self.timeouts.deadline + 60)
-                size = serialised_bytes(order.content)
+                content = self.contents[name] if order.content is None else order.content
+                taken, size = _send(self.grid, content, self.directory.nodes[name], self.kind, self.lifetime)
+                del content
                 self.bytes_down += size
                 self.one_by_one |= size > LARGE
-                if taken := push(self.grid, message):
+                if taken:
                     self.sent |= dict.fromkeys(taken, name)
                     self.pending[name] = order._replace(due=now + order.pause, pause=2 * order.pause)
                 else:
@@ -195,7 +198,7 @@ class _Collection:
             garbage = self.one_by_one and bool(replies)
             while replies:
                 self._accept(replies.pop(0))
-            if garbage:  # Flower's messages refer to themselves, so they would stay in memory for a while
+            if garbage:  # see `_send`
                 gc.collect()
         for name in (*self.answers, *self.refused):
             self.pending.pop(name, None)
@@ -246,6 +249,15 @@ class _Collection:
             self.pending[name] = self.pending[name]._replace(content=answer, due=time.monotonic())
         else:
             self.answers[name] = answer
+
+
+def _send(grid: Grid, content: RecordDict, node: int, kind: str, lifetime: float) -> tuple[list[str], int]:
+    """Send a content; return Flower's identity of the message, if it was accepted, and its bytes."""
+    size = serialised_bytes(content)
+    taken = push(grid, Message(content, node, kind, ttl=lifetime))
+    if size > LARGE:  # Flower's messages refer to themselves, so they would stay in memory for a while
+        gc.collect()
+    return taken, size
 
 
 def pull(grid: Grid, identities: list[str]) -> list[Message] | None:

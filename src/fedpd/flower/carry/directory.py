@@ -8,6 +8,7 @@ Agent i of the method is the i-th name in order ("2" before "10"), so a run does
 """
 
 import logging
+import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from fedpd.flower.carry.records import reason_of
 
 log = logging.getLogger(f"flwr.{__name__}")
 
+ASK_AGAIN_SECONDS = 20.0  # after which the server asks a silent node again; then twice as long, and so on
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
 
@@ -61,7 +63,10 @@ def is_temporary(error: Exception) -> bool:
 
 
 class ClientDirectory:
-    """The names of nodes. It asks every node once for its name.
+    """The names of nodes. It asks every node for its name, again and again until it answers.
+
+    A question may be lost with a crash. A SuperNode may also keep an answer until the next message comes: it sends one
+    answer per message, and the first may be that of a run that has ended.
 
     Attributes:
         grid: Flower's grid.
@@ -92,6 +97,7 @@ class ClientDirectory:
         self.online: set[int] = set()
         self._known: set[int] = set()
         self._asked: dict[str, int] = {}
+        self._due: dict[int, tuple[float, float]] = {}  # when to ask a silent node again, and the pause after that
         self._errors: dict[int, int] = {}
 
     def is_online(self, name: str) -> bool:
@@ -113,13 +119,16 @@ class ClientDirectory:
     def _refresh(self) -> list[str]:
         self.online = set(self.grid.get_node_ids())
         for node in self.online:
-            if node not in self._known:
+            due, pause = self._due.get(node, (math.inf, ASK_AGAIN_SECONDS))
+            if node not in self._known or time.monotonic() >= due:
                 asked = push(self.grid, Message(RecordDict({"config": ConfigRecord(self.hello)}), node, HELLO))
                 self._known |= {node for _ in asked}
                 self._asked |= dict.fromkeys(asked, node)
+                self._due[node] = time.monotonic() + pause, 2 * pause
         moved = []
         for reply in self.grid.pull_messages(list(self._asked)) if self._asked else ():
             node = self._asked.pop(reply.metadata.reply_to_message_id)
+            self._due.pop(node, None)
             if reply.has_error():
                 self._read_error(node, reply.error)
             elif (name := _text(reply, "name")) is None:

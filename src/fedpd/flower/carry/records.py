@@ -1,7 +1,9 @@
 """Converts pytrees to Flower's ArrayRecords and back. Arrays are named by their path and checked; it uses no pickle."""
 
+import math
 import re
 import tempfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from jax.tree_util import FlattenedIndexKey, keystr
 from fedpd.base.checks import FedpdError
 from fedpd.core import Tree
 
-LARGE = 2**24  # bytes of a message or an array that is handled with care for the server's memory
+LARGE = 2**24  # bytes of a message that is handled with care for the server's memory
+ALIGNED = 64  # bytes; JAX uses NumPy arrays that begin at a multiple of it without a copy
 
 
 class RefusedError(FedpdError):
@@ -61,25 +64,37 @@ def unpack(record: ArrayRecord, like: Tree, what: str) -> Tree:
 
 
 def stored(tree: Tree, folder: Path | None) -> Tree:
-    """Return a pytree whose large leaves are in files without a name, which the system removes with the last use.
+    """Return a pytree with its arrays in a file if they are large, else as they are.
 
-    The server sums messages in the order of the agents, whatever the order in which they come, so that a run can be
-    repeated bit for bit. Until then they need no memory.
+    The file has no name, and the system removes it with the last use. Its arrays need no memory that the system could
+    not take back. JAX reads them without a copy, because they are aligned. So a server can keep the messages of all
+    clients until it sums them, in the order of the agents, so that a run can be repeated bit for bit.
 
     Args:
         tree: A pytree of arrays.
-        folder: The folder of the files; None: the system's own.
+        folder: The folder of the file; None: the system's own.
     """
-    return jax.tree.map(lambda leaf: _mapped(leaf, folder) if leaf.nbytes > LARGE else leaf, tree)
-
-
-def _mapped(array: np.ndarray, folder: Path | None) -> np.ndarray:
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = [leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf) for leaf in leaves]
+    if not is_large(tree):
+        return tree
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    begins = np.cumsum([0, *(-(-array.nbytes // ALIGNED) * ALIGNED for array in arrays)]).tolist()
     with tempfile.TemporaryFile(dir=folder) as file:
-        array.tofile(file)
-        file.flush()
-        return np.memmap(file, array.dtype, "r", shape=array.shape)
+        for array, begin in zip(arrays, begins[:-1], strict=True):
+            file.seek(begin)
+            array.tofile(file)
+        file.truncate(begins[-1])
+        whole = np.asarray(np.memmap(file, np.uint8, "r"))
+    parts = [whole[begin : begin + array.nbytes] for array, begin in zip(arrays, begins[:-1], strict=True)]
+    mapped = [part.view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+    return jax.tree.unflatten(structure, [new.view(type(old)) for new, old in zip(mapped, arrays, strict=True)])
+
+
+def is_large(tree: Tree) -> bool:
+    """Return whether the arrays of a pytree are handled with care for the server's memory."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) > LARGE
 
 
 def arrays_of(content: RecordDict, name: str, what: str) -> ArrayRecord:
@@ -92,7 +107,7 @@ def arrays_of(content: RecordDict, name: str, what: str) -> ArrayRecord:
 
 def _array(array: Array, like: Any, what: str) -> np.ndarray:
     try:
-        found = array.numpy()
+        found = _view(array)
     except Exception as error:  # the bytes come from elsewhere, so any error of NumPy is possible
         raise RefusedError(f"{what}: is not an array ({type(error).__name__}: {error}).") from None
     if found.shape != like.shape or found.dtype != like.dtype:
@@ -101,6 +116,21 @@ def _array(array: Array, like: Any, what: str) -> np.ndarray:
     if jnp.issubdtype(found.dtype, np.inexact) and not np.isfinite(found).all():
         raise RefusedError(f"{what}: holds NaN or infinity.")
     return found
+
+
+def _view(array: Array) -> np.ndarray:
+    """Return the array of a message without a copy of its bytes, as `Array.numpy` reads them."""
+    if array.stype != "numpy.ndarray":
+        raise TypeError(f"its kind is {array.stype!r}")
+    stream = BytesIO(array.data)  # which shares the bytes
+    version = np.lib.format.read_magic(stream)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read_header(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    number = math.prod(shape)
+    found = np.frombuffer(array.data, dtype, number, stream.tell()) if number else np.zeros(0, dtype)
+    return found.reshape(shape, order="F" if fortran_order else "C")
 
 
 def serialised_bytes(content: RecordDict) -> int:

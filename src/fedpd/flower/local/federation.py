@@ -37,6 +37,8 @@ from fedpd.flower.local.certificates import (
     make_server_certificates,
     write_secret,
 )
+from fedpd.flower.local.page import NAME as PAGE
+from fedpd.flower.local.page import Page, address_of, check_free, is_served, page_member
 from fedpd.flower.local.processes import Member, end, find, start, wait_until
 from fedpd.flower.local.programs import CONNECTION, HOST
 from fedpd.flower.local.proxy import find_nginx, proxy_command, proxy_config
@@ -56,7 +58,7 @@ class LocalFederation(NamedTuple):
         agents: The number of SuperNodes.
         port: The port of the SuperLink, for `flwr run`.
         gate: The port for SuperNodes: that of the proxy, or of the SuperLink if nginx is not installed.
-        members: Its processes: the SuperLink, the SuperExec, the proxy and the SuperNodes.
+        members: Its processes: the SuperLink, the SuperExec, the proxy, the SuperNodes and the dashboard.
     """
 
     folder: Path
@@ -81,13 +83,19 @@ class LocalFederation(NamedTuple):
         """The processes that run now."""
         return [member for member in self.members if find(member) is not None]
 
+    @property
+    def page(self) -> Page | None:
+        """The address of the live page; None if there is none."""
+        return next((address_of(member) for member in self.members if member.name == PAGE), None)
 
-def up(folder: Path, agents: int) -> LocalFederation:
+
+def up(folder: Path, agents: int, page: Page | None = None) -> LocalFederation:
     """Start a federation in a folder; if the folder already has one, start its processes that do not run.
 
     Args:
         folder: A new or empty folder, or the folder of a federation.
         agents: The number of SuperNodes.
+        page: The address for a live page; None: no page, unless a running federation has one.
 
     Raises:
         FedpdError: If the folder has other contents, or a process did not start.
@@ -95,10 +103,10 @@ def up(folder: Path, agents: int) -> LocalFederation:
     count("--agents", agents, "Give the number of SuperNodes, e.g. 4", bits=10)  # each is a process
     folder = folder.absolute()
     known = read(folder)
-    _check_folder(folder, agents, known)
+    _check_folder(folder, agents, known, page)
     try:
         federation = known if known is not None and known.running else _prepare(folder, agents)
-        return _start(federation)
+        return _start(federation if page is None else _add_page(federation, page))
     except BaseException:
         if known is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -125,13 +133,13 @@ def read(folder: Path) -> LocalFederation | None:
         refuse("--dir", str(folder), f"its {RECORD} cannot be read ({error})", "Give another folder")
 
 
-def _check_folder(folder: Path, agents: int, known: LocalFederation | None) -> None:
+def _check_folder(folder: Path, agents: int, known: LocalFederation | None, page: Page | None) -> None:
     remedy = "Give another folder with --dir"
     if known is None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             refuse("--dir", str(folder), "exists already and holds no federation", remedy)
         return
-    if len(known.running) == len(known.members):
+    if len(known.running) == len(known.members) and (page is None or known.page is not None):
         refuse("--dir", str(folder), "holds a federation that is running", "End it with fedpd down")
     if known.agents != agents:
         rule = f"the federation in {folder} has {known.agents} agents, with their keys and states"
@@ -176,6 +184,15 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
     )
     programs.write_settings(folder / "flwr", link, certificates)
     return federation._replace(port=link, gate=gate, members=members)
+
+
+def _add_page(federation: LocalFederation, page: Page) -> LocalFederation:
+    """Return the federation with a process that serves the live page; one that runs stays as it is."""
+    if any(member.name == PAGE for member in federation.running):
+        return federation
+    check_free(page)
+    others = (member for member in federation.members if member.name != PAGE)
+    return federation._replace(members=(*others, page_member(federation.folder, federation.home, page)))
 
 
 def _home(name: str) -> str:
@@ -244,6 +261,8 @@ def _start_one(federation: LocalFederation, i: int) -> LocalFederation:
     if members[i].name == PROXY:
         ready = partial(programs.is_closed, federation.gate, federation.certificates.authority)
         wait_until(ready, members[i], START_SECONDS, "ready")
+    if members[i].name == PAGE:
+        wait_until(partial(is_served, address_of(members[i])), members[i], START_SECONDS, "ready")
     return federation
 
 

@@ -19,6 +19,7 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.clients.site_policy import SitePolicy, read_policy
+from fedpd.flower.warm import supernode
 
 
 class UnlistedAppError(FedpdError):
@@ -89,8 +90,9 @@ def guarded(pull: Callable[..., int | None], policy_path: Path | None, client: s
 
 
 def run_supernode(arguments: list[str], policy_path: Path | None, client: str) -> None:
-    """Run Flower's SuperNode in this process, with the check of apps, until it is ended."""
+    """Run Flower's SuperNode in this process, with the check of apps and `supernode.prepare`, until it is ended."""
     read_policy(policy_path)  # a mistake shows at once
+    supernode.prepare()
     flower._pull_and_store_message = guarded(flower._pull_and_store_message, policy_path, client)
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()

@@ -74,7 +74,7 @@ def superlink_command(port: int, certificates: ServerCertificates, secret: Path,
 def superexec_command(port: int, certificates: ServerCertificates, secret: Path) -> list[str]:
     """Return the command of a SuperExec, which starts the ServerApps of a SuperLink."""
     return [
-        str(bin_folder() / "flower-superexec"),
+        *(sys.executable, "-m", "fedpd.flower.warm.superexec"),
         *("--runtime-api-address", f"{HOST}:{port}"),
         *("--root-certificates", str(certificates.authority)),
         *("--superexec-auth-secret-file", str(secret)),

@@ -5,6 +5,8 @@ from fedpd.flower.local.federation import LocalFederation
 WITHOUT = {
     "superlink": "clients and runs wait for it",
     "superexec": "no run can start, and `flwr run` waits without a word",
+    "proxy": "clients cannot reach the SuperLink",
+    "dashboard": "its page cannot be seen",
 }
 
 

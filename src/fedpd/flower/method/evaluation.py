@@ -151,7 +151,7 @@ def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
 
 
 def _sum(trees: Sequence[Tree]) -> Tree:
-    total = trees[0]
+    total = jax.tree.map(np.array, trees[0])
     for tree in trees[1:]:
-        total = jax.tree.map(np.add, total, tree)
+        total = jax.tree.map(lambda leaf, part: np.add(leaf, part, out=leaf), total, tree)
     return total

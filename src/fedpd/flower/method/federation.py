@@ -1,6 +1,5 @@
 """Runs a method on the clients of a Flower grid: `federate` is the server's program."""
 
-import gc
 import logging
 from contextlib import nullcontext
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from fedpd.base.lock import held
+from fedpd.base.memory import return_large_blocks
 from fedpd.base.precision import is_double, scope
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Algorithm, Tree
@@ -18,7 +18,7 @@ from fedpd.engine.targets import Until
 from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN
-from fedpd.flower.carry.records import LARGE
+from fedpd.flower.carry.records import is_large, stored
 from fedpd.flower.carry.secure import collect_sum
 from fedpd.flower.method.evaluation import ClientEvaluation
 from fedpd.flower.method.observers import Observation, Observers, Test, log_success, observing, write_model
@@ -105,6 +105,9 @@ def federate(
         FedpdError: If another server is writing to the folder `settings.out`.
     """
     start = check_start(start)
+    if is_large(start):
+        return_large_blocks()
+        start = stored(start, settings.out)
     algorithm = choose_form(check_algorithm(algorithm), settings)
     observers = Observers(report, callback, log, until, test)
     folder = nullcontext() if settings.out is None else held(settings.out)
@@ -133,9 +136,7 @@ def _communicate(grid: Grid, run: FederatedRun, last: int) -> FederatedRun:
     if run.settings.secure_range:
         found, mean = collect_sum(grid, run.directory, communication, timeouts, run.settings.secure_range)
         return apply_sum(run, communication, found, mean)
-    found = collect(grid, run.directory, communication.orders(), TRAIN, timeouts, communication.read)
-    if max(run.setup.shapes.costs.bytes_down) > LARGE:  # Flower's messages refer to themselves
-        gc.collect()
+    found = collect(grid, run.directory, communication.lazy_orders(), TRAIN, timeouts, communication.read)
     return apply_replies(run, communication, found)
 
 

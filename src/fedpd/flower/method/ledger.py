@@ -9,6 +9,7 @@ from fedpd.base import checkpoint
 from fedpd.engine.columns import COLUMNS, EPSILON, FEDERATED, SAMPLE
 from fedpd.engine.costs import Costs
 from fedpd.engine.history import History, Totals, extend, start_row
+from fedpd.experiments.federated import ELAPSED
 
 # Further columns, counted from the start of the run. Serialised bytes include evaluations and repetitions.
 COUNTS = tuple(column.name for column in FEDERATED)
@@ -25,19 +26,21 @@ class Ledger(NamedTuple):
         totals: The sums that the next row continues.
         counts: The current values of `COUNTS`.
         pending: `WORK` of the K rounds that are not in the history yet: (K, N), (K, N), (K, E), (K, E).
+        elapsed: The seconds of wall time at each row. They are not in the history, which is equal for equal runs.
     """
 
     history: History
     totals: Totals
     counts: dict[str, int]
     pending: dict[str, np.ndarray]
+    elapsed: np.ndarray
 
 
 def new_ledger(agents: int, exchanges: int) -> Ledger:
     """Return a ledger without a row."""
     widths = dict(zip(WORK, (agents, agents, exchanges, exchanges), strict=True))
     pending = {name: np.zeros((0, width), np.int64) for name, width in widths.items()}
-    return Ledger({}, {}, dict.fromkeys(COUNTS, 0), pending)
+    return Ledger({}, {}, dict.fromkeys(COUNTS, 0), pending, np.zeros(0))
 
 
 def add_first_row(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> Ledger:
@@ -96,7 +99,8 @@ def close_rounds(ledger: Ledger, costs: Costs, metrics: Mapping[str, float]) -> 
 def ledger_arrays(ledger: Ledger) -> checkpoint.Arrays:
     """Return the arrays of a ledger, for a checkpoint."""
     parts = {"history": ledger.history, "pending": ledger.pending}
-    return {f"{kind}.{name}": column for kind, part in parts.items() for name, column in part.items()}
+    columns = {f"{kind}.{name}": column for kind, part in parts.items() for name, column in part.items()}
+    return columns | {ELAPSED: ledger.elapsed}
 
 
 def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, int]) -> Ledger:
@@ -106,4 +110,5 @@ def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, i
         kind, _, name = key.partition(".")
         if kind in parts:
             parts[kind][name] = column
-    return Ledger(parts["history"], totals, counts, parts["pending"])
+    unknown = np.full(len(parts["history"]["round"]), np.nan)  # an earlier version of fedpd wrote no seconds
+    return Ledger(parts["history"], totals, counts, parts["pending"], found.get(ELAPSED, unknown))

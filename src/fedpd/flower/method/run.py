@@ -7,11 +7,13 @@
 import hashlib
 import json
 import logging
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from tree_math import Vector
@@ -23,7 +25,7 @@ from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
 from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
-from fedpd.flower.carry.records import pack
+from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
 from fedpd.flower.method.ledger import Ledger, add_counts, add_first_row, add_work, close_rounds, new_ledger
@@ -37,6 +39,7 @@ from fedpd.flower.method.server import (
     cohort_of_step,
     initial_state,
     mean_of,
+    model_function,
     next_communication,
     server_model,
     server_step,
@@ -58,6 +61,7 @@ class FederatedRun(NamedTuple):
         identity: The values that identify the run.
         state: The state of the server.
         ledger: The history and the counts so far.
+        began: The time (`time.monotonic`) from which the ledger counts its seconds.
     """
 
     settings: Settings
@@ -66,6 +70,7 @@ class FederatedRun(NamedTuple):
     identity: Mapping[str, Any]
     state: ServerState
     ledger: Ledger
+    began: float
 
 
 def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> FederatedRun:
@@ -85,14 +90,17 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
-    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out)
+    model_of = model_function(algorithm, made.agent)
+    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out, model_of)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
     else:
         state, ledger = restore_server(setup, *found)
         log.info("The run resumes after %d communications.", state.number)
-    return FederatedRun(settings, setup, directory, identity, state, ledger)
+    before = ledger.elapsed[np.isfinite(ledger.elapsed)]
+    began = time.monotonic() - (before[-1] if len(before) else 0.0)
+    return FederatedRun(settings, setup, directory, identity, state, ledger, began)
 
 
 def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str] | None) -> ClientDirectory:
@@ -204,7 +212,8 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
 
 def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
     """Return a client's reply to an evaluation request, after checks."""
-    return read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+    found = read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+    return found._replace(gradient=stored(found.gradient, run.setup.store))
 
 
 def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
@@ -243,6 +252,8 @@ def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
         ledger = add_first_row(ledger, run.setup.shapes.costs, metrics)
     elif ends_round(run):
         ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
+    if len(ledger.elapsed) < len(ledger.history["round"]):
+        ledger = ledger._replace(elapsed=np.append(ledger.elapsed, time.monotonic() - run.began))
     folder = _folder(run.settings)
     if folder is not None and run.state.number:
         shown = {"label": label_of(run), "rounds": run.settings.rounds}

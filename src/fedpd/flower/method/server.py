@@ -1,6 +1,6 @@
 """The server as pure functions: when to communicate next, which orders to send, and how replies change its state."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from fedpd.core import Algorithm, Exchange, Key, Tree, Update, has_packed, opene
 from fedpd.engine.cohorts import draw
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
-from fedpd.flower.carry.records import RefusedError, pack, stored, unpack
+from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled
 from fedpd.flower.method.shapes import Shapes, zeros
 
@@ -34,7 +34,9 @@ class ServerSetup(NamedTuple):
         run: The identity of the run.
         cohort: K, the number of agents that the server asks in each round; None: all of them.
         superseded: Whether a later broadcast replaces all that an earlier one leaves at an agent.
-        store: The folder for large messages until all of them have come; None: the system's folder for such files.
+        store: The folder for large arrays, which are in files (`stored`); None: the system's folder for such files.
+        model_of: The newest broadcast of a round's last exchange -> the server's model. It is one function per run, so
+            that JAX compiles it once.
     """
 
     algorithm: Algorithm
@@ -45,9 +47,10 @@ class ServerSetup(NamedTuple):
     names: list[str]
     seed: int
     run: str
-    cohort: int | None = None
-    superseded: bool = False
-    store: Path | None = None
+    cohort: int | None
+    superseded: bool
+    store: Path | None
+    model_of: Callable[[Tree], Tree]
 
     @property
     def exchanges(self) -> int:
@@ -85,7 +88,7 @@ class ServerState(NamedTuple):
 def initial_state(setup: ServerSetup) -> ServerState:
     """Return the state of the server before the first communication."""
     server = jax.device_get(call_compiled(setup.algorithm.server, Vector(setup.start)))
-    return ServerState(server, 0, 0, [-1] * len(setup.names), {}, {})
+    return ServerState(stored(server, setup.store), 0, 0, [-1] * len(setup.names), {}, {})
 
 
 _coin = partial(jax.jit, static_argnums=0)(toss_coin)
@@ -116,6 +119,27 @@ def cohort_of_step(setup: ServerSetup, step: int) -> list[int]:
     if setup.cohort is None:
         return list(range(number))
     return draw(setup.seed, [step // setup.exchanges], number, setup.cohort)[0].tolist()
+
+
+class LazyMapping(Mapping[str, RecordDict]):
+    """A mapping that makes a value whenever it is asked for.
+
+    Args:
+        keys: The keys.
+        make: (key) -> value.
+    """
+
+    def __init__(self, keys: list[str], make: Callable[[str], RecordDict]) -> None:
+        self._keys, self._make = keys, make
+
+    def __getitem__(self, key: str) -> RecordDict:
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
 
 class Communication(NamedTuple):
@@ -150,6 +174,12 @@ class Communication(NamedTuple):
         """
         names = {self.setup.names[agent]: agent for agent in self.agents()}
         return {name: self.order(agent, lost=name in lost, config=config) for name, agent in names.items()}
+
+    def lazy_orders(self) -> Mapping[str, RecordDict]:
+        """Return the orders as `orders` does; large ones are made anew for every use, so that nobody keeps them."""
+        names = {self.setup.names[agent]: agent for agent in self.agents()}
+        large = max(self.setup.shapes.costs.bytes_down) > LARGE
+        return LazyMapping(list(names), lambda name: (self._replace(records={}) if large else self).order(names[name]))
 
     def order(self, agent: int, *, lost: bool = False, config: Mapping[str, Any] | None = None) -> RecordDict:
         """Return the order to an agent; if it has `lost` its state, the order has everything that it needs."""
@@ -261,7 +291,8 @@ def server_step(
     """
     e = last % setup.exchanges
     aggregate = setup.algorithm.exchanges[e].aggregate
-    server, broadcast = jax.device_get(call_compiled(aggregate, state.server, mean, share))
+    made = jax.device_get(call_compiled(aggregate, state.server, mean, share))
+    server, broadcast = (stored(part, setup.store) for part in made)
     counted = [state.number if agent in used else since for agent, since in enumerate(state.counted)]
     outcomes = state.outcomes | {state.number: Outcome(e, broadcast)}
     new = ServerState(server, state.number + 1, last + 1, counted, outcomes, state.last)
@@ -274,5 +305,14 @@ def server_model(setup: ServerSetup, state: ServerState) -> Tree:
     broadcasts = [o.broadcast for _, o in sorted(state.outcomes.items()) if o.exchange == setup.exchanges - 1]
     if not broadcasts:
         return setup.start
-    agent = call_compiled(setup.algorithm.exchanges[-1].receive, zeros(setup.shapes.agent), broadcasts[-1])
-    return jax.device_get(setup.algorithm.model(agent).tree)
+    return jax.device_get(call_compiled(setup.model_of, broadcasts[-1]))
+
+
+def model_function(algorithm: Algorithm, agent: Any) -> Callable[[Tree], Tree]:
+    """Return the function `ServerSetup.model_of`; `agent` has the shapes of an agent's state."""
+
+    def model_of(broadcast: Tree) -> Tree:
+        nobody = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), agent)
+        return algorithm.model(algorithm.exchanges[-1].receive(nobody, broadcast)).tree
+
+    return model_of

@@ -1,5 +1,6 @@
 """The shapes of states and messages, which follow from the model alone. The server checks messages against them."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import Algorithm, Array, LocalObjective, Tree
 from fedpd.engine.costs import Costs, costs_of, exchanged_messages
 from fedpd.experiments.federated import TORCH
+from fedpd.flower.carry.records import ALIGNED
 
 
 class Shapes(NamedTuple):
@@ -61,8 +63,15 @@ def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
 
 
 def zeros(like: Tree) -> Tree:
-    """Return zeros of these shapes and types."""
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+    """Return zeros of these shapes and types, which JAX can use without a copy."""
+    return jax.tree.map(_aligned_zeros, like)
+
+
+def _aligned_zeros(like: Any) -> np.ndarray:
+    size = math.prod(like.shape) * np.dtype(like.dtype).itemsize
+    whole = np.zeros(size + ALIGNED, np.uint8)
+    begin = -whole.ctypes.data % ALIGNED
+    return whole[begin : begin + size].view(like.dtype).reshape(like.shape)
 
 
 def check_algorithm(algorithm: Any) -> Algorithm:

@@ -7,7 +7,8 @@ message. It differs from a new process only within a run:
 - A message of another run replaces the program in this process (`exec`), so runs share no modules and no samples.
 - It ends after MESSAGES messages, after an error, when its memory exceeds the bound, when it is idle, and when its
   SuperNode ends.
-- If it dies, the shim starts another one with the next message.
+- If it dies, the shim starts another one with the next message. It ends itself if the arrays of a message do not
+  come and the next message waits.
 """
 
 import fcntl
@@ -34,7 +35,6 @@ from flwr.proto.message_pb2 import Context as ProtoContext
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.run_pb2 import Run as ProtoRun
 from flwr.supercore import log
-from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
@@ -47,6 +47,7 @@ from flwr.supernode.cli.flwr_clientapp import _parse_args_run_flwr_clientapp as 
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedpd.flower.warm import shim
+from fedpd.flower.warm.leaving import end_with, leaving_if_superseded
 
 MESSAGES = 500  # after this many messages a new process takes over
 MEMORY = 2**30  # bytes that a process may grow beyond twice its size after its first message
@@ -95,10 +96,11 @@ class WarmProcess:
 
     Args:
         program: Flower's own program, part of the command line.
+        server: The socket for further messages; None: there will be none.
     """
 
-    def __init__(self, program: str) -> None:
-        self.program = program
+    def __init__(self, program: str, server: socket.socket | None = None) -> None:
+        self.program, self.server = program, server
         self.origin: tuple[int, str] | None = None
         self.app: Any = None
         self.answered = 0
@@ -131,7 +133,8 @@ class WarmProcess:
         try:
             if task is None:
                 connection.send(shim.TAKEN)
-                task = Task(*pull_task_input(client))
+                with leaving_if_superseded(self.server):
+                    task = Task(*pull_task_input(client))
             if self.origin not in (None, task.origin):
                 self._replace(arguments, connection, task)
             reply, status, details = self._reply(task)
@@ -234,8 +237,8 @@ def serve(program: str, arguments: Sequence[str]) -> None:
     server, (task, connection) = listen(shim.socket_path(arguments)), take_handed_over()
     if server is None and task is None:
         shim.run_cold(program, arguments)
-    start_parent_process_monitor(int(arguments[list(arguments).index("--parent-pid") + 1]))
-    warm = WarmProcess(program)
+    end_with(int(arguments[list(arguments).index("--parent-pid") + 1]))
+    warm = WarmProcess(program, server)
     warm.answer(arguments, connection, task)
     if server is None:
         return

@@ -1,4 +1,4 @@
-"""Writes the programs that belong before Flower's own on PATH: `flwr-clientapp` and `flower-supernode`."""
+"""Writes the programs that belong before Flower's own on PATH: its client program, its SuperNode and its SuperExec."""
 
 import shlex
 import sys
@@ -7,18 +7,19 @@ from pathlib import Path
 from fedpd.base.atomic import replace_file
 from fedpd.flower.warm import shim
 
-CLIENT, NODE = "flwr-clientapp", "flower-supernode"
+CLIENT, NODE, EXECUTOR = "flwr-clientapp", "flower-supernode", "flower-superexec"
 
 
 def write_programs(folder: Path) -> Path:
     """Write the programs to a folder, and return the folder.
 
-    `flwr-clientapp` keeps one process warm per SuperNode (see `shim`), and `flower-supernode` pauses less (see
-    `supernode`). Both use this Python.
+    `flwr-clientapp` keeps one process warm per SuperNode (see `shim`), `flower-supernode` pauses less (see
+    `supernode`), and `flower-superexec` survives an error of its server (see `superexec`). They use this Python.
     """
     own = Path(sys.executable).absolute().parent / CLIENT
     _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), str(own)])
     _write(folder / NODE, [sys.executable, "-m", "fedpd.flower.warm.supernode"])
+    _write(folder / EXECUTOR, [sys.executable, "-m", "fedpd.flower.warm.superexec"])
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Flower's `flower-supernode` with shorter pauses.
+"""Flower's `flower-supernode` with shorter pauses, which survives an answer with HTTP 500.
 
 Flower's SuperNode sleeps 3 s when there is no message and 0.5 s while its ClientApp works, and has no setting for it.
 Here the first pauses after a message are short and double up to 3 s: the next order usually comes soon after a reply,
@@ -10,6 +10,8 @@ import time
 
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
+
+from fedpd.flower.warm.retries import retry_internal_errors
 
 WORKING = 0.1  # seconds between two checks whether the ClientApp has replied
 FIRST = 0.25  # seconds until the first check for the next order
@@ -31,10 +33,16 @@ class Pauses:
             self.pause = min(2 * self.pause, seconds)
 
 
-def main() -> None:
-    """Run `flower-supernode`."""
+def prepare() -> None:
+    """Change Flower's SuperNode in this process: retries, and shorter pauses unless FEDPD_WARM=0."""
+    retry_internal_errors()
     if os.environ.get("FEDPD_WARM", "") != "0":
         setattr(start_client_internal, "time", Pauses())  # noqa: B010 - mypy: a module has no such type
+
+
+def main() -> None:
+    """Run `flower-supernode`."""
+    prepare()
     flower_supernode()
 
 
