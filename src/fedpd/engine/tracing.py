@@ -61,13 +61,19 @@ def trace_round(plan: Plan) -> None:
     with scope(plan.problem.double), explain_tracing():
         given = jax.tree.map(_shape, (arrays(plan.problem), Vector(plan.problem.start)))
         before, after = jax.eval_shape(play, *given, jax.random.key(0, impl="threefry2x32"))
-    if jax.tree.map(_shape, before) != jax.tree.map(_shape, after):
+    if _form(before) != _form(after):
         rule = "changes the shapes or the types of its state in a round"
         refuse("algorithm", plan.algorithm.description, rule, "Return a state of the form that init returns")
 
 
 def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _form(state: State) -> tuple[Any, Any]:
+    """Return the structure of a state, and the shapes and types of its leaves; nodes themselves may lack equality."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(_shape, state))
+    return structure, leaves
 
 
 def check_outside_of_jax(name: str) -> None:
