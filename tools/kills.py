@@ -2,10 +2,11 @@
 
     python tools/kills.py --kills 200
 
-Every method runs in every setting that allows it, a few methods per experiment. An experiment is killed with SIGKILL,
-half of the time after a random time and half of the time while it writes a random one of its files, and resumed until
-it is finished. All histories and model files must be the same, bit for bit. Each start is a fork of this process, which
-has imported everything but started no computation, and then runs the command line as `python -m fedpd` does.
+Every method runs with all agents, and random ones of those that allow it run in each other setting, a few methods per
+experiment. An experiment is killed with SIGKILL, half of the time after a random time and half of the time while it
+writes a random one of its files, and resumed until it is finished. All histories and model files must be the same, bit
+for bit. Each start is a fork of this process, which has imported everything but started no computation, and then runs
+the command line as `python -m fedpd` does.
 """
 
 import argparse
@@ -21,8 +22,13 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-# Compiled programs are kept, so that a resumed run soon computes again.
-os.environ |= {"FEDPD_CACHE": tempfile.mkdtemp(), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+# Compilation is quick, and compiled programs are kept, so that a resumed run soon computes again.
+os.environ |= {
+    "FEDPD_CACHE": tempfile.mkdtemp(),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+}
 
 from fedpd.__main__ import run as command_line
 from fedpd.algorithms import variants
@@ -43,7 +49,8 @@ checkpoint_every = 10
 """
 LAST = "round-000000120.safetensors"
 CLOCK = 'clock = { up = "1 MB/s", down = "1 MB/s", compute = { median = "20 ms", sigma = 1.0 } }'
-TOGETHER = 6  # methods per experiment
+TOGETHER = 3  # methods per experiment
+CHOSEN = 12  # methods of a setting, but all with all agents
 SETTINGS = {
     "all agents": ("", {}),
     "participation": ("participation = 0.4", {}),
@@ -84,6 +91,8 @@ def write_experiments(place: Path) -> None:
     """Write the experiment files of all settings, and say how many methods each setting has."""
     for setting, (run, _) in SETTINGS.items():
         found = tables(setting)
+        if setting != "all agents" and len(found) > CHOSEN:
+            found = random.sample(found, CHOSEN)
         print(f"{setting}: {len(found)} methods", flush=True)
         for first in range(0, len(found), TOGETHER):
             text = f"{HEAD}{run}\n\n" + "\n".join(found[first : first + TOGETHER])
@@ -124,14 +133,24 @@ def names(folder: Path) -> set[str]:
     return {name for _, _, files in os.walk(folder) for name in files}
 
 
-def wait_for_moment(process: int, place: Path, folder: Path, longest: float) -> bool:
+def is_finished(folder: Path, reference: Path) -> bool:
+    """Return whether a run has all its results, as far as their sizes tell; only its figures may be missing."""
+    files = [reference / "history.parquet", *(reference / "models").iterdir()]
+    mine = [folder / path.relative_to(reference) for path in files]
+    return all(path.exists() for path in mine) and mine[0].stat().st_size == files[0].stat().st_size
+
+
+def wait_for_moment(process: int, place: Path, folder: Path, case: Case) -> bool:
     """Wait until a random moment, and return whether the process still runs."""
-    end, writes, seen = time.monotonic() + random.uniform(0, longest), 0, names(folder)
+    end, writes, seen = time.monotonic() + random.uniform(0, case.seconds / 3), 0, names(folder)
+    finished = False
     if random.random() < 0.5:
-        end, writes = time.monotonic() + 10 * longest, random.randint(1, 30)
+        end, writes = time.monotonic() + 10 * case.seconds, random.randint(1, 30)
     while time.monotonic() < end:
         if has_ended(process, place):
             return False
+        if not finished and is_finished(folder, place / case.file.stem):  # it still draws
+            finished, end = True, time.monotonic() + random.uniform(0, 1)
         if writes:
             new = names(folder) - seen
             seen |= new
@@ -142,15 +161,17 @@ def wait_for_moment(process: int, place: Path, folder: Path, longest: float) -> 
     return not has_ended(process, place)
 
 
-def phase(folder: Path) -> str:
+def phase(folder: Path, reference: Path) -> str:
     """Return in which phase a run was killed, as its folder shows it."""
     found = names(folder)
     if any(name.endswith(".tmp") for name in found):
         return "while it wrote a file"
+    if is_finished(folder, reference):
+        return "after the last method"
     if not any(name.startswith("round-") for name in found):
         return "before the first checkpoint"
     unfinished = [one for one in (folder / "checkpoints").iterdir() if not (one / LAST).exists()]
-    return "in the rounds of a method" if unfinished else "between methods, or at the end"
+    return "in the rounds of a method" if unfinished else "between methods"
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -160,19 +181,22 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def killed(place: Path, folder: Path, case: Case) -> Counter[str]:
-    """Run an experiment, kill it at random moments and resume it until it ends; return the kills by phase."""
+    """Run an experiment, kill it at random moments and resume it until it has its results; return kills by phase."""
     kills: Counter[str] = Counter()
+    reference = place / case.file.stem
     while True:
         begun = (folder / ".fedpd-run").exists() and (folder / "experiment.toml").exists()
         if not begun:
             shutil.rmtree(folder, ignore_errors=True)
         command = ("resume", folder) if begun else ("run", case.file, "--out", folder)
         process = start(place, *command)
-        if not wait_for_moment(process, place, folder, 0.6 * case.seconds):
+        if not wait_for_moment(process, place, folder, case):
             return kills
         os.kill(process, signal.SIGKILL)
         has_ended(process, place, wait=True)
-        kills[phase(folder)] += 1
+        kills[phase(folder, reference)] += 1
+        if is_finished(folder, reference):
+            return kills
 
 
 def whole(place: Path, file: Path) -> Case:
