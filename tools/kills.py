@@ -51,8 +51,9 @@ LAST = "round-000000120.safetensors"
 CLOCK = 'clock = { up = "1 MB/s", down = "1 MB/s", compute = { median = "20 ms", sigma = 1.0 } }'
 TOGETHER = 3  # methods per experiment
 CHOSEN = 12  # methods of a setting, but all with all agents
+ALL = "all agents"
 SETTINGS = {
-    "all agents": ("", {}),
+    ALL: ("", {}),
     "participation": ("participation = 0.4", {}),
     "two seeds": ("seeds = [0, 1]", {}),
     "cohort on disk": ('cohort = 2\nstore = "state"', {}),
@@ -73,26 +74,32 @@ class Case(NamedTuple):
 
 
 def tables(setting: str) -> list[str]:
-    """Return the tables of the methods that fedpd accepts in a setting."""
+    """Return the tables of all methods, or of CHOSEN random ones of those that fedpd accepts in a setting."""
     run, more = SETTINGS[setting]
-    found = []
-    for label, variant in variants().items():
-        table = {"label": label} | table_of(variant.rule(2.0, 5, 1.0).spec) | more
+    labels = list(variants())
+    random.shuffle(labels)
+    found: list[str] = []
+    for label in labels:
+        table = {"label": label} | table_of(variants()[label].rule(2.0, 5, 1.0).spec) | more
         text = f"[[algorithm]]\n{toml_text(table)}\n"
-        try:
-            runner.check(experiment.parse(f"{HEAD}{run}\n\n{text}"))
-        except FedpdError:
-            continue
-        found.append(text)
+        if setting == ALL or (len(found) < CHOSEN and is_accepted(f"{HEAD}{run}\n\n{text}")):
+            found.append(text)
     return found
+
+
+def is_accepted(text: str) -> bool:
+    """Return whether fedpd would run an experiment."""
+    try:
+        runner.check(experiment.parse(text))
+    except FedpdError:
+        return False
+    return True
 
 
 def write_experiments(place: Path) -> None:
     """Write the experiment files of all settings, and say how many methods each setting has."""
     for setting, (run, _) in SETTINGS.items():
         found = tables(setting)
-        if setting != "all agents" and len(found) > CHOSEN:
-            found = random.sample(found, CHOSEN)
         print(f"{setting}: {len(found)} methods", flush=True)
         for first in range(0, len(found), TOGETHER):
             text = f"{HEAD}{run}\n\n" + "\n".join(found[first : first + TOGETHER])
@@ -208,31 +215,31 @@ def whole(place: Path, file: Path) -> Case:
 
 def main() -> None:
     """Kill until there are enough kills, and every experiment was killed."""
-    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--kills", type=int, default=200)
     arguments.add_argument("--seed", type=int, default=0)
     chosen = arguments.parse_args()
     random.seed(chosen.seed)
     kills: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        has_ended(start(place), place, wait=True)
-        print((place / "log").read_text(), flush=True)
-        cases: list[Case] = []
-        files = sorted(place.glob("*.toml"))
-        random.shuffle(files)
-        for number in count():
-            if number < len(files):
-                cases.append(whole(place, files[number]))
-            elif kills.total() >= chosen.kills:
-                break
-            case, folder = cases[number % len(files)], place / "killed"
-            kills += killed(place, folder, case)
-            if results(folder) != results(place / case.file.stem):
-                sys.exit(f"{case.file.read_text()}\nRun {number + 1} differs from the one that was not killed.")
-            shutil.rmtree(folder)
-            seconds = f"{case.seconds:.1f} s without kills"
-            print(f"{kills.total()} kills in {number + 1} runs ({case.setting}, {seconds}): {dict(kills)}", flush=True)
+    place = Path(tempfile.mkdtemp())
+    has_ended(start(place), place, wait=True)
+    print((place / "log").read_text(), flush=True)
+    cases: list[Case] = []
+    files = sorted(place.glob("*.toml"))
+    random.shuffle(files)
+    for number in count():
+        if number < len(files):
+            cases.append(whole(place, files[number]))
+        elif kills.total() >= chosen.kills:
+            break
+        case, folder = cases[number % len(files)], place / "killed"
+        kills += killed(place, folder, case)
+        if results(folder) != results(place / case.file.stem):
+            sys.exit(f"{folder} differs from {place / case.file.stem}, which was not killed.")
+        shutil.rmtree(folder)
+        seconds = f"{case.seconds:.1f} s without kills"
+        print(f"{kills.total()} kills in {number + 1} runs ({case.setting}, {seconds}): {dict(kills)}", flush=True)
+    shutil.rmtree(place)
     shutil.rmtree(os.environ["FEDPD_CACHE"])
     print("All histories and models are the same, bit for bit.")
 
