@@ -132,7 +132,7 @@ def read_site(path: Path) -> Site:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_file(path).decode())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
         raise FedpdError(f"{path} cannot be read ({error}). Give a TOML file.") from None
 
 
