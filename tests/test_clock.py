@@ -1,7 +1,8 @@
 """Clocks: units, draws, files, and sentences for wrong values."""
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -135,3 +136,19 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for name in ("none.csv", "none.toml"):
         with pytest.raises(FedpdError, match="cannot be read"):
             clock.from_file(tmp_path / name)
+
+
+def test_hostile_clocks_are_sentences(tmp_path: Path) -> None:
+    for name in ("clock.toml", "clock.csv"):
+        os.mkfifo(tmp_path / name)  # reading it would never end
+        with pytest.raises(FedpdError, match="it is not a file, but a pipe"):
+            clock.from_file(tmp_path / name)
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 5000)
+    with pytest.raises(FedpdError, match="cannot be read"):
+        clock.from_file(tmp_path / "deep.toml")
+    with pytest.raises(FedpdError, match="file = 5: must be a text"):
+        clock.from_table({"file": 5})
+    with pytest.raises(FedpdError, match=r"sigma = 1e\+308: must be at most 20"):
+        clock.log_normal(1.0, 1e308)
+    with pytest.raises(FedpdError, match="path = None: must be a text or a path"):
+        clock.from_file(cast(Any, None))

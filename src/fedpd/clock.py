@@ -12,6 +12,7 @@ Draws depend on the clock's seed, the agent and the round alone. The server's ow
 """
 
 import csv
+import io
 import math
 import re
 import tomllib
@@ -21,8 +22,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fedpd.base.atomic import read_file
 from fedpd.base.bits import GOLDEN, mixed
-from fedpd.base.checks import FedpdError, as_number, at_least, choice, count, nearest, refuse, shown
+from fedpd.base.checks import FedpdError, as_number, at_least, at_most, choice, count, nearest, refuse, shown
+from fedpd.base.typed import typed
 
 Each = Literal["agent", "round"]
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
@@ -33,6 +36,7 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 RATE = 'Give e.g. "3 Mbit/s", "1 MB/s", or bytes per second'
 TIME = 'Give e.g. "50 ms", "2 s", "1 min", or seconds'
 AMOUNT = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z/]+)\s*")
+LARGEST_SIGMA = 20.0  # of a log-normal distribution; beyond it the numbers of two agents differ by more than 1e40
 COLUMNS = ("up", "down", "latency", "compute")  # the numbers of an agent, in the order of their draws
 
 
@@ -142,11 +146,13 @@ def log_normal(median: float | str, sigma: float, each: Each = "agent") -> LogNo
         sigma: The standard deviation of the logarithm.
         each: "agent": every agent draws once; "round": every agent draws again in every round.
     """
-    at_least("sigma", sigma, 0, "Give the standard deviation of the logarithm, e.g. 0.5")
+    remedy = "Give the standard deviation of the logarithm, e.g. 0.5"
+    at_most("sigma", at_least("sigma", sigma, 0, remedy), LARGEST_SIGMA, remedy)
     choice("each", each, get_args(Each))
     return LogNormal(median, float(sigma), each)
 
 
+@typed
 def from_file(path: str | Path) -> Clock:
     """Return the clock of a file: the arguments of `network` in TOML, or one row per agent in CSV.
 
@@ -159,8 +165,12 @@ def from_file(path: str | Path) -> Clock:
     if Path(path).suffix.lower() == ".csv":
         return from_csv(path)
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # tomllib raises a ValueError, and so does a text that is no UTF-8
+        table = tomllib.loads(read_file(Path(path)).decode())
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # tomllib raises a ValueError, and so does a text that is no UTF-8
         raise FedpdError(f"{path} cannot be read ({error}). Give a clock in TOML, e.g. up = '3 Mbit/s'.") from None
     try:
         return from_table(table)
@@ -168,6 +178,7 @@ def from_file(path: str | Path) -> Clock:
         raise FedpdError(f"{path}: {error}") from None
 
 
+@typed
 def from_csv(path: str | Path) -> Clock:
     """Return the clock of a CSV file with one row per agent and the columns up, down, latency and compute.
 
@@ -178,9 +189,8 @@ def from_csv(path: str | Path) -> Clock:
         FedpdError: The file cannot be read, or a cell is not valid.
     """
     try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.DictReader(io.StringIO(read_file(Path(path)).decode("utf-8-sig"), newline="")))
+    except (OSError, ValueError, csv.Error) as error:  # ValueError: it is no UTF-8
         raise FedpdError(f"{path} cannot be read ({error}). Give a CSV file with one row per agent.") from None
     names = list(rows[0]) if rows else []
     for name in ("up", "down"):
@@ -198,6 +208,8 @@ def from_table(table: Mapping[str, Any]) -> Clock:
     if "file" in table:
         if len(table) > 1:
             refuse("file", table["file"], "must be the only key of its table", "Put all numbers into the file")
+        if not isinstance(table["file"], str):
+            refuse("file", table["file"], "must be a text", 'Give the path of a CSV file, e.g. "devices.csv"')
         return from_csv(table["file"])
     for key in table:
         if key not in (*COLUMNS, "seed"):

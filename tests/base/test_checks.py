@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpd import FedpdError, checks
+from fedpd import FedpdError, checks, oracles, transforms
+from fedpd.base.checks import shown
 
 REMEDY = "Give a better one"
 
@@ -131,3 +132,8 @@ def test_a_choice_is_one_of_its_options() -> None:
 def test_nearest_suggests_a_name_or_lists_them() -> None:
     assert checks.nearest("fedpdd", ["fedavg", "fedpd"]) == "Did you mean 'fedpd'?"
     assert checks.nearest(17, ["fedavg", "fedpd"]) == "Choose from: fedavg, fedpd."
+
+
+def test_a_message_shows_the_call_that_makes_an_object() -> None:
+    assert shown([transforms.top_k(0.5), 3]) == "[top_k(share=0.5), 3]"
+    assert shown(oracles.gd(step=0.1, iterations=2)) == "gd(step=0.1, iterations=2)"

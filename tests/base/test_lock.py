@@ -43,3 +43,10 @@ def test_unfinished_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
         path.touch()
     with held(tmp_path):
         assert sorted(tmp_path.iterdir()) == sorted([user, alive])
+
+
+def test_the_number_of_a_killed_process_may_belong_to_another_one(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / ".a.safetensors.1.tmp").touch()  # process 1 always runs
+    with held(tmp_path, tmp_path / "models"):
+        assert not list((tmp_path / "models").iterdir())

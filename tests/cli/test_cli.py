@@ -136,6 +136,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("run", "small.toml", "--out", ".", "--overwrite"), "--out .: the folder is not empty, and fedpd did not"),
         (("report", "full"), "full: fedpd did not make this folder for a run"),
         (("watch", "nothing"), "nothing: there is no such folder"),
+        (("watch", "nothing", "--web", "--host", ""), "--host = '': must be an address"),
         (("compare", "--out", "full"), "the folder is not empty"),
         (("advise", "stong"), "PROBLEM 'stong': there is no such file or problem. Did you mean 'strong'?"),
         (("advise", "weak", "--epsilon", "-1"), "epsilon = -1.0: must be positive"),

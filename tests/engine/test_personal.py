@@ -1,7 +1,8 @@
 """Personal models: fine-tuning per agent, and what each agent gains over the shared model."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -95,3 +96,24 @@ def test_other_methods_have_no_personal_models() -> None:
     run = simulate(algorithms.fedavg(oracle=oracles.gd(0.1, 2)), QUADRATIC, rounds=1)
     with pytest.raises(FedpdError, match=r"keeps no personal models. Run algorithms.ditto"):
         run.personal(QUADRATIC)
+
+
+def test_a_problem_that_does_not_fit_the_run_is_refused() -> None:
+    run = simulate(algorithms.fedavg(oracle=oracles.gd(0.25, 1)), QUADRATIC, rounds=1)
+    larger = problems.random_quadratic(agents=2, dimension=5)
+    with pytest.raises(FedpdError, match=r"has models of the shapes \{'model': \(5,\)\}, but the run's has"):
+        run.personalize(larger, step=0.1)
+    with pytest.raises(FedpdError, match=r"problem = \{\}: must be a problem\. Give the problem of the run"):
+        run.personalize(cast(Any, {}), step=0.1)
+    with pytest.raises(FedpdError, match="seed = 'x': must be an integer"):
+        run.personalize(QUADRATIC, step=0.1, seed=cast(Any, "x"))
+    with pytest.raises(FedpdError, match="The run has no model, because it is not finished"):
+        replace(run, model=None).personalize(QUADRATIC, step=0.1)
+
+
+def test_personal_models_of_other_agents_are_refused() -> None:
+    method = algorithms.ditto(rho=1.0, oracle=oracles.gd(0.25, 1), own=oracles.gd(0.25, 1))
+    run = simulate(method, QUADRATIC, rounds=1)
+    three = problems.quadratic(np.ones((3, 1, 1)), np.ones((3, 1)))
+    with pytest.raises(FedpdError, match="problem = '3 agents': the run had 2 agents"):
+        run.personal(three)

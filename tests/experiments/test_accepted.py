@@ -12,7 +12,7 @@ import pytest
 from fedpd import Algorithm, FedpdError, Oracle, Problem, algorithms, data, oracles, problems, regularizers, schedules
 from fedpd.data import Federated
 from fedpd.engine.simulate import DEFAULTS
-from fedpd.experiments import calls
+from fedpd.experiments import calls, runner
 from fedpd.experiments.experiment import RunSettings, parse
 
 IN_MEMORY = "it takes arrays in memory: write a loader of your own, data = { name = 'module:load' }"
@@ -185,3 +185,9 @@ def test_options_of_a_run(line: str) -> None:
 def test_wrong_options_of_a_run(line: str, sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         parse(RUN.format(line=line))
+
+
+def test_packed_messages_pass_the_check_before_a_run() -> None:
+    """The check compares the state before and after a round; a packed message in it has no equality of its own."""
+    line = 'up = [{ name = "top_k", share = 0.5 }, { name = "sign" }]'
+    runner.check(parse(f"{RUN.format(line='')}{line}\n"))

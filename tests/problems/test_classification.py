@@ -218,3 +218,9 @@ def test_full_gradients_in_blocks_are_those_at_once(block: int) -> None:
             push = (x,), (x,)
             a, b = (jax.jvp(f.gradient, *push)[1].tree["w"] for f in (parts, whole))  # as power iteration does
             np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_metrics_need_test_samples() -> None:
+    untested = data.from_arrays({"a": {"x": np.eye(2), "y": [0, 1]}})
+    with pytest.raises(FedpdError, match=r"metrics = \['first'\]: are measured on test samples, and there are none"):
+        problems.classification(linear, untested, np.eye(2), metrics={"first": lambda scores, y: scores[:, 0]})

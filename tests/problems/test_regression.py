@@ -155,6 +155,11 @@ def test_wrong_shapes_and_losses_get_a_sentence() -> None:
     averaged: Any = {"metrics": {"mse": mean["loss"]}}
     refused("shape of metric 'mse' for 3 samples = .*Do not average over samples", linear, whole, START, **averaged)
     refused("must map names to functions", linear, whole, START, metrics={"mse": 3})
+    refused(
+        "metric 'z' cannot be computed: division by zero. Use", linear, whole, START, metrics={"z": lambda *_: 1 / 0}
+    )
+    complexes: Any = {"metrics": {"z": lambda outputs, targets: outputs * 1j}}
+    refused("metric 'z' cannot be computed: it returns complex numbers", linear, whole, START, **complexes)
     refused("loss = 'square': there is no such choice. Did you mean 'squared'", linear, whole, START, loss="square")
     refused("must be a flax.linen module if no start is given", linear, whole)
     texts = data.from_arrays({"a": {"x": np.ones((2, 1)), "y": ["cat", "dog"]}})

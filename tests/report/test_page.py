@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import fedpd
 from fedpd import FedpdError, algorithms, oracles, problems, report, simulate
+from fedpd.base.atomic import check_replaceable
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import Recorded, read_all
 from fedpd.report.curves import page_data, thinned
 from fedpd.report.facts import facts
+from fedpd.report.figures import FORMATS, MARK, MARKS
 from fedpd.report.pages import page_of
 from tests.report.recordings import diverging, entry, history, record
 
@@ -198,6 +201,20 @@ def test_folders_are_reported_with_figures_and_csv(tmp_path: Path) -> None:
     assert float(rows[20]["stationarity"]) == records[0].entries[0].runs[0].history["stationarity"][20]
     assert float(rows[20]["seconds"]) > 0
     assert report.write_report(folders[:1]).page == tmp_path / "one" / "report.html"
+    report.write_report(folders, tmp_path / "both.html", csv=True)  # fedpd replaces its own files
+    for name in ("both-costs.csv", "both-figures/loss-bytes.svg"):
+        (tmp_path / name).write_text("mine")
+        before = written.page.stat().st_mtime_ns
+        with pytest.raises(FedpdError, match=f"{name}: a file of this name exists. Choose another name"):
+            report.write_report(folders, tmp_path / "both.html", figures=["svg"], csv=True)
+        assert (tmp_path / name).read_text() == "mine"
+        assert written.page.stat().st_mtime_ns == before, "nothing is written if one file cannot be"
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_figure_names_fedpd_so_that_it_may_be_replaced(suffix: str, tmp_path: Path) -> None:
+    Figure((1, 1)).savefig(tmp_path / f"a.{suffix}", metadata=MARKS[suffix])
+    check_replaceable(tmp_path / f"a.{suffix}", MARK.encode())
 
 
 @pytest.mark.parametrize(

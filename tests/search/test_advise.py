@@ -179,3 +179,23 @@ def test_a_start_without_curvature_is_refused() -> None:
 
 def test_features_of_one_size_need_no_scaling() -> None:
     assert not any("Scale the features" in note for note in advice_notes(advise(unknown(), 1e-8)))
+
+
+def test_an_objective_without_a_lower_bound_gets_no_advice() -> None:
+    """Gradient steps leave the concave quadratic, and the untuned method finds its maximum: both are no solution."""
+    problem = problems.quadratic(np.stack([-np.eye(2)] * 3), np.ones((3, 2)))
+    with pytest.raises(FedpdError, match=r"below the floor -10, so f may be unbounded below\. Add"):
+        advise(problem, pilot=20, floor=-10.0)
+    with pytest.warns(UserWarning, match="f rose from 0 to 1, so it ended at a maximum or a saddle point"):
+        solve(problem, progress=False)
+
+
+def test_a_trial_that_ends_at_a_maximum_is_not_recommended() -> None:
+    def losses(x: Any, batch: Any) -> Any:
+        return batch @ x - (x**4).sum()  # falls so slowly around 0 that the trial stays above the floor
+
+    problem = problems.from_losses(losses, [np.array([[1.0, 2.0], [-1.0, -2.0]])] * 2, np.full(2, 0.1))
+    advice = advise(problem, pilot=20, floor=-1.0)
+    assert advice.untuned is not None
+    assert not advice.untuned.reached
+    assert "its trial FAILED: f rose from" in advice.untuned.how

@@ -16,6 +16,7 @@ SENT: Any = np.array([True, True, True, False, True])
 PROBLEM = problems.random_quadratic(agents=10, dimension=4, seed=1)
 FEDPD = algorithms.fedpd(eta=0.3, oracle=oracles.gd(step=0.3, iterations=8))
 FEDAVG = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3))
+BY_NOBODY = transforms.attack(FEDAVG, transforms.noise(1.0), agents=[99])
 ALL: Any = np.ones
 RULES: dict[str, transforms.MeanRule] = {
     "median": transforms.median(),
@@ -148,6 +149,12 @@ def test_a_client_that_lies_about_its_dual_moves_the_fixed_point_to_a_weighted_s
         ),
         (lambda: transforms.attack(FEDAVG, transforms.noise(1.0), agents=[-1]), "must be a list of numbers"),
         (lambda: transforms.attack(FEDAVG, cast(Any, "noise"), agents=[1]), "must be an attack"),
+        (lambda: simulate(BY_NOBODY, PROBLEM, rounds=1), r"agents = \[99\]: must be below"),
+        (lambda: transforms.geometric_median(2**31 - 1), "iterations = 2147483647: must be at most 10000"),
+        (
+            lambda: transforms.wrap(transforms.wrap(FEDAVG, up=transforms.sign()), up=transforms.sign()),
+            "its messages are packed already. Give all transforms in one call",
+        ),
     ],
 )
 def test_wrong_uses_get_a_sentence(make: Any, sentence: str) -> None:

@@ -144,6 +144,10 @@ def test_agents_without_state_gain_from_a_cohort_and_agents_with_duals_do_not() 
         (lambda: simulate(private(FEDPD, 0.1, 1.0, agents=3), PROBLEM, rounds=1), "agents = 3: must be 4"),
         (lambda: simulate(private(FEDPD, 0.1, 1.0), PROBLEM, rounds=1, participation=[0.5] * 4), "Give cohort=K"),
         (
+            lambda: simulate(private(FEDPD, 0.1, epsilon=1e300), PROBLEM, rounds=1),
+            "is so large that it protects nobody",
+        ),
+        (
             lambda: simulate(private(FEDPD, 0.1, 1.0, quantile=0.5, count_noise=0.5), PROBLEM, rounds=1),
             "must be above noise_multiplier/2 = 0.5",
         ),

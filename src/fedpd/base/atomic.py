@@ -9,6 +9,8 @@ from typing import IO, BinaryIO
 
 from fedpd.base.errors import FedpdError
 
+NEAR = 4096  # bytes at the beginning and at the end of a file, among which fedpd looks for its own mark
+
 
 def make_folder(folder: Path) -> Path:
     """Make a folder if it does not exist, and return it.
@@ -71,7 +73,8 @@ def check_replaceable(path: Path, mark: bytes | None = None) -> None:
 
     Args:
         path: The file to write.
-        mark: Bytes near the beginning of every such file that fedpd writes; None: an existing file is never replaced.
+        mark: Bytes near the beginning or the end of every such file that fedpd writes; None: an existing file is never
+            replaced.
 
     Raises:
         FedpdError: There is such a file, and fedpd did not write it.
@@ -79,7 +82,8 @@ def check_replaceable(path: Path, mark: bytes | None = None) -> None:
     if not os.path.lexists(path):
         return
     try:
-        own = mark is not None and mark in read_file(path)[:4096]
+        content = b"" if mark is None else read_file(path)
+        own = mark is not None and (mark in content[:NEAR] or mark in content[-NEAR:])
     except OSError:
         own = False
     if not own:

@@ -33,7 +33,7 @@ def shown(value: Any) -> str:
         ("'fast'", '1000000000...0000000000')
     """
     try:
-        text = repr(value)
+        text = _text(value)
     except Exception:  # too many digits, too deep, or an object with a repr of its own
         text = f"a value of the type {type(value).__name__}"
     text = " ".join(text.split()) if "\n" in text else text
@@ -41,6 +41,14 @@ def shown(value: Any) -> str:
         return text
     ends = 10 if isinstance(value, int) else LONGEST // 2
     return f"{text[:ends]}...{text[-ends:]}"
+
+
+def _text(value: Any) -> str:
+    """Return the repr of a value, but of a method, an oracle or a transform the call that makes it."""
+    if type(value) in (list, tuple) and any(hasattr(one, "spec") for one in value):
+        return f"[{', '.join(map(_text, value))}]"
+    label = getattr(getattr(value, "spec", None), "label", None)
+    return str(label()) if callable(label) else repr(value)
 
 
 def is_traced(value: Any) -> bool:

@@ -21,7 +21,12 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
     """Hold a folder during a block; make it if it does not exist.
 
     The system releases the folder when the process ends, however it ends. Unfinished files of processes that no longer
-    exist are removed, in the folder and in those `within` it.
+    exist are removed. The system gives the number of a killed process to new ones, so all unfinished files are removed
+    from the folders `within`.
+
+    Args:
+        folder: The folder.
+        within: Folders in it, to which only a process that holds the folder writes.
 
     Raises:
         FedpdError: Another process holds the folder, or it cannot be made.
@@ -32,25 +37,32 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
         return
     directory = os.open(folder, os.O_RDONLY)
     try:
+        alone = True
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             remedy = "Wait until it has finished, end it, or choose another folder"
             raise FedpdError(f"{folder}: another process is writing to this folder. {remedy}.") from None
         except OSError:  # a file system without locks
-            pass
-        for place in (folder, *within):
-            remove_unfinished(place)
+            alone = False
+        remove_unfinished(folder)
+        for place in within:
+            remove_unfinished(place, all_of_them=alone)
         yield
     finally:
         os.close(directory)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder, if there is such a folder."""
+def remove_unfinished(folder: Path, all_of_them: bool = False) -> None:
+    """Remove the temporary files that killed processes left in a folder, if there is such a folder.
+
+    Args:
+        folder: The folder.
+        all_of_them: Whether to remove those of running processes too, because none of them can be writing here.
+    """
     for path in folder.iterdir() if folder.is_dir() else ():
         found = TEMPORARY.fullmatch(path.name)
-        if found and path.is_file() and not path.is_symlink() and not _runs(int(found[1])):
+        if found and path.is_file() and not path.is_symlink() and (all_of_them or not _runs(int(found[1]))):
             path.unlink(missing_ok=True)
 
 

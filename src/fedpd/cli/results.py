@@ -63,10 +63,12 @@ def watch(
     fedpd reads the run's checkpoints. Ctrl-C ends the view, not the run. The page of --web cannot change anything, but
     whoever reaches its address can read the run's results.
     """
-    from fedpd.base.checks import positive
+    from fedpd.base.checks import positive, refuse
     from fedpd.cli.terminal import console, say
 
     positive("--every", every, "Give seconds, e.g. 1")
+    if web and not host.strip():  # it would listen on all addresses
+        refuse("--host", host, "must be an address", "Leave it out for this machine only, or give 0.0.0.0 for all")
     if web:
         from fedpd.report.live import serve
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import FedpdError, check_seeds, refuse
 from fedpd.base.precision import scope
 from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, local_objective
@@ -78,6 +78,7 @@ def evaluate_agents(problem: Problem, models: Tree, *, same: bool = True) -> Val
         (N,) per column: "loss", the f_i; and with test samples "test_accuracy" and "train_accuracy" if the problem
         knows what is correct, "test_loss", and its metrics. They are NaN for agents without test samples.
     """
+    check_fit(problem, models if same else jax.tree.map(lambda leaf: leaf[0], models))
     functions, layout, shard = _prepared(problem)
     with scope(problem.double):
         stacked = _stacked(models, problem.agents) if same else models
@@ -92,6 +93,22 @@ def evaluate_agents(problem: Problem, models: Tree, *, same: bool = True) -> Val
     return {name: np.asarray(one, float) for name, one in (values | measured).items()}
 
 
+def check_fit(problem: Any, model: Tree) -> None:
+    """Refuse anything but a problem whose models have the structure and the shapes of this model."""
+    if not isinstance(problem, Problem):
+        refuse("problem", problem, "must be a problem", "Give the problem of the run")
+    if model is None:
+        raise FedpdError("The run has no model, because it is not finished. Resume it first: fedpd resume.")
+    if _shapes(model) != _shapes(problem.start):
+        rule = f"has models of the shapes {_shapes(problem.start)}, but the run's has {_shapes(model)}"
+        refuse("problem", problem.name, rule, "Give the problem of the run")
+
+
+def _shapes(model: Tree) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_flatten_with_path(model)[0]
+    return {jax.tree_util.keystr(path) or "model": np.shape(leaf) for path, leaf in leaves}
+
+
 def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0) -> Personalized:
     """Return each agent's own model after local steps from the shared model, and what both reach.
 
@@ -102,6 +119,8 @@ def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0)
         seed: The seed of the samples that the solver draws.
     """
     check_oracle(oracle)
+    check_fit(problem, model)
+    check_seeds("seed", [seed])
     functions, layout, shard = _prepared(problem)
     with scope(problem.double):
         start = Vector(jax.tree.map(jnp.asarray, model))
@@ -130,6 +149,9 @@ def personal_models(agents: Any, model: Tree, number: int, method: str) -> Tree:
     if found is None:
         rule = "keeps no personal models"
         refuse("method", method, rule, "Run algorithms.ditto or algorithms.pfedme, or fine-tune with run.personalize")
+    known = jax.tree.leaves(found.tree)[0].shape[0] if state is agents else int(np.max(agents.agent, initial=-1)) + 1
+    if (known != number) if state is agents else (known > number):
+        refuse("problem", f"{number} agents", f"the run had {known} agents", "Give the problem of the run")
     if state is agents:
         return found.tree
     every = _stacked(model, number)

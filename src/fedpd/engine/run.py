@@ -17,7 +17,7 @@ from fedpd.engine.driver import Driver
 from fedpd.engine.history import History, mean_and_spread
 from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
-from fedpd.engine.personal import Personalized, compare, personal_models, personalize
+from fedpd.engine.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.views.entries import Entry, entry_of
@@ -127,6 +127,7 @@ class Run:
         Args:
             problem: The problem of the run; a run does not keep its data.
         """
+        check_fit(problem, self.model)
         models = personal_models(self.agents, self.model, problem.agents, self.algorithm)
         return compare(problem, self.model, models)
 

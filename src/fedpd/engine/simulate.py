@@ -35,7 +35,7 @@ from fedpd.engine.random_layers import check_random_layers
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
-from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_memory, explain_tracing
+from fedpd.engine.tracing import check_outside_of_jax, check_settings, explain_running, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -246,7 +246,7 @@ def make_plan(
     _check_mixing(algorithm, problem.agents, who is not None)
     _check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
-    check_schedules(algorithm, rounds)
+    check_settings(algorithm, rounds, problem.agents)
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
     recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
@@ -278,9 +278,9 @@ def make_plan(
 def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:
     """Run a plan to its end, and return the runs of its seeds."""
     with scope(plan.problem.double):
-        with explain_tracing(), explain_memory():
+        with explain_tracing(), explain_running():
             driver = Driver(plan)
-        with explain_memory():
+        with explain_running():
             drive(driver, options, listen)
         return results(driver, [plan.algorithm] * len(plan.seeds))
 

@@ -74,6 +74,8 @@ def with_seconds(
         rule: The rule for who is present; None: all agents are.
         seed: The seed of the run, which decides who is present.
     """
+    if not isinstance(clock, Clock):
+        refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
     clock.check_agents(agents)
     rows, now, ready = [0.0], 0.0, np.zeros(agents)
     everyone = np.arange(agents)

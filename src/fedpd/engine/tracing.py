@@ -61,13 +61,19 @@ def trace_round(plan: Plan) -> None:
     with scope(plan.problem.double), explain_tracing():
         given = jax.tree.map(_shape, (arrays(plan.problem), Vector(plan.problem.start)))
         before, after = jax.eval_shape(play, *given, jax.random.key(0, impl="threefry2x32"))
-    if jax.tree.map(_shape, before) != jax.tree.map(_shape, after):
+    if _form(before) != _form(after):
         rule = "changes the shapes or the types of its state in a round"
         refuse("algorithm", plan.algorithm.description, rule, "Return a state of the form that init returns")
 
 
 def _shape(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _form(state: State) -> tuple[Any, Any]:
+    """Return the structure of a state, and the shapes and types of its leaves; nodes themselves may lack equality."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(_shape, state))
+    return structure, leaves
 
 
 def check_outside_of_jax(name: str) -> None:
@@ -81,7 +87,13 @@ def check_outside_of_jax(name: str) -> None:
         )
 
 
-def check_schedules(algorithm: Algorithm, rounds: int) -> None:
+def check_settings(algorithm: Algorithm, rounds: int, agents: int) -> None:
+    """Refuse schedules of the user's own with values that are not valid, and attacks by agents that do not exist."""
+    _check_schedules(algorithm, rounds)
+    _check_attackers(algorithm, agents)
+
+
+def _check_schedules(algorithm: Algorithm, rounds: int) -> None:
     """Try the user's own schedules p(r) and step(r, q) at some rounds, and refuse values that are not valid."""
     tried = np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS_TRIED)).round().astype(int)).tolist()
     for name, own in _own_functions(algorithm.spec):
@@ -97,6 +109,14 @@ def check_schedules(algorithm: Algorithm, rounds: int) -> None:
                 refuse(f"{name}({', '.join(map(str, (r, *arguments)))})", array.tolist(), rule, remedy)
 
 
+def _check_attackers(algorithm: Algorithm, agents: int) -> None:
+    """Refuse attacks by agents that do not exist."""
+    settings = dict(algorithm.spec.settings) if isinstance(algorithm.spec, Spec) else {}
+    if "attack" in settings and max(settings["agents"], default=0) >= agents:
+        rule = f"must be below {agents}, the number of agents"
+        refuse("agents", list(settings["agents"]), rule, "Count the agents from 0")
+
+
 def _own_functions(spec: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the user's own functions among the settings of a method and of its oracle, with their names."""
     for name, value in spec.settings if isinstance(spec, Spec) else ():
@@ -106,20 +126,24 @@ def _own_functions(spec: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 @contextmanager
-def explain_memory() -> Iterator[None]:
-    """Replace JAX's error about missing memory by a sentence.
+def explain_running() -> Iterator[None]:
+    """Replace JAX's errors about missing memory, and about a module that failed in PyTorch, by a sentence.
 
     Raises:
-        FedpdError: A run needs more memory than the devices have. Other errors do not change.
+        FedpdError: A run needs more memory than the devices have, or a module failed. Other errors do not change.
     """
     try:
         yield
     except JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        reason = str(error).partition("RESOURCE_EXHAUSTED:")[2].strip().splitlines()[0].rstrip(".")
-        remedy = "Use fewer agents, samples, seeds or grid points, a smaller memory or batch, or store=FOLDER"
-        raise FedpdError(f"the run needs more memory than there is ({reason}). {remedy}.") from error
+        text = str(error).strip()
+        if "RESOURCE_EXHAUSTED" in text:
+            reason = text.partition("RESOURCE_EXHAUSTED:")[2].strip().splitlines()[0].rstrip(".")
+            remedy = "Use fewer agents, samples, seeds or grid points, a smaller memory or batch, or store=FOLDER"
+            raise FedpdError(f"the run needs more memory than there is ({reason}). {remedy}.") from error
+        if "callback" in text.splitlines()[0]:  # the last line is the error of the module
+            remedy = "Check that it computes scores from its parameters, in operations that have gradients"
+            raise FedpdError(f"the module failed: {text.splitlines()[-1].rstrip('.')}. {remedy}.") from error
+        raise
 
 
 @contextmanager

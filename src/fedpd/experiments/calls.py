@@ -83,9 +83,11 @@ def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", fin
         place: The place of the table in the file, for error messages.
         find: Returns the user's own code by its name; by default it is refused and nothing of it runs.
     """
-    ways = {} if is_reference(table.get("name")) else {key: table[key] for key in WAYS if key in table}
+    own = is_reference(table.get("name"))
+    ways = {} if own else {key: table[key] for key in WAYS if key in table}
     table = {key: value for key, value in table.items() if key not in ways}
-    made = _call(place, table, ALGORITHMS, {"rounds": rounds}, find, also=("label",))
+    also = ("label",) if own else ("label", *WAYS)
+    made = _call(place, table, ALGORITHMS, {"rounds": rounds}, find, also=also)
     made = _checked(place, table, made, Algorithm, "a method, e.g. from algorithms.fedpd")
     if not ways:
         return made

@@ -148,6 +148,9 @@ def classify(
     if random is not None:
         problem = replace(problem, random=hold(drawn))
     if not data.test_sizes.sum():
+        if metrics:
+            rule = "are measured on test samples, and there are none"
+            refuse("metrics", list(metrics), rule, "Leave them out, or take some samples as tests with data.split")
         return problem
     judge = partial(_hold, frozen, with_statistics=normalisation is not None)
     numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)

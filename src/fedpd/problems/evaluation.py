@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import scope
+from fedpd.base.typed import first_line
 from fedpd.core import Array, Losses, Metric, Problem, Tree
 from fedpd.core.problem import NamedMetrics
 from fedpd.data.ragged import Ragged
@@ -64,6 +65,8 @@ def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], A
 
 def _values(values: Values, outputs: Losses, targets: Callable[[Tree], Array], model: Tree, batch: Tree) -> Array:
     found = jnp.asarray(values(outputs(model, batch), targets(batch)))
+    if jnp.iscomplexobj(found):
+        raise FedpdError("it returns complex numbers, and a mean of them cannot be drawn")
     return found if jnp.issubdtype(found.dtype, jnp.floating) else found.astype(float)
 
 
@@ -79,7 +82,8 @@ def check_metrics(problem: Problem) -> Problem:
             try:
                 shape = np.shape(jax.eval_shape(partial(_evaluated, problem, metric), problem.start, batch))
             except Exception as error:
-                raise FedpdError(f"metric {name!r} cannot be computed: {error} Check its arguments.") from error
+                remedy = "Use its arguments (outputs, targets) in functions of jax.numpy, and jnp.where in place of if"
+                raise FedpdError(f"metric {name!r} cannot be computed: {first_line(error)}. {remedy}.") from error
         if shape[:1] != (3,) or (name == "correct" and len(shape) > 1):
             rule, remedy = "must be one number per sample, (3,)", "Do not average over samples: fedpd does it"
             refuse(f"shape of metric {name!r} for 3 samples", shape, rule, remedy)

@@ -9,8 +9,8 @@ from fedpd.base.checks import choice, positive, refuse
 from fedpd.clock import from_file
 from fedpd.engine.views.quantities import MAIN
 from fedpd.experiments.recorded import read_all, timed_records
-from fedpd.report.export import save_costs, save_histories
-from fedpd.report.figures import FORMATS, save_paper_figures
+from fedpd.report.export import COSTS, HISTORIES, save_costs, save_histories
+from fedpd.report.figures import FORMATS, MARK, paper_figure_paths, save_paper_figures
 from fedpd.report.pages import page_of
 from fedpd.report.reach import targets, usual_target
 
@@ -62,12 +62,17 @@ def write_report(
         choice("--figures", suffix, FORMATS)
     records = read_all(folders) if clock is None else timed_records(read_all(folders), from_file(clock))
     entries = [entry for record in records for entry in record.entries]
+    beside = path.with_suffix("")
+    histories, costs, drawn = Path(f"{beside}-histories.csv"), Path(f"{beside}-costs.csv"), Path(f"{beside}-figures")
+    for one in paper_figure_paths(entries, drawn, figures):
+        check_replaceable(one, MARK.encode())
+    if csv:
+        check_replaceable(histories, ",".join(HISTORIES).encode())
+        check_replaceable(costs, ",".join(COSTS).encode())
     page = page_of(records, target=target, download=download)
     page.save(path)
-    beside = path.with_suffix("")
-    others = save_paper_figures(entries, Path(f"{beside}-figures"), figures) if figures else []
+    others = save_paper_figures(entries, drawn, figures) if figures else []
     if csv:
         chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if target is None else target
-        others.append(save_histories(records, Path(f"{beside}-histories.csv")))
-        others.append(save_costs(records, MAIN, chosen, Path(f"{beside}-costs.csv")))
+        others += [save_histories(records, histories), save_costs(records, MAIN, chosen, costs)]
     return Written(page.finding, path, others)

@@ -11,6 +11,8 @@ from fedpd.engine.views.quantities import SECONDS, shared_costs
 from fedpd.experiments.recorded import Record
 from fedpd.report.reach import reach
 
+HISTORIES = ("run", "label", "seed")  # the first columns; fedpd knows its own files by them
+COSTS = ("run", "label", "quantity", "target", "seeds", "reached", "best")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a text that begins with one of them
 
 
@@ -26,7 +28,7 @@ def save_histories(records: Sequence[Record], path: Path) -> Path:
             for values in zip(*columns, run.elapsed.tolist(), strict=True):
                 yield record.name, entry.label, run.seed, *values
 
-    return _save(path, ("run", "label", "seed", *names, SECONDS.name), rows())
+    return _save(path, (*HISTORIES, *names, SECONDS.name), rows())
 
 
 def save_costs(records: Sequence[Record], quantity: str, target: float, path: Path) -> Path:
@@ -41,7 +43,7 @@ def save_costs(records: Sequence[Record], quantity: str, target: float, path: Pa
                 costs = [""] * len(spent) if met.costs is None else [n for cost in names for n in met.costs[cost]]
                 yield record.name, entry.label, quantity, target, len(entry.runs), met.seeds, met.best, *costs
 
-    return _save(path, ("run", "label", "quantity", "target", "seeds", "reached", "best", *spent), rows())
+    return _save(path, (*COSTS, *spent), rows())
 
 
 def _cell(value: Any) -> Any:

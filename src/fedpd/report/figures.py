@@ -23,6 +23,8 @@ from fedpd.engine.views.quantities import (
 from fedpd.experiments.recorded import Results, entries_of
 
 FORMATS = ("pdf", "svg", "png")
+MARK = "fedpd report"  # the program that made a figure, as its file names it
+MARKS = {"pdf": {"Creator": MARK}, "svg": {"Creator": MARK}, "png": {"Software": MARK}}
 COLUMN = 3.4  # inches, of a two-column paper
 
 
@@ -103,18 +105,24 @@ def paper_figure(results: Results, cost: str, quantity: str = MAIN) -> Figure:
     return figure
 
 
+def _pairs(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    return [(quantity.name, cost.name) for quantity in drawn_quantities(entries) for cost in known_costs(entries)]
+
+
+def paper_figure_paths(entries: Sequence[Entry], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Return the files that `save_paper_figures` writes, such as stationarity-communications.pdf."""
+    return [folder / f"{quantity}-{cost}.{suffix}" for quantity, cost in _pairs(entries) for suffix in formats]
+
+
 def save_paper_figures(entries: Sequence[Entry], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Save every quantity against every cost, one file each, such as stationarity-communications.pdf."""
-    paths = []
+    """Save every quantity against every cost, one file each, and return the paths."""
     make_folder(folder)
-    for quantity in drawn_quantities(entries):
-        for cost in known_costs(entries):
-            figure = paper_figure(entries, cost.name, quantity.name)
-            for suffix in formats:
-                paths.append(folder / f"{quantity.name}-{cost.name}.{suffix}")
-                with matplotlib.rc_context(PAPER):
-                    figure.savefig(paths[-1], dpi=300)
-    return paths
+    for quantity, cost in _pairs(entries):
+        figure = paper_figure(entries, cost, quantity)
+        for suffix in formats:
+            with matplotlib.rc_context(PAPER):
+                figure.savefig(folder / f"{quantity}-{cost}.{suffix}", dpi=300, metadata=MARKS[suffix])
+    return paper_figure_paths(entries, folder, formats)
 
 
 def _measured(entries: Sequence[Entry], quantity: str) -> Column:

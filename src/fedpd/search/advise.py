@@ -28,7 +28,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, simulate
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm, table_of
-from fedpd.search.solve import MEMORY, chosen_method, memory_for
+from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, rise_text
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
@@ -185,6 +185,7 @@ def advise(
         run = _trial(table, problem, pilot, options, progress_of("trying the untuned setting"))
         untuned, ends = _tried(table, run, epsilon), run
         tried.append(run)
+    _check_bounded(problem, gap, tried)
     if not smoothness.exact and _failed(recommended):
         known = [run.model for run in tried if run.diverged is None and _is_finite(run.model)]
         show = progress_of("measuring L where the trials went")
@@ -232,7 +233,7 @@ def _is_finite(model: Any) -> bool:
 
 
 def _failed(setting: Setting) -> bool:
-    """Return whether a trial diverged or made no progress."""
+    """Return whether a trial diverged, made no progress or ended at a maximum."""
     return not setting.reached and (setting.ended is None or not setting.ended <= STALLED)
 
 
@@ -275,6 +276,16 @@ def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
     if start < 0:
         refuse("floor", floor, f"must be given, since f(x^0) = {start:.3g} is negative", "Give a lower bound of f")
     return start, "f(x^0), if losses are not negative"
+
+
+def _check_bounded(problem: Problem, gap: float, runs: list[Run]) -> None:
+    """Refuse a problem whose f fell below its floor in a trial: all settings build on the floor."""
+    start = float(runs[0].history["loss"][0])
+    floor, lowest = start - gap, min(float(np.nanmin(run.history["loss"])) for run in runs)
+    rounding = 1e-5 * (abs(start) + abs(floor))
+    if problem.answer.minimiser is None and lowest < floor - rounding - 1e-3 * gap:
+        rule = f"has f = {lowest:.3g} in a trial, below the floor {floor:.3g}, so f may be unbounded below"
+        refuse("problem", problem.name, rule, "Add a penalty, e.g. l2=0.01, or give a floor that f never falls below")
 
 
 def _guaranteed(
@@ -333,7 +344,7 @@ def _trial(
 
 
 def _tried(table: dict[str, Any], run: Run, epsilon: float) -> Setting:
-    reached = not np.isnan(first_below(run, epsilon))
+    reached = not np.isnan(first_below(run, epsilon)) and not ended_higher(run)
     columns = ("round", "communications", "samples", "bytes_up", "bytes_down")
     spent = [first_below(run, epsilon, name) if reached else float(run.history[name][-1]) for name in columns]
     rounds, communications, samples, up, down = spent
@@ -348,6 +359,8 @@ def _how(table: dict[str, Any], run: Run, reached: bool, ended: float) -> str:
     kind = "nothing to tune" if table["eta"] == "auto" else "a heuristic, with a larger eta than Theorem 1 allows"
     if run.diverged is not None:
         return f"{kind}; its trial FAILED: it diverged at round {run.diverged.round}; use another setting"
+    if ended_higher(run):
+        return f"{kind}; its trial FAILED: {rise_text(run)}"
     if reached:
         return f"{kind}; these are the costs of a trial on this problem"
     if ended > STALLED:

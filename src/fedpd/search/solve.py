@@ -64,7 +64,24 @@ def solve(
             f"solve came to ||grad f||^2 = {last:.3g} in {communications} communications and did not reach {target:g}. "
             f"Give it more communications, or a larger target if that is below what {precision} resolves."
         )
+    elif ended_higher(run):
+        warn(f"solve reached ||grad f||^2 = {last:.3g}, but {rise_text(run)}")
     return run
+
+
+def ended_higher(run: Run) -> bool:
+    """Return whether f is clearly larger at the end of a run than at its start."""
+    first, last = (float(value) for value in run.history["loss"][[0, -1]])
+    return last > first + 1e-5 * (abs(first) + abs(last))
+
+
+def rise_text(run: Run) -> str:
+    """Return a sentence about a run that ended at a larger f than that of its start."""
+    first, last = run.history["loss"][[0, -1]]
+    return (
+        f"f rose from {first:.3g} to {last:.3g}, so it ended at a maximum or a saddle point, and f may be unbounded "
+        "below. Add a penalty, e.g. l2=0.01, or start from another model."
+    )
 
 
 def chosen_method(problem: Problem) -> Algorithm:

@@ -23,7 +23,7 @@ from fedpd.engine.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
-from fedpd.engine.tracing import explain_memory
+from fedpd.engine.tracing import explain_running
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.quantities import MAIN
@@ -222,7 +222,7 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
     """Run all variants of a plan at once; `methods` are their methods with concrete numbers."""
     with scope(plan.problem.double):
         try:
-            with explain_memory():
+            with explain_running():
                 driver = Driver(plan)
                 drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:

@@ -20,6 +20,7 @@ from fedpd.base.checks import refuse
 from fedpd.base.extras import extra
 
 LARGEST_NOISE = 1e6  # of a search
+LEAST_NOISE = 1e-3  # of a search; one round with it has an epsilon of about 500,000
 
 
 class Accountant(NamedTuple):
@@ -126,9 +127,11 @@ def noise_for(epsilon: float, rounds: int, delta: float, agents: int, cohort: in
     """Return the smallest noise multiplier of a round with which a run spends at most epsilon, to 4 digits.
 
     Raises:
-        FedpdError: There is none.
+        FedpdError: There is none, or epsilon is so large that it protects nothing.
     """
-    low, high = 0.0, 1.0
+    if Accountant(LEAST_NOISE, delta, agents, cohort).epsilon(rounds) <= epsilon:
+        refuse("epsilon", epsilon, "is so large that it protects nobody", "Give a smaller epsilon, e.g. 4")
+    low, high = LEAST_NOISE, 1.0
     while Accountant(high, delta, agents, cohort).epsilon(rounds) > epsilon:
         low, high = high, 2 * high
         if high > LARGEST_NOISE:

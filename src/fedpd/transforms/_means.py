@@ -11,10 +11,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.base.checks import at_least, below, count, positive
+from fedpd.base.checks import at_least, at_most, below, count, positive
 from fedpd.base.spec import Spec
 from fedpd.core import Array, Mean, Tree, specified
 
+MOST = 10_000  # iterations of a mean; more take longer than a round and change nothing
 SMALLEST = 1e-12  # the smallest distance by which `geometric_median` divides, relative to the largest
 
 
@@ -95,7 +96,8 @@ def geometric_median(iterations: int = 32) -> MeanRule:
     Args:
         iterations: The number of iterations.
     """
-    count("iterations", iterations, "Give the number of Weiszfeld's iterations, e.g. 32", bits=31)
+    remedy = "Give the number of Weiszfeld's iterations, e.g. 32"
+    at_most("iterations", count("iterations", iterations, remedy), MOST, remedy)
 
     def mean(messages: Tree, sent: Array) -> Tree:
         def step(_: int, centre: Tree) -> Tree:
@@ -122,7 +124,8 @@ def centered_clipping(radius: float, iterations: int = 3) -> MeanRule:
         iterations: The number of repetitions.
     """
     positive("radius", radius, "Give the longest difference that one message can add, e.g. 1.0")
-    count("iterations", iterations, "Give the number of repetitions, e.g. 3", bits=31)
+    remedy = "Give the number of repetitions, e.g. 3"
+    at_most("iterations", count("iterations", iterations, remedy), MOST, remedy)
 
     def mean(messages: Tree, sent: Array) -> Tree:
         def step(_: int, centre: Tree) -> Tree:

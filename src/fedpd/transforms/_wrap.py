@@ -87,6 +87,9 @@ def wrap(
     if private_parts(algorithm) is not None:
         rule_text = "is private, and its epsilon is that of the sum of the messages as agents sent them"
         refuse("algorithm", algorithm.description, rule_text, "Wrap the method itself")
+    if isinstance(algorithm.spec, Spec) and {"up", "down"} & {name for name, _ in algorithm.spec.settings}:
+        rule_text = "its messages are packed already"
+        refuse("algorithm", algorithm.description, rule_text, "Give all transforms in one call of wrap")
     if (rule := _private_rule(up, down, mean)) is not None:
         return private(algorithm, rule)
     ways = Ways(check_chain("up", up), check_chain("down", down), check_rules(mean))

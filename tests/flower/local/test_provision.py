@@ -184,3 +184,19 @@ def test_kits_are_not_overwritten_because_they_hold_keys(tmp_path: Path) -> None
     provision(tmp_path / "sites.toml", tmp_path / "kits")
     with pytest.raises(FedpdError, match="exists already and is not empty"):
         provision(tmp_path / "sites.toml", tmp_path / "kits")
+
+
+def test_a_description_that_fails_late_leaves_no_kit_behind(tmp_path: Path) -> None:
+    name = f"{'a' * 70}.example.org"  # longer than a name in a certificate
+    text = SITES.replace("fl.example.org", name)
+    (tmp_path / "sites.toml").write_text(text.replace("secure = true", "secret = true"))
+    with pytest.raises(FedpdError, match="secret = True: there is no such rule"):
+        provision(tmp_path / "sites.toml", tmp_path / "kits")
+    (tmp_path / "sites.toml").write_text(text)
+    assert len(provision(tmp_path / "sites.toml", tmp_path / "kits")) == 3
+
+
+def test_a_certificate_for_longer_than_dates_reach_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sites.toml").write_text(SITES.replace("days = 30", "days = 100000000"))
+    with pytest.raises(FedpdError, match="days = 100000000: must be at most 36500"):
+        provision(tmp_path / "sites.toml", tmp_path / "kits")

@@ -91,5 +91,9 @@ def test_nothing_trainable_is_refused() -> None:
     module = torch_module(parameters()).requires_grad_(False)
     with pytest.raises(FedpdError, match=r"no parameter of the module requires a gradient\. Set requires_grad"):
         problems.network(module, agents())
+    with pytest.raises(FedpdError, match=r"fails \(division by zero\) for the path 'first.*must return True or False"):
+        problems.network(torch_module(parameters()), agents(), trainable=lambda path: bool(1 / 0))
+    with pytest.raises(FedpdError, match="returns 'no' for the path 'first"):
+        problems.network(torch_module(parameters()), agents(), trainable=lambda path: "no")  # type: ignore[arg-type, return-value]
     with pytest.raises(FedpdError, match="trainable = 'second': must be a function"):
         problems.network(torch_module(parameters()), agents(), trainable="second")  # type: ignore[arg-type]

@@ -117,6 +117,17 @@ def test_an_operation_that_torchax_lacks_names_the_layer_and_callback_runs_it() 
     assert np.isfinite(run.history["loss"]).all()
 
 
+def test_a_module_that_fails_while_it_runs_is_a_sentence() -> None:
+    class Detached(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).detach()
+
+    problem = problems.network(Detached(INPUTS, CLASSES), agents(), backend="callback")
+    sentence = "the module failed: RuntimeError: element 0 of tensors does not require grad.*Check that it computes"
+    with pytest.raises(FedpdError, match=sentence):
+        fedpd.simulate(METHOD, problem, rounds=1, progress=False)
+
+
 @pytest.mark.parametrize(
     ("module", "options", "sentence"),
     [

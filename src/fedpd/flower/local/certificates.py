@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAYS = 90  # enough for a trial federation; the docs say how to make certificates for longer
+LONGEST_NAME = 64  # characters of a name in a certificate; clients check the alternative names, which are whole
 CLOCK_SKEW = timedelta(minutes=5)
 
 
@@ -52,7 +53,7 @@ def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -
         days: The number of days for which the certificate is valid.
     """
     authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    authority_name, name = _name("fedpd federation authority"), _name(hosts[0])
+    authority_name, name = _name("fedpd federation authority"), _name(hosts[0][:LONGEST_NAME])
     authority = (
         _builder(authority_name, authority_name, authority_key, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -6,6 +6,7 @@ in another folder; only the systemd units contain the folder of sites.toml.
 """
 
 import secrets
+import shutil
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -57,6 +58,17 @@ def provision(path: Path, out: Path) -> list[Path]:
         refuse("--out", str(out), "exists already and is not empty", "Give a new folder: new kits have new keys")
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     kits = [out / "server", *(out / site.name for site in sites)]
+    try:
+        _write_kits(kits, server, sites)
+    except BaseException:
+        for kit in kits:
+            shutil.rmtree(kit, ignore_errors=True)  # so that the same command works once the file is right
+        raise
+    return kits
+
+
+def _write_kits(kits: list[Path], server: ServerPlan, sites: list[SitePlan]) -> None:
+    """Write the kits of the server and of the clients into new folders."""
     for kit in kits:
         kit.mkdir(mode=0o700)
     certificates = _write_server(kits[0], server)
@@ -67,7 +79,6 @@ def provision(path: Path, out: Path) -> list[Path]:
             make_node_keys(kit, "client.key").public.rename(public)
         else:
             public.write_bytes(read_file(site.key))
-    return kits
 
 
 def _check_keys(sites: list[SitePlan]) -> None:

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fedpd.base.atomic import read_file
-from fedpd.base.checks import FedpdError, count, nearest, refuse
+from fedpd.base.checks import FedpdError, at_most, count, nearest, refuse
 from fedpd.base.typed import typed
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # it becomes the name of a folder and of a systemd unit
 HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
+MOST_DAYS = 36_500
 Entry = str | int | float | bool
 
 
@@ -132,7 +133,7 @@ def read_site(path: Path) -> Site:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_file(path).decode())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
         raise FedpdError(f"{path} cannot be read ({error}). Give a TOML file.") from None
 
 
@@ -176,7 +177,7 @@ def _server(
         refuse("folder", folder, "must be an absolute path without spaces", 'Write folder = "/srv/fedpd"')
     if not re.fullmatch(r"[a-z_][a-z0-9_-]*", user):
         refuse("user", user, "must be the name of a user", 'Write user = "fedpd"')
-    count("days", days, "Give a number of days")
+    at_most("days", count("days", days, "Give a number of days"), MOST_DAYS, "Give a number of days, e.g. 365")
     return ServerPlan(host, port, link_port, folder.rstrip("/"), user, days, list(also))
 
 

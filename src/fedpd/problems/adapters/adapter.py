@@ -88,7 +88,7 @@ def split(adapter: Adapter, trainable: Trainable | None) -> Parts:
     if trainable is not None and not callable(trainable):
         remedy = 'Give e.g. lambda path: "lora" in path'
         refuse("trainable", trainable, "must be a function of the path of a parameter", remedy)
-    chosen = [name not in adapter.frozen and (trainable is None or bool(trainable(name))) for name in names]
+    chosen = [name not in adapter.frozen and (trainable is None or _is_chosen(trainable, name)) for name in names]
     if not any(chosen):
         shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         rule = "nothing is trained"
@@ -104,6 +104,19 @@ def split(adapter: Adapter, trainable: Trainable | None) -> Parts:
 
     trained = jax.tree.unflatten(structure, [leaf if one else None for leaf, one in zip(leaves, chosen, strict=True)])
     return Parts(_pruned(trained), [leaf for leaf, one in zip(leaves, chosen, strict=True) if not one], merge)
+
+
+def _is_chosen(trainable: Trainable, name: str) -> bool:
+    """Return what the user's function says about a parameter; a match of a regular expression is a yes."""
+    rule, remedy = f"for the path {name!r}, but must return True or False", 'Give e.g. lambda path: "lora" in path'
+    try:
+        answer: Any = trainable(name)
+        chosen = bool(answer)
+    except Exception as error:
+        refuse("trainable", trainable, f"fails ({error}) {rule}", remedy)
+    if isinstance(answer, str):
+        refuse("trainable", trainable, f"returns {answer!r} {rule}", remedy)
+    return chosen
 
 
 def _all_are_trained(frozen: Any, trained: Tree) -> Tree:

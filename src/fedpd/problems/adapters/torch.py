@@ -203,7 +203,10 @@ def _try(module: nn.Module, arrays: Tree, x: Array) -> Array:
             if isinstance(error, OperatorNotFound):
                 sentence = f"{where} uses an operation that torchax does not have: {reason}."
             else:
-                sentence = f"{where} cannot be compiled by torchax for x of shape {tuple(x.shape)}: {reason}"
+                shape = f"for x of shape {tuple(x.shape)}"
+                sentence = (
+                    f"{where} cannot be compiled by torchax {shape}: {reason.rstrip('.')}. Check that it takes such x."
+                )
             raise FedpdError(f'{sentence} Replace it, or give backend="callback", which runs it in PyTorch.') from error
 
 
