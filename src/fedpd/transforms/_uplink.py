@@ -6,6 +6,8 @@ is (`Exchange.sends`):
     "change"               m_i + e_i, and e_i becomes what was not sent. The server uses mean q.
     "model"                m_i - y + e_i, where y is the last broadcast. The server uses y + mean q.
     "iterate", "gradient"  m_i - H_i, and H_i becomes H_i + q. The server keeps H, the mean of all H_i, and uses H.
+    "difference"           m_i, and the method itself takes q for its message. The server uses mean q.
+    "unbiased"             The same. All transforms must be unbiased; everywhere else, none may be.
 
 The first two are error feedback: every entry that was not sent is sent later, so sums at the server are right up to
 e_i. The third has q = 0 only where H_i = m_i, so it adds no error to a fixed point of the method. The server adds the
@@ -29,6 +31,7 @@ from fedpd.core import Array, Exchange, Key, Kind, Packed, Tree, opened
 from fedpd.transforms._chain import Transform, pack_vector
 
 OWN_POINT = ("iterate", "gradient")
+OWN_ACCOUNT = ("difference", "unbiased")
 Vectors = tuple[Vector | None, ...]  # one per part of a message; None for a part that travels as it is
 
 
@@ -111,7 +114,7 @@ class Uplink(NamedTuple):
         def start(kind: Kind | None) -> Vector | None:
             if kind in OWN_POINT:
                 return start_of(kind, x)
-            return 0 * x if feedback and kind is not None else None
+            return 0 * x if feedback and kind is not None and kind not in OWN_ACCOUNT else None
 
         empty = Sender(tuple(start(kind) for kind in self.kinds), self._reference(x), None)
         shapes = jax.eval_shape(lambda: self.packed(inner, empty, jax.random.key(0, impl="threefry2x32")))
@@ -143,6 +146,11 @@ class Uplink(NamedTuple):
             return message
         dtype = jax.tree.leaves(move)[0].dtype
         return Predicted(message, Packed({"along": jnp.stack(factors)}, AsType(dtype)))
+
+    @property
+    def tells_method(self) -> bool:
+        """Whether the method keeps account of what arrived."""
+        return any(kind in OWN_ACCOUNT for kind in self.kinds)
 
     def sent(self, inner: Any, sender: Sender) -> Sender:
         """Return what an agent keeps after the server has used its message."""
@@ -225,8 +233,20 @@ def uplink(method: str, exchange: Exchange, transforms: tuple[Transform, ...], e
         rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"
         refuse("up", labels, rule, "Leave up out, or choose another method, e.g. fedpd(eta=0.1, ...) without memory")
     kinds = sends if isinstance(sends, tuple) else (sends,)
+    check_bias("up", method, transforms, kinds)
     predicts = everyone and "iterate" in kinds and all(transform.predicts for transform in transforms)
     return Uplink(exchange, transforms, kinds, predicts)
+
+
+def check_bias(name: str, method: str, transforms: tuple[Transform, ...], kinds: tuple[Kind | None, ...] = ()) -> None:
+    """Refuse biased transforms for a method that needs unbiased ones, and unbiased transforms for all others."""
+    labels = [spec_of(transform).label() for transform in transforms]
+    if "unbiased" in kinds and not all(transform.unbiased for transform in transforms):
+        rule = f"{method} needs transforms that are unbiased"
+        refuse(name, labels, rule, "Give e.g. transforms.random_k(0.1, unbiased=True)")
+    if "unbiased" not in kinds and any(transform.unbiased for transform in transforms):
+        rule = f"{method} with {name} sends later what was not sent, which diverges if transforms are unbiased"
+        refuse(name, labels, rule, "Leave unbiased out")
 
 
 def start_of(kind: Kind | None, x: Vector) -> Vector:

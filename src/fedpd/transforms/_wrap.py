@@ -9,14 +9,14 @@ from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Made, Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Update, Work
+from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Update, Work, opened
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._private import Gaussian, from_system, with_noise
 from fedpd.transforms._server import ServerStep, with_server_step
-from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Uplink, uplink
+from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Uplink, check_bias, uplink
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
@@ -193,6 +193,7 @@ def compressed(algorithm: Algorithm, ways: Ways, everyone: bool) -> Algorithm:
     """Return the method with packed messages and broadcasts; `everyone`: all agents hear all broadcasts."""
     if not ways.up and not ways.down:
         return algorithm
+    check_bias("down", algorithm.name, ways.down)
     links = tuple(uplink(algorithm.name, one, ways.up, everyone) for one in algorithm.exchanges) if ways.up else ()
     rebuild, waits = algorithm.away.rebuild, algorithm.timing.waits
 
@@ -257,7 +258,11 @@ def _exchange(algorithm: Algorithm, links: tuple[Uplink, ...], down: tuple[Trans
         return Server(inner, receivers, held), broadcast
 
     def receive(agent: Agent, broadcast: Tree) -> Agent:
-        inner = exchange.receive(agent.inner, whole_of(broadcast))
+        inner = agent.inner
+        if link is not None and link.tells_method:
+            assert exchange.with_message is not None  # as Exchange.sends says
+            inner = exchange.with_message(inner, opened(agent.senders[e].message))
+        inner = exchange.receive(inner, whole_of(broadcast))
         if link is None:
             return heard(agent, inner, broadcast)
         sender = link.sent(agent.inner, agent.senders[e])
