@@ -138,7 +138,8 @@ def collect_sum(
         log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", number, ATTEMPTS, _absent(stages[-1]))
     bytes_up, bytes_down = sum(one.bytes_up for one in stages), sum(one.bytes_down for one in stages)
     ended = stages[first:] if quorum is not None else stages[-1:] if mean is None else []
-    refused, missing = (_without(answers, [one[k] for one in ended]) for k in (1, 2))
+    refused = _without(answers, [one.refused for one in ended])
+    missing = _without(answers, [one.missing for one in ended])
     return Collected(answers, refused, missing, bytes_up, bytes_down), mean
 
 
