@@ -116,11 +116,11 @@ def rivals(L: float, agents: int) -> list[Form]:
         Form("FedPD, top 20 %, signs", fedpd, (1, 3, 10, 30), {"up": signs}),
         Form("EF21 (gradient descent), top 10 %, 4 bits", descent, (0.3, 1), {"up": few}, 4 * MOST),
         Form("SCAFFOLD, top 10 %, 4 bits", scaffold, (0.3, 1), {"up": few}, 4 * MOST),
-        Form("SCAFCOM, top 10 %, 4 bits", scafcom, (0.3, 1, 3), {"up": few}, 4 * MOST),
-        Form("SCALLION, random 10 %, 8 bits", scallion, (0.3, 1, 3), {"up": some}, 4 * MOST),
-        Form("LoCoDL p=0.8, random 10 %, 8 bits", partial(locodl, p=0.8), (1, 1.9), {"up": some}, 40 * MOST),
-        Form("LoCoDL p=0.95, random 10 %, 8 bits", partial(locodl, p=0.95), (1, 1.9), {"up": some}, 80 * MOST),
-        Form("TAMUNA p=0.9, 2 copies", tamuna, (1,), {}, 20 * MOST),
+        Form("SCAFCOM, top 10 %, 4 bits", scafcom, (0.3, 1), {"up": few}, 4 * MOST),
+        Form("SCALLION, random 10 %, 8 bits", scallion, (0.3, 1), {"up": some}, 4 * MOST),
+        Form("LoCoDL p=0.8, random 10 %, 8 bits", partial(locodl, p=0.8), (1,), {"up": some}, 20 * MOST),
+        Form("LoCoDL p=0.95, random 10 %, 8 bits", partial(locodl, p=0.95), (1,), {"up": some}, 40 * MOST),
+        Form("TAMUNA p=0.9, 2 copies", tamuna, (1,), {}, 10 * MOST),
     ]
 
 

@@ -155,7 +155,7 @@ class Uplink(NamedTuple):
     def packed(self, inner: Any, sender: Sender, key: Key) -> Tree:
         """Return the packed message of an agent after its local computation."""
         parts, structure = parts_of(self.exchange.send(inner))
-        self._check(parts)
+        _check(self.kinds, parts)
         differences = self._differences(parts, sender)
         move, factors, packed = sender.reference.move, [], []
         for i, (kind, difference, part) in enumerate(zip(self.kinds, differences, parts, strict=True)):
@@ -221,7 +221,9 @@ class Uplink(NamedTuple):
         parts, structure = parts_of(self._changes(mean, receiver.reference))
         added = [None if old is None else old + share * part for old, part in zip(receiver.kept, parts, strict=True)]
         reset = (mean.fresh > 0).astype(jnp.uint8) if self.resets else jnp.uint8(0)
-        kept = self._after(reset, tuple(added), receiver.reference)
+        kept = tuple(added)
+        if self.resets:
+            kept = _after_reset(self.kinds, kept, receiver.reference, reset)
         means: list[Any] = []
         for kind, new, part in zip(self.kinds, kept, parts, strict=True):
             means.append(receiver.reference.last + part if kind == "model" else part if new is None else new)
@@ -229,24 +231,24 @@ class Uplink(NamedTuple):
 
     def told(self, sender: Sender, reset: Array) -> Sender:
         """Return what an agent keeps after it heard whether all H_i are reset."""
-        return sender._replace(kept=self._after(reset, sender.kept, sender.reference), fresh=jnp.uint8(0))
+        return sender._replace(kept=_after_reset(self.kinds, sender.kept, sender.reference, reset), fresh=jnp.uint8(0))
 
-    def _after(self, reset: Array, kept: Vectors, reference: Reference) -> Vectors:
-        """Return the H or H_i of all parts, reset if `reset` is 1. Both sides know the last broadcast."""
-        if not self.resets:
-            return kept
-        new: list[Vector | None] = []
-        for kind, old in zip(self.kinds, kept, strict=True):
-            if kind not in OWN_POINT or old is None:
-                new.append(old)
-            else:
-                first = start_of(kind, old if reference.last is None else reference.last)
-                new.append(jax.tree.map(lambda a, b: jnp.where(reset > 0, a, b), first, old))
-        return tuple(new)
 
-    def _check(self, parts: list[Any]) -> None:
-        assert len(parts) == len(self.kinds), "Exchange.sends has one entry per part of a message"
-        assert all(isinstance(part, Vector) or kind is None for kind, part in zip(self.kinds, parts, strict=True))
+def _after_reset(kinds: tuple[Kind | None, ...], kept: Vectors, reference: Reference, reset: Array) -> Vectors:
+    """Return the H or H_i of all parts, reset if `reset` is 1. Both sides know the last broadcast."""
+    new: list[Vector | None] = []
+    for kind, old in zip(kinds, kept, strict=True):
+        if kind not in OWN_POINT or old is None:
+            new.append(old)
+        else:
+            first = start_of(kind, old if reference.last is None else reference.last)
+            new.append(jax.tree.map(lambda a, b: jnp.where(reset > 0, a, b), first, old))
+    return tuple(new)
+
+
+def _check(kinds: tuple[Kind | None, ...], parts: list[Any]) -> None:
+    assert len(parts) == len(kinds), "Exchange.sends has one entry per part of a message"
+    assert all(isinstance(part, Vector) or kind is None for kind, part in zip(kinds, parts, strict=True))
 
 
 def _along(difference: Vector, move: Vector) -> Array:
