@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,10 +12,12 @@ import pytest
 from jax import monitoring
 
 import fedpd
-from fedpd import algorithms, data, oracles, problems, simulate
+from fedpd import algorithms, data, oracles, problems, simulate, transforms
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, specified
 from fedpd.engine.driver import compile_ahead
+from fedpd.engine.plan import begin
+from fedpd.engine.rounds import one_round
 from fedpd.engine.simulate import make_plan, with_defaults
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=10, dimension=3))
@@ -80,6 +83,19 @@ def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -
     with compilations() as found:
         simulate(algorithm, PROBLEM, rounds=5, devices=devices)
     assert found == []
+
+
+def test_transforms_that_are_not_used_add_nothing_to_a_round() -> None:
+    def program(algorithm: Algorithm) -> str:
+        begun = begin(make_plan(algorithm, PROBLEM, 5, [0], False, with_defaults({})), None)
+        return str(jax.make_jaxpr(partial(one_round, begun.program))(begun.inputs, begun.state))
+
+    plain = method(0.1)
+    bare = plain.exchanges[0]._replace(mean=None, sends=None, restore=None, with_message=None)
+    assert bare != plain.exchanges[0]
+    texts = [program(one) for one in (plain, plain._replace(exchanges=(bare,)), transforms.wrap(plain))]
+    assert texts[0] == texts[1] == texts[2]
+    assert program(transforms.wrap(plain, up=transforms.top_k(0.5))) != texts[0]
 
 
 def test_a_method_that_branches_on_its_numbers_still_runs() -> None:

@@ -102,6 +102,19 @@ def test_rounding_is_unbiased_and_within_a_level() -> None:
     np.testing.assert_allclose(found.mean(0), values, atol=5 * (2 / 3) / 2 / math.sqrt(20_000))
 
 
+def test_an_unbiased_chain_arrives_right_on_average() -> None:
+    chain = transforms.random_k(0.5, unbiased=True), transforms.quantize(3, unbiased=True)
+    values = np.array([0.3, -1.0, 0.05, 0.77])
+
+    def arrived(key: Any) -> Any:
+        arrays = pack_values(chain, jnp.asarray(values), key)
+        return unpack_values(chain, arrays, jax.ShapeDtypeStruct((4,), jnp.float64))
+
+    with scope(double=True):
+        found = np.asarray(jax.vmap(arrived)(jax.random.split(KEY, 20_000)))
+    np.testing.assert_allclose(found.mean(0), values, atol=5 * 1.1 / math.sqrt(20_000))
+
+
 def test_a_model_of_several_arrays_is_one_vector() -> None:
     model = {"w": np.arange(6.0).reshape(2, 3), "b": np.array(-9.0)}
     with scope(double=True):

@@ -14,9 +14,10 @@ FEDPD = algorithms.fedpd(eta=0.3, oracle=oracles.gd(step=0.3, iterations=8))
 def test_bytes_are_those_of_the_packed_arrays() -> None:
     small = transforms.wrap(FEDPD, up=[transforms.top_k(0.1), transforms.quantize(8)])
     history = simulate(small, PROBLEM, rounds=2).history
-    # 4 of 40 positions: 4 x 3 low bits, 4 + 4 high bits; 4 codes of 8 bits; the scale and the prediction, float32
-    assert history["bytes_up"].tolist() == [0, 5 * (1 + 2 + 4 + 8), 2 * 5 * (1 + 2 + 4 + 8)]
-    assert history["bytes_down"][-1] == 2 * 5 * 40 * 8
+    # 4 of 40 positions: 4 x 3 low bits, 4 + 4 high bits; 4 codes of 8 bits; the scale and the prediction, float32; a
+    # byte each way that says whether a state was lost
+    assert history["bytes_up"].tolist() == [0, 5 * (1 + 2 + 4 + 8 + 1), 2 * 5 * (1 + 2 + 4 + 8 + 1)]
+    assert history["bytes_down"][-1] == 2 * 5 * (40 * 8 + 1)
 
 
 def test_median_of_messages_is_not_moved_by_one_outlier() -> None:
@@ -41,4 +42,4 @@ def test_methods_whose_numbers_belong_together_are_refused() -> None:
 def test_label_and_identity_carry_the_transforms() -> None:
     small = transforms.wrap(FEDPD, up=[transforms.top_k(0.1), transforms.quantize(8)])
     assert small.description.endswith("up=[top_k(share=0.1), quantize(bits=8)])")
-    assert spec_of(small).plain()["up"][1] == {"name": "quantize", "bits": 8}
+    assert spec_of(small).plain()["up"][1] == {"name": "quantize", "bits": 8, "unbiased": False}

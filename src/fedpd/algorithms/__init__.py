@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.lag import lag as lag
     from fedpd.algorithms.lbfgs import lbfgs as lbfgs
     from fedpd.algorithms.local_gd import local_gd as local_gd
+    from fedpd.algorithms.locodl import locodl as locodl
     from fedpd.algorithms.mpr_sgd import mpr_sgd as mpr_sgd
     from fedpd.algorithms.nesterov import nesterov as nesterov
     from fedpd.algorithms.newton_cg import newton_cg as newton_cg
@@ -45,7 +46,9 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.proxskip import proxskip as proxskip
     from fedpd.algorithms.ri_sgd import ri_sgd as ri_sgd
     from fedpd.algorithms.s_dane import s_dane as s_dane
+    from fedpd.algorithms.scafcom import scafcom as scafcom
     from fedpd.algorithms.scaffold import scaffold as scaffold
+    from fedpd.algorithms.scallion import scallion as scallion
     from fedpd.algorithms.stem import stem as stem
     from fedpd.algorithms.tamuna import tamuna as tamuna
     from fedpd.algorithms.vrl_sgd import vrl_sgd as vrl_sgd

@@ -89,7 +89,7 @@ class Mean(Protocol):
     def __call__(self, messages: Tree, sent: Array, /) -> Tree: ...
 
 
-Kind = Literal["change", "model", "iterate", "gradient"]
+Kind = Literal["change", "model", "iterate", "gradient", "difference", "unbiased"]
 
 
 class Exchange(NamedTuple):
@@ -107,8 +107,10 @@ class Exchange(NamedTuple):
         mean: Returns the server's mean of the messages; None: the arithmetic mean.
         sends: What a message is, for `transforms`, or a tuple with one entry per part of it. "change": the server adds
             it to a sum. "model": a model that comes close to the last broadcast. "iterate": a point of the agent's own
-            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. None as an entry: a part
-            that travels as it is. None alone: messages must arrive as they were sent.
+            that starts at x^0. "gradient": a vector of the agent's own that starts anywhere. "difference": a difference
+            to what the server has; the agent keeps account of what arrived, by `with_message`. "unbiased": the same,
+            for methods that need the right expectation. None as an entry: a part that travels as it is. None alone:
+            messages must arrive as they were sent.
         restore: Returns a broadcast from its change; None: broadcasts travel whole.
         with_message: Returns the state of an agent that sent another message than its own, such that what the agent
             keeps fits what the server has. None: messages must not be clipped.

@@ -55,6 +55,7 @@ class Transform(NamedTuple):
             sender chooses the factor that brings the packed values closest to the values.
         feedback: Whether the sender keeps what was not sent and sends it later.
         predicts: Whether the sender may send one number more, the share of the message that both sides can predict.
+        unbiased: Whether the expectation of what arrives is the vector itself, at the price of a larger error.
     """
 
     spec: Spec | str
@@ -65,6 +66,7 @@ class Transform(NamedTuple):
     rescale: Rescale | None = None
     feedback: bool = True
     predicts: bool = True
+    unbiased: bool = False
 
 
 @dataclass(frozen=True)

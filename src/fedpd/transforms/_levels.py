@@ -12,7 +12,7 @@ BITS = "Give the bits per entry, from 1 to 16"
 
 
 @specified
-def quantize(bits: int) -> Transform:
+def quantize(bits: int, unbiased: bool = False) -> Transform:
     """Return a transform that rounds each entry at random to one of 2^bits levels.
 
     The levels lie evenly between -M and M, where M is the largest absolute value. An entry goes to one of its two
@@ -20,6 +20,8 @@ def quantize(bits: int) -> Transform:
 
     Args:
         bits: Bits per entry, from 1 to 16.
+        unbiased: Whether the levels stay as they are, so that the expectation of what arrives is the vector, as LoCoDL
+            and SCALLION need it. By default the sender scales them so that what arrives is closest to the vector.
     """
     at_most("bits", count("bits", bits, BITS), 16, BITS)
     top = 2**bits - 1
@@ -35,7 +37,8 @@ def quantize(bits: int) -> Transform:
         codes = unpack_integers(arrays["codes"], like.shape[0], bits).astype(like.dtype)
         return (codes * (2 / top) - 1).astype(like.dtype) * arrays["scale"].astype(like.dtype)
 
-    return Transform("quantize", pack, unpack, left=lambda n: 0, random=True, rescale=_rescale)
+    rescale = None if unbiased else _rescale
+    return Transform("quantize", pack, unpack, left=lambda n: 0, random=True, rescale=rescale, unbiased=unbiased)
 
 
 @specified

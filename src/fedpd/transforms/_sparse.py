@@ -44,13 +44,15 @@ def top_k(share: float) -> Transform:
 
 
 @specified
-def random_k(share: float) -> Transform:
+def random_k(share: float, unbiased: bool = False) -> Transform:
     """Return a transform that sends random entries. Both sides draw the positions from a key of 8 bytes.
 
     Of d entries it sends k = ceil(share d).
 
     Args:
         share: The share of the entries, in (0, 1].
+        unbiased: Whether the receiver multiplies the entries by d/k, as LoCoDL and SCALLION need it. The variance is
+            then omega = d/k - 1 times the squared length of the vector.
     """
     at_most("share", positive("share", share, SHARE), 1, SHARE)
 
@@ -68,9 +70,12 @@ def random_k(share: float) -> Transform:
         assert rest is not None
         if "key" not in arrays:
             return rest
-        return jnp.zeros(like.shape, like.dtype).at[draw(arrays["key"], like.shape[0])].set(rest)
+        (size,) = like.shape
+        factor = size / number_sent(share, size) if unbiased else 1
+        return jnp.zeros(size, like.dtype).at[draw(arrays["key"], size)].set(factor * rest)
 
-    return Transform("random_k", pack, unpack, left=lambda n: number_sent(share, n), random=True)
+    left = lambda n: number_sent(share, n)  # noqa: E731
+    return Transform("random_k", pack, unpack, left=left, random=True, unbiased=unbiased)
 
 
 def number_sent(share: float, size: int) -> int:

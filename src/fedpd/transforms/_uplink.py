@@ -6,6 +6,8 @@ is (`Exchange.sends`):
     "change"               m_i + e_i, and e_i becomes what was not sent. The server uses mean q.
     "model"                m_i - y + e_i, where y is the last broadcast. The server uses y + mean q.
     "iterate", "gradient"  m_i - H_i, and H_i becomes H_i + q. The server keeps H, the mean of all H_i, and uses H.
+    "difference"           m_i, and the method itself takes q for its message. The server uses mean q.
+    "unbiased"             The same. All transforms must be unbiased; everywhere else, none may be.
 
 The first two are error feedback: every entry that was not sent is sent later, so sums at the server are right up to
 e_i. The third has q = 0 only where H_i = m_i, so it adds no error to a fixed point of the method. The server adds the
@@ -14,6 +16,10 @@ changes of the agents that sent to H, so H holds the last known messages of all 
 If all agents hear all broadcasts, an "iterate" is also predicted: both sides know the last move d of the broadcast. The
 agent sends the number t_i = <m_i - H_i, d>/<d, d> as a float32, packs m_i - H_i - t_i d, and H_i becomes H_i + t_i d +
 q. The server adds (mean t) d + mean q to H. A projection is never longer than the vector, so this only helps.
+
+An agent that has lost its state does not know its H_i, which is still in H. If all agents hear all broadcasts, a byte
+of its next message says so. The server then drops the changes of this communication and sets H to the last broadcast
+(to 0 for a "gradient"), and a byte of its broadcast makes all agents do the same with their H_i. So the sum fits again.
 """
 
 from dataclasses import dataclass
@@ -29,6 +35,7 @@ from fedpd.core import Array, Exchange, Key, Kind, Packed, Tree, opened
 from fedpd.transforms._chain import Transform, pack_vector
 
 OWN_POINT = ("iterate", "gradient")
+OWN_ACCOUNT = ("difference", "unbiased")
 Vectors = tuple[Vector | None, ...]  # one per part of a message; None for a part that travels as it is
 
 
@@ -51,21 +58,36 @@ class Reference(NamedTuple):
         return Reference(new, None if self.move is None else new - self.last)
 
 
-class Predicted(NamedTuple):
-    """A message whose parts are partly predicted: the packed parts, and t_i of each part."""
+class Marked(NamedTuple):
+    """A message of an agent whose H_i the server counts on.
+
+    Attributes:
+        parts: The packed parts.
+        factors: t_i of each part that is partly predicted, packed, or an array once opened; None: none is.
+        fresh: 1 if the agent has lost its state, packed, or a number once opened.
+    """
 
     parts: Tree
-    factors: Any  # packed, or an array once opened
+    factors: Any
+    fresh: Any
+
+
+class Told(NamedTuple):
+    """A broadcast, and whether all agents reset their H_i (0 or 1)."""
+
+    broadcast: Tree
+    reset: Array
 
 
 @dataclass(frozen=True)
 class AsType:
-    """Returns numbers that travelled as float32 in the type of the model, in which the server adds them up."""
+    """Returns numbers that travelled in few bytes in the type of the model, in which the server adds them up."""
 
     dtype: Any
 
     def __call__(self, arrays: dict[str, Array], /) -> Array:
-        return arrays["along"].astype(self.dtype)
+        (numbers,) = arrays.values()
+        return numbers.astype(self.dtype)
 
 
 class Sender(NamedTuple):
@@ -75,11 +97,13 @@ class Sender(NamedTuple):
         kept: H_i or e_i of each part of the message.
         reference: What it knows of the broadcasts.
         message: The packed message of this round.
+        fresh: 1 if the agent has lost its state since its last message, else 0.
     """
 
     kept: Vectors
     reference: Reference
     message: Tree
+    fresh: Array
 
 
 class Receiver(NamedTuple):
@@ -97,12 +121,14 @@ class Uplink(NamedTuple):
         transforms: The chain.
         kinds: The kind of each part of a message.
         predicts: Whether iterates are predicted.
+        resets: Whether all H_i can be reset.
     """
 
     exchange: Exchange
     transforms: tuple[Transform, ...]
     kinds: tuple[Kind | None, ...]
     predicts: bool
+    resets: bool
 
     def sender(self, inner: Any, x: Vector) -> Sender:
         """Return what an agent keeps at the start, where its own state is `inner`."""
@@ -111,9 +137,9 @@ class Uplink(NamedTuple):
         def start(kind: Kind | None) -> Vector | None:
             if kind in OWN_POINT:
                 return start_of(kind, x)
-            return 0 * x if feedback and kind is not None else None
+            return 0 * x if feedback and kind is not None and kind not in OWN_ACCOUNT else None
 
-        empty = Sender(tuple(start(kind) for kind in self.kinds), self._reference(x), None)
+        empty = Sender(tuple(start(kind) for kind in self.kinds), self._reference(x), None, jnp.uint8(0))
         shapes = jax.eval_shape(lambda: self.packed(inner, empty, jax.random.key(0, impl="threefry2x32")))
         return empty._replace(message=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
 
@@ -123,13 +149,13 @@ class Uplink(NamedTuple):
         return Receiver(kept, self._reference(x))
 
     def _reference(self, x: Vector) -> Reference:
-        used = self.predicts or "model" in self.kinds
+        used = (self.resets and "iterate" in self.kinds) or "model" in self.kinds
         return Reference(x if used else None, 0 * x if self.predicts else None)
 
     def packed(self, inner: Any, sender: Sender, key: Key) -> Tree:
         """Return the packed message of an agent after its local computation."""
         parts, structure = parts_of(self.exchange.send(inner))
-        self._check(parts)
+        _check(self.kinds, parts)
         differences = self._differences(parts, sender)
         move, factors, packed = sender.reference.move, [], []
         for i, (kind, difference, part) in enumerate(zip(self.kinds, differences, parts, strict=True)):
@@ -139,10 +165,18 @@ class Uplink(NamedTuple):
             own = jax.random.fold_in(key, i)
             packed.append(part if difference is None else pack_vector(self.transforms, difference, own))
         message = jax.tree.unflatten(structure, packed)
-        if not self.predicts:
+        if not self.resets:
             return message
-        dtype = jax.tree.leaves(move)[0].dtype
-        return Predicted(message, Packed({"along": jnp.stack(factors)}, AsType(dtype)))
+        as_type = AsType(
+            next(jax.tree.leaves(difference)[0].dtype for difference in differences if difference is not None)
+        )
+        along = Packed({"along": jnp.stack(factors)}, as_type) if self.predicts else None
+        return Marked(message, along, Packed({"fresh": sender.fresh}, as_type))
+
+    @property
+    def tells_method(self) -> bool:
+        """Whether the method keeps account of what arrived."""
+        return any(kind in OWN_ACCOUNT for kind in self.kinds)
 
     def sent(self, inner: Any, sender: Sender) -> Sender:
         """Return what an agent keeps after the server has used its message."""
@@ -158,9 +192,9 @@ class Uplink(NamedTuple):
         return sender._replace(kept=tuple(kept))
 
     def _changes(self, message: Tree, reference: Reference) -> Tree:
-        """Return an opened message, or a mean of them, with the predictions added."""
+        """Return the parts of an opened message, or of a mean of them, with the predictions added."""
         if not self.predicts:
-            return message
+            return message.parts if self.resets else message
         parts, structure = parts_of(message.parts)
         added, number = [], 0
         for kind, part in zip(self.kinds, parts, strict=True):
@@ -182,20 +216,39 @@ class Uplink(NamedTuple):
                 found.append(change if kept is None else change + kept)
         return found
 
-    def received(self, receiver: Receiver, mean: Tree, share: Any) -> tuple[Receiver, Tree]:
-        """Return what the server keeps, and the mean of the messages for the method's own aggregate."""
+    def received(self, receiver: Receiver, mean: Tree, share: Any) -> tuple[Receiver, Tree, Array]:
+        """Return what the server keeps, the mean of the messages for the method's own aggregate, and `Told.reset`."""
         parts, structure = parts_of(self._changes(mean, receiver.reference))
-        kept: list[Vector | None] = []
+        added = [None if old is None else old + share * part for old, part in zip(receiver.kept, parts, strict=True)]
+        reset = (mean.fresh > 0).astype(jnp.uint8) if self.resets else jnp.uint8(0)
+        kept = tuple(added)
+        if self.resets:
+            kept = _after_reset(self.kinds, kept, receiver.reference, reset)
         means: list[Any] = []
-        for kind, old, part in zip(self.kinds, receiver.kept, parts, strict=True):
-            new = None if old is None else old + share * part
-            kept.append(new)
+        for kind, new, part in zip(self.kinds, kept, parts, strict=True):
             means.append(receiver.reference.last + part if kind == "model" else part if new is None else new)
-        return receiver._replace(kept=tuple(kept)), jax.tree.unflatten(structure, means)
+        return receiver._replace(kept=kept), jax.tree.unflatten(structure, means), reset
 
-    def _check(self, parts: list[Any]) -> None:
-        assert len(parts) == len(self.kinds), "Exchange.sends has one entry per part of a message"
-        assert all(isinstance(part, Vector) or kind is None for kind, part in zip(self.kinds, parts, strict=True))
+    def told(self, sender: Sender, reset: Array) -> Sender:
+        """Return what an agent keeps after it heard whether all H_i are reset."""
+        return sender._replace(kept=_after_reset(self.kinds, sender.kept, sender.reference, reset), fresh=jnp.uint8(0))
+
+
+def _after_reset(kinds: tuple[Kind | None, ...], kept: Vectors, reference: Reference, reset: Array) -> Vectors:
+    """Return the H or H_i of all parts, reset if `reset` is 1. Both sides know the last broadcast."""
+    new: list[Vector | None] = []
+    for kind, old in zip(kinds, kept, strict=True):
+        if kind not in OWN_POINT or old is None:
+            new.append(old)
+        else:
+            first = start_of(kind, old if reference.last is None else reference.last)
+            new.append(jax.tree.map(lambda a, b: jnp.where(reset > 0, a, b), first, old))
+    return tuple(new)
+
+
+def _check(kinds: tuple[Kind | None, ...], parts: list[Any]) -> None:
+    assert len(parts) == len(kinds), "Exchange.sends has one entry per part of a message"
+    assert all(isinstance(part, Vector) or kind is None for kind, part in zip(kinds, parts, strict=True))
 
 
 def _along(difference: Vector, move: Vector) -> Array:
@@ -225,8 +278,20 @@ def uplink(method: str, exchange: Exchange, transforms: tuple[Transform, ...], e
         rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"
         refuse("up", labels, rule, "Leave up out, or choose another method, e.g. fedpd(eta=0.1, ...) without memory")
     kinds = sends if isinstance(sends, tuple) else (sends,)
+    check_bias("up", method, transforms, kinds)
     predicts = everyone and "iterate" in kinds and all(transform.predicts for transform in transforms)
-    return Uplink(exchange, transforms, kinds, predicts)
+    return Uplink(exchange, transforms, kinds, predicts, everyone and any(kind in OWN_POINT for kind in kinds))
+
+
+def check_bias(name: str, method: str, transforms: tuple[Transform, ...], kinds: tuple[Kind | None, ...] = ()) -> None:
+    """Refuse biased transforms for a method that needs unbiased ones, and unbiased transforms for all others."""
+    labels = [spec_of(transform).label() for transform in transforms]
+    if "unbiased" in kinds and not all(transform.unbiased for transform in transforms):
+        rule = f"{method} needs transforms that are unbiased"
+        refuse(name, labels, rule, "Give e.g. transforms.random_k(0.1, unbiased=True)")
+    if "unbiased" not in kinds and any(transform.unbiased for transform in transforms):
+        rule = f"{method} with {name} sends later what was not sent, which diverges if transforms are unbiased"
+        refuse(name, labels, rule, "Leave unbiased out")
 
 
 def start_of(kind: Kind | None, x: Vector) -> Vector:

@@ -6,15 +6,17 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.common import bytes_to_ndarray
+from flwr.common.constant import ErrorCode
 
 from fedpd import Algorithm, FedpdError, algorithms
 from fedpd.core import Tree
 from fedpd.flower import FederationError, InProcessGrid, Settings, Strategy
+from fedpd.flower.carry.masking import masking_mod
 from fedpd.flower.carry.secure import MODULUS, fixed_point
-from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, Deliver, Fallible, app, run, start
+from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, Deliver, Fallible, app, order_of, run, start
 
 ROUNDS, BOUND = 6, 16.0
 CONFIGS = "secaggplus_configs"
@@ -183,8 +185,7 @@ def test_what_a_mod_says_against_an_order_is_heard() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"on_timeout": "partial"}, "on-timeout = 'partial'.*all clients must reply"),
-        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*all clients must reply"),
+        ({"on_timeout": "stale"}, "on-timeout = 'stale'.*cannot use one again"),
         ({"clip": 1.0}, "clip = 1.0.*sees no client's own message"),
         ({"agents": 2}, "secure-range.*does not hide"),
     ],
@@ -228,3 +229,69 @@ def test_a_client_that_drops_out_after_its_message_is_not_missed() -> None:
     found = run(FEDPD, 1, grid, secure_range=BOUND, deadline=3.0, **options)
     assert_close(found.model, plain.model)
     assert asked.count("setup") == 4  # there was one attempt
+
+
+class Dropping(InProcessGrid):
+    """Four clients, of which some fail in the first communication, at a stage or (without masks) at their order."""
+
+    def __init__(self, algorithm: Algorithm, stage: str, nodes: tuple[int, ...] = (4,)) -> None:
+        super().__init__(app(algorithm, (6,) * 4, secure=bool(stage)), 4, {})
+        self.stage, self.failing, self.asked = stage, set(nodes), list[str]()
+
+    def deliver(self, message: Message) -> Message | None:
+        self.asked.append(stage_of(message))
+        node = message.metadata.dst_node_id
+        if self.stage and stage_of(message) == self.stage and node in self.failing:
+            self.failing.discard(node)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
+        reply = super().deliver(message)
+        if not self.stage and message.metadata.message_type == "train" and order_of(message) == (3, 0):
+            assert reply is not None
+            reply.content.config_records["config"]["fedpd-status"] = "refused"
+        return reply
+
+
+PARTIAL: dict[str, Any] = {"agents": 4, "on_timeout": "partial", "min_clients": 3}
+
+
+@pytest.mark.parametrize("stage", ["setup", "share_keys", "collect_masked_vectors"])
+@pytest.mark.parametrize("method", ["fedpd", "scaffold"])
+def test_a_client_that_drops_out_before_its_message_is_left_out_without_another_attempt(
+    method: str, stage: str
+) -> None:
+    algorithm, grid = METHODS[method], Dropping(METHODS[method], stage)
+    found = run(algorithm, 3, grid, secure_range=BOUND, **PARTIAL)
+    plain = run(algorithm, 3, Dropping(algorithm, ""), **PARTIAL)
+    assert_close(found.model, plain.model)
+    np.testing.assert_array_equal(found.history["samples"], plain.history["samples"])
+    assert grid.asked.count("setup") == 3 * 4  # one attempt per communication
+    assert grid.asked.count("unmask") == 3 + 2 * 4
+
+
+def test_with_too_few_clients_nothing_is_unmasked_and_the_server_starts_again() -> None:
+    grid = Dropping(FEDPD, "collect_masked_vectors", nodes=(3, 4))
+    found = run(FEDPD, 1, grid, secure_range=BOUND, **PARTIAL)
+    assert_close(found.model, run(FEDPD, 1, InProcessGrid(app(FEDPD, (6,) * 4), 4, {}), **PARTIAL).model)
+    assert (grid.asked.count("setup"), grid.asked.count("unmask")) == (8, 4)
+
+
+def test_after_an_unmasked_sum_failed_the_communication_is_not_repeated_with_others() -> None:
+    class Failing(Dropping):
+        def deliver(self, message: Message) -> Message | None:
+            if stage_of(message) == "unmask" and message.metadata.dst_node_id == 1:
+                return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
+            return super().deliver(message)
+
+    grid = Failing(FEDPD, "collect_masked_vectors")
+    with pytest.raises(FederationError, match="2 clients sent their shares, but 3 are needed"):
+        run(FEDPD, 1, grid, secure_range=BOUND, **PARTIAL)
+    assert grid.asked.count("setup") == 4
+
+
+@pytest.mark.parametrize(("active", "dead"), [([1, 2, 3], [3]), ([1, 2], [3])])
+def test_a_client_reveals_neither_two_secrets_nor_a_smaller_sum(active: list[int], dead: list[int]) -> None:
+    context = Context(1, 1, {}, RecordDict({"secaggplus_state": ConfigRecord({"sample_num": 3})}), {})
+    fields: dict[str, Any] = {"stage": "unmask", "active_nids": active, "dead_nids": dead}
+    message = Message(RecordDict({CONFIGS: ConfigRecord(fields)}), 1, "train")
+    with pytest.raises(ValueError, match="3 or more must be in it, once"):
+        masking_mod(lambda context: "a")(message, context, lambda message, context: message)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from fedpd import Algorithm, FedpdError, algorithms, simulate, transforms
+from fedpd import Algorithm, FedpdError, algorithms, oracles, simulate, transforms
 from fedpd.engine.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid
 from tests.flower.carry.test_faults import clients
@@ -50,12 +50,17 @@ def test_packed_arrays_are_what_travels() -> None:
 
     run(algorithm, 4, Fallible(algorithm, listen))
     down, up = seen[0]
-    assert {name: array.numpy().nbytes for name, array in down.items()} == {"quantize.codes": 5, "quantize.scale": 4}
+    assert {name: array.numpy().nbytes for name, array in down.items()} == {
+        "broadcast/quantize.codes": 5,
+        "broadcast/quantize.scale": 4,
+        "reset": 1,
+    }
     assert {name: array.numpy().nbytes for name, array in up.items()} == {
         "parts/top_k.positions": 1,
         "parts/quantize.codes": 2,  # 2 codes of 6 bits
         "parts/quantize.scale": 4,
         "factors/along": 4,
+        "fresh/fresh": 1,
     }
 
 
@@ -78,6 +83,23 @@ def test_a_client_that_lost_its_state_gets_the_whole_broadcast(caplog: pytest.Lo
     there = run(algorithm, 30, Fallible(algorithm, lose), evaluate_every=1)
     assert "'1' had lost its state" in caplog.text
     assert there.history["stationarity"][-1] < 1e-2 * there.history["stationarity"][13]
+
+
+@pytest.mark.parametrize("down", [(), transforms.quantize(8)], ids=["up", "both ways"])
+def test_a_lost_state_leaves_no_offset_in_what_the_server_holds(down: Any) -> None:
+    """The server's H has the lost H_i in it; all start again from the last broadcast, and reach the solution."""
+    plain = algorithms.fedpd(eta=1.0, oracle=oracles.gd(step=0.3, iterations=8))
+    algorithm, todo = transforms.wrap(plain, up=SPARSE, down=down), [1]
+
+    def lose(message: Message, deliver: Deliver) -> Message | None:
+        if order_of(message) == (1, 12) and todo:
+            todo.pop()
+            shutil.rmtree(clients() / "1")
+        return deliver(message)
+
+    there = run(algorithm, 60, Fallible(algorithm, lose), evaluate_every=60)
+    assert not todo
+    assert there.history["stationarity"][-1] < 1e-10
 
 
 @pytest.mark.parametrize(

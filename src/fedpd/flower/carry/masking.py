@@ -32,7 +32,7 @@ def asks_for_masks(message: Message) -> bool:
 
 
 def masked_clients(context: Context) -> int:
-    """Return the number of clients whose masks cancel, as the setup stage has set it; 0 before that stage."""
+    """Return the least number of clients in a sum, as the setup stage has set it; 0 before that stage."""
     state: Any = context.state.config_records.get(RECORD_KEY_STATE, {})
     number = state.get("sample_num", 0)
     return number if isinstance(number, int) else 0
@@ -52,9 +52,20 @@ def masking_mod(name: Callable[[Context], str]) -> Mod:
             return Message(reply_content(reply), reply_to=message)
         if message.content.config_records[RECORD_KEY_CONFIGS].get(Key.STAGE) == Stage.COLLECT_MASKED_VECTORS:
             return _masked_reply(message, context, call_next)
+        if message.content.config_records[RECORD_KEY_CONFIGS].get(Key.STAGE) == Stage.UNMASK:
+            _check_lists(message, context)
         return secaggplus_mod(message, context, call_next)
 
     return mod
+
+
+def _check_lists(message: Message, context: Context) -> None:
+    """Refuse to reveal both secrets of a client, or a sum of fewer clients than the setup stage has promised."""
+    stage: Any = message.content.config_records[RECORD_KEY_CONFIGS]
+    active, dead = (set(stage.get(name, [])) for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST))
+    least = masked_clients(context)
+    if active & dead or len(active) < least:
+        raise ValueError(f"The server asks for the sum of {len(active)} clients; {least} or more must be in it, once.")
 
 
 def _masked_reply(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

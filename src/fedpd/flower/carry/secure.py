@@ -5,8 +5,13 @@ the agents' secrets. In the third, it sends the orders and receives masked repli
 shares to remove the masks from the sum. Flower 1.41 has these stages for its older API only, so this file runs them,
 with Flower's own keys and shares, and with masks from a cryptographic generator (see `masking` and `masks`).
 
-The server asks for shares only after all N clients have replied. If it saw the sum of fewer clients, a repetition with
-one more client would reveal that client's message. So if a client is missing, the server starts again with new keys.
+Without a quorum, the server asks for shares only after all N clients have replied, and if one is missing it starts
+again with new keys. With a quorum (on-timeout = "partial"), clients may drop out at every stage, as long as two thirds
+of all clients plus one are left. If a client drops out after the others have masked their messages with its key, they
+send their shares of that key, and the server removes these masks too. The client's own mask stays secret, so a message
+that comes late cannot be read. Once the server has asked for shares, it never repeats the communication with other
+clients, because the difference of two sums would reveal a message.
+
 Clients reply to the same order again without carrying it out twice. The attempts share the deadline: each may take an
 equal part of the time that is left.
 """
@@ -21,8 +26,10 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.common import bytes_to_ndarray
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
 from flwr.serverapp import Grid
+from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key
 
 from fedpd.core import Tree
 from fedpd.flower.carry.collect import Collected, Timeouts, collect
@@ -36,7 +43,9 @@ log = logging.getLogger(f"flwr.{__name__}")
 
 ATTEMPTS = 3
 Contents = dict[str, RecordDict]
-Ask = Callable[[Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # one stage: contents -> answers
+Ask = Callable[[str, Contents, Callable[[str, RecordDict], Any]], dict[str, Any]]  # (stage, contents, read) -> answers
+# With a quorum, the share of an attempt's time after which a stage does not wait for missing clients any more.
+PATIENCE = {Stage.SETUP: 0.125, Stage.SHARE_KEYS: 0.25, Stage.COLLECT_MASKED_VECTORS: 1.0}
 
 
 class FixedPoint(NamedTuple):
@@ -68,34 +77,75 @@ class OrdersAndReplies(Protocol):
         """Return the arrays in the orders."""
 
 
+class Attempt(NamedTuple):
+    """The clients of one attempt.
+
+    Attributes:
+        nodes: The nodes of the clients that can take part, by name.
+        everyone: N, the number of all clients.
+        least: The number of clients that every stage needs: N, or with a quorum at least two thirds of N plus one.
+        form: The fixed point.
+        restarts: Whether another attempt may follow.
+    """
+
+    nodes: Mapping[str, int]
+    everyone: int
+    least: int
+    form: FixedPoint
+    restarts: bool
+
+    @property
+    def threshold(self) -> int:
+        """The number of shares that reveal a secret."""
+        return threshold_of(self.everyone)
+
+
+def threshold_of(everyone: int) -> int:
+    """Return two thirds of all clients plus one."""
+    return 2 * everyone // 3 + 1
+
+
 def collect_sum(
     grid: Grid, directory: ClientDirectory, communication: OrdersAndReplies, timeouts: Timeouts, bound: float
 ) -> tuple[Collected, Tree | None]:
-    """Return the replies of all agents without their messages, and the mean of the messages.
+    """Return the replies of the agents without their messages, and the mean of the messages.
 
-    The mean is None if not all agents have replied.
+    The mean is None if agents are missing: any of them, or with `timeouts.quorum` too many.
     """
     stages: list[Collected] = []
     until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
-    attempt_until = until
+    everyone, quorum = len(directory.nodes), timeouts.quorum
+    least = everyone if quorum is None else max(quorum, threshold_of(everyone))
+    began = attempt_until = time.monotonic()
 
-    def ask(contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
-        left = max(attempt_until - time.monotonic(), timeouts.poll)
+    def ask(stage: str, contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
+        part = 1.0 if quorum is None else PATIENCE.get(stage, 1.0)
+        ends = until if quorum is not None and stage == Stage.UNMASK else began + part * (attempt_until - began)
+        left = max(ends - time.monotonic(), timeouts.poll)
         # A client refuses a stage that it has already done, so the server sends nothing twice within an attempt.
-        once = Timeouts(left, left, timeouts.poll, attempts=1)
+        once = Timeouts(left, left, timeouts.poll, attempts=1, quorum=None if quorum is None else least)
         stages.append(collect(grid, directory, contents, TRAIN, once, read))
         return stages[-1].answers
 
-    for attempt in range(1, ATTEMPTS + 1):
-        now = time.monotonic()
-        attempt_until = now + (until - now) / (ATTEMPTS + 1 - attempt)
-        answers, mean = _attempt(ask, dict(directory.nodes), communication, bound, lost, declined)
-        if mean is not None or declined or time.monotonic() >= until:
+    for number in range(1, ATTEMPTS + 1):
+        began, first = time.monotonic(), len(stages)
+        attempt_until = began + (until - began) / (ATTEMPTS + 1 - number)
+        nodes = {name: directory.nodes[name] for name in communication.orders() if name in directory.nodes}
+        attempt = Attempt(nodes, everyone, least, fixed_point(bound, everyone), number < ATTEMPTS)
+        answers, mean = _attempt(ask, attempt, communication, lost, declined)
+        if mean is not None or (declined and quorum is None) or time.monotonic() >= until:
             break
-        log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", attempt, ATTEMPTS, _absent(stages[-1]))
+        log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", number, ATTEMPTS, _absent(stages[-1]))
     bytes_up, bytes_down = sum(one.bytes_up for one in stages), sum(one.bytes_down for one in stages)
-    absent = ({}, {}) if mean is not None else (stages[-1].refused, stages[-1].missing)
-    return Collected(answers, *absent, bytes_up, bytes_down), mean
+    ended = stages[first:] if quorum is not None else stages[-1:] if mean is None else []
+    refused = _without(answers, [one.refused for one in ended])
+    missing = _without(answers, [one.missing for one in ended])
+    return Collected(answers, refused, missing, bytes_up, bytes_down), mean
+
+
+def _without(answers: Container[str], reasons: list[dict[str, str]]) -> dict[str, str]:
+    """Return the reasons for clients without an answer."""
+    return {name: why for stage in reasons for name, why in stage.items() if name not in answers}
 
 
 def _absent(found: Collected) -> str:
@@ -103,51 +153,51 @@ def _absent(found: Collected) -> str:
 
 
 def _attempt(
-    ask: Ask,
-    nodes: Mapping[str, int],
-    communication: OrdersAndReplies,
-    bound: float,
-    lost: set[str],
-    declined: set[str],
+    ask: Ask, attempt: Attempt, communication: OrdersAndReplies, lost: set[str], declined: set[str]
 ) -> tuple[dict[str, CheckedReply], Tree | None]:
     """Do the four stages once, with new keys. Clients that lost their state go to `lost`, refusals to `declined`.
 
     Returns:
-        The replies, and the mean message; None if a client is missing.
+        The replies, and the mean message; None if too few clients are left.
     """
-    everyone, form = len(nodes), fixed_point(bound, len(nodes))
-    threshold = 2 * everyone // 3 + 1
-    keys = ask({name: _setup(everyone, threshold, form) for name in nodes}, KEYS)
-    if len(keys) < everyone:
+    nodes, knew = attempt.nodes, set(lost)
+    keys = ask(Stage.SETUP, {name: _setup(attempt) for name in nodes}, KEYS)
+    if len(keys) < attempt.least:
         return {}, None
     public = {str(nodes[name]): list(pair) for name, pair in keys.items()}
-    shares = ask({name: _content(Stage.SHARE_KEYS, **public) for name in nodes}, ENCRYPTED)
-    if len(shares) < everyone:
+    shares = ask(Stage.SHARE_KEYS, {name: _content(Stage.SHARE_KEYS, **public) for name in keys}, ENCRYPTED)
+    if len(shares) < attempt.least:
         return {}, None
     read = _reader(communication, lost, declined)
-    found = ask(_orders(communication, nodes, shares, lost), read)
-    if len(found) < everyone:
+    found = ask(Stage.COLLECT_MASKED_VECTORS, _orders(communication, nodes, shares, lost), read)
+    if len(found) < attempt.least or (attempt.restarts and lost - knew):  # who lost its state needs another order
         return {}, None
-    active = {Key.ACTIVE_NODE_ID_LIST: list(nodes.values()), Key.DEAD_NODE_ID_LIST: []}
-    secrets = ask({name: _content(Stage.UNMASK, **active) for name in nodes}, SHARES)
-    if len(secrets) < threshold:
-        return {}, None
+    active, dead = [nodes[name] for name in found], [nodes[name] for name in shares if name not in found]
+    lists = {Key.ACTIVE_NODE_ID_LIST: active, Key.DEAD_NODE_ID_LIST: dead}
+    secrets = ask(Stage.UNMASK, {name: _content(Stage.UNMASK, **lists) for name in found}, SHARES)
+    if len(secrets) < attempt.threshold:
+        if len(found) == attempt.everyone:
+            return {}, None  # a repetition has the same sum
+        rule = f"{len(secrets)} clients sent their shares, but {attempt.threshold} are needed"
+        raise FederationError(f"secure aggregation: {rule}. Repair the others and start the run again to resume it.")
     try:
-        total = _unmask([vectors for _, vectors in found.values()], list(secrets.values()), list(nodes.values()))
+        total = _own_masks_removed([vectors for _, vectors in found.values()], list(secrets.values()), active)
+        total = _pair_masks_removed(total, list(secrets.values()), dead, {nodes[name]: keys[name][0] for name in found})
     except ValueError as error:
         raise FederationError(
             f"secure aggregation: the shares of a client are wrong ({error}). Start the run again."
         ) from None
-    return {name: answer for name, (answer, _) in found.items()}, _mean(communication, total, form, everyone)
+    return {name: reply for name, (reply, _) in found.items()}, _mean(communication, total, attempt.form, len(found))
 
 
 def _content(stage: str, **fields: Any) -> RecordDict:
     return RecordDict({RECORD_KEY_CONFIGS: ConfigRecord({Key.STAGE: stage, **fields})})
 
 
-def _setup(everyone: int, threshold: int, form: FixedPoint) -> RecordDict:
-    fields: dict[str, Any] = {Key.SAMPLE_NUMBER: everyone, Key.SHARE_NUMBER: everyone, Key.THRESHOLD: threshold}
-    fields |= {Key.CLIPPING_RANGE: float(form.bound), Key.TARGET_RANGE: form.levels, Key.MOD_RANGE: MODULUS}
+def _setup(attempt: Attempt) -> RecordDict:
+    numbers = {Key.SAMPLE_NUMBER: attempt.least, Key.SHARE_NUMBER: attempt.everyone, Key.THRESHOLD: attempt.threshold}
+    fields: dict[str, Any] = numbers | {Key.CLIPPING_RANGE: float(attempt.form.bound)}
+    fields |= {Key.TARGET_RANGE: attempt.form.levels, Key.MOD_RANGE: MODULUS}
     return _content(Stage.SETUP, **fields, **{Key.MAX_WEIGHT: 1.0})
 
 
@@ -181,8 +231,8 @@ SHARES = _fields(**{Key.NODE_ID_LIST: list[int], Key.SHARE_LIST: list[bytes]})
 def _orders(
     communication: OrdersAndReplies, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]
 ) -> Contents:
-    """Return the orders, each with the encrypted shares for its agent."""
-    contents = communication.orders(lost=lost)
+    """Return the orders for the clients that sent shares, each with the encrypted shares for its agent."""
+    contents = {name: content for name, content in communication.orders(lost=lost).items() if name in shares}
     for name, content in contents.items():
         encrypted = [
             (nodes[sender], ciphertext)
@@ -227,25 +277,49 @@ def _reader(
     return read
 
 
-def _unmask(masked: list[list[np.ndarray]], secrets: list[Any], nodes: list[int]) -> list[np.ndarray]:
-    """Return the sum of all vectors modulo `MODULUS`.
+def _own_masks_removed(masked: list[list[np.ndarray]], secrets: list[Any], active: list[int]) -> list[np.ndarray]:
+    """Return the sum of the vectors modulo `MODULUS`, without the own mask of each agent, which the shares reveal.
 
-    Masks between two agents cancel. The server computes an agent's own mask from the shares.
+    Masks between two of these agents cancel.
     """
     total = [np.sum(parts, axis=0) for parts in zip(*masked, strict=True)]
-    for node in nodes:
-        parts = [
-            share for owners, shares in secrets for owner, share in zip(owners, shares, strict=True) if owner == node
-        ]
-        own = mask(combine_shares(parts), [part.shape for part in total])
+    for node in active:
+        own = mask(_secret(secrets, node), [part.shape for part in total])
         total = [part - one for part, one in zip(total, own, strict=True)]
     return [part % MODULUS for part in total]
 
 
-def _mean(communication: OrdersAndReplies, total: list[np.ndarray], form: FixedPoint, everyone: int) -> Tree:
+def _pair_masks_removed(
+    total: list[np.ndarray], secrets: list[Any], dead: list[int], public: Mapping[int, bytes]
+) -> list[np.ndarray]:
+    """Return a sum modulo `MODULUS` without the masks that agents share with agents that dropped out.
+
+    Args:
+        total: The sum.
+        secrets: The shares, of which enough reveal the key of an agent that dropped out.
+        dead: The nodes of the agents that dropped out.
+        public: The public keys of the others, by node.
+    """
+    for node in dead:
+        key = bytes_to_private_key(_secret(secrets, node))
+        for other, its_key in public.items():
+            shared = mask(generate_shared_key(key, bytes_to_public_key(its_key)), [part.shape for part in total])
+            sign = 1 if other > node else -1  # as the other agent added it
+            total = [part - sign * one for part, one in zip(total, shared, strict=True)]
+    return [part % MODULUS for part in total]
+
+
+def _secret(secrets: list[Any], node: int) -> bytes:
+    """Return the secret of a node from the shares of the others: its seed, or its key if it dropped out."""
+    return combine_shares(
+        [share for owners, shares in secrets for o, share in zip(owners, shares, strict=True) if o == node]
+    )
+
+
+def _mean(communication: OrdersAndReplies, total: list[np.ndarray], form: FixedPoint, number: int) -> Tree:
     """Return the mean message: the mean change, in the type of the messages, plus the broadcast that agents changed."""
     (weight,), *sums = total
-    if weight != everyone * form.levels:
+    if weight != number * form.levels:
         raise FederationError("secure aggregation: the sum does not have every client once. Start the run again.")
     step = 2 * form.bound / form.levels
     like, received = communication.message_shapes(), communication.newest_broadcast()
@@ -253,6 +327,6 @@ def _mean(communication: OrdersAndReplies, total: list[np.ndarray], form: FixedP
     same = has_shapes(received, {name: tuple(leaf.shape) for name, leaf in wanted.items()})
     leaves = []
     for (name, leaf), part in zip(wanted.items(), sums, strict=True):
-        change = part * (step / everyone) - form.bound
+        change = part * (step / number) - form.bound
         leaves.append((change + (received[name].numpy() if same else 0)).astype(leaf.dtype))
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

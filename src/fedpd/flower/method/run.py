@@ -150,9 +150,9 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
 
 def apply_sum(run: FederatedRun, communication: Communication, found: Collected, mean: Tree | None) -> FederatedRun:
     """Return the run as `apply_replies` does, if only the mean of the messages is known; None: clients are missing."""
-    run = _count_messages(run, found)
+    run, absent = _count_messages(run, found), log_absent(run.state, found)
     if mean is None:
-        raise incomplete_error(communication, log_absent(run.state, found))
+        raise incomplete_error(communication, absent)
     return _server_step(run, communication, found, mean, len(found.answers), len(found.answers))
 
 

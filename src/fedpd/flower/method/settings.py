@@ -34,8 +34,8 @@ class Settings(NamedTuple):
             a cohort of K, so that evaluations ask about as many clients as the communications between them.
         clip: The largest norm of a client's update; larger updates are clipped. 0: no clipping.
         secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+). The
-            server then learns the sum of all messages and no single message. 0: no secure aggregation. It needs
-            `client_app(secure=True)`.
+            server then learns the sum of the messages and no single message. 0: no secure aggregation. It needs
+            `client_app(secure=True)`. With on_timeout = "partial", clients may drop out.
         resend: Seconds after which the server sends an unanswered order again; the pause then doubles every time.
         poll: Seconds between two checks for replies.
         out: A folder of the server for checkpoints, history.parquet and model.safetensors. Without it the server saves
@@ -192,9 +192,9 @@ def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> No
     if settings.sampled is not None:
         rule = "sums over different clients would reveal single messages, so the server must ask all clients"
         refuse("cohort", settings.cohort, rule, "Leave cohort out with secure-range")
-    if settings.on_timeout != "fail":
-        rule = "sums over different clients would reveal single messages, so all clients must reply"
-        refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" with secure-range')
+    if settings.on_timeout == "stale":
+        rule = "the server sees no client's own message, so it cannot use one again"
+        refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" or "partial" with secure-range')
     if settings.clip:
         refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
     if any(exchange.speaks is not None for exchange in algorithm.exchanges):

@@ -1,0 +1,72 @@
+"""SCAFCOM (Huang, Li, Li, 2023): SCAFFOLD with one compressed vector per message and momentum, for any compressor.
+
+    y_i = x;  Q times  y_i = y_i - step (h_i(y_i) - c_i + c)
+    v_i = (1 - beta) v_i + beta ((x - y_i)/(Q step) + c_i - c)
+    q_i = C(v_i - c_i),   c_i = c_i + q_i
+    x   = x - server_step Q step (c + mean_S q_i),   c = c + (|S|/N) mean_S q_i
+
+C is the compressor of `transforms.wrap(..., up=...)`, e.g. `top_k`; without it, agents send the vector as it is. The
+momentum keeps the noise of stochastic gradients out of c_i. Agents send one vector (not CTA), the server sends x and c.
+Absent agents keep c_i and v_i. With beta = 1 it is SCALLION with alpha = 1.
+"""
+
+from fedpd.algorithms._controlled_averaging import (
+    AUTHORS,
+    PAPER_CHECKED,
+    SERVER_CHECKED,
+    TITLE,
+    VENUE,
+    controlled_averaging,
+)
+from fedpd.algorithms._rules import Q
+from fedpd.base.checks import at_most, positive
+from fedpd.core import Algorithm, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+
+
+@specified
+def scafcom(
+    *, step: float, iterations: int, batch: int | None = None, beta: float = 1.0, server_step: float = 1.0
+) -> Algorithm:
+    """Return SCAFCOM with Q = `iterations` local steps.
+
+    Args:
+        step: The local step size.
+        iterations: Q, the local steps per round.
+        batch: Samples per local step; None: all of the agent's.
+        beta: The weight of the newest gradient, in (0, 1]; 1: no momentum.
+        server_step: The server's step size.
+    """
+    remedy = "Give the weight of the newest gradient, e.g. 0.2; 1 is no momentum"
+    at_most("beta", positive("beta", beta, remedy), 1, remedy)
+    return controlled_averaging(
+        "scafcom",
+        "difference",
+        step=step,
+        iterations=iterations,
+        batch=batch,
+        server_step=server_step,
+        momentum=beta,
+    )
+
+
+CARD = Card(
+    title="SCAFCOM",
+    summary="SCAFFOLD with one vector, any compression",
+    family="corrected gradients",
+    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024, checked=PAPER_CHECKED),
+    variants=(
+        Variant(
+            "SCAFCOM",
+            lambda L, agents, scale: scafcom(step=scale / (24 * L * Q), iterations=Q, beta=0.5),
+            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+            only_models=False,
+        ),
+    ),
+    parameters={"beta": "β, the weight of the newest gradient, in (0, 1]; 1: no momentum"},
+    theory_checked=(
+        "The abstract confirms convergence for differing data, partial participation and biased compressors. The "
+        "orders are SCAFFOLD's, which it equals without compression and momentum."
+    ),
+    equations_checked=SERVER_CHECKED,
+)

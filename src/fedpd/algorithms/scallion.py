@@ -1,0 +1,74 @@
+"""SCALLION (Huang, Li, Li, 2023): SCAFFOLD with one compressed vector per message, for unbiased compressors.
+
+    y_i = x;  Q times  y_i = y_i - step (h_i(y_i) - c_i + c)
+    q_i = C(alpha ((x - y_i)/(Q step) - c)),   c_i = c_i + q_i
+    x   = x - server_step Q step (c + mean_S q_i),   c = c + (|S|/N) mean_S q_i
+
+C is the compressor of `transforms.wrap(..., up=...)`; without it, agents send the vector as it is. C must be unbiased.
+If the variance of C(v) is omega ||v||^2, alpha = 1/(1 + omega) keeps c_i from overshooting. Agents send one vector (not
+CTA), the server sends x and c. Absent agents keep c_i. Without compression and with alpha = 1, it is SCAFFOLD with
+option 2.
+"""
+
+from fedpd.algorithms._controlled_averaging import (
+    AUTHORS,
+    PAPER_CHECKED,
+    SERVER_CHECKED,
+    TITLE,
+    VENUE,
+    controlled_averaging,
+)
+from fedpd.algorithms._rules import Q
+from fedpd.base.checks import at_most, positive
+from fedpd.core import Algorithm, specified
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+
+
+@specified
+def scallion(
+    *, step: float, iterations: int, batch: int | None = None, alpha: float = 1.0, server_step: float = 1.0
+) -> Algorithm:
+    """Return SCALLION with Q = `iterations` local steps.
+
+    Args:
+        step: The local step size.
+        iterations: Q, the local steps per round.
+        batch: Samples per local step; None: all of the agent's.
+        alpha: The factor of the change before it is compressed, in (0, 1].
+        server_step: The server's step size.
+    """
+    remedy = "Give 1/(1 + omega), where omega is the variance of the compressor; 1 without compression"
+    at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
+    return controlled_averaging(
+        "scallion",
+        "unbiased",
+        step=step,
+        iterations=iterations,
+        batch=batch,
+        server_step=server_step,
+        scale=alpha,
+    )
+
+
+CARD = Card(
+    title="SCALLION",
+    summary="SCAFFOLD with one vector, unbiased compression",
+    family="corrected gradients",
+    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024, checked=PAPER_CHECKED),
+    variants=(
+        Variant(
+            "SCALLION",
+            lambda L, agents, scale: scallion(step=scale / (24 * L * Q), iterations=Q),
+            Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
+            only_models=False,
+        ),
+    ),
+    parameters={
+        "alpha": "α, the factor of the change before it is compressed; 1/(1 + ω) for a compressor of variance ω"
+    },
+    theory_checked=(
+        "The abstract confirms convergence for differing data, partial participation and unbiased compressors. The "
+        "orders are SCAFFOLD's, which it equals without compression."
+    ),
+    equations_checked=SERVER_CHECKED,
+)
