@@ -122,7 +122,6 @@ def test_an_operation_that_torchax_lacks_names_the_layer_and_callback_runs_it() 
     [
         (nn.Linear(INPUTS, 2), {}, "number of scores = 2: must be at least 3, the number of classes"),
         (nn.Linear(INPUTS + 1, 3), {}, r"cannot be compiled by torchax for x of shape \(1, 4\)"),
-        (nn.Sequential(nn.Linear(INPUTS, 3), nn.BatchNorm1d(3)), {}, r"layer 1 = 'BatchNorm1d'.*Use nn.GroupNorm"),
         (nn.Linear(INPUTS, 3, dtype=torch.bfloat16), {}, r"type of parameter weight.*Use module.float\(\)"),
         (nn.Linear(INPUTS, 3), {"loss": lambda s, y: s.mean()}, "one loss per sample, not their mean"),
         (nn.Linear(INPUTS, 3), {"loss": "mse"}, "loss = 'mse': must be a function"),
