@@ -1,9 +1,10 @@
-"""Time a local step of LEAF's network: as a PyTorch module in fedpd, as a flax module in fedpd, and in PyTorch itself.
+"""Time LEAF's network: as a flax module in fedpd, as a PyTorch module in fedpd, and in a plain PyTorch loop.
 
     python -m benchmarks.torch_modules
 
-It measures the processor time of one core, in turns, and prints the quickest of the repetitions. Other load on the
-machine changes these times less than it changes the time on the clock.
+It times local steps, and whole rounds of FedAvg and FedPD by `fedpd.simulate`, on one core and in turns, and prints the
+quickest of the repetitions in processor time and on the clock. Other load on the machine changes the processor time
+less. fedpd's rounds include its own work for a run, the measurements before and after it too.
 """
 
 import os
@@ -22,44 +23,94 @@ import torch
 
 import fedpd
 from benchmarks import torch_loop
-from fedpd import data, networks, problems
+from fedpd import algorithms, data, networks, oracles, problems
 
-CLASSES, BATCH, STEPS, REPETITIONS, STEP = 62, 2, 10, 8, 0.01
+CLASSES, BATCH, STEPS, REPETITIONS, STEP = 62, 2, 10, 5, 0.01
+AGENTS, ROUNDS, ETA = 4, 3, 1.0
 SLOWER, FASTER = 1.2, 1.5  # the goals: at most so many times flax's time, PyTorch at least so many times fedpd's
 
 
 def main() -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(1)
-    images, labels = rng.random((BATCH, 28, 28), np.float32), rng.integers(0, CLASSES, BATCH)
+    images, labels = rng.random((AGENTS, BATCH, 28, 28), np.float32), rng.integers(0, CLASSES, (AGENTS, BATCH))
     flax = networks.LeafCNN(CLASSES)
     module = torch_loop.CNN(flax.channels, flax.width, CLASSES)
-    runs = {
-        "fedpd, flax module": steps_of(problems.network(flax, one_agent(images, labels))),
-        "fedpd, PyTorch module": steps_of(problems.network(module, one_agent(images[:, None], labels))),
-        "PyTorch": steps_in_torch(module, images[:, None], labels),
-    }
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    in_flax = problems.network(flax, federated(images, labels))
+    in_torch = problems.network(module, federated(images[:, :, None], labels))
+    compare(
+        f"a step on {BATCH} images",
+        STEPS,
+        steps_of(in_flax),
+        steps_of(in_torch),
+        steps_in_torch(module, images[0, :, None], labels[0]),
+    )
+    oracle = oracles.sgd(STEP, STEPS, BATCH)
+    methods = {"FedAvg": algorithms.fedavg(oracle=oracle), "FedPD": algorithms.fedpd(eta=ETA, oracle=oracle)}
+    for name, method in methods.items():
+        compare(
+            f"a round of {name}, {AGENTS} agents, {STEPS} steps",
+            ROUNDS,
+            rounds_of(method, in_flax),
+            rounds_of(method, in_torch),
+            rounds_in_torch(name, module, images[:, :, None], labels),
+        )
+
+
+def compare(title: str, number: int, *runs: Callable[[], None]) -> None:
+    """Print the times of the flax module, of the PyTorch module and of PyTorch, each for `number` units, and ratios."""
+    times: list[list[tuple[float, float]]] = [[] for _ in runs]
     for _ in range(REPETITIONS):
-        for name, run in runs.items():
-            began = time.process_time()
+        for run, own in zip(runs, times, strict=True):
+            processor, clock = time.process_time(), time.perf_counter()
             run()
-            times[name].append(1e3 * (time.process_time() - began) / STEPS)
-    quickest = {name: min(values[1:]) for name, values in times.items()}  # the first repetition compiles
-    for name, value in quickest.items():
-        print(f"{name:22} {value:6.2f} ms per step of {BATCH} images")
-    flax_time, ours, theirs = quickest.values()
-    slower, faster = ours / flax_time, theirs / ours
-    print(f"the PyTorch module takes {slower:.2f} times the flax module's time: {met(slower <= SLOWER)} ({SLOWER})")
-    print(f"PyTorch itself takes {faster:.2f} times fedpd's time: {met(faster >= FASTER)} ({FASTER})")
+            own.append((time.process_time() - processor, time.perf_counter() - clock))
+    kept = 1e3 * np.array(times)[:, 1:].min(axis=1) / number  # the first repetition compiles
+    print(title)
+    for name, (processor, clock) in zip(("fedpd, flax module", "fedpd, PyTorch module", "PyTorch"), kept, strict=True):
+        print(f"  {name:22} {processor:8.2f} ms of a processor {clock:8.2f} ms on the clock")
+    for unit, (flax, ours, theirs) in zip(("processor time", "time on the clock"), kept.T, strict=True):
+        slower, faster = ours / flax, theirs / ours
+        print(f"  {unit}: the PyTorch module takes {slower:.2f} times flax's: {met(slower <= SLOWER)} ({SLOWER})")
+        print(f"  {unit}: PyTorch takes {faster:.2f} times the PyTorch module's: {met(faster >= FASTER)} ({FASTER})")
 
 
 def met(reached: bool) -> str:
     return "the goal is met" if reached else "the goal is missed"
 
 
-def one_agent(images: np.ndarray, labels: np.ndarray) -> data.Federated:
-    return data.from_arrays({"agent": {"x": images, "y": labels}}, classes=CLASSES)
+def federated(images: np.ndarray, labels: np.ndarray) -> data.Federated:
+    own = {str(i): {"x": x, "y": y} for i, (x, y) in enumerate(zip(images, labels, strict=True))}
+    return data.from_arrays(own, classes=CLASSES)
+
+
+def rounds_of(method: fedpd.Algorithm, problem: fedpd.Problem) -> Callable[[], None]:
+    """Return a function that runs the rounds by the engine, which measures only before the first and after the last."""
+
+    def run() -> None:
+        fedpd.simulate(method, problem, rounds=ROUNDS, metrics_every=ROUNDS, progress=False)
+
+    return run
+
+
+def rounds_in_torch(name: str, module: torch_loop.CNN, images: np.ndarray, labels: np.ndarray) -> Callable[[], None]:
+    """Return a function that runs the rounds in a plain loop, without any measurement."""
+    own = [(torch.tensor(x), torch.tensor(y)) for x, y in zip(images, labels, strict=True)]
+    start = [leaf.detach().clone() for leaf in module.parameters()]
+    rng = np.random.default_rng(2)
+
+    def run() -> None:
+        x0 = [leaf.clone() for leaf in start]
+        models = [[leaf.clone() for leaf in start] for _ in own]
+        duals = [[torch.zeros_like(leaf) for leaf in start] for _ in own]
+        for _ in range(ROUNDS):
+            draws = rng.integers(0, BATCH, (AGENTS, STEPS, BATCH))
+            if name == "FedPD":
+                x0 = torch_loop.fedpd_round(module, x0, models, duals, own, draws, STEP, ETA)
+            else:
+                x0 = torch_loop.fedavg_round(module, x0, own, draws, STEP)
+
+    return run
 
 
 def steps_of(problem: fedpd.Problem) -> Callable[[], None]:

@@ -56,6 +56,44 @@ def test_every_page_is_in_the_navigation_once(hooks: ModuleType) -> None:
     assert sorted(nav_pages(nav)) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
 
 
+@pytest.fixture(scope="module")
+def notebooks(hooks: ModuleType) -> ModuleType:
+    return hooks.notebooks
+
+
+def test_every_notebook_is_in_the_gallery_and_in_the_navigation(notebooks: ModuleType) -> None:
+    assert sorted(path.stem for path in (DOCS / "notebooks").iterdir() if path.suffix == ".py") == sorted(
+        notebooks.NAMES
+    )
+    assert [page for entry in notebooks.navigation() for page in entry.values()] == [
+        f"notebooks/{name}.md" for name in notebooks.NAMES
+    ]
+    assert notebooks.gallery().count("](notebooks/own_data.md)") == 2  # the title and the picture
+
+
+def test_cells_of_a_notebook(notebooks: ModuleType) -> None:
+    source = "# %% [markdown]\n# # Title\n#\n# text\n\n# %%\nx = 1  # one\n\n# %%\nx\n"
+    assert notebooks.read_cells(source) == [("markdown", "# Title\n\ntext"), ("code", "x = 1  # one"), ("code", "x")]
+    with pytest.raises(ValueError, match="the notebook starts with 'import os'"):
+        notebooks.read_cells("import os\n" + source)
+
+
+def test_a_notebook_has_its_outputs_and_a_cell_that_fails_ends_the_build(
+    notebooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = pytest.importorskip("nbclient").exceptions
+    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
+    head = "# %% [markdown]\n# # Title\n#\n# text\n\n# %%\n"
+    (tmp_path / "good.py").write_text(f"{head}print('one')\nprint('two')\n1 + 2\n", encoding="utf-8")
+    done = notebooks.run("good")
+    assert "```text\none\ntwo\n```\n\n```text\n3\n```" in done.page
+    assert done.page.startswith("# Title\n\n[Download this notebook with its outputs](good.ipynb).\n\ntext")
+    assert done.seconds > 0
+    (tmp_path / "bad.py").write_text(f"{head}1 / 0\n", encoding="utf-8")
+    with pytest.raises(errors.CellExecutionError, match="ZeroDivisionError"):
+        notebooks.run("bad")
+
+
 @pytest.mark.parametrize("page", ["README.md", "mkdocs.yml", "docs/reference/algorithms.md", "docs/_build/hooks.py"])
 def test_no_list_of_methods_is_written_by_hand(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Fill in the pages from the code: methods from their cards, commands from their help, and MathJax from its package.
+"""Fill in the pages from the code: methods from their cards, commands from their help, notebooks, and MathJax.
 
 Pages say where with a line of their own:
 
@@ -12,9 +12,11 @@ Pages say where with a line of their own:
     <!-- loaders -->       the functions that read or generate federated data
     <!-- problems -->      the problems of the suite
     <!-- commands -->      the help of every command
+    <!-- gallery -->       a picture of every notebook
 """
 
 import hashlib
+import logging
 import re
 import sys
 import warnings
@@ -29,6 +31,7 @@ with warnings.catch_warnings():  # of the typer that flwr asks for: it imports w
     import command_help
     import lists
     import method_pages
+    import notebooks
 
 MATHJAX = "assets/mathjax/tex-svg.js"
 MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
@@ -36,8 +39,10 @@ MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a8
 
 
 def on_config(config: Any, **kwargs: Any) -> Any:
-    """Add the methods to the navigation, by family."""
+    """Add the methods to the navigation, by family, and the notebooks."""
     add_methods(config.nav)
+    (gallery,) = (entry["Notebooks"] for entry in config.nav if "Notebooks" in entry)
+    gallery.extend(notebooks.navigation())
     return config
 
 
@@ -47,10 +52,16 @@ def add_methods(nav: list[dict[str, Any]]) -> None:
 
 
 def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
-    """Serve MathJax from the site, so that formulas need no network."""
+    """Serve MathJax from the site, so that formulas need no network, and add the notebooks with their outputs."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, MATHJAX, abs_src_path=str(find_mathjax())))
+    for name in notebooks.NAMES:
+        done = notebooks.run(name)
+        logging.getLogger("mkdocs.notebooks").info("Notebook %s: %.0f s of processor time", name, done.seconds)
+        content = {f"{name}.md": done.page, f"{name}.ipynb": done.file} | done.pictures
+        for file, data in content.items():
+            files.append(File.generated(config, f"notebooks/{file}", content=data))
     return files
 
 
@@ -82,6 +93,7 @@ def fill_in(markdown: str, name: str) -> str:
         r"loaders": lambda found: lists.describe_loaders(),
         r"problems": lambda found: lists.table_problems(),
         r"commands": lambda found: command_help.describe_commands(),
+        r"gallery": lambda found: notebooks.gallery(),
     }
     for directive, fill in fillings.items():
         markdown = re.sub(rf"^<!-- {directive} -->$", fill, markdown, flags=re.MULTILINE)

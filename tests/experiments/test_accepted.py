@@ -191,3 +191,28 @@ def test_packed_messages_pass_the_check_before_a_run() -> None:
     """The check compares the state before and after a round; a packed message in it has no equality of its own."""
     line = 'up = [{ name = "top_k", share = 0.5 }, { name = "sign" }]'
     runner.check(parse(f"{RUN.format(line='')}{line}\n"))
+
+
+@pytest.mark.parametrize(("name", "label"), [("regression", '"power"'), ("multilabel", '["warm", "loud"]')])
+def test_tasks_whose_targets_are_not_classes(name: str, label: str, tmp_path: Path) -> None:
+    """A network of a file gets one output per target."""
+    rows = [f"{'ab'[i % 2]},{i / 8},{i / 4},{i % 3 % 2},{i % 2}" for i in range(8)]
+    (tmp_path / "table.csv").write_text("\n".join(["sensor,speed,power,warm,loud", *rows]), encoding="utf-8")
+    source = f'name = "csv", path = "{tmp_path}/table.csv", client = "sensor", features = ["speed"], label = {label}'
+    problem = parse(
+        f'''
+        [problem]
+        name = "{name}"
+        model = "MLP"
+        test_share = 0.25
+        data = {{ {source}, classes = false }}
+        [run]
+        rounds = 1
+        [[algorithm]]
+        name = "fedavg"
+        oracle = {{ name = "gd", step = 0.1, iterations = 1 }}
+        '''
+    ).problem
+    assert problem.sizes.tolist() == [3, 3]
+    last = problem.start["Dense_1"]["bias"]
+    assert last.shape == (1 if name == "regression" else 2,)

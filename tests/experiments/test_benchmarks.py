@@ -89,7 +89,9 @@ def parsed(file: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> experi
 @FILE
 def test_a_benchmark_takes_data_of_its_shape(file: Path, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = file.read_text(encoding="utf-8")
-    assert re.search(r"^# After .+\(.*\d{4}\)", text, re.MULTILINE)  # the paper whose setting it follows
+    assert re.search(r"^# Follows: .+ \(\w+ \d{4}\)", text, re.MULTILINE)  # the paper whose setting it follows
+    assert re.search(r"^# Source of the settings: .+\n?.*github\.com/", text, re.MULTILINE)
+    assert "\n# Different here: " in text
     assert f"experiments/benchmarks/{file.name}" in text
     plan = parsed(file, sources, monkeypatch)
     assert [method.label for method in plan.methods] == ["FedAvg", "FedProx", "SCAFFOLD", "FedDyn", "FedPD"]

@@ -1,4 +1,4 @@
-"""The common part of FedAvg and FedProx: agents start from the server's model, and the server averages their models."""
+"""The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,6 +44,44 @@ def local_averaging(oracle: Oracle, subproblem: Callable[[LocalObjective, Vector
         init=init,
         server=lambda x: x,
         exchanges=(Exchange(local, send, aggregate, receive, sends="model", with_message=with_message),),
+        model=lambda agent: agent.x,
+        away=Away(rebuild=rebuild, repeats=True),
+    )
+
+
+def beside_personal_models(
+    name: str,
+    init: Callable[[LocalObjective, Vector], Any],
+    local: Callable[[LocalObjective, Any, Array, Key], tuple[Any, Work]],
+    server_step: Callable[[Vector, Vector], Vector],
+) -> Algorithm:
+    """Return the method whose agents send x and keep a personal model, which they lose if their state is lost.
+
+    Args:
+        name: The name of the method.
+        init: (f_i, x^0) -> the agent's state, which has a field x.
+        local: (f_i, state, round, key) -> the state after the local steps, and their work.
+        server_step: (x^r, the mean of the agents' x) -> x^{r+1}.
+    """
+
+    def send(agent: Any) -> Vector:
+        return agent.x
+
+    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = server_step(server, mean)
+        return x, x
+
+    def receive(agent: Any, x: Vector) -> Any:
+        return agent._replace(x=x)
+
+    def rebuild(f: LocalObjective, agent: Any) -> Any:
+        return init(f, agent.x)
+
+    return Algorithm(
+        name,
+        init=init,
+        server=lambda x: x,
+        exchanges=(Exchange(local, send, aggregate, receive),),
         model=lambda agent: agent.x,
         away=Away(rebuild=rebuild, repeats=True),
     )

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import jax
 from tree_math import Vector
 
+from fedpd.algorithms._averaging import beside_personal_models
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
 from fedpd.core import (
     Algorithm,
     Array,
-    Away,
-    Exchange,
     Key,
     LocalObjective,
     Oracle,
@@ -59,26 +58,7 @@ def ditto(*, rho: float, oracle: Oracle, own: Oracle | None = None) -> Algorithm
         total = Work(work.updates + more.updates, work.samples + more.samples)
         return Agent(x, v, memory, own_memory), total
 
-    def send(agent: Agent) -> Vector:
-        return agent.x
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return mean, mean
-
-    def receive(agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
-    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return Agent(agent.x, agent.x, oracle.init(f, agent.x), personal.init(f, agent.x))
-
-    return Algorithm(
-        "ditto",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.x,
-        away=Away(rebuild=rebuild, repeats=True),
-    )
+    return beside_personal_models("ditto", init, local, lambda server, mean: mean)
 
 
 CARD = Card(

@@ -19,13 +19,12 @@ import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
+from fedpd.algorithms._averaging import beside_personal_models
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import count, positive
 from fedpd.core import (
     Algorithm,
     Array,
-    Away,
-    Exchange,
     Key,
     LocalObjective,
     Oracle,
@@ -66,27 +65,7 @@ def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_s
         w, theta, memory, work = lax.fori_loop(0, iterations, descend, (agent.x, agent.personal, agent.memory, nothing))
         return Agent(w, theta, memory), work
 
-    def send(agent: Agent) -> Vector:
-        return agent.x
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        x = server + server_step * (mean - server)
-        return x, x
-
-    def receive(agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
-    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return Agent(agent.x, agent.x, oracle.init(f, agent.x))
-
-    return Algorithm(
-        "pfedme",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.x,
-        away=Away(rebuild=rebuild, repeats=True),
-    )
+    return beside_personal_models("pfedme", init, local, lambda server, mean: server + server_step * (mean - server))
 
 
 CARD = Card(

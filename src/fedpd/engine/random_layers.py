@@ -1,4 +1,4 @@
-"""Which methods train models with random layers (dropout)."""
+"""Which methods train models with random layers (dropout), and which with batch normalisation."""
 
 from fedpd.algorithms import cards
 from fedpd.base.checks import refuse
@@ -23,3 +23,11 @@ def check_random_layers(algorithm: Algorithm, problem: Problem) -> None:
         return
     rule = "compares gradients of different rounds, but the model has random layers (dropout), which change the loss"
     refuse(what, value, rule, "Remove the random layers, or use oracles.sgd, oracles.gd or oracles.optax")
+
+
+def check_batch(algorithm: Algorithm, problem: Problem) -> None:
+    """Refuse steps on one sample, if the loss of a sample depends on its batch."""
+    depends = problem.statistics is not None or (problem.block is not None and problem.random is None)
+    if depends and algorithm.batch == 1:
+        rule = "must be at least 2, because a sample's loss depends on its batch (batch normalisation)"
+        refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")

@@ -31,7 +31,7 @@ from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.participation import straggler_rule
 from fedpd.engine.plan import Plan
 from fedpd.engine.privacy import with_privacy
-from fedpd.engine.random_layers import check_random_layers
+from fedpd.engine.random_layers import check_batch, check_random_layers
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
@@ -244,7 +244,7 @@ def make_plan(
         remedy = 'Leave participation at 1 and give no cohort; FedPD takes them with drift="corrected-exact"'
         refuse("algorithm", algorithm.description, rule, remedy)
     _check_mixing(algorithm, problem.agents, who is not None)
-    _check_batch(algorithm, problem)
+    check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
     check_settings(algorithm, rounds, problem.agents)
     _warn_beyond_theory(algorithm, problem)
@@ -353,13 +353,6 @@ def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
     caution = card.caution(algorithm.spec, L)
     if caution is not None:
         warn(caution, TheoryWarning)
-
-
-def _check_batch(algorithm: Algorithm, problem: Problem) -> None:
-    depends = problem.statistics is not None or (problem.block is not None and problem.random is None)
-    if depends and algorithm.batch == 1:
-        rule = "must be at least 2, because a sample's loss depends on its batch (batch normalisation)"
-        refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")
 
 
 def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) -> None:

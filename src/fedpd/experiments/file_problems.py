@@ -172,6 +172,12 @@ def _module(model: Any, outputs: int) -> Any:
     return model
 
 
+def _task(model: Any, data: Any, start: Any, *preparation: Any) -> tuple[Any, Any, Any]:
+    """Return the model, the prepared data and the start of a problem whose targets are not classes."""
+    data = _prepared(data, *preparation)
+    return _module(model, math.prod(data.target_shape)), data, _arrays(start)
+
+
 def _regression(
     model: Any,
     data: Any,
@@ -187,10 +193,8 @@ def _regression(
     weights: Any = None,
 ) -> Problem:
     """Return a regression on federated data that were loaded with classes = false."""
-    data = _prepared(data, agents, test_share, title, seed, standardise)
-    model, start = _module(model, math.prod(data.target_shape)), _arrays(start)
-    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics}
-    return problems.regression(model, data, start, loss=loss, **named)
+    task = _task(model, data, start, agents, test_share, title, seed, standardise)
+    return problems.regression(*task, loss=loss, metrics=metrics, seed=seed, l2=l2, weights=weights)
 
 
 def _multilabel(
@@ -207,9 +211,8 @@ def _multilabel(
     weights: Any = None,
 ) -> Problem:
     """Return the problem of several yes-or-no labels per sample, loaded with classes = false."""
-    data = _prepared(data, agents, test_share, title, seed, standardise)
-    model, start = _module(model, math.prod(data.target_shape)), _arrays(start)
-    return problems.multilabel(model, data, start, metrics=metrics, seed=seed, l2=l2, weights=weights)
+    task = _task(model, data, start, agents, test_share, title, seed, standardise)
+    return problems.multilabel(*task, metrics=metrics, seed=seed, l2=l2, weights=weights)
 
 
 def _next_token(
@@ -247,10 +250,8 @@ def _supervised(
     weights: Any = None,
 ) -> Problem:
     """Return a problem with a loss of outputs and targets of the user's own."""
-    data = _prepared(data, agents, test_share, title, seed, standardise)
-    model, start = _module(model, math.prod(data.target_shape)), _arrays(start)
-    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics}
-    return problems.supervised(model, data, start, loss=loss, correct=correct, **named)
+    task = _task(model, data, start, agents, test_share, title, seed, standardise)
+    return problems.supervised(*task, loss=loss, correct=correct, metrics=metrics, seed=seed, l2=l2, weights=weights)
 
 
 def _from_losses(

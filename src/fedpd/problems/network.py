@@ -43,8 +43,9 @@ def network(
 
     Args:
         module: Returns scores (B, K) of x (B, ...). A PyTorch nn.Module. A flax.linen module whose __call__ takes (x)
-            or (x, train). A flax.nnx module. An equinox module, which takes one sample and, for random layers, `key`.
-            haiku's `hk.transform` of a function of (x) or (x, train).
+            or (x, train). A flax.nnx module. An equinox module, which takes one sample and, for random layers, `key`;
+            with eqx.nn.BatchNorm also the state. haiku's `hk.transform` of a function of (x) or (x, train), or
+            `hk.transform_with_state` of a function of (x, train).
         data: The federated data.
         loss: (scores (B, K), numbers of the classes (B,)) -> (B,), in JAX, or a loss module of PyTorch. None: softmax
             cross entropy.
@@ -163,12 +164,12 @@ def _loss(loss: Any) -> Loss:
 
 
 def load_model(module: Any, model: Tree) -> Any:
-    """Return the module with the trained parameters of a model; frozen arrays and buffers stay.
+    """Return the module with the trained parameters of a model; frozen arrays stay, and buffers that are not given.
 
     Args:
         module: The module that `network` got, of PyTorch, nnx or equinox. A module of linen or haiku holds no
             parameters: there the model itself is what its `apply` takes.
-        model: The model of a run.
+        model: The model of a run. For PyTorch it may also have buffers, such as an agent's batch statistics.
 
     Returns:
         The same object for PyTorch and nnx, which is changed, and a new module for equinox.

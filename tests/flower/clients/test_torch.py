@@ -209,6 +209,51 @@ def test_a_batch_norm_in_a_federation(tmp_path: Path) -> None:
     assert sorted(np.ravel(counts)) == [6, 6, 9, 9]  # of two clients, before and after the last order
 
 
+@pytest.mark.parametrize("oracle", ["sgd", "vr"])
+def test_batch_normalisation_on_flower_is_that_of_the_simulation(oracle: str) -> None:
+    """Losses, accuracies and rounds: a client measures its own statistics at the model, on its training samples."""
+
+    def module() -> nn.Module:
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(5, track_running_stats=oracle == "sgd")
+        return nn.Sequential(nn.Linear(INPUTS, 5), norm, nn.Dropout(0.0), nn.Linear(5, CLASSES)).double()
+
+    def local(context: Context) -> Local:
+        own = int(context.node_config["partition-id"])
+        return torch_local(module(), nn.CrossEntropyLoss(), loader(own), test=loader(own + AGENTS))
+
+    def method(config: Any = None, oracles: Any = torch_oracles) -> Algorithm:
+        made = oracles.sgd(step=0.1, iterations=3, batch=4)
+        if oracle == "vr":
+            made = oracles.vr(gamma=0.2, iterations=2, refresh=2, batch=4)
+        return algorithms.fedpd(eta=0.2, oracle=made)
+
+    def start(config: Any = None) -> Any:
+        return model_of(module())
+
+    settings = Settings(agents=AGENTS, rounds=2, deadline=60.0, poll=0.001)
+    there = federate(InProcessGrid(client_app(method, start, local), AGENTS, {}), method(), start(), settings)
+    train, test = (
+        {str(i): dict(zip("xy", samples(i + first), strict=True)) for i in range(AGENTS)} for first in (0, AGENTS)
+    )
+    problem = problems.network(module(), fedpd.data.from_arrays(train, test, classes=CLASSES))
+    here = fedpd.simulate(method(oracles=oracles), problem, rounds=2, progress=False)
+    close(there.model, here.model, 1e-10)
+    for name in ("loss", "stationarity", "test_loss", "test_accuracy", "train_accuracy"):
+        np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-9, err_msg=name)
+
+
+def test_steps_on_one_sample_are_refused_with_batch_normalisation() -> None:
+    module = nn.Sequential(nn.Linear(INPUTS, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)).double()
+
+    def method(config: Any = None) -> Algorithm:
+        return algorithms.fedpd(eta=0.2, oracle=torch_oracles.sgd(step=0.1, iterations=3))
+
+    grid = InProcessGrid(client_app(method, lambda _: model_of(module), lambda _: client(module=module)), 1, {})
+    with pytest.raises(fedpd.flower.FederationError, match="batch = 1: must be at least 2"):
+        federate(grid, method(), model_of(module), Settings(agents=1, rounds=1, poll=0.001))
+
+
 def test_lbfgs_and_a_dataset_of_python_objects() -> None:
     """The optimiser evaluates the function several times per step, and samples are fetched one by one."""
 

@@ -3,10 +3,11 @@
     def local(context):
         return torch_local(module, nn.CrossEntropyLoss(), loader)
 
-The model is a dict with the module's parameters by name. The module's buffers (the statistics of a batch norm) never
-leave the client: the oracles of `torch_oracles` keep them in their memory between rounds. The data are the indices of
-the samples. fedpd draws a batch from seed, round and agent, as in a simulation, and fetches it with the loader's own
-dataset and collate_fn. Any oracle works; the oracles of `torch_oracles` do a whole local solve in PyTorch.
+The model is a dict with the module's parameters by name. The module's buffers never leave the client: the oracles of
+`torch_oracles` keep them in their memory between rounds. Batch normalisation follows the rule of simulations: a batch
+is normalised by its own statistics, and for evaluation the client measures its statistics at the model. The data are
+the indices of the samples. fedpd draws a batch from seed, round and agent, as in a simulation, and fetches it with the
+loader's own dataset and collate_fn. Any oracle works; the oracles of `torch_oracles` do a whole local solve in PyTorch.
 """
 
 import copy
@@ -15,14 +16,18 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
 from fedpd.core import Array, Tree
+from fedpd.core.agents import BLOCK
 from fedpd.flower.method.agent import Local
 from fedpd.flower.method.shapes import TorchArray
-from fedpd.problems.external import external
+from fedpd.problems.adapters.torch_batch_norm import batch_norms, normalised_by_buffers, statistics
+from fedpd.problems.external import call_back, external
 
 with extra("torch", "fedpd.flower.torch"):
     import torch
@@ -56,10 +61,13 @@ def torch_local(
     size, more = (0 if one is None else _size(one) for one in (loader, test))
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
-    is_right = None if test is None and correct is None else losses.correctness(correct or largest_output)
+    is_right = None if test is None and correct is None else losses.judged(correct or largest_output)
     rows = np.arange(size + more, dtype=np.int32)
-    own = {name: losses.correctness(metric) for name, metric in (metrics or {}).items()}
-    return Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:], metrics=own)
+    own = {name: losses.judged(metric) for name, metric in (metrics or {}).items()}
+    local = Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:], metrics=own)
+    if losses.judge is module:
+        return local
+    return local._replace(statistics=losses.statistics, test_losses=losses.judged(losses.loss))
 
 
 def model_of(module: nn.Module) -> dict[str, np.ndarray]:
@@ -97,6 +105,9 @@ class TorchLosses:
         self.module, self.loss, self.dataset = module, _per_sample(loss), dataset
         self.collate, self.chunk = loader.collate_fn or default_collate, loader.batch_size or CHUNK
         self.parameters = parameters_of(module)
+        self.norms = batch_norms(module)
+        self.judge = normalised_by_buffers(module) if self.norms else module
+        self.chunk = BLOCK if self.norms else self.chunk  # f_i is made of batches of this size
         self._call = external(self._values, self._gradient)
 
     def __call__(self, model: Tree, batch: Tree) -> Array:
@@ -105,11 +116,7 @@ class TorchLosses:
     def losses(self, indices: np.ndarray) -> Tensor:
         """Return the losses (B,) at the module's own parameters."""
         inputs, targets = self.fetch(indices)
-        found = self.loss(self.module(inputs), targets)
-        if found.shape[:1] != (len(indices),):
-            shape = tuple(found.shape)
-            refuse("shape of the loss", shape, f"must be ({len(indices)},), one per sample", "Give it reduction='none'")
-        return found.flatten(1).mean(1) if found.ndim > 1 else found
+        return one_per_sample(self.loss(self.module(inputs), targets), len(indices))
 
     def fetch(self, indices: np.ndarray) -> Any:
         """Return the batch of these samples, on the module's device."""
@@ -138,20 +145,48 @@ class TorchLosses:
                 total[name] += part
         return total
 
-    def correctness(self, correct: PerSample) -> Callable[[Tree, Tree], Array]:
-        """Return a function that says which samples the module classifies correctly.
+    def full_gradient(self, indices: np.ndarray, weight: float) -> dict[str, Tensor]:
+        """Return the gradient of the sum of all losses times a weight; with batch normalisation, by batches of f_i."""
+        size = len(indices)
+        weights = torch.full((size,), weight, dtype=torch.float64)
+        if self.norms:  # the first samples fill up the last batch, and are not summed again
+            indices = np.resize(indices, size + -size % BLOCK)
+            weights = torch.cat([weights, torch.zeros(len(indices) - size, dtype=torch.float64)])
+        return self.weighted_gradient(indices, weights)
 
-        Buffers are not part of a model, so a module with buffers uses the statistics of the batch.
+    def judged(self, values: PerSample) -> Callable[[Tree, Tree], Array]:
+        """Return values(outputs, targets) as a function of (model, indices), in evaluation.
+
+        With batch normalisation it is a function of ((model, statistics), indices).
         """
 
-        def values(model: Tree, indices: np.ndarray) -> np.ndarray:
-            with torch.no_grad(), locked(self.module), seeded(0):
-                self.module.train(any(True for _ in self.module.buffers()))
-                load(self.parameters, model)
+        def compute(model: Tree, indices: np.ndarray) -> np.ndarray:
+            with torch.no_grad(), locked(self.judge), seeded(0):
+                self.judge.eval()
+                given = {**model[0], **model[1]} if self.norms else model
+                tensors = dict(self.judge.named_parameters()) | dict(self.judge.named_buffers())
+                load({name: tensors[name] for name in given}, given)
                 inputs, targets = self.fetch(indices)
-                return array_of(correct(self.module(inputs), targets).to(next(iter(self.parameters.values())).dtype))
+                found = values(self.judge(inputs), targets).to(next(iter(self.parameters.values())).dtype)
+                return array_of(one_per_sample(found, len(indices)))
 
-        return external(values, _no_gradient)
+        return external(compute, _no_gradient)
+
+    def statistics(self, model: Tree, batch: Tree) -> Tree:
+        """Return the statistics that batch normalisation uses for a batch, by the names of the buffers."""
+        dtype = jnp.result_type(*jax.tree.leaves(model))
+        names = [f"{layer}.{own}".lstrip(".") for layer in self.norms for own in ("running_mean", "running_var")]
+        sizes = [one.num_features for one in self.norms.values() for _ in range(2)]
+        shapes = {name: jax.ShapeDtypeStruct((size,), dtype) for name, size in zip(names, sizes, strict=True)}
+        return call_back(self._statistics, shapes, model, batch)
+
+    def _statistics(self, model: Tree, indices: np.ndarray) -> Tree:
+        with torch.no_grad(), locked(self.module):
+            load(self.parameters, model)
+            self.module.eval()
+            for layer in self.norms.values():
+                layer.train()
+            return {name: array_of(one) for name, one in statistics(self.module, {}, (self.fetch(indices)[0],)).items()}
 
     def _values(self, model: Tree, indices: np.ndarray) -> np.ndarray:
         with torch.no_grad(), locked(self.module), seeded(0):
@@ -162,6 +197,14 @@ class TorchLosses:
         with locked(self.module), seeded(0):
             load(self.parameters, model)
             return {name: array_of(part) for name, part in self.weighted_gradient(indices, tensor_of(weights)).items()}
+
+
+def one_per_sample(values: Tensor, number: int) -> Tensor:
+    """Return the values (B,) of B samples, means over the other axes; refuse values that are averaged over samples."""
+    if values.shape[:1] != (number,):
+        shape = tuple(values.shape)
+        refuse("shape of the loss", shape, f"must be ({number},), one per sample", "Give it reduction='none'")
+    return values.flatten(1).mean(1) if values.ndim > 1 else values
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -214,7 +257,7 @@ def locked(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Use this seed for the module's random numbers (dropout); restore the user's generators at the end."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # torchax adds a device without generators
         torch.manual_seed(seed)
         yield
 

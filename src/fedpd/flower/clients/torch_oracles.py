@@ -117,8 +117,7 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
     def descend(task: Task) -> Tensors:
         losses, g = task.losses, task.g
         if task.renew or g is None:
-            size = len(task.samples)
-            g = losses.weighted_gradient(task.samples, torch.full((size,), task.scale / size, dtype=torch.float64))
+            g = losses.full_gradient(task.samples, task.scale / len(task.samples))
         for indices, length in zip(task.batches, task.lengths.tolist(), strict=True):
             if task.curvature is None and length == float("inf"):
                 remedy = "Give a finite gamma, the local step size"

@@ -18,9 +18,21 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
-from fedpd.core import Algorithm, Evaluation, Exchange, Key, Losses, Metric, Penalty, Problem, Tree, Update
-from fedpd.core.agents import Functions, Shard, agent_key, arrays, local_objective, objective_in_round
-from fedpd.engine.random_layers import check_random_layers
+from fedpd.core import (
+    Algorithm,
+    Evaluation,
+    Exchange,
+    Key,
+    Losses,
+    Metric,
+    Penalty,
+    Problem,
+    Statistics,
+    Tree,
+    Update,
+)
+from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, local_objective, objective_in_round
+from fedpd.engine.random_layers import check_batch, check_random_layers
 from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
 from fedpd.flower.method.identity import spec_text
@@ -41,6 +53,9 @@ class Local(NamedTuple):
         correct: (model, batch) -> (B,), 1 where the model is right, for accuracies on `data` and on `test`.
         test: Test samples, in the form of `data`.
         metrics: More to measure on `test`, {name: (model, batch) -> (B, ...)}; see `fedpd.problems.Metric`.
+        statistics: (model, batch) -> the statistics that `losses` normalises the batch by (batch normalisation). Then
+            `correct`, `metrics` and `test_losses` receive (model, the client's own statistics) in place of the model.
+        test_losses: (model, batch) -> (B,), the losses of test samples; None: `losses`.
     """
 
     losses: Losses
@@ -50,6 +65,8 @@ class Local(NamedTuple):
     correct: Losses | None = None
     test: Tree | None = None
     metrics: Mapping[str, Losses | Metric] | None = None
+    statistics: Statistics | None = None
+    test_losses: Losses | None = None
 
 
 class ClientSetup(NamedTuple):
@@ -108,6 +125,7 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, sha
             "Start from a float64 model, or give the data as float32."
         )
     check_random_layers(algorithm, problem)
+    check_batch(algorithm, problem)
     (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
     frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
@@ -120,16 +138,21 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     """Return the problem of this client alone."""
     weights = None if local.weight is None else [local.weight]
     try:
-        problem = from_losses(local.losses, [local.data], start, penalty=local.penalty, weights=weights, name=name)
+        block = None if local.statistics is None else BLOCK
+        problem = from_losses(
+            local.losses, [local.data], start, penalty=local.penalty, weights=weights, block=block, name=name
+        )
     except FedpdError as error:  # a problem of one agent calls it agent 0, a name that nobody here knows
         raise FedpdError(str(error).replace("agent 0", f"client {name!r}")) from None
+    problem = replace(problem, statistics=local.statistics)
     if local.correct is None and local.test is None and not local.metrics:
         return problem
     test = local.data if local.test is None else local.test  # without test samples, the training data give the shapes
     rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
     size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
     own = {name: one if isinstance(one, Metric) else Metric(one) for name, one in (local.metrics or {}).items()}
-    evaluation = Evaluation(local.correct, rows, np.array([size], np.int32), metrics=tuple(own.items()))
+    sizes = np.array([size], np.int32)
+    evaluation = Evaluation(local.correct, rows, sizes, local.test_losses, metrics=tuple(own.items()))
     return check_metrics(replace(problem, evaluation=evaluation))
 
 

@@ -16,7 +16,15 @@ from fedpd.base.extras import extra
 from fedpd.base.identity import fingerprint
 from fedpd.core import Array, Key, Spec, Tree
 from fedpd.problems.adapters.adapter import Adapter, identify
+from fedpd.problems.adapters.torch_batch_norm import (
+    batch_norms,
+    buffer_names,
+    normalised_by_batch,
+    normalised_by_buffers,
+    statistics,
+)
 from fedpd.problems.adapters.torchax_import import environment
+from fedpd.problems.classification import Normalisation
 from fedpd.problems.external import call_back
 
 with extra("torch", "problems.network"):
@@ -24,7 +32,6 @@ with extra("torch", "problems.network"):
     from torch import Tensor, nn
     from torch.func import functional_call
 
-NORMALISED = nn.modules.batchnorm._BatchNorm
 _ONE_AT_A_TIME = threading.RLock()  # torch's modes and generators belong to the process, and JAX traces in threads
 
 
@@ -32,7 +39,8 @@ class Compiled:
     """A module as a function of JAX arrays, by torchax."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.train, self.quiet = copy.deepcopy(module).train(), copy.deepcopy(module).eval()
+        self.train, self.quiet = normalised_by_batch(module).train(), normalised_by_batch(module).eval()
+        self.judged = normalised_by_buffers(module) if batch_norms(module) else None
 
     @property
     def spec(self) -> Spec:
@@ -41,14 +49,28 @@ class Compiled:
     def __call__(self, arrays: Tree, x: Array, key: Key | None) -> Array:
         return _run(self.quiet if key is None else self.train, arrays, x, key)[0]
 
+    def statistics(self, arrays: Tree, x: Array) -> Tree:
+        """Return the statistics that normalise a batch, by the names of the buffers."""
+        return _in_torchax(partial(statistics, self.quiet), arrays, x, None)[0]
+
+    def evaluate(self, arrays: Tree, known: Tree, x: Array) -> Array:
+        """Return the scores of samples that are normalised by known statistics."""
+        assert self.judged is not None
+        return _run(self.judged, arrays | known, x, None)[0]
+
 
 def _run(module: nn.Module, arrays: Tree, x: Array | tuple[Array, ...], key: Key | None) -> tuple[Array, bool]:
     """Return the scores by torchax, and whether the module drew random numbers."""
+    return _in_torchax(partial(functional_call, module), arrays, x, key)
+
+
+def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None) -> tuple[Any, bool]:
+    """Return call(tensors, inputs) by torchax, and whether it drew random numbers."""
     first, env = jax.random.key(0) if key is None else key, environment()
     with _ONE_AT_A_TIME, env.override_property(prng=first), torch.no_grad():
         tensors, inputs = env.j2t_iso(jax.tree.map(jnp.asarray, (dict(arrays), x)))
         with env:
-            found = functional_call(module, tensors, inputs)
+            found = call(tensors, inputs)
         drew = env.param.prng is not first
     return env.t2j_iso(found), drew
 
@@ -57,12 +79,16 @@ class CalledBack:
     """A module as a function of JAX arrays, which JAX calls back in PyTorch."""
 
     def __init__(self, module: nn.Module, example: Array) -> None:
-        self.train, self.quiet = copy.deepcopy(module).train(), copy.deepcopy(module).eval()
+        self.train, self.quiet = normalised_by_batch(module).train(), normalised_by_batch(module).eval()
+        self.judged = normalised_by_buffers(module) if batch_norms(module) else None
+        two = _tensor(example).repeat_interleave(2, 0)  # PyTorch does not normalise a batch of one
         with _ONE_AT_A_TIME, torch.no_grad(), torch.random.fork_rng(devices=[]):
             before = torch.get_rng_state()
-            self.outputs = tuple(self.quiet(_tensor(example)).shape[1:])
-            self.train(_tensor(example))
+            self.outputs = tuple(self.quiet(two).shape[1:])
+            self.train(two)
             self.random = not torch.equal(before, torch.get_rng_state())
+            known = statistics(self.quiet, dict(module.named_parameters()), (two,))
+        self.shapes = {name: tuple(one.shape) for name, one in known.items()}
         self.names = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
         self._scores = self._differentiable()
 
@@ -75,6 +101,17 @@ class CalledBack:
         others = {name: array for name, array in arrays.items() if name not in self.names}
         seed = jnp.uint32(0) if key is None else jax.random.bits(key, dtype=jnp.uint32)
         return self._scores(own, others, x, seed, key is not None)
+
+    def statistics(self, arrays: Tree, x: Array) -> Tree:
+        """Return the statistics that normalise a batch, by the names of the buffers."""
+        dtype = jnp.result_type(*arrays.values())
+        shapes = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in self.shapes.items()}
+        return call_back(self._statistics, shapes, arrays, x)
+
+    def evaluate(self, arrays: Tree, known: Tree, x: Array) -> Array:
+        """Return the scores of samples that are normalised by known statistics."""
+        shape = jax.ShapeDtypeStruct((len(x), *self.outputs), jnp.result_type(*arrays.values()))
+        return call_back(self._evaluate, shape, arrays | known, x)
 
     def _differentiable(self) -> Callable[..., Array]:
         """Return the scores as a function of arrays with a gradient, which PyTorch computes."""
@@ -107,6 +144,16 @@ class CalledBack:
         pairs = zip(tensors.items(), found, strict=True)
         return {name: np.zeros(one.shape, np.float32) if g is None else g.numpy() for (name, one), g in pairs}
 
+    def _statistics(self, arrays: Tree, x: np.ndarray) -> Tree:
+        with _ONE_AT_A_TIME, torch.no_grad():
+            found = statistics(self.quiet, _tensors(arrays), (_tensor(x),))
+        return {name: one.numpy() for name, one in found.items()}
+
+    def _evaluate(self, arrays: Tree, x: np.ndarray) -> np.ndarray:
+        assert self.judged is not None
+        with _ONE_AT_A_TIME, torch.no_grad():
+            return functional_call(self.judged, _tensors(arrays), (_tensor(x),)).numpy()
+
     def _call(self, train: bool, own: dict[str, Tensor], others: Tree, x: Any, seed: Any) -> Tensor:
         with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seed))
@@ -117,30 +164,41 @@ def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adap
     """Return a PyTorch module as a function of its parameters and buffers; the module itself does not change.
 
     Args:
-        module: The module. Its buffers, and its parameters without `requires_grad`, are frozen.
+        module: The module. Its parameters without `requires_grad`, and its buffers, are frozen; those of batch
+            normalisation are not used.
         example: One sample, (1, ...).
         backend: "jax" compiles the module by torchax; "callback" calls PyTorch back.
         seed: Not used: the module comes initialised.
 
     Raises:
-        FedpdError: If torchax lacks an operation of the module, or the module has batch normalisation.
+        FedpdError: If torchax lacks an operation of the module, or a layer keeps statistics of single samples.
     """
-    for name, layer in module.named_modules():
-        if isinstance(layer, NORMALISED) and layer.track_running_stats:
-            rule = "keeps statistics, which fedpd does not simulate for PyTorch"
-            remedy = "Use nn.GroupNorm, or track_running_stats=False, or flax's BatchNorm"
-            refuse(f"layer {name}", type(layer).__name__, rule, remedy)
-    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    measured = buffer_names(module)
+    parameters = dict(module.named_parameters())
+    buffers = {name: tensor for name, tensor in module.named_buffers() if name not in measured}
     for name, tensor in parameters.items():
         if tensor.dtype not in (torch.float32, torch.float64):
             refuse(f"type of parameter {name}", str(tensor.dtype), "must be float32 or float64", "Use module.float()")
     start = {name: array_of(tensor) for name, tensor in (parameters | buffers).items()}
     frozen = frozenset(buffers) | {name for name, tensor in parameters.items() if not tensor.requires_grad}
+    made: Compiled | CalledBack
     if backend == "callback":
-        return Adapter(start, called := CalledBack(module, example), called.random, None, frozen)
-    compiled = Compiled(module)
-    jax.eval_shape(partial(_try, compiled.quiet), start, example)
-    return Adapter(start, compiled, _draws(compiled, start, example), None, frozen)
+        made = CalledBack(module, example)
+        random = made.random
+    else:
+        made = Compiled(module)
+        jax.eval_shape(partial(_try, made.quiet), start, example)
+        random = _draws(made, start, example)
+    rule = Normalisation(partial(_statistics, made), partial(_evaluated, made)) if made.judged is not None else None
+    return Adapter(start, made, random, rule, frozen)
+
+
+def _statistics(made: Compiled | CalledBack, arrays: Tree, x: Array) -> Tree:
+    return made.statistics(arrays, x)
+
+
+def _evaluated(made: Compiled | CalledBack, arrays: Tree, known: Tree, x: Array) -> Array:
+    return made.evaluate(arrays, known, x)
 
 
 class TorchLoss:
@@ -163,14 +221,14 @@ class TorchLoss:
 
 
 def load(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
-    """Return the module, changed to have the parameters of a model."""
-    parameters = dict(module.named_parameters())
-    if not set(model) <= set(parameters):
-        unknown = sorted(set(model) - set(parameters))
+    """Return the module, changed to have the parameters of a model, and statistics that are given with them."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    if not set(model) <= set(tensors):
+        unknown = sorted(set(model) - set(tensors))
         refuse("model", unknown, "are not parameters of the module", "Give the model of this module")
     with torch.no_grad():
         for name, array in model.items():
-            parameters[name].copy_(_tensor(array))
+            tensors[name].copy_(_tensor(array))
     return module
 
 

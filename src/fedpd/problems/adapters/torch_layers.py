@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from torch.nn import functional
 
 from fedpd.core import Array
@@ -10,15 +11,17 @@ from fedpd.problems.layers import convolution, max_pool_of_images, product_by_ro
 
 
 def use_fast_layers(environment: Any) -> None:
-    """Give torchax's environment fedpd's dense layers, convolutions and pooling; other cases stay torchax's."""
-    if jax.default_backend() != "cpu":
-        return
-    pairs = [
+    """Give torchax's environment fedpd's layers; other cases stay torchax's, and on a GPU all but batch normalisation.
+
+    Batch normalisation is one formula: torch refuses a batch of one row, which a trace of the module may have.
+    """
+    everywhere = [(functional.batch_norm, _batch_norm)]
+    on_processors = [
         (functional.linear, _linear),
         (functional.conv2d, _convolution),
         (functional.max_pool2d, _max_pool),
     ]
-    for name, mine in pairs:
+    for name, mine in everywhere + (on_processors if jax.default_backend() == "cpu" else []):
         environment.override_op_definition(name, _with_usual(environment, name, mine))
 
 
@@ -72,6 +75,29 @@ def _max_pool(
     if x.ndim != 4 or not squares or _pair(padding) != (0, 0) or _pair(dilation) != (1, 1) or ceil_mode:
         return None
     return None if return_indices else max_pool_of_images(x)
+
+
+def _batch_norm(
+    x: Array,
+    running_mean: Array | None,
+    running_var: Array | None,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Array | None:
+    axes, shape = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
+    if training and running_mean is None:
+        mean, variance = jnp.mean(x, axes), jnp.var(x, axes)
+    elif not training and running_mean is not None and running_var is not None:
+        mean, variance = running_mean, running_var
+    else:  # torchax updates running averages
+        return None
+    scale = jax.lax.rsqrt(variance + eps)
+    scale = scale if weight is None else scale * weight
+    found = (x - mean.reshape(shape)) * scale.reshape(shape)
+    return found if bias is None else found + bias.reshape(shape)
 
 
 def _pair(value: Any) -> tuple[int, int]:
