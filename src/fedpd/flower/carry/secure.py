@@ -5,10 +5,10 @@ the agents' secrets. In the third, it sends the orders and receives masked repli
 shares to remove the masks from the sum. Flower 1.41 has these stages for its older API only, so this file runs them,
 with Flower's own keys and shares, and with masks from a cryptographic generator (see `masking` and `masks`).
 
-The server asks for shares only after all N clients have replied. If it saw the sum of fewer clients, a repetition with
-one more client would reveal that client's message. So if a client is missing, the server starts again with new keys.
-Clients reply to the same order again without carrying it out twice. The attempts share the deadline: each may take an
-equal part of the time that is left.
+The server asks for shares only after all clients that send in this communication have replied. If it saw the sum of
+fewer clients, a repetition with one more client would reveal that client's message. So if a client is missing, the
+server starts again with the same clients and new keys. Clients reply to the same order again without carrying it out
+twice. The attempts share the deadline: each may take an equal part of the time that is left.
 """
 
 import logging
@@ -58,6 +58,12 @@ class OrdersAndReplies(Protocol):
     def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> Contents:
         """Return the orders, by the names of the clients; `lost` are the clients that have lost their state."""
 
+    def senders_by_name(self) -> list[str]:
+        """Return the clients that send a message; the others only do the steps of skipped rounds."""
+
+    def read(self, name: str, content: RecordDict) -> CheckedReply | RecordDict:
+        """Return the reply to an order; for a client that has lost its state, return a new order for it."""
+
     def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
         """Return a reply; for a client that has lost its state, return a new order for it."""
 
@@ -75,9 +81,13 @@ def collect_sum(
 
     The mean is None if not all agents have replied.
     """
-    stages: list[Collected] = []
     until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
-    attempt_until = until
+    attempt_until, senders = until, communication.senders_by_name()
+    silent = {name: order for name, order in communication.orders().items() if name not in senders}
+    worked = collect(grid, directory, silent, TRAIN, timeouts, communication.read)
+    if len(worked.answers) < len(silent):
+        return worked, None
+    stages = [worked]
 
     def ask(contents: Contents, read: Callable[[str, RecordDict], Any]) -> dict[str, Any]:
         left = max(attempt_until - time.monotonic(), timeouts.poll)
@@ -89,13 +99,14 @@ def collect_sum(
     for attempt in range(1, ATTEMPTS + 1):
         now = time.monotonic()
         attempt_until = now + (until - now) / (ATTEMPTS + 1 - attempt)
-        answers, mean = _attempt(ask, dict(directory.nodes), communication, bound, lost, declined)
+        nodes = {name: directory.nodes[name] for name in senders}
+        answers, mean = _attempt(ask, nodes, communication, bound, lost, declined)
         if mean is not None or declined or time.monotonic() >= until:
             break
         log.warning("Secure aggregation lacks clients at attempt %d of %d: %s", attempt, ATTEMPTS, _absent(stages[-1]))
     bytes_up, bytes_down = sum(one.bytes_up for one in stages), sum(one.bytes_down for one in stages)
     absent = ({}, {}) if mean is not None else (stages[-1].refused, stages[-1].missing)
-    return Collected(answers, *absent, bytes_up, bytes_down), mean
+    return Collected(worked.answers | answers, *absent, bytes_up, bytes_down), mean
 
 
 def _absent(found: Collected) -> str:
@@ -182,7 +193,7 @@ def _orders(
     communication: OrdersAndReplies, nodes: Mapping[str, int], shares: Mapping[str, Any], lost: set[str]
 ) -> Contents:
     """Return the orders, each with the encrypted shares for its agent."""
-    contents = communication.orders(lost=lost)
+    contents = {name: order for name, order in communication.orders(lost=lost).items() if name in nodes}
     for name, content in contents.items():
         encrypted = [
             (nodes[sender], ciphertext)
