@@ -205,7 +205,7 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     before, agent = jax.device_get((before, agent))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
         raise FedpdError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
-    return SavedAgent(order.number, before, agent, rebuilt, *numbers, order.sends)
+    return SavedAgent(order.number, before, agent, rebuilt, numbers[0], numbers[1], order.sends)
 
 
 def _agent_at_first_step(
