@@ -23,9 +23,9 @@ AGENTS, ROUNDS, SAMPLES = 8, 10, 6
 GD, SGD = oracles.gd(step=0.2, iterations=2), oracles.sgd(0.1, 2, batch=2)
 
 
-def make_problem(agents: int = AGENTS) -> Any:
+def make_problem(agents: int = AGENTS, sizes: tuple[int, ...] = ()) -> Any:
     rng = np.random.default_rng(0)
-    features = [rng.standard_normal((SAMPLES, 3)) for _ in range(agents)]
+    features = [rng.standard_normal((size, 3)) for size in sizes or (SAMPLES,) * agents]
     labels = [np.where(rows @ rng.standard_normal(3) > 0, 1.0, -1.0) for rows in features]
     return problems.penalized_logistic(features, labels)
 
@@ -64,10 +64,10 @@ KEPT = {  # the fields of an agent's state that must be kept
 SUMS = {"a_fedpd", "cola"}  # the reference adds their missed broadcasts one by one, which rounds differently
 
 
-def assert_equals_reference(name: str, present: np.ndarray, run: Run, ulps: int) -> None:
+def assert_equals_reference(name: str, present: np.ndarray, run: Run, ulps: int, problem: Any = PROBLEM) -> None:
     """Compare the server, and what is kept of the agents, with the masked reference."""
     algorithm = METHODS[name]
-    agents, server = masked_run(algorithm, PROBLEM, present)
+    agents, server = masked_run(algorithm, problem, present)
     assert run.agents.agent.tolist() == np.flatnonzero(present.any(axis=0)).tolist()
     last = ROUNDS - np.argmax(present[::-1], axis=0)
     assert run.agents.last.tolist() == last[run.agents.agent].tolist()
@@ -89,13 +89,20 @@ def test_an_agent_that_returns_is_where_a_masked_run_would_have_it(name: str, ex
     assert name not in KEPT or [field for field, value in pairs if jax.tree.leaves(value)] == KEPT[name]
 
 
-@settings(max_examples=4, deadline=None)
-@given(bits=st.lists(st.lists(st.booleans(), min_size=AGENTS, max_size=AGENTS), min_size=ROUNDS, max_size=ROUNDS))
-def test_any_attendance_gives_what_a_masked_run_gives(bits: list[list[bool]]) -> None:
+UNEQUAL = make_problem(sizes=(1, 6, 3, 2, 6, 5, 1, 4))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    bits=st.lists(st.lists(st.booleans(), min_size=AGENTS, max_size=AGENTS), min_size=ROUNDS, max_size=ROUNDS),
+    name=st.sampled_from(["fedpd", "fedpd-skips", "feddyn", "fedadmm", "scaffold"]),
+    problem=st.sampled_from([PROBLEM, UNEQUAL]),
+)
+def test_any_attendance_gives_what_a_masked_run_gives(bits: list[list[bool]], name: str, problem: Any) -> None:
     present = np.array(bits)
     present[0, 0], present[1] = True, False  # at least one agent, and not all of them always
-    run = simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, participation=present, execution="sequential", devices=1)
-    assert_equals_reference("fedpd", present, run, ulps=4)
+    run = simulate(METHODS[name], problem, rounds=ROUNDS, participation=present, execution="sequential", devices=1)
+    assert_equals_reference(name, present, run, ulps=4, problem=problem)
 
 
 def same_bits(one: Run, other: Run) -> None:
@@ -146,6 +153,21 @@ def test_fedpd_converges_to_the_minimiser_with_few_agents(options: dict[str, Any
     solve = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.5, iterations=40))
     run = simulate(solve, PROBLEM, rounds=800, metrics_every=800, **options)
     assert run.history["stationarity"][-1] < 1e-16
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        algorithms.feddyn(alpha=2.0, oracle=oracles.gd(step=0.4, iterations=30)),
+        algorithms.fedadmm(rho=2.0, oracle=oracles.gd(step=0.4, iterations=30)),
+        algorithms.scaffold(step=0.5, iterations=5),
+    ],
+    ids=lambda method: method.name,
+)
+def test_methods_with_memory_converge_with_a_quarter_of_the_agents_and_with_one(method: Algorithm) -> None:
+    for cohort in (2, 1):
+        run = simulate(method, PROBLEM, rounds=1600, metrics_every=1600, cohort=cohort)
+        assert run.history["stationarity"][-1] < 1e-18
 
 
 @pytest.mark.parametrize("name", ["fedpd", "fedpd-skips"])

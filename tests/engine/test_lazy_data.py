@@ -8,6 +8,7 @@ import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.engine import chunk_rows
+from fedpd.engine.cohorts import draw
 
 N = 30
 RNG = np.random.default_rng(0)
@@ -77,6 +78,25 @@ def test_a_loader_that_fails_ends_the_run_and_a_resume_goes_on(tmp_path: Path, m
     broken.unlink()
     resumed = simulate(METHOD, problem, rounds=6, checkpoints=folder, **options)
     np.testing.assert_array_equal(resumed.model["weights"], whole.model["weights"])
+
+
+def test_a_loader_that_fails_for_one_of_ten_thousand_agents_ends_the_run_before_its_round(tmp_path: Path) -> None:
+    drawn = draw(0, range(6), 10_000, 3)
+    bad, mended = int(drawn[4, 1]), tmp_path / "mended"
+
+    def load(agent: int) -> Any:
+        if agent == bad and not mended.exists():
+            raise OSError("no such file")
+        return np.full((2, 1), float(agent))
+
+    problem = problems.from_losses(lambda x, rows: (rows - x)[:, 0] ** 2, data.lazy(load, [2] * 10_000), np.zeros(1))
+    options: Any = {"rounds": 6, "cohort": 3, "metrics_agents": 1, "devices": 1}
+    folder: Any = {"checkpoints": tmp_path / "run", "checkpoint_every": 1}
+    with pytest.raises(FedpdError, match=rf"load\({bad}\) failed with OSError: no such file.*or leave the agent out"):
+        simulate(METHOD, problem, **options, **folder)
+    mended.touch()
+    resumed = simulate(METHOD, problem, **options, **folder)
+    np.testing.assert_array_equal(resumed.model, simulate(METHOD, problem, **options).model)
 
 
 def test_what_needs_all_samples_is_refused() -> None:

@@ -3,12 +3,14 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from fedpd import FedpdError
-from fedpd.experiments import calls, experiment
+from fedpd import FedpdError, simulate
+from fedpd.experiments import calls, experiment, run_folder, runner
 
 GOOD = """
 [problem]
@@ -141,6 +143,36 @@ def test_a_network_on_a_data_file(tmp_path: Path) -> None:
     with pytest.raises(FedpdError, match="Did you mean 'SmallCNN'"):
         calls.build_problem(table | {"model": "smallCNN"})
     assert calls.build_problem(table | {"model": "MLP"}).dimension == 2 * 128 + 128 + 128 * 2 + 2
+
+
+def test_a_file_draws_agents_by_size(tmp_path: Path) -> None:
+    sizes = [1, 9, 2, 5]
+    users = {
+        f"u{i}": {"x": [[float(j), i] for j in range(n)], "y": [j % 2 for j in range(n)]} for i, n in enumerate(sizes)
+    }
+    (tmp_path / "all.json").write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": users}))
+    path = tmp_path / "sizes.toml"
+    path.write_text(f"""
+        [problem]
+        name = "softmax_regression"
+        data = {{ name = "leaf", train = "{tmp_path / "all.json"}" }}
+        [run]
+        rounds = 6
+        seeds = [3]
+        cohort = 2
+        sampling = "size"
+        [[algorithm]]
+        name = "fedavg"
+        oracle = {{ name = "sgd", step = 0.1, iterations = 2, batch = 1 }}
+    """)
+    plan = experiment.load(path)
+    run_folder.create(tmp_path / "run", plan.text)
+    ((result,),) = [found.runs for found in runner.run(plan, tmp_path / "run", lambda event: None)]
+    options: Any = {"rounds": 6, "seed": 3, "cohort": 2}
+    same = simulate(plan.methods[0].algorithm, plan.problem, **options, sampling="size")
+    assert result.updates.tolist() == same.updates.tolist()
+    np.testing.assert_array_equal(result.history["loss"], same.history["loss"])
+    assert same.updates.tolist() != simulate(plan.methods[0].algorithm, plan.problem, **options).updates.tolist()
 
 
 def test_a_start_away_from_0() -> None:

@@ -37,7 +37,7 @@ def choose_layout(
     if execution == "debug":
         return Layout(problem.agents, parallel=False, mesh=None)
     largest = int(problem.sizes.max())
-    reads = max(problem.dimension, _sample_size(problem))
+    reads = max(problem.dimension, sample_size(problem))
     step = (algorithm.batch or largest) * reads
     even = algorithm.batch is not None or (problem.offsets is None and problem.load is None)  # all agents work the same
     at_once = jax.default_backend() != "cpu" or (even and step <= SMALL_STEP)
@@ -54,7 +54,7 @@ def choose_layout(
     return Layout(problem.agents, execution == "parallel" or (execution == "auto" and at_once), mesh)
 
 
-def _sample_size(problem: Problem) -> int:
+def sample_size(problem: Problem) -> int:
     """Return how many numbers a sample holds."""
     axes = 2 if problem.offsets is None and problem.load is None else 1  # before the axes of a sample
     return sum(int(np.prod(leaf.shape[axes:])) for leaf in jax.tree.leaves(problem.data))

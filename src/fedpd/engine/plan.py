@@ -30,6 +30,7 @@ from fedpd.engine import disk
 from fedpd.engine.asynchronous import without_waiting
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
+from fedpd.engine.dealing import is_dealt, shared_arrays, without_tests
 from fedpd.engine.debug import AgentByAgent, init_each
 from fedpd.engine.metrics import Metrics
 from fedpd.engine.participation import Participation
@@ -179,8 +180,10 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
     method, settings = (plan.algorithm, None) if opened is None else opened
     lazy = problem.lazy and plan.participation is not None and not plan.debug
-    held = arrays_without_samples(problem, layout) if lazy else with_padding_agents(arrays(problem), layout)
-    shard = put_on_devices(layout, held, AGENTS)
+    dealt = is_dealt(plan.algorithm, problem, layout, plan.participation)
+    whole = arrays_without_samples(problem, layout) if lazy else shared_arrays(problem) if dealt else arrays(problem)
+    shard = put_on_devices(layout, whole if lazy else with_padding_agents(whole, layout), AGENTS)
+    everyone = put_on_devices(layout, without_tests(whole), SHARED) if dealt else None
     keys = [jax.random.key(number, impl="threefry2x32") for number in plan.seeds]
     stragglers: Any = plan.stragglers
     start = None if plan.participation is None else Vector(problem.start)
@@ -190,7 +193,8 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
         sample = put_on_devices(layout, with_padding_agents(some, measured or layout), AGENTS)
     functions, frozen = program.functions.without_frozen()
     frozen = put_on_devices(layout, frozen, SHARED)
-    inputs = Inputs(shard, jnp.stack(keys) if plan.many else keys[0], start, stragglers, settings, sample, frozen)
+    key = jnp.stack(keys) if plan.many else keys[0]
+    inputs = Inputs(shard, key, start, stragglers, settings, sample, frozen, everyone)
     return program, Template(method, functions, *program[2:]), inputs
 
 

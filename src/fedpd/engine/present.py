@@ -124,7 +124,7 @@ class Present(NamedTuple):
         def body(agent: Any, here: Attendance) -> Any:
             effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, here.agents)
             part = (
-                agent_part(inputs.shard, here.places, together(layout, self.here)),
+                agent_part(samples_of(inputs), here.places, together(layout, self.here)),
                 here.agents < layout.agents,
                 effort,
             )
@@ -159,6 +159,11 @@ class Present(NamedTuple):
 MEMORY = InMemory()
 
 
+def samples_of(inputs: Inputs) -> Shard:
+    """Return the arrays in which a device finds the agents of a round."""
+    return inputs.shard if inputs.everyone is None else inputs.everyone
+
+
 def agent_part(shard: Shard, place: Array, together: int) -> Shard:
     """Return the arrays of the agent at this place of the shard.
 
@@ -189,7 +194,8 @@ def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Ta
 
     def begin(one: Attendance, first: bool) -> tuple[None, Any]:
         row, last = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, one.slots, keepdims=False), table)
-        f = local_objective(program.functions, agent_part(inputs.shard, one.places, together(program.layout, here)))
+        part = agent_part(samples_of(inputs), one.places, together(program.layout, here))
+        f = local_objective(program.functions, part)
         initial = partial(program.algorithm.init, f, inputs.start)
         again = partial(returned, program, kept, newest, row, jax.eval_shape(initial))
         if first and program.layout.parallel and inputs.shard.offset is not None:  # as in `take_part`

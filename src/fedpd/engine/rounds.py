@@ -90,6 +90,7 @@ class Inputs(NamedTuple):
     settings: Mapping[str, Any] | None = None  # the numbers of the method; None: they are constants
     sample: Shard | None = None  # the agents over which a run measures; None: all of them
     frozen: Tree | None = None  # the part of the model that is not trained, the same for all agents
+    everyone: Shard | None = None  # all agents, on every device, if agents are dealt to them; None: `shard` has them
 
 
 class Round(NamedTuple):
@@ -388,6 +389,6 @@ def empty_rows(program: Program, length: int, agents: int) -> Rows:
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _rounds: Any = PartitionSpec(None, AXIS)
-INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared)
+INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared, _shared)
 STATE = State(_agents, _shared, _shared)
 ROWS = Rows(Round(_shared, _shared, _shared, _rounds), _shared)

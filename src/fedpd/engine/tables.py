@@ -6,6 +6,7 @@ import numpy as np
 
 from fedpd.engine.chunk_rows import most_rounds
 from fedpd.engine.cohorts import most_present
+from fedpd.engine.dealing import is_dealt, most_dealt
 from fedpd.engine.plan import Plan
 from fedpd.engine.present import NEVER, Attendance, Table
 from fedpd.engine.seen import SeenAgents
@@ -23,6 +24,7 @@ class Width(NamedTuple):
         rows: Rows of the table per device, without the last, which is nobody's.
         block: The agents whose data a device has.
         devices: The number of devices.
+        dealt: Whether the agents of a round are dealt to the devices, which all have the data of all agents.
     """
 
     rounds: int
@@ -30,6 +32,7 @@ class Width(NamedTuple):
     rows: int
     block: int
     devices: int
+    dealt: bool = False
 
 
 class Call(NamedTuple):
@@ -55,17 +58,22 @@ def gather(seen: SeenAgents, here: np.ndarray, width: Width, shapes: Any) -> Cal
     slots, data = np.full_like(agents, width.rows), np.zeros_like(agents)
     t, column = np.nonzero(here < none)
     members = here[t, column]
-    own = members // width.block
-    column = column - _before(here, width)[t, own] + own * width.columns
-    everyone, number = np.unique(members, return_inverse=True)
+    if width.dealt:
+        own, place = column % width.devices, column // width.devices
+    else:
+        own = members // width.block
+        place = column - _before(here, width)[t, own]
+    column = place + own * width.columns
+    everyone, first, number = np.unique(members, return_index=True, return_inverse=True)
     seen.add(everyone)
-    numbers, device = seen.slots[everyone], everyone // width.block
+    numbers, device = seen.slots[everyone], own[first]
     order = np.argsort(numbers, kind="stable")  # the rows of a device are in the order of the numbers: copies are fast
     local = np.empty_like(order)
     for d in range(width.devices):
         own_rows = order[device[order] == d]
         local[own_rows] = np.arange(len(own_rows))
-    agents[t, column], data[t, column], slots[t, column] = members, members - own * width.block, local[number]
+    agents[t, column], slots[t, column] = members, local[number]
+    data[t, column] = members if width.dealt else members - own * width.block
     places, numbers = (device * (width.rows + 1) + local)[order], numbers[order]
     rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
     seen.take(numbers, rows, places)
@@ -80,6 +88,8 @@ def _before(here: np.ndarray, width: Width) -> np.ndarray:
 
 def most_on_a_device(here: np.ndarray, width: Width, agents: int) -> int:
     """Return the largest number of a device's agents in a round."""
+    if width.dealt:
+        return int(-(-(here < agents).sum(axis=1).max() // width.devices))
     ends = np.concatenate([_before(here, width), (here < agents).sum(axis=1)[:, None]], axis=1)
     return int(np.diff(ends, axis=1).max())
 
@@ -89,6 +99,9 @@ def choose_width(plan: Plan, shapes: Any) -> Width:
     devices = 1 if plan.layout.mesh is None else plan.layout.mesh.size
     block = -(-plan.problem.agents // devices)
     assert plan.participation is not None
+    if is_dealt(plan.algorithm, plan.problem, plan.layout, plan.participation):
+        columns = most_dealt(plan.participation, plan.layout)
+        return Width(1, columns, columns, block, devices, dealt=True)
     columns = most_present(plan.participation, plan.problem.agents, block)
     row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
     rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * len(plan.seeds))))

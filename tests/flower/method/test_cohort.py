@@ -1,8 +1,10 @@
 """A federation with a cohort asks the clients that a simulation draws, and gives the simulation's model."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from flwr.app import Message
@@ -10,6 +12,7 @@ from flwr.app import Message
 from fedpd import Algorithm, FedpdError, algorithms, simulate
 from fedpd.base import checkpoint
 from fedpd.base.checkpoint import CheckpointError
+from fedpd.core import Timing
 from fedpd.engine.cohorts import draw
 from fedpd.flower import Federated, FederationError, InProcessGrid, Settings, Strategy, read_settings
 from tests.algorithms.test_conformance import ROWS
@@ -66,6 +69,117 @@ def test_the_model_is_the_simulations_and_only_the_cohort_is_asked(name: str) ->
     assert {agent for _, agent in grid.orders} == set(ASKED.ravel())
     assert grid.pushed == CLIENTS + len(grid.orders)  # one hello per client, and one order per client that is asked
     assert there.history["missing"][-1] == 0
+
+
+def only_every_third_round(algorithm: Algorithm) -> Algorithm:
+    (exchange,) = algorithm.exchanges
+    return algorithm._replace(exchanges=(exchange._replace(when=lambda r: r % 3 == 2),))
+
+
+SKIPPING = {
+    "fedpd": algorithms.fedpd(eta=0.5, oracle=GD, p=0.6),
+    "fedpd, from the server's model": algorithms.fedpd(eta=0.5, oracle=GD, p=0.6, start="server"),
+    "a_fedpd": ROWS["a_fedpd"].make()._replace(timing=Timing(skip=lambda r: 0.6)),
+    "a due time of its own": only_every_third_round(FEDAVG),
+    "two exchanges": ROWS["pr_spider"].make()._replace(timing=Timing(skip=lambda r: 0.6)),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_clients_of_skipped_rounds_do_their_steps_before_the_next_communication(name: str) -> None:
+    algorithm, rounds = SKIPPING[name], 16
+    grid = Recording(algorithm)
+    there = federation(algorithm, grid, rounds=rounds)
+    done = int(there.history["round"][-1])
+    here = simulate(algorithm, whole(SIZES), rounds=done, seed=SEED, cohort=COHORT)
+    rows = here.history["communicated"].copy()
+    rows[0] = True
+    assert 3 < rows.sum() < rounds
+    assert_same(there.model, here.model, rtol=1e-11)
+    for column in COSTS:
+        np.testing.assert_array_equal(there.history[column], here.history[column][rows], err_msg=column)
+    assert there.history["missing"][-1] == 0
+
+
+def test_a_client_of_a_skipped_round_that_is_away_has_not_done_its_steps() -> None:
+    algorithm = SKIPPING["fedpd"]
+    grid = Recording(algorithm)
+    whole_run = federation(algorithm, grid)
+    number, agent, skipped, r = only_in_a_skipped_round(whole_run.history["round"], grid)
+    with pytest.raises(FederationError, match=rf"communication {number} lacks 1 of \d clients \('{agent}': no reply"):
+        federation(algorithm, Recording(algorithm, ((number, agent),)), deadline=0.01)
+    there = federation(
+        algorithm, Recording(algorithm, ((number, agent),)), on_timeout="partial", deadline=0.01, rounds=r
+    )
+    who = schedule()[:r]
+    who[skipped, agent] = 0
+    here = simulate(algorithm, whole(SIZES), rounds=r, seed=SEED, participation=who)
+    assert_same(there.model, here.model, rtol=1e-11)
+    assert there.history["missing"][-1] == 1
+
+
+def only_in_a_skipped_round(communicated: np.ndarray, grid: "Recording") -> tuple[int, int, int, int]:
+    """Return (n, agent, skipped round, rounds after n) of an order that asks for no message."""
+    for number, agent in grid.orders:
+        last, before = int(communicated[number + 1]), int(communicated[number])
+        asked = [r for r in range(before, last) if agent in ASKED[r]]
+        if len(asked) == 1 and asked[0] < last - 1:
+            return number, agent, asked[0], last
+    raise AssertionError
+
+
+def test_a_run_that_skips_resumes_exactly(tmp_path: Path) -> None:
+    algorithm = SKIPPING["fedpd"]
+    federation(algorithm, out=tmp_path, rounds=5)
+    assert_same(federation(algorithm, out=tmp_path).model, federation(algorithm).model, rtol=0)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.6])
+def test_masked_messages_of_a_cohort_give_the_plain_model(p: float) -> None:
+    algorithm = algorithms.fedpd(eta=0.5, oracle=GD, p=p)
+    grid = InProcessGrid(app(algorithm, SIZES, secure=True), CLIENTS, {})
+    secure, plain = federation(algorithm, grid, secure_range=16.0), federation(algorithm)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-6), secure.model, plain.model)
+    for column in COSTS:
+        np.testing.assert_array_equal(secure.history[column], plain.history[column], err_msg=column)
+
+
+def test_a_cohort_drawn_by_size_is_that_of_a_simulation(tmp_path: Path) -> None:
+    sizes = (2, 30, 4, 5, 12, 3, 8)
+
+    def by_size(grid: InProcessGrid, **settings: Any) -> Federated:
+        return federation(FEDPD, grid, sampling="size", **settings)
+
+    there = by_size(InProcessGrid(app(FEDPD, sizes), CLIENTS, {}), out=tmp_path)
+    here = simulate(FEDPD, whole(sizes), rounds=ROUNDS, seed=SEED, cohort=COHORT, sampling="size")
+    assert_same(there.model, here.model, rtol=1e-11)
+    np.testing.assert_array_equal(there.history["samples"], here.history["samples"])
+    # The sizes of the first start hold for the whole run, whatever clients say later.
+    longer = by_size(InProcessGrid(app(FEDPD, sizes[::-1]), CLIENTS, {}), out=tmp_path, rounds=ROUNDS + 1)
+    assert longer.history["round"][-1] == ROUNDS + 1
+    kept = checkpoint.peek(tmp_path / "checkpoints")
+    assert kept is not None
+    assert kept[1]["sizes"] == list(sizes)
+    with pytest.raises(CheckpointError, match="its sampling is 'size', not None"):
+        federation(FEDPD, out=tmp_path)
+
+
+def test_sampling_that_cannot_work_is_refused() -> None:
+    with pytest.raises(FedpdError, match=r"sampling = 'size': needs a cohort\. Set cohort"):
+        federation(FEDPD, sampling="size", cohort=None)
+    with pytest.raises(FedpdError, match="sampling = 'weight': there is no such choice"):
+        read_settings({"agents": CLIENTS, "rounds": 1, "cohort": 2, "sampling": "weight"})
+
+    def says_nothing(message: Message) -> Message | None:
+        reply = InProcessGrid.deliver(grid, message)
+        if reply is not None and message.metadata.dst_node_id == 2:
+            reply.content.config_records["config"].pop("fedpd-samples", None)
+        return reply
+
+    grid = Recording(FEDPD)
+    grid.deliver = says_nothing  # type: ignore[method-assign]
+    with pytest.raises(FederationError, match="did not say how many samples it has"):
+        federation(FEDPD, grid, sampling="size")
 
 
 def test_a_client_gets_one_broadcast_unless_the_method_needs_the_one_that_it_missed(tmp_path: Path) -> None:
@@ -178,7 +292,9 @@ def test_settings_that_need_all_clients_are_refused() -> None:
     automatic = algorithms.fedpd(eta=0.5, oracle=GD, p="auto")
     with pytest.raises(FedpdError, match=r"needs all agents in every communication\. Leave cohort out"):
         federation(automatic)
-    with pytest.raises(FedpdError, match="skips communications, and every round has another cohort"):
-        federation(algorithms.fedpd(eta=0.5, oracle=GD, p=0.5))
-    with pytest.raises(FedpdError, match="cohort = 3: sums over different clients would reveal single messages"):
-        federation(FEDPD, secure_range=16.0)
+    first, second = (spider := ROWS["pr_spider"].make()).exchanges
+    rare = spider._replace(exchanges=(first, second._replace(when=lambda r: r % 4 > 1)))
+    with pytest.raises(FedpdError, match="its later exchanges do not take place in every round"):
+        federation(rare)
+    with pytest.raises(FedpdError, match="a sum over 2 clients does not hide a client's message"):
+        federation(FEDPD, secure_range=16.0, cohort=2)

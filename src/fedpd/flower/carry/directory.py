@@ -71,6 +71,7 @@ class ClientDirectory:
     Attributes:
         grid: Flower's grid.
         nodes: The node of every name.
+        sizes: The |D_i| of every name, if the hello asks for it.
         owners: The only node that may have a name; other names are free.
         problems: By client, the reason why it cannot take part.
         online: The nodes that Flower reports as online.
@@ -92,6 +93,7 @@ class ClientDirectory:
     ) -> None:
         self.grid, self.hello, self.bind = grid, dict(hello or {}), bind
         self.nodes: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
         self.owners = dict(owners or {})
         self.problems: dict[str, str] = {}
         self.online: set[int] = set()
@@ -138,6 +140,7 @@ class ClientDirectory:
                 if name in self.nodes:
                     log.warning("Client %r is now on node %d, no longer on node %d.", name, node, self.nodes[name])
                 self.nodes[name] = node
+                self.sizes[name] = _number(reply, "samples")
                 moved.append(name)
                 if problem := _text(reply, "problem"):
                     self.problems[f"client {name!r}"] = problem
@@ -177,6 +180,12 @@ def _text(reply: Message, field: str) -> str | None:
     config: Any = reply.content.config_records.get("config", {})
     text = config.get(PREFIX + field)
     return text if isinstance(text, str) and text else None
+
+
+def _number(reply: Message, field: str) -> int:
+    config: Any = reply.content.config_records.get("config", {})
+    number = config.get(PREFIX + field)
+    return number if isinstance(number, int) else 0
 
 
 def wait_for_clients(

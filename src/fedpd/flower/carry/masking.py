@@ -47,6 +47,8 @@ def masking_mod(name: Callable[[Context], str]) -> Mod:
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if not asks_for_masks(message):
+            if not read_order(message.content).sends:
+                return _without_arrays(call_next(message, context))
             note = "this client sends only masked messages. Set secure-range in the run's configuration."
             reply = reply_without_work(read_order(message.content), name(context), "refused", note)
             return Message(reply_content(reply), reply_to=message)
@@ -66,6 +68,13 @@ def _check_lists(message: Message, context: Context) -> None:
     least = masked_clients(context)
     if active & dead or len(active) < least:
         raise ValueError(f"The server asks for the sum of {len(active)} clients; {least} or more must be in it, once.")
+
+
+def _without_arrays(reply: Message) -> Message:
+    """Return the reply to an order that asks for no message, after a check that it has none."""
+    if reply.has_content() and reply.content.array_records:
+        raise RefusedError("this client sends only masked messages, but its reply has arrays without masks.")
+    return reply
 
 
 def _masked_reply(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

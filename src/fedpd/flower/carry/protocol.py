@@ -2,9 +2,10 @@
 
 A round r has E exchanges; step s = r E + e is exchange e of round r. Communications are numbered 0, 1, 2, ...;
 communication n takes place at a step that is not skipped (by the skip probability and `Exchange.when`). Order n
-contains the outcome of communication n-1, and asks the client to continue from step `first` to step `last` and to
-report. The steps in between are skipped communications, which need no message. Only the server draws the random numbers
-for skipping, from the same key as a simulation.
+contains the outcome of communication n-1, and asks the client to do its steps up to `last` and to report. The steps
+before `last` are skipped communications, which need no message. Only the server draws the random numbers for skipping,
+from the same key as a simulation. With a cohort, a client whose steps all belong to skipped rounds gets an order too:
+it does these steps and reports without a message.
 
 As Flower's mods expect, a message has one ArrayRecord ("arrays") and one ConfigRecord ("config", which may have entries
 of other programs, such as a clipping norm), and a reply also has one MetricRecord ("metrics"). Only a client that was
@@ -36,8 +37,8 @@ class Order(NamedTuple):
         agents: N, the number of clients.
         agent: i, the number of the agent.
         number: n, the number of the communication.
-        first: The first step to do.
-        last: The last step to do, after which the agent reports.
+        steps: The steps to do, in order.
+        last: The step of the communication. If it is not one of `steps`, the agent has no message to send.
         used: The number of this agent's last reply that the server used; -1 if there is none.
         past: The communications whose outcomes the order contains, the newest (in "arrays") last; empty at the start.
             It lacks `used` if the newest outcome replaces all that outcome `used` would leave at the agent.
@@ -51,11 +52,16 @@ class Order(NamedTuple):
     agents: int
     agent: int
     number: int
-    first: int
+    steps: list[int]
     last: int
     used: int
     past: list[int]
     exchanges: list[int]
+
+    @property
+    def sends(self) -> bool:
+        """Whether the agent takes part in the communication itself, and not only in skipped rounds before it."""
+        return self.last in self.steps
 
 
 class Proposal(NamedTuple):
@@ -67,6 +73,7 @@ class Proposal(NamedTuple):
         agents: N, the number of clients.
         secure: Whether the server asks for masked messages only.
         evaluates: Whether the server asks for evaluations.
+        sizes: Whether the server needs |D_i| before the first round.
     """
 
     algorithm: str
@@ -74,6 +81,7 @@ class Proposal(NamedTuple):
     agents: int
     secure: bool
     evaluates: bool
+    sizes: bool
 
 
 class Reply(NamedTuple):

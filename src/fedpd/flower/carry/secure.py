@@ -5,12 +5,12 @@ the agents' secrets. In the third, it sends the orders and receives masked repli
 shares to remove the masks from the sum. Flower 1.41 has these stages for its older API only, so this file runs them,
 with Flower's own keys and shares, and with masks from a cryptographic generator (see `masking` and `masks`).
 
-Without a quorum, the server asks for shares only after all N clients have replied, and if one is missing it starts
-again with new keys. With a quorum (on-timeout = "partial"), clients may drop out at every stage, as long as two thirds
-of all clients plus one are left. If a client drops out after the others have masked their messages with its key, they
-send their shares of that key, and the server removes these masks too. The client's own mask stays secret, so a message
-that comes late cannot be read. Once the server has asked for shares, it never repeats the communication with other
-clients, because the difference of two sums would reveal a message.
+Without a quorum, the server asks for shares only after all clients that send in this communication have replied. If one
+is missing, it starts again with the same clients and new keys. With a quorum (on-timeout = "partial"), clients may drop
+out at every stage, as long as two thirds of all clients plus one are left. If a client drops out after the others have
+masked their messages with its key, they send their shares of that key, and the server removes these masks too. The
+client's own mask stays secret, so a message that comes late cannot be read. Once the server has asked for shares, it
+never repeats the communication with other clients, because the difference of two sums would reveal a message.
 
 Clients reply to the same order again without carrying it out twice. The attempts share the deadline: each may take an
 equal part of the time that is left.
@@ -67,6 +67,12 @@ class OrdersAndReplies(Protocol):
     def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> Contents:
         """Return the orders, by the names of the clients; `lost` are the clients that have lost their state."""
 
+    def senders_by_name(self) -> list[str]:
+        """Return the clients that send a message; the others only do the steps of skipped rounds."""
+
+    def read(self, name: str, content: RecordDict) -> CheckedReply | RecordDict:
+        """Return the reply to an order; for a client that has lost its state, return a new order for it."""
+
     def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
         """Return a reply; for a client that has lost its state, return a new order for it."""
 
@@ -112,9 +118,14 @@ def collect_sum(
 
     The mean is None if agents are missing: any of them, or with `timeouts.quorum` too many.
     """
-    stages: list[Collected] = []
     until, lost, declined = time.monotonic() + timeouts.deadline, set[str](), set[str]()
-    everyone, quorum = len(directory.nodes), timeouts.quorum
+    senders, quorum = communication.senders_by_name(), timeouts.quorum
+    silent = {name: order for name, order in communication.orders().items() if name not in senders}
+    worked = collect(grid, directory, silent, TRAIN, timeouts, communication.read)
+    if len(worked.answers) < len(silent) and quorum is None:
+        return worked, None
+    stages = [worked]
+    everyone = len(senders) if quorum is None else len(directory.nodes)
     least = everyone if quorum is None else max(quorum, threshold_of(everyone))
     began = attempt_until = time.monotonic()
 
@@ -130,7 +141,7 @@ def collect_sum(
     for number in range(1, ATTEMPTS + 1):
         began, first = time.monotonic(), len(stages)
         attempt_until = began + (until - began) / (ATTEMPTS + 1 - number)
-        nodes = {name: directory.nodes[name] for name in communication.orders() if name in directory.nodes}
+        nodes = {name: directory.nodes[name] for name in senders if name in directory.nodes}
         attempt = Attempt(nodes, everyone, least, fixed_point(bound, everyone), number < ATTEMPTS)
         answers, mean = _attempt(ask, attempt, communication, lost, declined)
         if mean is not None or (declined and quorum is None) or time.monotonic() >= until:
@@ -140,7 +151,7 @@ def collect_sum(
     ended = stages[first:] if quorum is not None else stages[-1:] if mean is None else []
     refused = _without(answers, [one.refused for one in ended])
     missing = _without(answers, [one.missing for one in ended])
-    return Collected(answers, refused, missing, bytes_up, bytes_down), mean
+    return Collected(worked.answers | answers, refused, missing, bytes_up, bytes_down), mean
 
 
 def _without(answers: Container[str], reasons: list[dict[str, str]]) -> dict[str, str]:

@@ -156,8 +156,10 @@ def client_app(
 
     @app.query("hello")
     def hello(message: Message, context: Context) -> Message:
-        said = {"name": name(context), "problem": find_problem(setups, message.content, context, masked=secure)}
-        return Message(RecordDict({"config": ConfigRecord({PREFIX + k: v for k, v in said.items()})}), reply_to=message)
+        problem, samples = check_run(setups, message.content, context, masked=secure)
+        record = ConfigRecord({PREFIX + "name": name(context), PREFIX + "problem": problem})
+        record[PREFIX + "samples"] = samples
+        return Message(RecordDict({"config": record}), reply_to=message)
 
     @app.query("dry_step")
     def dry_step(message: Message, context: Context) -> Message:
@@ -174,7 +176,7 @@ def client_app(
         try:
             policy = read_policy(policy_file(context.node_config))
             check_method(policy, order.algorithm)
-            check_masks(policy, asks_for_masks(message))
+            check_masks(policy, asks_for_masks(message) or not order.sends)
             check_clients(policy, masked_clients(context) if asks_for_masks(message) else order.agents)
             with scope(is_double(setups.method(context)[1])):
                 setup = setups.client(context, order.form)
@@ -204,8 +206,8 @@ def client_app(
     return app
 
 
-def find_problem(setups: _Setups, content: RecordDict, context: Context, *, masked: bool) -> str:
-    """Return the reason why this client cannot take part in the run that the server proposes; "" if it can.
+def check_run(setups: _Setups, content: RecordDict, context: Context, *, masked: bool) -> tuple[str, int]:
+    """Return the reason why this client cannot take part in the proposed run, "" if it can; and |D_i|, 0 if not asked.
 
     It checks the client's policy, its data, the method, the shapes and types of one step, and the disk.
 
@@ -218,7 +220,7 @@ def find_problem(setups: _Setups, content: RecordDict, context: Context, *, mask
     try:
         proposal = read_proposal(content)
         if proposal is None:
-            return ""
+            return "", 0
         check_proposal(read_policy(policy_file(context.node_config)), proposal, masked=masked)
         if masked != proposal.secure:
             rule = "this client's app masks its messages" if masked else "this client's app does not mask its messages"
@@ -227,11 +229,13 @@ def find_problem(setups: _Setups, content: RecordDict, context: Context, *, mask
             setup = setups.client(context, proposal.form)
             check_same_method(proposal.algorithm, setup.spec)
             check_one_step(setup)
+        if proposal.sizes and is_private(setup.algorithm):
+            raise RefusedError("the method is private, and noise does not cover the number of samples.")
         store.check_disk(store.folder(context, setups.name(context)), setup.shapes)
+        return "", int(setup.shard.sizes) if proposal.sizes else 0
     except Exception as error:  # before the run starts, every error is worth a report with the client's name
         log.warning("This client cannot take part: %s", error, exc_info=not isinstance(error, FedpdError))
-        return sentence(error)
-    return ""
+        return sentence(error), 0
 
 
 def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
@@ -241,7 +245,7 @@ def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
         with scope(is_double(model)):
             setup = setups.client(context, "whole")
             start = RecordDict({"arrays": pack(Vector(model))})
-            carry_out(setup, Order("", setup.spec, "whole", 0, 1, 0, 0, 0, 0, -1, [], []), start, None)
+            carry_out(setup, Order("", setup.spec, "whole", 0, 1, 0, 0, [0], 0, -1, [], []), start, None)
             return "", int(setup.shard.sizes)
     except Exception as error:  # an error of the user's own code, or of the data
         return sentence(error), 0

@@ -80,7 +80,8 @@ def load(path: Path, shapes: Shapes) -> SavedAgent | None:
     except checkpoint.CheckpointError as error:
         log.warning("The client's state is lost: %s", error)
         return None
-    return SavedAgent(meta["number"], before, after, meta["rebuilt"], arrays["updates"], arrays["samples"])
+    work = arrays["updates"], arrays["samples"]
+    return SavedAgent(meta["number"], before, after, meta["rebuilt"], *work, meta.get("sent", True))
 
 
 def save(path: Path, saved: SavedAgent) -> None:
@@ -93,7 +94,8 @@ def save(path: Path, saved: SavedAgent) -> None:
     ]
     arrays = {name: array for name, array in arrays.items() if name not in set(unchanged)}
     arrays |= {"updates": saved.updates, "samples": saved.samples}
-    checkpoint.write(path, arrays, {"number": saved.number, "rebuilt": saved.rebuilt, "unchanged": unchanged})
+    meta = {"number": saved.number, "rebuilt": saved.rebuilt, "sent": saved.sent, "unchanged": unchanged}
+    checkpoint.write(path, arrays, meta)
     _remove_old_runs(path.parent)
 
 

@@ -99,6 +99,7 @@ class SavedAgent(NamedTuple):
         rebuilt: 1 if the state had been lost and was rebuilt.
         updates: The local updates of every step.
         samples: The samples of every step.
+        sent: Whether the agent took part in the communication itself, and not only in skipped rounds before it.
     """
 
     number: int
@@ -107,6 +108,7 @@ class SavedAgent(NamedTuple):
     rebuilt: int
     updates: np.ndarray
     samples: np.ndarray
+    sent: bool = True
 
 
 class LostStateError(FedpdError):
@@ -216,7 +218,7 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     before, key = agent, jax.random.key(order.seed, impl="threefry2x32")
     updates, samples = [], []
     exchanges = setup.algorithm.exchanges
-    for step in range(order.first, order.last + 1):
+    for step in order.steps:
         r, e = divmod(step, len(exchanges))
         local = setup.functions, setup.frozen, setup.shard
         agent, work = _local_step(exchanges[e], e, *local, agent, jnp.int32(r), key)
@@ -226,7 +228,7 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     before, agent = jax.device_get((before, agent))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
         raise FedpdError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
-    return SavedAgent(order.number, before, agent, rebuilt, *numbers)
+    return SavedAgent(order.number, before, agent, rebuilt, numbers[0], numbers[1], order.sends)
 
 
 def _agent_at_first_step(
@@ -241,15 +243,15 @@ def _agent_at_first_step(
     else:
         agent = saved.after if saved.number == order.used else saved.before
     # The state after order n includes the broadcasts before n; `before` includes no later ones either.
-    known = -1 if lost or saved is None else saved.number
+    known, sent = (-1, False) if lost or saved is None else (saved.number, saved.sent)
     for number, e in zip(order.past, order.exchanges, strict=True):
         if number < known:
             continue
         name = "arrays" if number == order.past[-1] else f"past-{number}"
         exchange = setup.algorithm.exchanges[e]
         broadcast = _broadcast(exchange, arrays_of(content, name, "order"), setup.shapes.broadcasts[e], agent)
-        was_there = number == order.used and not lost
-        if 0 <= known == order.used and order.used not in order.past:
+        was_there = number == order.used and sent
+        if sent and known == order.used and order.used not in order.past:
             agent = call_compiled(exchange.receive, agent, broadcast)  # the result does not depend on this broadcast
         receive = exchange.receive if exchange.absent is None or was_there else exchange.absent
         agent = call_compiled(receive, agent, broadcast)
@@ -276,6 +278,8 @@ def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
 
 def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:
     """Return the agent's message at the order's last step; None if it has nothing to send."""
+    if not order.sends:
+        return None
     exchange = setup.algorithm.exchanges[order.last % len(setup.algorithm.exchanges)]
     if exchange.speaks is not None and not call_compiled(exchange.speaks, agent):
         return None

@@ -64,6 +64,7 @@ def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[s
         "seed": settings.seed,
         "agents": settings.agents,
         "cohort": settings.sampled,
+        "sampling": None if settings.sampling == "uniform" else settings.sampling,
         "start": fingerprint(start),
     }
 

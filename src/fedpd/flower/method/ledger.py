@@ -57,14 +57,14 @@ def add_counts(ledger: Ledger, **more: int) -> Ledger:
 
 
 def add_work(
-    ledger: Ledger, last: int, work: Mapping[int, tuple[list[int], list[int]]], senders: int, receivers: int
+    ledger: Ledger, last: int, work: Mapping[int, tuple[list[int], list[int], list[int]]], senders: int, receivers: int
 ) -> Ledger:
     """Return the ledger with a communication at step `last`.
 
     Args:
         ledger: The ledger before.
         last: The step of the communication.
-        work: By agent, the updates and samples of each of its steps up to `last`.
+        work: By agent, its steps up to `last`, and the updates and samples of each.
         senders: The number of agents that sent a message.
         receivers: The number of agents that receive the broadcast.
     """
@@ -75,9 +75,8 @@ def add_work(
     for name, column in ledger.pending.items():
         rows[name] = np.zeros((length, column.shape[1]), np.int64)
         rows[name][: len(column)] = column
-    for agent, (updates, samples) in work.items():
-        # An agent that was absent starts later than the others, so its steps are the last ones.
-        at = np.arange(last + 1 - len(updates), last + 1) // exchanges - done
+    for agent, (steps, updates, samples) in work.items():
+        at = np.array(steps) // exchanges - done
         np.add.at(rows["updates"][:, agent], at, updates)
         np.add.at(rows["samples"][:, agent], at, samples)
     rows["senders"][-1, last % exchanges] = senders

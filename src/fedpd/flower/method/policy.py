@@ -30,24 +30,24 @@ def choose_messages(
     Raises:
         FederationError: If the policy does not let the run continue.
     """
-    setup, state, cohort = communication.setup, communication.state, communication.cohort()
+    setup, state, cohort = communication.setup, communication.state, set(communication.cohort())
     absent = log_absent(state, found)
     answered = {setup.names.index(name): answer.message for name, answer in found.answers.items()}
     messages = {agent: message for agent, message in answered.items() if message is not None}
-    if not absent and len(communication.agents()) == len(cohort):
+    if not absent and len(communication.senders()) == len(cohort):
         return messages
     if on_timeout == "fail":
         raise incomplete_error(communication, absent, '; or choose on-timeout = "stale" or "partial"')
-    reasons = _reasons(absent)
-    if not found.answers:
+    reasons, replied = _reasons(absent), len(cohort.intersection(answered))
+    if not replied:
         raise FederationError(f"communication {state.number}: no client replied ({reasons}). Repair them, start again.")
-    if len(found.answers) < quorum:
+    if replied < quorum:
         raise FederationError(
-            f"communication {state.number}: {len(found.answers)} clients replied, but min-clients is {quorum} "
+            f"communication {state.number}: {replied} clients replied, but min-clients is {quorum} "
             f"({reasons}). Repair them and start the run again to resume it."
         )
     if on_timeout == "stale":
-        for agent in cohort:
+        for agent in sorted(cohort):
             if agent not in answered and agent not in state.last:
                 name = setup.names[agent]
                 raise FederationError(f"client {name!r} has sent no message yet that could be used again ({reasons}).")
@@ -67,7 +67,7 @@ def log_absent(state: ServerState, found: Collected) -> dict[str, str]:
 def incomplete_error(communication: Communication, absent: Mapping[str, str], otherwise: str = "") -> FederationError:
     """Return the error for a communication that needs all clients that it asks and lacks some."""
     return FederationError(
-        f"communication {communication.state.number} lacks {len(absent)} of {len(communication.cohort())} clients "
+        f"communication {communication.state.number} lacks {len(absent)} of {len(communication.steps)} clients "
         f"({_reasons(absent)}). Repair them and start the run again to resume it{otherwise}."
     )
 

@@ -40,6 +40,9 @@ def check_private(algorithm: Algorithm, settings: Settings) -> Accountant | None
     if settings.evaluation_interval:
         text = f"{name} is private, and noise does not cover evaluations"
         refuse("evaluate-every", settings.evaluation_interval, text, "Set evaluate-every = 0")
+    if settings.sampling != "uniform":
+        text = f"{name} is private, and noise does not cover the clients' numbers of samples"
+        refuse("sampling", settings.sampling, text, "Leave sampling out")
     if settings.clip:
         refuse("clip", settings.clip, f"clients of {name} clip their messages themselves", "Leave clip out")
     return Accountant(rule.noise_multiplier / number_of_vectors(algorithm) ** 0.5, rule.delta, settings.agents)

@@ -20,9 +20,11 @@ from tree_math import Vector
 
 from fedpd.base import checkpoint
 from fedpd.core import Algorithm, Tree
+from fedpd.engine.cohorts import attendance_rule
+from fedpd.engine.participation import Participation
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
-from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
+from fedpd.flower.carry.directory import ClientDirectory, FederationError, sorted_names, wait_for_clients
 from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
@@ -43,6 +45,7 @@ from fedpd.flower.method.server import (
     next_communication,
     server_model,
     server_step,
+    steps_to_do,
 )
 from fedpd.flower.method.settings import Settings, check_packed, check_secure
 from fedpd.flower.method.shapes import shapes
@@ -90,8 +93,9 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
-    model_of = model_function(algorithm, made.agent)
-    setup = ServerSetup(*method, start, names, settings.seed, run, settings.sampled, replaced, settings.out, model_of)
+    sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
+    present, model_of = attendance_of(settings, names, sizes), model_function(algorithm, made.agent)
+    setup = ServerSetup(*method, start, names, settings.seed, run, present, replaced, settings.out, sizes, model_of)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -103,10 +107,22 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     return FederatedRun(settings, setup, directory, identity, state, ledger, began)
 
 
+def attendance_of(settings: Settings, names: Sequence[str], sizes: Sequence[int]) -> Participation | None:
+    """Return the rule for who takes part in a round, as a simulation has it; None: all clients.
+
+    Raises:
+        FederationError: If cohorts are drawn by size, and a client did not say how many samples it has.
+    """
+    if settings.sampling == "size" and min(sizes) < 1:
+        name = names[int(np.argmin(sizes))]
+        raise FederationError(f'client {name!r} did not say how many samples it has, which sampling = "size" needs.')
+    return attendance_rule(settings.cohort, settings.sampling, 1.0, np.asarray(sizes), settings.rounds)
+
+
 def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str] | None) -> ClientDirectory:
     """Return the node of each client, when all have checked the run; their names belong to their nodes from now on."""
     evaluates, secure = settings.evaluation_interval > 0, settings.secure_range > 0
-    proposal = Proposal(spec, settings.form, settings.agents, secure, evaluates)
+    proposal = Proposal(spec, settings.form, settings.agents, secure, evaluates, settings.sampling == "size")
     path = owners_file()
     directory = ClientDirectory(grid, proposal_fields(proposal), read_owners(path), bind=settings.bind_names)
     wait_for_clients(directory, settings.agents, settings.deadline, settings.poll, names)
@@ -131,7 +147,7 @@ def next_step(run: FederatedRun) -> int | None:
 
 def new_communication(run: FederatedRun, last: int) -> Communication:
     """Return the communication at step `last`."""
-    return Communication(run.setup, run.state, last, {})
+    return Communication(run.setup, run.state, last, steps_to_do(run.setup, run.state, last), {})
 
 
 def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
@@ -153,7 +169,8 @@ def apply_sum(run: FederatedRun, communication: Communication, found: Collected,
     run, absent = _count_messages(run, found), log_absent(run.state, found)
     if mean is None:
         raise incomplete_error(communication, absent)
-    return _server_step(run, communication, found, mean, len(found.answers), len(found.answers))
+    number = sum(name in found.answers for name in communication.senders_by_name())
+    return _server_step(run, communication, found, mean, number, number)
 
 
 def _count_messages(run: FederatedRun, found: Collected) -> FederatedRun:
@@ -172,8 +189,9 @@ def _server_step(
         if reply.rebuilt:
             log.warning("Client %r had lost its state and rebuilt it.", setup.names[agent])
     ledger = add_counts(run.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
-    work = {agent: (reply.updates, reply.samples) for agent, reply in replies.items()}
-    return run._replace(state=state, ledger=add_work(ledger, last, work, senders, len(replies)))
+    work = {agent: (communication.steps[agent], reply.updates, reply.samples) for agent, reply in replies.items()}
+    receivers = len(replies.keys() & communication.senders())
+    return run._replace(state=state, ledger=add_work(ledger, last, work, senders, receivers))
 
 
 def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, dict[int, Tree]]:

@@ -30,6 +30,7 @@ def save_server(
     meta = {
         "run": setup.run,
         "names": setup.names,
+        "sizes": list(setup.sizes),
         "number": state.number,
         "step": state.step,
         "counted": state.counted,

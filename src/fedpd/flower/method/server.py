@@ -1,6 +1,6 @@
 """The server as pure functions: when to communicate next, which orders to send, and how replies change its state."""
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,8 @@ from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
 from fedpd.core import Algorithm, Exchange, Key, Tree, Update, has_packed, opened
-from fedpd.engine.cohorts import draw
+from fedpd.engine.cohorts import who
+from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
 from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
@@ -32,9 +33,10 @@ class ServerSetup(NamedTuple):
         names: The names of agent 0, 1, ...
         seed: The seed of the run.
         run: The identity of the run.
-        cohort: K, the number of agents that the server asks in each round; None: all of them.
+        present: The rule for who takes part in a round, which is a cohort; None: all agents.
         superseded: Whether a later broadcast replaces all that an earlier one leaves at an agent.
         store: The folder for large arrays, which are in files (`stored`); None: the system's folder for such files.
+        sizes: Each agent's number of samples, if cohorts are drawn by size; else zeros.
         model_of: The newest broadcast of a round's last exchange -> the server's model. It is one function per run, so
             that JAX compiles it once.
     """
@@ -47,9 +49,10 @@ class ServerSetup(NamedTuple):
     names: list[str]
     seed: int
     run: str
-    cohort: int | None
+    present: Participation | None
     superseded: bool
     store: Path | None
+    sizes: Sequence[int]
     model_of: Callable[[Tree], Tree]
 
     @property
@@ -114,11 +117,25 @@ def first_step(setup: ServerSetup, state: ServerState, agent: int) -> int:
 
 
 def cohort_of_step(setup: ServerSetup, step: int) -> list[int]:
-    """Return the agents that the server asks in the round of a step."""
+    """Return the agents that take part in the round of a step."""
     number = len(setup.names)
-    if setup.cohort is None:
+    if setup.present is None:
         return list(range(number))
-    return draw(setup.seed, [step // setup.exchanges], number, setup.cohort)[0].tolist()
+    return who(setup.present, setup.seed, [step // setup.exchanges], number)[0].tolist()
+
+
+def steps_to_do(setup: ServerSetup, state: ServerState, last: int) -> dict[int, list[int]]:
+    """Return, by agent, the steps that are not done yet, up to the communication at step `last`.
+
+    Every skipped round has a cohort of its own, which does its steps before the newest broadcast is replaced. An agent
+    that missed an earlier exchange of a round has no more steps in that round.
+    """
+    found: dict[int, list[int]] = {}
+    for step in range(state.step, last + 1):
+        for agent in cohort_of_step(setup, step):
+            if first_step(setup, state, agent) <= step:
+                found.setdefault(agent, []).append(step)
+    return dict(sorted(found.items()))
 
 
 class LazyMapping(Mapping[str, RecordDict]):
@@ -149,35 +166,41 @@ class Communication(NamedTuple):
         setup: The constants of the run.
         state: The state of the server before the communication.
         last: The step of the communication.
+        steps: By agent, the steps to do; agents without steps get no order.
         records: The arrays that orders share, each packed once; a new dictionary for each communication.
     """
 
     setup: ServerSetup
     state: ServerState
     last: int
+    steps: dict[int, list[int]]
     records: dict[int | str, ArrayRecord]
 
     def cohort(self) -> list[int]:
-        """Return the agents that the server asks in this round."""
+        """Return the agents that take part in the round of the communication."""
         return cohort_of_step(self.setup, self.last)
 
-    def agents(self) -> list[int]:
-        """Return the agents that can take part, without those that missed an earlier exchange of the same round."""
-        return [agent for agent in self.cohort() if first_step(self.setup, self.state, agent) <= self.last]
+    def senders(self) -> list[int]:
+        """Return the agents that can send, without those that missed an earlier exchange of the same round."""
+        return [agent for agent, steps in self.steps.items() if steps[-1] == self.last]
+
+    def senders_by_name(self) -> list[str]:
+        """Return the names of the agents that can send."""
+        return [self.setup.names[agent] for agent in self.senders()]
 
     def orders(self, config: Mapping[str, Any] | None = None, lost: Container[str] = ()) -> dict[str, RecordDict]:
-        """Return the orders to the clients that can take part, by name.
+        """Return the orders to the clients that have steps to do, by name.
 
         Args:
             config: Further entries for the orders, such as a clipping norm.
             lost: The names of clients that have lost their state.
         """
-        names = {self.setup.names[agent]: agent for agent in self.agents()}
+        names = {self.setup.names[agent]: agent for agent in self.steps}
         return {name: self.order(agent, lost=name in lost, config=config) for name, agent in names.items()}
 
     def lazy_orders(self) -> Mapping[str, RecordDict]:
         """Return the orders as `orders` does; large ones are made anew for every use, so that nobody keeps them."""
-        names = {self.setup.names[agent]: agent for agent in self.agents()}
+        names = {self.setup.names[agent]: agent for agent in self.steps}
         large = max(self.setup.shapes.costs.bytes_down) > LARGE
         return LazyMapping(list(names), lambda name: (self._replace(records={}) if large else self).order(names[name]))
 
@@ -188,9 +211,8 @@ class Communication(NamedTuple):
         newest = set(newest_outcomes(state))
         past = sorted(n for n in state.outcomes if (n in newest and (lost or n > since)) or (n == since and not lost))
         exchanges = [state.outcomes[n].exchange for n in past]
-        first = first_step(setup, state, agent)
-        method = (setup.run, setup.spec, setup.form, setup.seed)
-        order = Order(*method, len(setup.names), agent, state.number, first, self.last, since, past, exchanges)
+        method, steps = (setup.run, setup.spec, setup.form, setup.seed), self.steps[agent]
+        order = Order(*method, len(setup.names), agent, state.number, steps, self.last, since, past, exchanges)
         known = None if lost else since  # the agent has the broadcasts before this one
         content = RecordDict({"arrays": self._record(past[-1] if past else "start", known)})
         for number in past[:-1]:
@@ -212,7 +234,10 @@ class Communication(NamedTuple):
     def read(self, name: str, content: RecordDict) -> CheckedReply | RecordDict:
         """Return a reply and its message; for a client that has lost its state, return a new order for it."""
         reply = self.check_reply(name, content)
-        return reply if isinstance(reply, RecordDict) else CheckedReply(self._message(content), reply)
+        if isinstance(reply, RecordDict):
+            return reply
+        sends = self.steps[self.setup.names.index(name)][-1] == self.last
+        return CheckedReply(self._message(content) if sends else None, reply)
 
     def check_reply(self, name: str, content: RecordDict) -> Reply | RecordDict:
         """Return a reply without its message; for a client that has lost its state, return a new order for it."""
@@ -223,14 +248,14 @@ class Communication(NamedTuple):
                 f"reply: has name {reply.name!r}, number {reply.number} and run {reply.run}; expected number "
                 f"{self.state.number} of run {self.setup.run}."
             )
-        first = first_step(self.setup, self.state, agent)
+        steps = self.steps[agent]
         if reply.status == "lost":
-            if first % self.setup.exchanges:
+            if steps[0] % self.setup.exchanges:
                 raise RefusedError("reply: the client lost its state in the middle of a round; it can join the next.")
             return self.order(agent, lost=True)
         if reply.status != "done":
             raise RefusedError(f"the client refuses: {reply.note[:500]}")
-        return _check_work(reply, self.last + 1 - first)
+        return _check_work(reply, len(steps))
 
     def _message(self, content: RecordDict) -> Tree | None:
         arrays = content.array_records.get("arrays")

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
 from fedpd.core import Algorithm, Tree, has_packed
-from fedpd.engine.cohorts import check_cohort
+from fedpd.engine.cohorts import Sampling, check_cohort
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
 
@@ -43,6 +43,8 @@ class Settings(NamedTuple):
         label: The run's name in the history.
         cohort: K, the number of clients that the server asks in each round: those that `fedpd.simulate` draws from the
             same seed. None: all clients in every round.
+        sampling: How the cohort is drawn: "uniform", or "size", one client after another with probabilities
+            proportional to their numbers of samples, which clients then tell the server before the first round.
         bind_names: Whether a client's name belongs to the first node that claims it, and other nodes that claim it are
             refused. False: the newest node has the name, which clients without a registered key need after a restart.
         min_clients: The quorum of "stale" and "partial": a communication needs this many replies. Once it has them, the
@@ -65,6 +67,7 @@ class Settings(NamedTuple):
     out: Path | None = None
     label: str = ""
     cohort: int | None = None
+    sampling: Sampling = "uniform"
     bind_names: bool = True
     min_clients: int = 1
     best: str = "min loss"
@@ -108,8 +111,7 @@ def read_settings(config: Config) -> Settings:
     count("rounds", settings.rounds, "Give T, the number of rounds")
     if settings.evaluate_every is not None:
         count("evaluate-every", settings.evaluate_every, "Give communications, or 0 for never", least=0)
-    if settings.cohort is not None:
-        check_cohort(settings.cohort, settings.agents)
+    check_sampling(settings)
     check_seeds("seed", [settings.seed])
     check_quorum(settings)
     check_best(settings.best)
@@ -122,6 +124,15 @@ def read_settings(config: Config) -> Settings:
     if not isinstance(settings.bind_names, bool):
         refuse("bind-names", settings.bind_names, "must be true or false", "Leave it out, unless nodes have no keys")
     return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
+
+
+def check_sampling(settings: Settings) -> None:
+    """Check `cohort` and `sampling`."""
+    choice("sampling", settings.sampling, get_args(Sampling))
+    if settings.cohort is not None:
+        check_cohort(settings.cohort, settings.agents)
+    elif settings.sampling != "uniform":
+        refuse("sampling", settings.sampling, "needs a cohort", "Set cohort, the number of clients per round, e.g. 10")
 
 
 def check_quorum(settings: Settings) -> None:
@@ -145,10 +156,9 @@ def check_best(best: str) -> None:
 
 def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
     """Return the form of the method that `cohort` and `on_timeout` need; refuse the setting if there is none."""
-    if settings.cohort is not None:
-        check_cohort(settings.cohort, settings.agents)
+    check_sampling(settings)
     if settings.sampled is not None:
-        algorithm = _check_asked(algorithm, settings.sampled)
+        algorithm = _check_asked(algorithm)
     name = algorithm.description
     if settings.on_timeout == "stale" and not algorithm.away.repeats:
         rule = f"would use a message twice, but messages of {name} are changes, or its server adds them up"
@@ -160,17 +170,14 @@ def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
     return algorithm.away.partial or algorithm
 
 
-def _check_asked(algorithm: Algorithm, cohort: int) -> Algorithm:
+def _check_asked(algorithm: Algorithm) -> Algorithm:
     """Return the form of the method for cohorts; refuse a method that cannot run with them."""
     name = algorithm.description
     if algorithm.away.everyone:
         refuse("algorithm", name, "needs all agents in every communication", "Leave cohort out")
-    if algorithm.timing.skips or algorithm.exchanges[-1].when is not None:
-        rule = (
-            f"{name} skips communications, and every round has another cohort: a client would not learn of the skipped "
-            "rounds in which it takes part"
-        )
-        refuse("cohort", cohort, rule, "Set p = 0, or leave cohort out")
+    if any(exchange.when is not None for exchange in algorithm.exchanges[1:]):
+        rule = "its later exchanges do not take place in every round, so an absent client misses them in any order"
+        refuse("algorithm", name, rule, "Leave cohort out")
     return algorithm.away.partial or algorithm
 
 
@@ -186,15 +193,16 @@ def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> No
     if not settings.secure_range:
         return
     what, name = "secure-range", algorithm.description
-    if settings.agents < 3:
-        rule = f"a sum over {settings.agents} clients does not hide a client's message"
-        refuse(what, settings.secure_range, rule, "Use at least 3 clients")
-    if settings.sampled is not None:
-        rule = "sums over different clients would reveal single messages, so the server must ask all clients"
-        refuse("cohort", settings.cohort, rule, "Leave cohort out with secure-range")
+    number = settings.sampled or settings.agents
+    if number < 3:
+        rule = f"a sum over {number} clients does not hide a client's message"
+        refuse(what, settings.secure_range, rule, "Use at least 3 clients, and a cohort of at least 3")
     if settings.on_timeout == "stale":
         rule = "the server sees no client's own message, so it cannot use one again"
         refuse("on-timeout", settings.on_timeout, rule, 'Use "fail" or "partial" with secure-range')
+    if settings.on_timeout == "partial" and settings.sampled is not None:
+        rule = "with secure-range all clients of a cohort must reply"
+        refuse("on-timeout", settings.on_timeout, rule, 'Use "fail", or leave cohort out')
     if settings.clip:
         refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
     if any(exchange.speaks is not None for exchange in algorithm.exchanges):
