@@ -15,6 +15,7 @@ import fedpd
 from fedpd import algorithms, data, oracles, problems, simulate, transforms
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, specified
+from fedpd.engine import dealing
 from fedpd.engine.driver import compile_ahead
 from fedpd.engine.plan import begin
 from fedpd.engine.rounds import one_round
@@ -140,4 +141,13 @@ def test_a_python_number_in_the_first_state_does_not_compile_the_rounds_twice(co
     )
     with compilations() as found:
         simulate(algorithm, PROBLEM, rounds=9, cohort=cohort)
+    assert sum("_rounds" in name for name in found) == 1
+
+
+@pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices")
+def test_all_chunks_of_a_cohort_on_two_devices_are_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealing, "LONG_ROUND", 0)  # chunks of one round
+    options: dict[str, Any] = {"cohort": 2, "devices": 2, "execution": "sequential"}
+    with compilations() as found:
+        simulate(algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3)), PROBLEM, rounds=3, **options)
     assert sum("_rounds" in name for name in found) == 1

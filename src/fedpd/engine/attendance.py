@@ -222,7 +222,9 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     if plan.many and not sweep:
         server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
     place = PartialRun(plan, template, inputs, one)
-    return StartedRun(place, program, template, inputs, State(newest, server, jnp.int32(0)), metrics)
+    # Where a chunk leaves its state, so that the first chunk and the others are one compiled program.
+    state = put_on_devices(plan.layout, State(newest, server, jnp.int32(0)), SHARED)
+    return StartedRun(place, program, template, inputs, state, metrics)
 
 
 def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:

@@ -1,7 +1,7 @@
 """Deal the agents of a round to the cores of a CPU, so that all cores have equally many.
 
 Otherwise each device runs those agents of a round whose samples it has. Their number varies: of 50 agents on two
-devices, the busier one has 28 in the mean, and it has room for 47. The devices of a CPU share the memory, so each can
+devices, the busier one has 28 in the mean, and it has room for 48. The devices of a CPU share the memory, so each can
 read the samples of all agents without a copy. Then the j-th agent of a round can run on device j modulo D. A round is a
 chunk of its own, because agents change devices between rounds. That is worth it if a round takes long.
 """
