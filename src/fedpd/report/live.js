@@ -35,7 +35,7 @@
   function amount(cost, value) {
     if (value === null) return "";
     if (cost.unit === "s") return duration(value);
-    if (cost.unit !== "bytes") return `${value.toLocaleString("en", { maximumFractionDigits: 1 })} ${cost.title.toLowerCase()}`;
+    if (cost.unit !== "bytes") return `${value.toLocaleString("en", { maximumFractionDigits: 1 })} ${value === 1 ? cost.title.replace(/s$/, "") : cost.title}`;
     const power = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
     return `${Number((value / 1000 ** power).toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
   }
