@@ -11,7 +11,7 @@ from fedpd.engine.views.quantities import MAIN
 from fedpd.experiments.recorded import read_all, timed_records
 from fedpd.report.export import save_costs, save_histories
 from fedpd.report.figures import FORMATS, save_paper_figures
-from fedpd.report.pages import page_of
+from fedpd.report.pages import experiment_targets, page_of
 from fedpd.report.reach import targets, usual_target
 
 PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
@@ -67,7 +67,8 @@ def write_report(
     beside = path.with_suffix("")
     others = save_paper_figures(entries, Path(f"{beside}-figures"), figures) if figures else []
     if csv:
-        chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if target is None else target
+        known = experiment_targets(records).get(MAIN) if target is None else target
+        chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if known is None else known
         others.append(save_histories(records, Path(f"{beside}-histories.csv")))
         others.append(save_costs(records, MAIN, chosen, Path(f"{beside}-costs.csv")))
     return Written(page.finding, path, others)
