@@ -12,6 +12,8 @@ Pages say where with a line of their own:
     <!-- loaders -->       the functions that read or generate federated data
     <!-- problems -->      the problems of the suite
     <!-- commands -->      the help of every command
+    <!-- picture -->       on a method's page: its path on a problem with two parameters, and its error
+    <!-- picture: NAME --> the picture of that name of PICTURES in docs/_build/pictures.py
 """
 
 import hashlib
@@ -29,6 +31,7 @@ with warnings.catch_warnings():  # of the typer that flwr asks for: it imports w
     import command_help
     import lists
     import method_pages
+    import pictures
 
 MATHJAX = "assets/mathjax/tex-svg.js"
 MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
@@ -47,10 +50,11 @@ def add_methods(nav: list[dict[str, Any]]) -> None:
 
 
 def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
-    """Serve MathJax from the site, so that formulas need no network."""
+    """Serve MathJax from the site, so that formulas need no network, and the methods' colours."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, MATHJAX, abs_src_path=str(find_mathjax())))
+    files.append(File.generated(config, "assets/hues.css", content=pictures.hues_css()))
     return files
 
 
@@ -71,6 +75,27 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     return _display_formulas(fill_in(markdown, page.file.name))
 
 
+def on_page_content(html: str, page: Any, **kwargs: Any) -> str:
+    """Mark the outcomes and verdicts of the reproduction, so that they have a colour and a sign."""
+    return mark_outcomes(html) if page.file.src_uri.startswith("reproduction") else html
+
+
+OUTCOMES = {
+    "agrees": "agrees", "reproduced": "agrees", "as expected": "agrees", "corrected": "corrected",
+    "reproduced with a correction": "corrected", "wrong as printed, holds as corrected": "corrected",
+    "differs": "differs", "not reproduced": "differs",
+}  # fmt: skip
+
+
+def mark_outcomes(html: str) -> str:
+    """Return a page whose cells with an outcome or a verdict have its class."""
+    return re.sub(
+        r"<td>([\w, ]+)</td>",
+        lambda found: f'<td class="outcome {OUTCOMES[found[1]]}">{found[1]}</td>' if found[1] in OUTCOMES else found[0],
+        html,
+    )
+
+
 def fill_in(markdown: str, name: str) -> str:
     """Return a page with its directives filled in; `name` is its file's name without .md."""
     fillings = {
@@ -82,6 +107,8 @@ def fill_in(markdown: str, name: str) -> str:
         r"loaders": lambda found: lists.describe_loaders(),
         r"problems": lambda found: lists.table_problems(),
         r"commands": lambda found: command_help.describe_commands(),
+        r"picture": lambda found: pictures.method_picture(name),
+        r"picture: (\w+)": lambda found: pictures.PICTURES[found[1]](),
     }
     for directive, fill in fillings.items():
         markdown = re.sub(rf"^<!-- {directive} -->$", fill, markdown, flags=re.MULTILINE)
