@@ -82,7 +82,7 @@ def on_page_content(html: str, page: Any, **kwargs: Any) -> str:
 
 OUTCOMES = {
     "agrees": "agrees", "reproduced": "agrees", "as expected": "agrees", "corrected": "corrected",
-    "reproduced with a correction": "corrected", "wrong as printed, holds as corrected": "corrected",
+    "reproduced with a correction": "corrected", "wrong as printed, holds as corrected": "wrong",
     "differs": "differs", "not reproduced": "differs",
 }  # fmt: skip
 

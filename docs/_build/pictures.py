@@ -64,7 +64,7 @@ def pulling_apart() -> str:
         "FedPD": algorithms.fedpd(eta=1.0, oracle=LOCAL),
     }
     paths = {label: (path(algorithm, 60), style_of(label) or PLAIN) for label, algorithm in made.items()}
-    ends = {label: np.linalg.norm(np.array(found["model"][-1]) - _minimum()) for label, (found, _) in paths.items()}
+    ends = {label: float(np.linalg.norm(np.array(found["model"][-1]) - _minimum())) for label, (found, _) in paths.items()}
     caption = (
         f"After 60 rounds FedAvg stands {ends['FedAvg']:.2f} beside the minimum of the mean (ring), because the agents' "
         f"walks towards their own minima (dots) cancel there. FedPD's duals cancel the agents' pulls, and it is {_tiny(ends['FedPD'])} "

@@ -6,16 +6,22 @@ python -m tools.figures.record demo runs/demo       the curves of a run folder, 
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from tools.figures.svg import SETTINGS, save
 
-from fedpd import problems, simulate
+from fedpd import TheoryWarning, problems, simulate
 from fedpd.algorithms import variants
 from fedpd.core import Algorithm, Problem
 from fedpd.experiments.recorded import read
 from fedpd.report.curves import thinned
+from fedpd.reproduce import command
+from fedpd.reproduce.items import ITEMS
+from fedpd.reproduce.session import Session
 
 FOLDER = Path(__file__).parents[2] / "docs" / "figures"
 ROUNDS = 150
@@ -39,7 +45,9 @@ def path(algorithm: Algorithm, rounds: int = ROUNDS) -> dict[str, list[Any]]:
     def look(r: int, model: Any, _: Any) -> None:
         seen[r] = _short(np.asarray(model))
 
-    run = simulate(algorithm, three_agents(), rounds=rounds, callback=look, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TheoryWarning)  # pictures show what happens, whatever a theorem covers
+        run = simulate(algorithm, three_agents(), rounds=rounds, callback=look, progress=False)
     seen[0] = START.tolist()
     kept = thinned(len(run.history["round"]), 60)
     return {
@@ -73,8 +81,20 @@ def record_curves(folder: str) -> dict[str, Any]:
     return found
 
 
+def draw_items(folder: str) -> None:
+    """Write the figures of all items of the paper that were run in this folder, for light and dark pages."""
+    for done in command.load(Path(folder)):
+        with matplotlib.rc_context(SETTINGS):
+            figure = ITEMS[done.name].run(Session(Path(folder), lambda *_: None)).figure
+            if figure is not None:
+                save(figure, FOLDER.parent / "images" / "reproduction" / done.name)
+
+
 def main(name: str, *folder: str) -> None:
-    """Write docs/figures/NAME.json, one line per method."""
+    """Write docs/figures/NAME.json, one line per method; or the figures of "items"."""
+    if name == "items":
+        draw_items(*folder)
+        return
     measured = record_curves(*folder) if folder else record_paths()
     lines = (f"{json.dumps(label)}: {json.dumps(rows, separators=(',', ':'))}" for label, rows in measured.items())
     (FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -40,7 +40,7 @@ def digest(figure: Figure) -> str:
 
 
 def _numbers(values: Any) -> str:
-    flat = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
+    flat: np.ndarray = np.ma.filled(np.ma.asarray(values, float), np.nan).ravel()
     return " ".join(f"{value:.3e}" for value in flat)
 
 
@@ -54,7 +54,7 @@ def save(figure: Figure, path: Path, *, dark: bool = True) -> None:
     text = re.sub(r' d="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), file.getvalue())
     text = re.sub(r"[ \t]+\n", "\n", text)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".svg").write_text(text, encoding="utf-8")
+    path.with_name(f"{path.name}.svg").write_text(text, encoding="utf-8")
     if dark:
         path.with_name(f"{path.name}-dark.svg").write_text(darkened(text), encoding="utf-8")
 
@@ -67,6 +67,6 @@ def darkened(text: str) -> str:
 
 def recorded_digest(path: Path) -> str:
     """Return the digest that a saved figure holds, or "" if there is none."""
-    file = path.with_suffix(".svg")
+    file = path.with_name(f"{path.name}.svg")
     found = MARK.search(file.read_text(encoding="utf-8")) if file.exists() else None
     return found[1] if found else ""

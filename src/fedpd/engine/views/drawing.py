@@ -217,7 +217,7 @@ def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineSt
     if len(y) > 1:
         axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
     if entry.diverged and len(x):
-        axes.plot(x[-1:], middle[-1:], marker="X", markersize=8, color=style["color"], linestyle="", clip_on=False)
+        axes.scatter(x[-1:], middle[-1:], marker="X", s=64, color=style["color"], zorder=3, clip_on=False)
 
 
 def name_curves(axes: Axes, entries: Sequence[Entry], height: float, points: float = 9) -> None:

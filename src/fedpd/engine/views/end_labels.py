@@ -23,13 +23,13 @@ def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height
     ends = np.array([_end(axes, line) for line, _ in drawn]).reshape(-1, 2)
     places = spread(ends[:, 1], 1.25 * points / 72 / height)
     for (line, name), end, place in zip(drawn, ends, places, strict=True):
-        axes.plot(
-            [min(end[0], 1.0), 1 + GAP], [end[1], place], transform=axes.transAxes, clip_on=False,
-            color=line.get_color(), linewidth=0.6, alpha=0.6,
-        )  # fmt: skip
-        axes.text(
-            1 + 1.4 * GAP, place, name, transform=axes.transAxes, color=line.get_color(), fontsize=points,
-            va="center", ha="left",
+        axes.annotate(
+            name, (min(end[0], 1.0), end[1]), (1 + GAP, place), "axes fraction", "axes fraction",
+            color=line.get_color(), fontsize=points, va="center", ha="left", annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": line.get_color(), "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5),
+                "shrinkA": 1, "shrinkB": 0,
+            },
         )  # fmt: skip
 
 
