@@ -133,7 +133,7 @@ def check_table(page: Any, entries: list[Entry], measure: str, target: float, by
 @pytest.mark.parametrize(("name", "entries"), [("one", ONE), ("few", FEW), ("many", MANY)])
 def test_it_renders_and_the_slider_moves_table_and_finding(open_page: Open, name: str, entries: list[Entry]) -> None:
     page = open_page(name)
-    assert curves(page) == len(entries)
+    assert curves(page) == (len(entries) if len(entries) <= 12 else 5), "and all of them in the table"
     assert page.locator("#methods button:not(.all)").count() == len(entries)
     assert page.locator("#distances-0 .main-svg").count() > 0
     offered = targets(entries, "stationarity")

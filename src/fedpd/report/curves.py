@@ -9,9 +9,10 @@ from fedpd.engine.columns import NETWORK, Column
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
 from fedpd.engine.views.style import DASHES, Style, styles
-from fedpd.report.reach import departures, reach, sentence, starts_at_best, targets, usual_target
+from fedpd.report.reach import departures, examples, reach, sentence, starts_at_best, targets, usual_target
 
 POINTS = 400  # per curve, since a screen cannot show more; the costs use all rows
+MOST_CURVES = 12  # that a page shows at first; of more methods it shows five, and all in the table of costs
 ENTRIES = 10  # beyond this many curves, each gets fewer points
 
 Numbers = list[float | None]
@@ -27,9 +28,13 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = Non
     quantities, costs = shared_quantities(entries), known_costs(entries)
     scales = _scales(entries, costs)
     wanted = wanted or {}
+    first = quantities[0]
     offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
+    measured = [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities]
+    goal = measured[0]["targets"][measured[0]["chosen"]]
     return {
-        "quantities": [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities],
+        "quantities": measured,
+        "shown": examples(entries, first.name, goal) if len(entries) > MOST_CURVES else list(range(len(entries))),
         "costs": [_shown_cost(cost, cost.name in scales) for cost in costs],
         "entries": [
             {"style": style_data(style), **_entry(entry, offered, costs, scales, len(entries))}

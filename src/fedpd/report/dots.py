@@ -11,9 +11,8 @@ from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, li
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import COSTS, axis_label, goal, target_text
-from fedpd.report.reach import Reached, reach
+from fedpd.report.reach import Reached, examples, ranked, reach
 
-CURVES = 5  # that one panel shows legibly beside the dots
 COST = COSTS["communications"]
 
 
@@ -25,31 +24,20 @@ def dot_figure(entries: Sequence[Entry], column: Column, target: float) -> Noteb
         column: The quantity that has the target.
         target: Its target. A method that did not reach it has an open mark and its best value in words.
     """
-    met = sorted(((entry, reach(entry, column.name, target)) for entry in entries), key=_rank)
+    order = ranked(entries, column.name, target)
+    met = [(entries[i], reach(entries[i], column.name, target)) for i in order]
     height = 1.4 + 0.19 * len(entries)
     figure = NotebookFigure(figsize=(11, height), layout="constrained")
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 1), height_ratios=(5.2, max(height - 5.2, 0.1)))
     dots, curves = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
     _dots(dots, met, column, target)
-    shown = _examples(met)
+    shown = [entries[i] for i in examples(entries, column.name, target)]
     panel(curves, shown, COST, column)
     curves.axhline(target, color="0.4", linewidth=0.8, linestyle=":")
     curves.set_ylabel(axis_label(column))
     curves.set_title(f"{len(shown)} of them, from the fewest communications to the most", fontsize="medium", loc="left")
     name_curves(curves, shown, 4.0)
     return figure
-
-
-def _rank(pair: tuple[Entry, Reached]) -> tuple[bool, float]:
-    met = pair[1]
-    return (met.costs is None, met.costs[COST.name][0] if met.costs else np.nan_to_num(met.best, nan=np.inf))
-
-
-def _examples(met: Sequence[tuple[Entry, Reached]]) -> list[Entry]:
-    """Return five methods, evenly spread from the best to the worst of those that have a curve."""
-    known = [entry for entry, found in met if np.isfinite(found.best)]
-    places = np.unique(np.linspace(0, len(known) - 1, min(CURVES, len(known))).round().astype(int))
-    return [known[place] for place in places]
 
 
 def _dots(axes: Axes, met: Sequence[tuple[Entry, Reached]], column: Column, target: float) -> None:

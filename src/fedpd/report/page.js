@@ -7,7 +7,7 @@
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
   let printing = false;
-  const state = { x: 0, y: 0, logX: false, logY: false, hidden: new Set(), target: quantities.map((q) => q.chosen) };
+  const state = { x: 0, y: 0, logX: false, logY: false, hidden: new Set([...entries.keys()].filter((i) => !data.shown.includes(i))), target: quantities.map((q) => q.chosen) };
 
   const colour = (i) => entries[i].style[dark.matches && !printing ? "dark" : "light"];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -182,7 +182,7 @@
   }
 
   function costRow({ i, entry, cell }, least, price) {
-    const row = element("tr", state.hidden.has(i) ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
+    const row = element("tr", state.hidden.has(i) && entries.length === data.shown.length ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
     if (!cell.costs) {
       const some = cell.seeds ? `${cell.seeds} of ${entry.seeds} seeds did; ` : "";
       row.append(element("td", { colspan: costs.length + 1, class: "missed" }, `not reached: ${some}best ${cell.best}`));
@@ -261,6 +261,7 @@
   $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
   $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });
   $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, and its band spans them. " : "") +
+    (data.shown.length < entries.length ? `At first the figure shows ${data.shown.length} of ${entries.length} methods, from the fewest communications to the most; the table below has all of them. ` : "") +
     "The dotted line is the target. Press a method to hide or show it. Drag in the figure to zoom, double-click to zoom out.";
   dark.addEventListener("change", redrawAll);
   let shape = narrow();

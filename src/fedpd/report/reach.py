@@ -152,6 +152,25 @@ def usual_target(entries: Sequence[Entry], quantity: str, offered: Sequence[floa
     return offered[0]
 
 
+def ranked(entries: Sequence[Entry], quantity: str, target: float) -> list[int]:
+    """Return the numbers of the methods, the fewest communications to the target first, then the best values."""
+    found = [reach(entry, quantity, target) for entry in entries]
+    sign = -1 if _better(quantity) == "more" else 1
+
+    def cost(i: int) -> tuple[bool, float]:
+        spent, best = found[i].costs, sign * found[i].best
+        return (False, spent["communications"][0]) if spent else (True, best if np.isfinite(best) else np.inf)
+
+    return sorted(range(len(entries)), key=cost)
+
+
+def examples(entries: Sequence[Entry], quantity: str, target: float, number: int = 5) -> list[int]:
+    """Return the numbers of a few methods, evenly spread from the best to the worst of those with a finite value."""
+    order = [i for i in ranked(entries, quantity, target) if np.isfinite(reach(entries[i], quantity, target).best)]
+    places = np.unique(np.linspace(0, len(order) - 1, min(number, len(order))).round().astype(int))
+    return [order[place] for place in places]
+
+
 def finding(entries: Sequence[Entry], quantity: str, target: float, cost: Column = COSTS["communications"]) -> str:
     """Return the finding as a sentence.
 
@@ -162,18 +181,18 @@ def finding(entries: Sequence[Entry], quantity: str, target: float, cost: Column
 
 def sentence(found: Sequence[tuple[str, Reached]], quantity: str, target: float, cost: Column) -> str:
     """Return the finding from the costs of each method, by label; see `finding`."""
-    ranked = sorted((r.costs[cost.name][0], label) for label, r in found if r.costs is not None)
+    spent = sorted((r.costs[cost.name][0], label) for label, r in found if r.costs is not None)
     missed = [label for label, r in found if r.costs is None]
     what = goal(quantity, target)
-    if not ranked:
+    if not spent:
         return _closest(found, quantity, what)
     if all(r.costs["communications"][0] == 0 for _, r in found if r.costs is not None):
         return _at_the_start(found, quantity, what)
-    if not np.isfinite([spent for spent, _ in ranked]).all():
-        return f"{_listed([label for _, label in ranked])} reached {what}; not all runs recorded their {cost.name}."
-    fewest, last = ranked[0][0], ranked[-1]
-    winners = [label for number, label in ranked if number == fewest]
-    others = ranked[len(winners) :]
+    if not np.isfinite([number for number, _ in spent]).all():
+        return f"{_listed([label for _, label in spent])} reached {what}; not all runs recorded their {cost.name}."
+    fewest, last = spent[0][0], spent[-1]
+    winners = [label for number, label in spent if number == fewest]
+    others = spent[len(winners) :]
     said = f"{_listed(winners)} reached {what} {_spent(cost, fewest)}"
     if others:
         said += f", the {_least(cost)}: {others[0][1]}, the next, took {_factor(others[0][0], fewest, cost)}"

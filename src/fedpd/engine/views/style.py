@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+from fedpd.algorithms import cards
+from fedpd.core.card import Family
+
 
 class Hue(NamedTuple):
     """One colour for three grounds.
@@ -63,19 +66,31 @@ DASHES: dict[str, tuple[float, ...]] = {
     "dot": (1, 1.65),
     "longdashdot": (8, 1.6, 1, 1.6, 1, 1.6),
 }
-# The methods of a hue, in the order of `DASHES`. A label belongs to the method whose words it has, the longest first.
-METHODS = {
-    "blue": ("fedpd", "fedpd vr", "fedpd gd p 0 5", "fedpd sgd", "fedpd gd p auto"),
-    "indigo": ("fedpd m", "a fedpd", "5gcs", "fedpd gd p 1 r t"),
-    "sky": ("admm", "feddyn", "fedadmm", "feddr", "fedadmm insa"),
-    "vermilion": ("fedavg", "fedavg gd", "local gd", "fedbuff", "cooperative sgd"),
-    "orange": ("fedprox", "mpr sgd", "ri sgd", "ditto", "pfedme"),
-    "green": ("scaffold", "fedlin", "feddane", "pr spider", "f svrg"),
-    "olive": ("proxskip", "tamuna", "stem", "vrl sgd"),
-    "brown": ("lag", "lag ps", "cola"),
-    "black": ("l bfgs", "gradient descent", "nesterov", "barzilai borwein"),
-    "pink": ("dane", "dane lbfgs", "s dane", "s dane lbfgs", "acc s dane"),
-    "wine": ("giant", "newton cg", "fedosaa", "fedosaa scaffold"),
+FAMILY_HUES: dict[Family, tuple[str, ...]] = {
+    "primal-dual": ("blue", "indigo", "sky"),
+    "averaging": ("vermilion", "orange"),
+    "corrected gradients": ("green", "olive"),
+    "lazy communication": ("brown",),
+    "steps at the server": ("black",),
+    "Newton-type": ("pink", "wine"),
+}
+# Names in many figures keep their style whatever is added. Other methods take the next style of their family.
+FIXED = {
+    "fedpd": Style("blue", "solid"),
+    "fedpd vr": Style("blue", "dash"),
+    "fedpd gd p 0 5": Style("blue", "dashdot"),
+    "fedpd sgd": Style("blue", "dot"),
+    "fedpd gd p auto": Style("blue", "longdashdot"),
+    "fedpd m": Style("indigo", "solid"),
+    "fedpd gd p 1 r t": Style("indigo", "dot"),
+    "admm": Style("sky", "solid"),
+    "feddyn": Style("sky", "dash"),
+    "fedavg": Style("vermilion", "solid"),
+    "fedavg gd": Style("vermilion", "dash"),
+    "fedprox": Style("orange", "solid"),
+    "scaffold": Style("green", "solid"),
+    "fedlin": Style("green", "dash"),
+    "proxskip": Style("olive", "solid"),
 }
 ORDER = ("blue", "vermilion", "green", "pink", "orange", "sky", "black", "brown")  # of curves that are no methods
 
@@ -87,15 +102,31 @@ def style_of(label: str) -> Style | None:
         >>> style_of("FedPD-GD, p = 0.5"), style_of("eta=0.1")
         (Style(hue='blue', dash='dashdot'), None)
     """
-    words = f" {' '.join(re.findall(r'[a-z0-9]+', label.lower()))} "
-    found = [name for name in _methods() if f" {name} " in words]
-    return _methods()[max(found, key=len)] if found else None
+    words, known = _words(label), _methods()
+    found = [name for name in known if f" {name} " in f" {words} "]
+    return known[max(found, key=len)] if found else None
+
+
+def _words(label: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", label.lower()))
 
 
 @cache
 def _methods() -> dict[str, Style]:
-    dashes = list(DASHES)
-    return {name: Style(hue, dashes[i]) for hue, names in METHODS.items() for i, name in enumerate(names)}
+    """Return the style of every method by the words of its label: the fixed ones, then the next of each family."""
+    found, taken = dict(FIXED), set[Style]()
+    for card in cards().values():
+        mine = [Style(hue, dash) for hues in (FAMILY_HUES[card.family], HUES) for dash in DASHES for hue in hues]
+        for variant in card.variants:
+            words = _words(variant.label)
+            fixed = [name for name in FIXED if f"{words} ".startswith(f"{name} ")]
+            style = FIXED[max(fixed, key=len)] if fixed else None
+            if style is None or style in taken:
+                style = next((one for one in mine if one not in taken | set(FIXED.values())), mine[0])
+            found[words] = style
+            found.setdefault(_words(card.title), style)
+            taken.add(style)
+    return found
 
 
 def numbered_style(number: int) -> Style:
