@@ -117,6 +117,8 @@ def fill_in(markdown: str, name: str) -> str:
 
 def _display_formulas(markdown: str) -> str:
     """Return displayed formulas inside of lists, as GitHub takes them, in paragraphs that Python-Markdown accepts."""
+    if "$$" not in markdown:  # other lists may be nested deeper, and stay as they are
+        return markdown
     lines: list[str] = []
     inside = formula = code = loose = False
     for line in markdown.split("\n"):
