@@ -13,7 +13,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite docs dist test-lowest lock clean
+.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite figures figures-check docs dist test-lowest lock clean
 
 # What a simulation needs. Three lines keep it below 600 MB. Python compiles what it imports, so pip does not compile
 # every file (90 MB less after a demo). strip, where there is one, removes the symbol table of jaxlib, which only
@@ -91,6 +91,14 @@ bench-peers: .venv/installed
 SUITE ?= --budgets 0 --budgets 8 --budgets 64
 bench-suite: .venv/installed
 	$(BIN)/fedpd benchmark $(SUITE)
+
+# The figures of the README and the documentation, from files in this repository.
+figures: .venv/installed
+	$(BIN)/python -m tools.figures
+
+# Whether the files show what make figures would draw.
+figures-check: .venv/installed
+	$(BIN)/python -m tools.figures --check
 
 docs: .venv/installed-docs
 	# Most of the time is compilation. No --quiet: it would hide warnings from --strict too.

@@ -141,6 +141,13 @@ def test_a_strict_build_fails_on_a_dead_anchor() -> None:
     assert "--quiet" not in command
 
 
+def test_outcomes_of_the_reproduction_are_marked(hooks: ModuleType) -> None:
+    marked = hooks.mark_outcomes("<td>agrees</td><td>wrong as printed, holds as corrected</td><td>3.1, 2</td>")
+    assert '<td class="outcome agrees">agrees</td>' in marked
+    assert '<td class="outcome wrong">wrong as printed' in marked
+    assert "<td>3.1, 2</td>" in marked
+
+
 def test_examples_have_the_heading_that_mkdocstrings_knows() -> None:
     """Under "Example:" it would take ">>>" for a quotation."""
     sources = (ROOT / "src").rglob("*.py")

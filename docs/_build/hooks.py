@@ -13,6 +13,8 @@ Pages say where with a line of their own:
     <!-- problems -->      the problems of the suite
     <!-- commands -->      the help of every command
     <!-- gallery -->       a picture of every notebook
+    <!-- picture -->       on a method's page: its path on a problem with two parameters, and its error
+    <!-- picture: NAME --> the picture of that name of PICTURES in docs/_build/pictures.py
 """
 
 import hashlib
@@ -32,6 +34,7 @@ with warnings.catch_warnings():  # of the typer that flwr asks for: it imports w
     import lists
     import method_pages
     import notebooks
+    import pictures
 
 MATHJAX = "assets/mathjax/tex-svg.js"
 MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
@@ -52,10 +55,11 @@ def add_methods(nav: list[dict[str, Any]]) -> None:
 
 
 def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
-    """Serve MathJax from the site, so that formulas need no network, and add the notebooks with their outputs."""
+    """Serve MathJax from the site, so that formulas need no network, the methods' colours, and notebooks with outputs."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, MATHJAX, abs_src_path=str(find_mathjax())))
+    files.append(File.generated(config, "assets/hues.css", content=pictures.hues_css()))
     for name in notebooks.NAMES:
         done = notebooks.run(name)
         logging.getLogger("mkdocs.notebooks").info("Notebook %s: %.0f s of processor time", name, done.seconds)
@@ -82,6 +86,27 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     return _display_formulas(fill_in(markdown, page.file.name))
 
 
+def on_page_content(html: str, page: Any, **kwargs: Any) -> str:
+    """Mark the outcomes and verdicts of the reproduction, so that they have a colour and a sign."""
+    return mark_outcomes(html) if page.file.src_uri.startswith("reproduction") else html
+
+
+OUTCOMES = {
+    "agrees": "agrees", "reproduced": "agrees", "as expected": "agrees", "corrected": "corrected",
+    "reproduced with a correction": "corrected", "wrong as printed, holds as corrected": "wrong",
+    "differs": "differs", "not reproduced": "differs",
+}  # fmt: skip
+
+
+def mark_outcomes(html: str) -> str:
+    """Return a page whose cells with an outcome or a verdict have its class."""
+    return re.sub(
+        r"<td>([\w, ]+)</td>",
+        lambda found: f'<td class="outcome {OUTCOMES[found[1]]}">{found[1]}</td>' if found[1] in OUTCOMES else found[0],
+        html,
+    )
+
+
 def fill_in(markdown: str, name: str) -> str:
     """Return a page with its directives filled in; `name` is its file's name without .md."""
     fillings = {
@@ -94,6 +119,8 @@ def fill_in(markdown: str, name: str) -> str:
         r"problems": lambda found: lists.table_problems(),
         r"commands": lambda found: command_help.describe_commands(),
         r"gallery": lambda found: notebooks.gallery(),
+        r"picture": lambda found: pictures.method_picture(name),
+        r"picture: (\w+)": lambda found: pictures.PICTURES[found[1]](),
     }
     for directive, fill in fillings.items():
         markdown = re.sub(rf"^<!-- {directive} -->$", fill, markdown, flags=re.MULTILINE)
@@ -102,6 +129,8 @@ def fill_in(markdown: str, name: str) -> str:
 
 def _display_formulas(markdown: str) -> str:
     """Return displayed formulas inside of lists, as GitHub takes them, in paragraphs that Python-Markdown accepts."""
+    if "$$" not in markdown:  # other lists may be nested deeper, and stay as they are
+        return markdown
     lines: list[str] = []
     inside = formula = code = loose = False
     for line in markdown.split("\n"):

@@ -31,7 +31,7 @@ def embedded(html: str) -> Any:
 
 
 def test_the_data_holds_curves_bands_and_costs_of_every_target() -> None:
-    data = page_data([entry("A", 0.1, 0.2), entry("B", 0.3)], 1e-7)
+    data = page_data([entry("A", 0.1, 0.2), entry("B", 0.3)], {"stationarity": 1e-7})
     first, second = data["entries"]
     assert [cost["name"] for cost in data["costs"]] == ["communications", "samples", "bytes", "seconds"]
     assert first["y"]["stationarity"]["mean"][10] == pytest.approx(10**-1.5, rel=1e-4), "geometric"
@@ -41,7 +41,10 @@ def test_the_data_holds_curves_bands_and_costs_of_every_target() -> None:
     quantity = data["quantities"][0]
     assert quantity["targets"][quantity["chosen"]] == 1e-7
     assert first["reached"]["stationarity"][quantity["chosen"]]["costs"][0] == [52.5, 35, 70]
-    assert len(quantity["findings"]) == len(quantity["goals"]) == len(quantity["targets"])
+    assert list(quantity["findings"]) == [cost["name"] for cost in data["costs"]]
+    assert all(
+        len(said) == len(quantity["goals"]) == len(quantity["targets"]) for said in quantity["findings"].values()
+    )
 
 
 def test_recorded_columns_reach_the_page() -> None:
@@ -57,7 +60,7 @@ def test_recorded_columns_reach_the_page() -> None:
     assert quantities["test_loss"]["goals"][0].startswith("test loss ≤ ")
     for name in ("smoothness", "mae"):  # neither less nor more is better
         assert quantities[name]["targets"] == []
-        assert "only curves" in quantities[name]["findings"][quantities[name]["chosen"]]
+        assert "only curves" in quantities[name]["findings"]["bytes"][quantities[name]["chosen"]]
     for heading in ("smoothness L", "test loss", "test accuracy of the worst tenth", "mae"):
         assert f'<th scope="col">{heading}</th>' in made.html
 
@@ -106,7 +109,7 @@ def test_runs_of_different_problems_are_called_that() -> None:
 
 def test_long_histories_are_thinned_for_drawing_only() -> None:
     long = Recorded(0, history(0.0001, 30_000), np.arange(30_001.0))
-    data = page_data([Entry("Long", (long,), 30_000)], 0.1)
+    data = page_data([Entry("Long", (long,), 30_000)], {"stationarity": 0.1})
     assert len(data["entries"][0]["round"]) <= 400
     quantity = data["quantities"][0]
     assert data["entries"][0]["reached"]["stationarity"][quantity["chosen"]]["costs"][0][0] == 10_000

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import shared_quantities
-from fedpd.report.reach import finding, reach, targets, usual_target
+from fedpd.engine.views.quantities import COSTS, shared_quantities
+from fedpd.report.curves import page_data
+from fedpd.report.reach import departures, finding, reach, starts_at_best, targets, usual_target
 from tests.report.recordings import diverging, entry
 
 
@@ -112,3 +113,47 @@ def test_a_target_that_holds_at_the_start_is_no_finding() -> None:
     both = finding([still, SLOW], "stationarity", 1.0)
     assert both.startswith("Every method starts at ‖∇f‖² ≤ 1, so this target compares nothing. Slow came furthest:")
     assert "0 communications" not in finding([still, diverging("Wild")], "stationarity", 1.0)
+
+
+def test_a_method_that_only_touches_the_target_has_not_reached_it() -> None:
+    noisy = entry("Noisy", 0.1)
+    noisy.runs[0].history["stationarity"][60] = 1.0
+    met = reach(noisy, "stationarity", 1e-5)
+    assert met.costs is not None
+    assert met.costs["communications"][0] == 61, "not 50: it left the target once more"
+    noisy.runs[0].history["stationarity"][-1] = 1.0
+    assert reach(noisy, "stationarity", 1e-5).costs is None
+
+
+def test_the_target_is_one_that_several_methods_reached() -> None:
+    two = [entry("Best", 0.09), entry("Next", 0.052), entry("Floor", 0.01)]
+    offered = targets(two, "stationarity")
+    assert usual_target(two, "stationarity", offered) == 1e-5, "a power of ten that two of three reached, not 1e-9"
+    lonely = [entry("Best", 0.09), entry("Still", 0.0)]
+    assert usual_target(lonely, "stationarity", targets(lonely, "stationarity")) == pytest.approx(1e-9)
+
+
+def test_the_finding_is_about_the_cost_that_is_asked_for() -> None:
+    rare = entry("Rare", 0.1, every=4)
+    both = [FAST, rare]
+    assert finding(both, "stationarity", 1e-8).startswith(
+        "Rare reached ‖∇f‖² ≤ 1e-08 with 20 communications, the fewest"
+    )
+    by = {name: finding(both, "stationarity", 1e-8, COSTS[name]) for name in COSTS}
+    assert by["samples"].startswith("Fast reached ‖∇f‖² ≤ 1e-08 with 54 k sample gradients, the fewest")
+    assert by["bytes"].startswith("Rare reached ‖∇f‖² ≤ 1e-08 with 960 kB of messages")
+    assert by["seconds"].startswith("Fast reached ‖∇f‖² ≤ 1e-08 in 9.4 s, the least time: Rare, the next, took 2.22")
+
+
+def test_a_quantity_that_starts_at_its_best_has_no_target() -> None:
+    apart = entry("Apart", 0.1)
+    apart.runs[0].history["consensus"][5] = 0.25
+    assert starts_at_best([apart, SLOW], "consensus")
+    assert not starts_at_best([apart, SLOW], "stationarity")
+    said = departures([apart, SLOW], "consensus")
+    assert (
+        said == "consensus gap: 1 of 2 methods keep the value of the start; Apart moves away from it the most, by 0.25."
+    )
+    assert departures([SLOW], "consensus") == "consensus gap: no method moves away from the value at the start."
+    (consensus,) = (one for one in page_data([apart])["quantities"] if one["name"] == "consensus")
+    assert consensus["targets"] == []

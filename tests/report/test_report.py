@@ -12,7 +12,7 @@ from fedpd.engine.history import first_row
 from fedpd.engine.run import Ensemble, Run
 from fedpd.engine.views.numbers import short_number
 from fedpd.experiments.runner import Result
-from fedpd.report import comparison_figure, comparison_table, page, paper_figure, save_figure, target_table
+from fedpd.report import comparison_figure, comparison_table, figure, page, paper_figure, save_figure, target_table
 from fedpd.report.advice import tuning_table
 from fedpd.report.methods import example_methods, measure_sizes
 from fedpd.search.tune import tune
@@ -61,7 +61,7 @@ def test_figures_are_drawn_with_seeds_and_without_what_is_not_finite(results: li
     left, right = figure.axes
     assert [line.get_label() for line in left.lines] == ["FedPD [exact]", "FedAvg (diverged)"]
     assert all(np.isfinite(line.get_ydata()).all() for line in (*left.lines, *right.lines))
-    assert len(left.collections) == 1  # the band over the seeds
+    assert len(left.collections) == 2, "the band over the seeds, and a cross where the other diverged"
     assert left.get_yscale() == right.get_yscale() == right.get_xscale() == "log"
     assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path, "comparison"))
 
@@ -102,8 +102,18 @@ def test_axes_are_those_of_the_column(results: list[Result]) -> None:
 
 def test_forty_curves_look_different(results: list[Result]) -> None:
     many = [Result(str(number), results[1].runs) for number in range(40)]
-    lines = comparison_figure(many).axes[0].lines
+    lines = figure(many).axes[0].lines
     assert len({(line.get_color(), line.get_linestyle(), str(line._dash_pattern)) for line in lines}) == 40  # type: ignore[attr-defined]
+
+
+def test_many_methods_are_a_sorted_row_of_dots_and_five_curves(results: list[Result]) -> None:
+    many = [Result(str(number), results[number % 2].runs) for number in range(14)]
+    drawn = comparison_figure(many)
+    dots, curves = drawn.axes
+    names = [tick.get_text() for tick in dots.get_yticklabels()]
+    assert sorted(names, key=int) == [str(number) for number in range(14)]
+    assert len(curves.lines) <= 5 + 1, "five curves and the target"
+    assert {text.get_text().split(":")[0] for text in dots.texts} >= {"no"}, "those that diverged did not reach it"
 
 
 def test_sizes_are_counted_in_models() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedpd import FedpdError
 from fedpd.base.progress import Event
+from fedpd.engine.views.style import Style
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.recorded import read, read_all
 from fedpd.report.braille import plot
@@ -144,12 +145,13 @@ def test_a_view_ends_with_the_run(half: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_odd_curves_are_drawn() -> None:
-    lines, (left, right, bottom, top) = plot([(np.array([0, 10]), np.array([0.0, -5.0]))], 20, 5)
+    solid = [Style("blue", "solid")]
+    lines, (left, right, bottom, top) = plot([(np.array([0, 10]), np.array([0.0, -5.0]))], solid, 20, 5)
     assert (left, right, bottom, top) == (0, 10, -5, 0)
     assert lines[0].plain[0] != " "
     assert lines[-1].plain[-1] != " "
-    plot([(np.array([3]), np.array([1.0]))], 20, 5)
-    plot([(np.array([]), np.array([]))], 20, 5)
+    plot([(np.array([3]), np.array([1.0]))], solid, 20, 5)
+    plot([(np.array([]), np.array([]))], solid, 20, 5)
     console = Console(width=90)
     with console.capture() as captured:
         console.print(view(record(diverging("Explodes [red]"), entry("Fine", 0.1)), 90))

@@ -17,7 +17,7 @@ def check(result: Outcome) -> Check:
         ([], Verdict.SKIPPED),
         ([Outcome.AGREES], Verdict.REPRODUCED),
         ([Outcome.AGREES, Outcome.CORRECTED], Verdict.CORRECTED),
-        ([Outcome.CORRECTED], Verdict.CORRECTED),
+        ([Outcome.CORRECTED], Verdict.WRONG),
         ([Outcome.AGREES, Outcome.CORRECTED, Outcome.DIFFERS], Verdict.NOT),
         ([Outcome.DIFFERS], Verdict.NOT),
     ],
@@ -25,6 +25,11 @@ def check(result: Outcome) -> Check:
 def test_the_worst_check_decides(outcomes: list[Outcome], verdict: Verdict) -> None:
     assert judge(map(check, outcomes)) is verdict
     assert judge(map(check, reversed(outcomes))) is verdict
+
+
+def test_what_was_not_published_is_not_reproduced() -> None:
+    assert judge([check(Outcome.AGREES)], "expected") is Verdict.EXPECTED
+    assert judge([check(Outcome.DIFFERS)], "expected") is Verdict.NOT
 
 
 def test_what_is_printed_comes_before_its_correction() -> None:

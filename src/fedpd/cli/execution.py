@@ -72,7 +72,7 @@ def execute(plan: Experiment, folder: Path, target: float | None = None) -> None
         for outcome in result.runs:
             if outcome.diverged is not None:
                 say(Text.assemble((result.label, "yellow"), ": ", outcome.diverged.message))
-    _show(results, plan, folder, target)
+    _show(results, folder, target)
 
 
 def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
@@ -87,16 +87,14 @@ def _with_bars(plan: Experiment, folder: Path) -> list[runner.Result]:
         return runner.run(plan, folder, show)
 
 
-def _show(results: list[runner.Result], plan: Experiment, folder: Path, target: float | None) -> None:
+def _show(results: list[runner.Result], folder: Path, target: float | None) -> None:
     """Print the tables, save the figures, and print their paths."""
     from fedpd.report import comparison_figure, comparison_table, save_figure, target_table
 
     console.print(comparison_table(results))
     if target is not None:
         console.print(target_table(results, target))
-    problem = plan.problem
-    title = f"{problem.name.replace('_', ' ')}, {problem.agents} agents"
-    paths = save_figure(comparison_figure(results, title), folder, "comparison")
+    paths = save_figure(comparison_figure(results), folder, "comparison")
     if all("test_accuracy" in run.history for result in results for run in result.runs):
-        paths = save_figure(comparison_figure(results, title, "test_accuracy"), folder, "accuracy")
+        paths = save_figure(comparison_figure(results, quantity="test_accuracy"), folder, "accuracy")
     show_lines(f"Figure: {paths[0]}\nHistories: {folder / run_folder.HISTORY}\nAs a page: fedpd report {folder}")

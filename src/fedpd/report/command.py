@@ -11,7 +11,7 @@ from fedpd.engine.views.quantities import MAIN
 from fedpd.experiments.recorded import read_all, timed_records
 from fedpd.report.export import COSTS, HISTORIES, save_costs, save_histories
 from fedpd.report.figures import FORMATS, MARK, paper_figure_paths, save_paper_figures
-from fedpd.report.pages import page_of
+from fedpd.report.pages import experiment_targets, page_of
 from fedpd.report.reach import targets, usual_target
 
 PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
@@ -73,6 +73,7 @@ def write_report(
     page.save(path)
     others = save_paper_figures(entries, drawn, figures) if figures else []
     if csv:
-        chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if target is None else target
+        known = experiment_targets(records).get(MAIN) if target is None else target
+        chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if known is None else known
         others += [save_histories(records, histories), save_costs(records, MAIN, chosen, costs)]
     return Written(page.finding, path, others)

@@ -8,25 +8,45 @@ import numpy as np
 from fedpd.engine.columns import NETWORK, Column
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
-from fedpd.report.reach import finding, reach, targets, usual_target
+from fedpd.engine.views.style import DASHES, Style, styles
+from fedpd.report.reach import departures, examples, reach, sentence, starts_at_best, targets, usual_target
 
 POINTS = 400  # per curve, since a screen cannot show more; the costs use all rows
+MOST_CURVES = 12  # that a page shows at first; of more methods it shows five, and all in the table of costs
 ENTRIES = 10  # beyond this many curves, each gets fewer points
 
 Numbers = list[float | None]
 
 
-def page_data(entries: Sequence[Entry], target: float | None = None) -> dict[str, Any]:
-    """Return the data of the page's script, as plain numbers and texts; None replaces numbers that are not finite."""
+def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """Return the data of the page's script, as plain numbers and texts; None replaces numbers that are not finite.
+
+    Args:
+        entries: The runs by label.
+        wanted: The targets to show first, by quantity; `usual_target` chooses the others.
+    """
     quantities, costs = shared_quantities(entries), known_costs(entries)
     scales = _scales(entries, costs)
-    wanted = {quantities[0].name: target}
+    wanted = wanted or {}
+    first = quantities[0]
     offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
+    measured = [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities]
+    goal = measured[0]["targets"][measured[0]["chosen"]]
     return {
-        "quantities": [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities],
+        "quantities": measured,
+        "shown": examples(entries, first.name, goal) if len(entries) > MOST_CURVES else list(range(len(entries))),
         "costs": [_shown_cost(cost, cost.name in scales) for cost in costs],
-        "entries": [_entry(entry, offered, costs, scales, len(entries)) for entry in entries],
+        "entries": [
+            {"style": style_data(style), **_entry(entry, offered, costs, scales, len(entries))}
+            for entry, style in zip(entries, styles([entry.label for entry in entries]), strict=True)
+        ],
     }
+
+
+def style_data(style: Style) -> dict[str, str]:
+    """Return a method's colours and dash for a page's script; `stroke` is the dash of an SVG line of width 3."""
+    stroke = " ".join(f"{3 * length:g}" for length in DASHES[style.dash])
+    return {"light": style.colours.light, "dark": style.colours.dark, "dash": style.dash, "stroke": stroke}
 
 
 def _scales(entries: Sequence[Entry], costs: Sequence[Column]) -> dict[str, float]:
@@ -41,7 +61,8 @@ def _shown_cost(cost: Column, hours: bool) -> dict[str, Any]:
 
 
 def _targets(entries: Sequence[Entry], column: Column, also: float | None) -> list[float]:
-    return [] if column.better is None else targets(entries, column.name, also)
+    compares = column.better is not None and not starts_at_best(entries, column.name)
+    return targets(entries, column.name, also) if compares else []
 
 
 def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
@@ -57,16 +78,19 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
 
 
 def _findings(entries: Sequence[Entry], column: Column, offered: list[float], target: float | None) -> dict[str, Any]:
-    """Return the targets of a quantity, the one that the page shows first, and the finding of each."""
+    """Return the targets of a quantity, the one that the page shows first, and the finding of each by cost."""
+    costs = known_costs(entries)
     if not offered:
         words = f"{heading(column)}: the page shows only curves, because less is not better nor more for this column."
-        return {"targets": [], "goals": [], "chosen": 0, "findings": [words]}
+        words = departures(entries, column.name) if column.better else words
+        return {"targets": [], "goals": [], "chosen": 0, "findings": {cost.name: [words] for cost in costs}}
     chosen = usual_target(entries, column.name, offered) if target is None else target
+    met = {one: [(entry.label, reach(entry, column.name, one)) for entry in entries] for one in offered}
     return {
         "targets": offered,
         "goals": [goal(column.name, one) for one in offered],
         "chosen": offered.index(chosen),
-        "findings": [finding(entries, column.name, one) for one in offered],
+        "findings": {cost.name: [sentence(met[one], column.name, one, cost) for one in offered] for cost in costs},
     }
 
 
@@ -84,6 +108,7 @@ def _entry(
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
+        "diverged": entry.diverged,
         "round": entry.runs[0].history["round"][:rows][kept].tolist(),
         "x": {c.name: _finite(np.mean([values[c.name][:rows] for values in spent], axis=0)[kept]) for c in costs},
         "y": {column.name: _band(entry, column, rows, kept) for column in offered},

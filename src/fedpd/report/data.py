@@ -60,7 +60,7 @@ def _sizes(axes: Axes, train: np.ndarray, test: np.ndarray) -> None:
 
 
 def _heat(figure: Figure, axes: Axes, beside: Axes, counts: np.ndarray, data: Federated, order: np.ndarray) -> None:
-    """Draw the counts (N, K), labels down and agents across, on a logarithmic colour scale; white is none."""
+    """Draw the counts (N, K), labels down and agents across, on a logarithmic colour scale; blank is none."""
     shown = np.ma.masked_equal(counts.T, 0)
     image = axes.imshow(shown, aspect="auto", cmap=COLOURS, norm=LogNorm(1, max(2, int(counts.max()))))
     image.set_interpolation("nearest")
@@ -77,7 +77,7 @@ def _heat(figure: Figure, axes: Axes, beside: Axes, counts: np.ndarray, data: Fe
     ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000) if tick <= counts.max()]
     bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
     bar.minorticks_off()
-    bar.set_label("samples (white: none)")
+    bar.set_label("samples (blank: none)")
 
 
 def _totals(axes: Axes, train: np.ndarray, test: np.ndarray) -> None:

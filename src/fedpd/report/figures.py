@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -9,7 +10,16 @@ from matplotlib.figure import Figure
 from fedpd.base.atomic import make_folder
 from fedpd.base.checks import choice
 from fedpd.engine.columns import Column, column_of
-from fedpd.engine.views.drawing import PAPER, WIDTH, NotebookFigure, draw, drawable, panel
+from fedpd.engine.views.drawing import (
+    MOST_NAMED,
+    PAPER,
+    WIDTH,
+    NotebookFigure,
+    draw,
+    drawable,
+    name_curves,
+    panel,
+)
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import (
     COSTS,
@@ -21,6 +31,8 @@ from fedpd.engine.views.quantities import (
     shared_quantities,
 )
 from fedpd.experiments.recorded import Results, entries_of
+from fedpd.report.dots import dot_figure
+from fedpd.report.reach import finding, targets, usual_target
 
 FORMATS = ("pdf", "svg", "png")
 MARK = "fedpd report"  # the program that made a figure, as its file names it
@@ -44,7 +56,8 @@ def figure(
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
         against: "communications", "round", "samples", "bytes", "seconds", or "network_seconds" if the runs have a
             clock; or several of them, one panel each.
-        title: The title; "": the label, if there is only one.
+        title: The title; "": the label, if there is only one, and otherwise the finding, if the figure is at least 5
+            inches wide.
         width: The width in inches, e.g. 3.4 for a column of a paper.
 
     Returns:
@@ -57,28 +70,44 @@ def figure(
         >>> report.figure({"FedPD": runs}, width=3.4).axes[0].get_xlabel()
         'communications with the server'
     """
-    return draw(entries_of(results), quantity, against, title=title, width=width)
+    entries = entries_of(results)
+    if not title and len(entries) > 1 and width >= 5:
+        title = found(entries, _measured(entries, quantity))
+    return draw(entries, quantity, against, title=title, width=width)
+
+
+def found(entries: Sequence[Entry], column: Column, target: float | None = None) -> str:
+    """Return the finding for the title of a figure; "" for a quantity of which neither less nor more is better."""
+    if column.better is None:
+        return ""
+    goal = usual_target(entries, column.name, targets(entries, column.name)) if target is None else target
+    return finding(entries, column.name, goal).removesuffix(".")
 
 
 def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -> Figure:
     """Return a figure of a quantity against communications and samples, with one curve per method and a band.
 
+    More than 12 methods are a row of dots each, at their communications to a target, beside the curves of five of them.
+
     Args:
         results: What `figure` takes.
-        title: The title over both panels.
+        title: The title over both panels; "": the finding.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
     """
     entries = entries_of(results)
     column = _measured(entries, quantity)
-    figure = NotebookFigure(figsize=(11, 4.3 + 0.24 * -(-len(entries) // 4)), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, cost in zip(panels, ("communications", "samples"), strict=True):
-        panel(axes, entries, COSTS[cost], column)
-    panels[0].set_ylabel(axis_label(column))
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    if title:
-        figure.suptitle(drawable(title, 120))
+    heading = title or found(entries, column)
+    if len(entries) > MOST_NAMED and column.better is not None:
+        figure = dot_figure(entries, column, usual_target(entries, quantity, targets(entries, quantity)))
+    else:
+        figure = NotebookFigure(figsize=(11, 4.6), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, cost in zip(panels, ("communications", "samples"), strict=True):
+            panel(axes, entries, COSTS[cost], column)
+        panels[0].set_ylabel(axis_label(column))
+        name_curves(panels[1], entries, 3.5)
+    if heading:
+        figure.suptitle(fill(drawable(heading, 300), 130), fontsize="medium")
     return figure
 
 

@@ -2,9 +2,6 @@
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
-  const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C98A00", "#3A9BD6", "#000000", "#8C564B"];
-  const DARK = ["#4FA3E0", "#FF8A4C", "#2BC99A", "#E69ACB", "#F2B93B", "#9AD8FF", "#F2F2F2", "#CFA394"];
-  const DASHES = ["solid", "dash", "dashdot", "dot", "longdashdot"];
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -99,10 +96,10 @@
     rows();
     const quantity = data.quantities.find((one) => one.name === chosen.y), cost = data.costs.find((one) => one.name === chosen.x);
     if (!quantity || !cost) return;
-    const colours = dark.matches ? DARK : LIGHT, log = quantity.log && quantity.positive;
-    const traces = data.entries.map((entry, i) => ({
+    const log = quantity.log && quantity.positive;
+    const traces = data.entries.map((entry) => ({
       x: entry.x[cost.name], y: entry.y[quantity.name].mean, name: plain(entry.label), mode: "lines",
-      line: { color: colours[i % colours.length], dash: DASHES[i % 5], width: 2 },
+      line: { color: entry.style[dark.matches ? "dark" : "light"], dash: entry.style.dash, width: 2 },
     }));
     const axis = (more) => ({ gridcolor: style("--line"), linecolor: style("--soft"), zeroline: false, automargin: true, exponentformat: "power", ...more });
     Plotly.react("figure", traces, {

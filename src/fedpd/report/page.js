@@ -5,17 +5,11 @@
   const { quantities, costs, entries, problems } = data;
   const $ = (id) => document.getElementById(id);
 
-  // Okabe and Ito's colours, and lighter ones of the same hues on a dark ground; 8 colours and 5 dashes: 40 styles.
-  const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C98A00", "#3A9BD6", "#000000", "#8C564B"];
-  const DARK = ["#4FA3E0", "#FF8A4C", "#2BC99A", "#E69ACB", "#F2B93B", "#9AD8FF", "#F2F2F2", "#CFA394"];
-  const DASHES = ["solid", "dash", "dashdot", "dot", "longdashdot"];
-  const STROKES = { solid: "", dash: "7 4", dashdot: "7 3 2 3", dot: "2 3", longdashdot: "10 3 2 3" };
-
   const dark = matchMedia("(prefers-color-scheme: dark)");
   let printing = false;
-  const state = { x: 0, y: 0, logX: false, logY: false, hidden: new Set(), target: quantities.map((q) => q.chosen) };
+  const state = { x: 0, y: 0, logX: false, logY: false, hidden: new Set([...entries.keys()].filter((i) => !data.shown.includes(i))), target: quantities.map((q) => q.chosen) };
 
-  const colour = (i) => (dark.matches && !printing ? DARK : LIGHT)[i % LIGHT.length];
+  const colour = (i) => entries[i].style[dark.matches && !printing ? "dark" : "light"];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   // Figures read a little HTML in their texts: a label is shown as it is written.
   const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -33,7 +27,7 @@
     svg.setAttribute("class", "swatch");
     svg.setAttribute("viewBox", "0 0 30 10");
     svg.setAttribute("aria-hidden", "true");
-    const drawn = { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour(i), "stroke-width": 3, "stroke-dasharray": STROKES[DASHES[i % 5]] };
+    const drawn = { x1: 0, x2: 30, y1: 5, y2: 5, stroke: colour(i), "stroke-width": 3, "stroke-dasharray": entries[i].style.stroke };
     for (const [name, value] of Object.entries(drawn)) line.setAttribute(name, value);
     svg.append(line);
     return svg;
@@ -61,12 +55,14 @@
           fill: "toself", fillcolor: `${colour(i)}2e`, line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false,
         });
       }
+      const end = mean.findLastIndex((y, k) => y !== null && at[k] !== null && (!state.logY || y > 0)); // where it diverged
       const digits = quantity.share ? ".2%" : quantity.log ? ".2e" : ".5~g";
       const format = cost.unit === "s" || cost.unit === "h" ? ".3~g" : cost.log ? ".3~s" : ",.6~g";
       const spread = low ? `<br>seeds: %{customdata[1]:${digits}} to %{customdata[2]:${digits}}` : "";
       drawn.push({
-        x: at, y: mean, mode: at.length > 1 ? "lines" : "markers", name: plain(entry.label),
-        line: { color: colour(i), dash: DASHES[i % 5], width: 2 }, marker: { color: colour(i) },
+        x: at, y: mean, mode: at.length === 1 ? "markers" : entry.diverged ? "lines+markers" : "lines", name: plain(entry.label),
+        line: { color: colour(i), dash: entries[i].style.dash, width: 2 },
+        marker: entry.diverged ? { color: colour(i), symbol: "x", opacity: 1, size: mean.map((_, k) => (k === end ? 11 : 0)) } : { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
         hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${cost.title} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
       });
@@ -86,53 +82,85 @@
     hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") }, align: "left" },
     ...more,
   });
-  const CONFIG = {
-    responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  // On a phone the buttons of a figure would cover its axis title, and fingers zoom without them.
+  const narrow = () => innerWidth < 640;
+  const config = () => ({
+    responsive: true, displaylogo: false, displayModeBar: narrow() ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     toImageButtonOptions: { format: "svg", filename: "fedpd" },
-  };
+  });
 
-  // Whole powers of ten where there are several: the twos and fives between them would only crowd the axis.
-  function decades(name) {
-    const shown = entries.filter((_, i) => !state.hidden.has(i)).flatMap((entry) => entry.y[name].mean.filter((y) => y > 0));
+  // Ticks of a logarithmic axis: powers of ten, and twos and fives where there is room for them.
+  function decades(values, room) {
+    const shown = values.filter((one) => one > 0);
     const span = shown.length ? Math.log10(shown.reduce((a, b) => Math.max(a, b)) / shown.reduce((a, b) => Math.min(a, b))) : 0;
-    return span > 3 ? { dtick: Math.ceil(span / 10) } : {};
+    return 3 * span > room ? { dtick: Math.max(1, Math.ceil(span / room)) } : span > 0.7 ? { dtick: "D2" } : {};
+  }
+
+  const visible = () => entries.map((entry, i) => ({ entry, i })).filter(({ i }) => !state.hidden.has(i));
+  const ROOM = 12; // names beside the figure; more would not fit
+
+  // Names at the ends of the curves, moved apart where they would overlap.
+  function nameEnds() {
+    const figure = $("figure"), full = figure._fullLayout, quantity = quantities[state.y];
+    if (!full || narrow() || visible().length < 2 || visible().length > ROOM) return;
+    const [low, high] = full.yaxis.range, gap = 16 / full._size.h;
+    const ends = visible().map(({ entry, i }) => {
+      const last = entry.y[quantity.name].mean.findLast((y) => y !== null && (!state.logY || y > 0));
+      return { entry, i, at: last === undefined ? NaN : ((state.logY ? Math.log10(last) : last) - low) / (high - low) };
+    }).filter(({ at }) => at >= -0.01 && at <= 1.01).sort((a, b) => a.at - b.at);
+    let groups = [];
+    ends.forEach(({ at }, k) => {
+      groups.push({ mean: at - gap * k, size: 1 });
+      while (groups.length > 1 && groups.at(-2).mean > groups.at(-1).mean) {
+        const [a, b] = groups.splice(-2);
+        groups.push({ mean: (a.mean * a.size + b.mean * b.size) / (a.size + b.size), size: a.size + b.size });
+      }
+    });
+    const places = groups.flatMap(({ mean, size }) => Array(size).fill(mean)).map((place, k) => place + gap * k);
+    const names = ends.map(({ entry, i }, k) => ({
+      text: plain(entry.label.length > 26 ? `${entry.label.slice(0, 25)}…` : entry.label) + (entry.diverged ? " (diverged)" : ""),
+      x: 1, y: places[k], xref: "paper", yref: "paper", xanchor: "left", yanchor: "middle", xshift: 6, showarrow: false, font: { color: colour(i), size: 12 },
+    }));
+    return Plotly.relayout(figure, { annotations: [figure.layout.annotations[0], ...names] });
   }
 
   function drawCurves() {
     const cost = costs[state.x], quantity = quantities[state.y], goal = quantity.targets[state.target[state.y]];
+    const named = !narrow() && visible().length > 1 && visible().length <= ROOM;
+    const across = Math.max(3, Math.floor($("figure").clientWidth / 90));
     const layout = base("figure", {
-      margin: { l: 50, r: 12, t: 34, b: 48 }, hovermode: "closest",
-      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", rangemode: state.logX ? "normal" : "tozero" }),
-      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(quantity.name) : {}) }),
+      margin: { l: 50, r: named ? 12 + 7 * Math.min(37, Math.max(...visible().map(({ entry }) => entry.label.length + 11 * entry.diverged))) : 12, t: 34, b: 48 }, hovermode: "closest",
+      xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", nticks: across, rangemode: state.logX ? "normal" : "tozero", ...(state.logX ? decades(visible().flatMap(({ entry }) => entry.x[cost.name]), across) : {}) }),
+      yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(visible().flatMap(({ entry }) => entry.y[quantity.name].mean), 9) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
       shapes: goal !== undefined && (goal > 0 || !state.logY) ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: goal, y1: goal, line: { color: style("--soft"), width: 1.2, dash: "dot" } }] : [],
     });
-    return Plotly.react("figure", traces(), layout, CONFIG);
+    return Plotly.react("figure", traces(), layout, config()).then(nameEnds);
   }
 
   function drawPictures() {
     problems.forEach((problem, p) => {
       if (!problem) return;
       Plotly.react(`distances-${p}`, [{
-        type: "bar", x: problem.distances.map((_, i) => i + 1), y: problem.distances, marker: { color: colour(0) },
+        type: "bar", x: problem.distances.map((_, i) => i + 1), y: problem.distances, marker: { color: style("--bar") },
         hovertemplate: "%{y:.3g}<extra></extra>",
-      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), CONFIG);
+      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), config());
       const ground = style("--ground"), bar = { thickness: 10, outlinewidth: 0 };
       Plotly.react(`alignment-${p}`, [{
         type: "heatmap", z: problem.alignment, zmin: -1, zmax: 1, colorscale: [[0, "#D55E00"], [0.5, ground], [1, "#2f8fd0"]],
         colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] }, hovertemplate: "cosine %{z:.2f}<extra></extra>",
-      }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), CONFIG);
+      }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), config());
       if (!problem.labels) return;
       Plotly.react(`labels-${p}`, [{
         type: "heatmap", z: problem.labels, zmin: 0, colorscale: [[0, ground], [1, "#2f8fd0"]], colorbar: { ...bar, tickformat: ".0%" },
         hovertemplate: "label %{y}: %{z:.1%}<extra></extra>",
-      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), CONFIG);
+      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), config());
     });
   }
 
   function fillCosts() {
     const quantity = quantities[state.y], k = state.target[state.y], by = state.x;
-    $("finding").textContent = quantity.findings[k];
+    $("finding").textContent = quantity.findings[costs[state.x].name][k];
     $("cost-to-target").hidden = quantity.targets.length === 0; // it is not known what is better
     if (quantity.targets.length === 0) return;
     $("goal").textContent = quantity.goals[k];
@@ -154,7 +182,7 @@
   }
 
   function costRow({ i, entry, cell }, least, price) {
-    const row = element("tr", state.hidden.has(i) ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
+    const row = element("tr", state.hidden.has(i) && entries.length === data.shown.length ? { class: "off" } : {}, element("th", { scope: "row" }, element("span", { class: "named" }, swatch(i), entry.label)));
     if (!cell.costs) {
       const some = cell.seeds ? `${cell.seeds} of ${entry.seeds} seeds did; ` : "";
       row.append(element("td", { colspan: costs.length + 1, class: "missed" }, `not reached: ${some}best ${cell.best}`));
@@ -233,11 +261,15 @@
   $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
   $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });
   $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, and its band spans them. " : "") +
+    (data.shown.length < entries.length ? `At first the figure shows ${data.shown.length} of ${entries.length} methods, from the fewest communications to the most; the table below has all of them. ` : "") +
     "The dotted line is the target. Press a method to hide or show it. Drag in the figure to zoom, double-click to zoom out.";
   dark.addEventListener("change", redrawAll);
+  let shape = narrow();
+  addEventListener("resize", () => { if (narrow() !== shape) { shape = narrow(); redrawAll(); } });
   addEventListener("beforeprint", () => print(true));
   addEventListener("afterprint", () => print(false));
   chooseX(0);
   chooseY(0);
   redrawAll();
+  $("figure").on("plotly_relayout", (changed) => { if (!("annotations" in changed)) nameEnds(); });
 })();

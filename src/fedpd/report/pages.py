@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -64,8 +65,8 @@ def page(runs: Results, problem: Problem | None = None, *, target: float | None 
         runs: A run, an ensemble, a sweep, a tuned method, a list or a dict by label of them, a folder, or a list of
             folders. A folder is one that `save`, `fedpd run` or `fedpd compare` wrote.
         problem: The problem of the runs, to show its constants and how much its agents differ. Run folders need none.
-        target: The stationarity that the page shows first; None: 1e-10 if a method reached it, otherwise the lowest
-            that a method reached.
+        target: The stationarity that the page shows first; None: that of `until` in the experiment file;
+            if it has none, the lowest that half of the methods reached and stayed below, but not less than 1e-10.
         name: The title of the page; "": the names of the methods and of the problem.
 
     Examples:
@@ -105,10 +106,10 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
         positive("target", target, "Give a stationarity, e.g. 1e-10")
     entries = [entry for record in records for entry in record.entries]
     found = [one if isinstance(one, str) else _facts(one) for one in problems]
-    data = page_data(_measured(entries), target)
+    data = page_data(_measured(entries), experiment_targets(records) if target is None else {MAIN: target})
     data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
     first = data["quantities"][0]
-    finding = first["findings"][first["chosen"]]
+    finding = first["findings"]["communications"][first["chosen"]]
     script, plotly = _text("page.js"), plotly_script()
     filled = Template(_text("page.html")).substitute(
         title=escape(name or title(records, problems)),
@@ -127,6 +128,12 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
         script=script,
     )
     return Page(filled, finding)
+
+
+def experiment_targets(records: Sequence[Record]) -> dict[str, float]:
+    """Return the targets that the experiment files set with `until`, if they all set the same ones."""
+    found = [tomllib.loads(record.text).get("run", {}).get("until", {}) for record in records]
+    return dict(found[0]) if all(one == found[0] for one in found) else {}
 
 
 def _measured(entries: list[Entry]) -> list[Entry]:

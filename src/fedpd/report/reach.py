@@ -5,20 +5,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpd.engine.columns import column_of
-from fedpd.engine.history import first_row
-from fedpd.engine.views.entries import Entry
+from fedpd.engine.columns import Column, column_of
+from fedpd.engine.views.entries import Entry, Measured
 from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import MAIN, cost_values, goal, target_text
+from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, cost_values, goal, target_text
 
-USUAL = 1e-10  # the default target of the stationarity, if a run reaches it
+USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for
 
 
 class Reached(NamedTuple):
-    """The costs of a method to reach a target.
+    """The costs of a method to reach a target and to stay there.
 
     Attributes:
-        seeds: The number of seeds that reached it.
+        seeds: The number of seeds that reached it and stayed.
         costs: Mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it.
         best: The best value of the seed whose best value is the worst; NaN if no value is finite.
         at: The communications of that seed at that value.
@@ -31,8 +30,8 @@ class Reached(NamedTuple):
 
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
-    """Return the costs of a method until a quantity reached the target with all seeds."""
-    rows = [first_row(run.history[quantity], target, _better(quantity)) for run in entry.runs]
+    """Return the costs of a method until a quantity reached the target, and stayed there, with all seeds."""
+    rows = [settled_row(run, quantity, target) for run in entry.runs]
     best, at = _worst_best(entry, quantity)
     seeds = sum(row is not None for row in rows)
     if seeds < len(rows):
@@ -41,6 +40,19 @@ def reach(entry: Entry, quantity: str, target: float) -> Reached:
     spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in each[0]}
     costs = {name: (float(np.mean(values)), min(values), max(values)) for name, values in spent.items()}
     return Reached(seeds, costs, best, at)
+
+
+def settled_row(run: Measured, quantity: str, target: float) -> int | None:
+    """Return the first row from which on all values are at least as good as the target, or None if there is none.
+
+    A value that is only touched, by noise or before a divergence, does not count as reached.
+    """
+    values = run.history[quantity]
+    met = np.isfinite(values) & (values >= target if _better(quantity) == "more" else values <= target)
+    if run.diverged is not None or not met[-1]:
+        return None
+    missed = np.flatnonzero(~met)
+    return int(missed[-1]) + 1 if len(missed) else 0
 
 
 def _better(quantity: str) -> Literal["less", "more"]:
@@ -97,39 +109,98 @@ def _equal_steps(low: float, high: float) -> list[float]:
     return [number for number in numbers if low <= number <= high]
 
 
+def starts_at_best(entries: Sequence[Entry], quantity: str) -> bool:
+    """Return whether no run ever improved on its start, as the consensus gap, which is 0 there."""
+    return all(_worst_best(entry, quantity)[1] == 0 for entry in entries) and quantity != MAIN
+
+
+def departures(entries: Sequence[Entry], quantity: str) -> str:
+    """Return the finding of a quantity that no run improved: how far the methods moved away from their start."""
+    name, more = column_of(quantity).symbol or quantity, _better(quantity) == "more"
+    far = [(max(_departure(run.history[quantity], more) for run in entry.runs), entry.label) for entry in entries]
+    stayed, (most, label) = sum(distance == 0 for distance, _ in far), max(far)
+    if most == 0:
+        return f"{name}: no method moves away from the value at the start."
+    kept = f"{stayed} of {len(entries)} methods keep the value of the start; " if stayed else ""
+    return f"{name}: {kept}{label} moves away from it the most, by {target_text(quantity, most)}."
+
+
+def _departure(values: np.ndarray, more: bool) -> float:
+    worse = (values[0] - values if more else values - values[0])[np.isfinite(values)]
+    return float(worse.max()) if len(worse) else 0.0
+
+
 def usual_target(entries: Sequence[Entry], quantity: str, offered: Sequence[float]) -> float:
-    """Return a stationarity of 1e-10 if a method reached it, else the hardest target that one reached."""
-    met = {target: [reach(entry, quantity, target).costs for entry in entries] for target in offered}
-    reached = [target for target, costs in met.items() if any(costs)]
-    if quantity == MAIN and USUAL in reached:
-        return USUAL
-    return reached[-1] if reached else offered[0]
+    """Return the hardest target that at least half of the methods reached, and at least two of them.
+
+    If there is none, it is the hardest that one method reached. A target that holds at the start compares nothing. For
+    quantities on a logarithmic axis it is a power of ten, if one was reached, and for the stationarity at least 1e-10.
+    """
+    reached = {target: [reach(entry, quantity, target).costs for entry in entries] for target in offered}
+    counts = {
+        target: sum(costs is not None for costs in found)
+        for target, found in reached.items()
+        if any(costs is not None and costs["communications"][0] > 0 for costs in found)
+        and not (quantity == MAIN and target < USUAL)
+    }
+    enough = min(len(entries), max(2, -(-len(entries) // 2)))
+    for least in (enough, 2, 1):
+        found = [target for target, number in counts.items() if number >= least]
+        powers = [target for target in found if column_of(quantity).log and f"{target:.6e}".startswith("1.000000")]
+        if found:
+            return (powers or found)[-1]
+    return offered[0]
 
 
-def finding(entries: Sequence[Entry], quantity: str, target: float) -> str:
+def ranked(entries: Sequence[Entry], quantity: str, target: float) -> list[int]:
+    """Return the numbers of the methods, the fewest communications to the target first, then the best values."""
+    found = [reach(entry, quantity, target) for entry in entries]
+    sign = -1 if _better(quantity) == "more" else 1
+
+    def cost(i: int) -> tuple[bool, float]:
+        spent, best = found[i].costs, sign * found[i].best
+        return (False, spent["communications"][0]) if spent else (True, best if np.isfinite(best) else np.inf)
+
+    return sorted(range(len(entries)), key=cost)
+
+
+def examples(entries: Sequence[Entry], quantity: str, target: float, number: int = 5) -> list[int]:
+    """Return the numbers of a few methods, evenly spread from the best to the worst of those with a finite value."""
+    order = [i for i in ranked(entries, quantity, target) if np.isfinite(reach(entries[i], quantity, target).best)]
+    places = np.unique(np.linspace(0, len(order) - 1, min(number, len(order))).round().astype(int))
+    return [order[place] for place in places]
+
+
+def finding(entries: Sequence[Entry], quantity: str, target: float, cost: Column = COSTS["communications"]) -> str:
     """Return the finding as a sentence.
 
-    It says which method reached the target with the fewest communications, by what factor, and which did not reach it.
+    It says which method reached the target at the lowest cost, by what factor, and which did not reach it.
     """
-    found = [(entry.label, reach(entry, quantity, target)) for entry in entries]
-    ranked = sorted((r.costs["communications"][0], label) for label, r in found if r.costs is not None)
+    return sentence([(entry.label, reach(entry, quantity, target)) for entry in entries], quantity, target, cost)
+
+
+def sentence(found: Sequence[tuple[str, Reached]], quantity: str, target: float, cost: Column) -> str:
+    """Return the finding from the costs of each method, by label; see `finding`."""
+    spent = sorted((r.costs[cost.name][0], label) for label, r in found if r.costs is not None)
     missed = [label for label, r in found if r.costs is None]
     what = goal(quantity, target)
-    if not ranked:
+    if not spent:
         return _closest(found, quantity, what)
-    if all(spent == 0 for spent, _ in ranked):
+    if all(r.costs["communications"][0] == 0 for _, r in found if r.costs is not None):
         return _at_the_start(found, quantity, what)
-    fewest, last = ranked[0][0], ranked[-1]
-    winners = [label for number, label in ranked if number == fewest]
-    others = ranked[len(winners) :]
-    sentence = f"{_listed(winners)} reached {what} with {_communications(fewest)}"
+    if not np.isfinite([number for number, _ in spent]).all():
+        return f"{_listed([label for _, label in spent])} reached {what}; not all runs recorded their {cost.name}."
+    fewest, last = spent[0][0], spent[-1]
+    winners = [label for number, label in spent if number == fewest]
+    others = spent[len(winners) :]
+    said = f"{_listed(winners)} reached {what} {_spent(cost, fewest)}"
     if others:
-        sentence += f", the fewest: {others[0][1]}, the next, took {_factor(others[0][0], fewest)}"
-        sentence += f", and {last[1]}, the last, {_factor(last[0], fewest)}" if len(others) > 1 else ""
+        said += f", the {_least(cost)}: {others[0][1]}, the next, took {_factor(others[0][0], fewest, cost)}"
+        said += f", and {last[1]}, the last, {_factor(last[0], fewest, cost)}" if len(others) > 1 else ""
     if missed:
-        who = _listed(missed) if len(missed) <= 3 else f"{len(missed)} of {len(entries)} methods"
-        sentence += f"; {who} did not reach it"
-    return sentence + "."
+        who = _listed(missed) if len(missed) <= 3 else f"{len(missed)} of {len(found)} methods"
+        said += f"; {who} did not reach it"
+    return said + "."
 
 
 def _closest(found: Sequence[tuple[str, Reached]], quantity: str, what: str) -> str:
@@ -158,11 +229,27 @@ def _communications(number: float) -> str:
     return f"{shown} communication" + ("" if number == 1 else "s")
 
 
-def _factor(number: float, fewest: float) -> str:
+def _spent(cost: Column, number: float) -> str:
+    """Return a cost in words, such as "with 36 communications", "with 1.2 M sample gradients" or "in 4.5 s"."""
+    if cost.name == "communications":
+        return f"with {_communications(number)}"
+    if cost.unit == "s":
+        return f"in {cost_text(cost, number)}" + (" on your network" if cost.name not in COSTS else "")
+    words = {"samples": " sample gradients", "bytes": " of messages"}[cost.name]
+    return f"with {cost_text(cost, number)}{words}"
+
+
+def _least(cost: Column) -> str:
+    return "least time" if cost.unit == "s" else "fewest"
+
+
+def _factor(number: float, fewest: float, cost: Column) -> str:
     if not fewest:
-        return short_number(number)
-    ratio = number / fewest
-    return f"{ratio:.3g} times as many" if ratio < 100 else f"{ratio:,.0f} times as many"
+        return cost_text(cost, number) if cost.name != "communications" else short_number(number)
+    ratio, word = number / fewest, "as long" if cost.unit == "s" else "as many"
+    if ratio < 1.005:
+        return f"hardly more{' time' if cost.unit == 's' else ''}"
+    return f"{ratio:.3g} times {word}" if ratio < 100 else f"{ratio:,.0f} times {word}"
 
 
 def _listed(labels: Sequence[str]) -> str:

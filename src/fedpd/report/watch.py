@@ -15,8 +15,9 @@ from fedpd.base.interrupts import in_order
 from fedpd.engine.columns import column_of
 from fedpd.engine.views.entries import Entry, Measured
 from fedpd.engine.views.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, value_text
+from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
-from fedpd.report.braille import COLOURS, Curve, plot
+from fedpd.report.braille import Curve, plot, sample
 from fedpd.report.curves import thinned
 
 HEIGHT = 14  # lines of the plot
@@ -49,7 +50,8 @@ def view(record: Record, width: int) -> Group:
     state = "finished" if record.finished else "as of the last checkpoints; Ctrl-C ends this view, not the run"
     curves = [_curve(entry) for entry in record.entries]
     title = Text(f"{record.name}: {state}", "bold")
-    return Group(title, *_figure(curves, max(20, min(width, 110) - 11)), _table(record))
+    drawn = styles([entry.label for entry in record.entries])
+    return Group(title, *_figure(curves, drawn, max(20, min(width, 110) - 11)), _table(record, drawn))
 
 
 def _curve(entry: Entry) -> Curve:
@@ -61,10 +63,10 @@ def _curve(entry: Entry) -> Curve:
     return x[shown], np.log10(y[shown])
 
 
-def _figure(curves: list[Curve], width: int) -> list[Text]:
+def _figure(curves: list[Curve], drawn: list[Style], width: int) -> list[Text]:
     if not any(len(x) for x, _ in curves):
         return [Text("There are no rows yet. The first checkpoint will add them.", "yellow")]
-    lines, (left, right, bottom, top) = plot(curves, width, HEIGHT)
+    lines, (left, right, bottom, top) = plot(curves, drawn, width, HEIGHT)
     ticks = {0: f"{10**top:.1e}", HEIGHT - 1: f"{10**bottom:.1e}"}
     rows = [Text.assemble(f"{ticks.get(i, ''):>9} ", ("│", "dim"), line) for i, line in enumerate(lines)]
     first, last = f"{left:,.0f}", f"{right:,.0f}"
@@ -72,24 +74,24 @@ def _figure(curves: list[Curve], width: int) -> list[Text]:
     return [Text("stationarity ‖∇f‖²", "dim"), *rows, Text(f"{'':10}└{'─' * width}", "dim"), Text(f"{'':10} {across}")]
 
 
-def _table(record: Record) -> Table:
+def _table(record: Record, drawn: list[Style]) -> Table:
     """Return a table with one row per method, for the seed that the plot shows."""
     table = Table(box=None, pad_edge=False)
     with_accuracy = all("test_accuracy" in run.history for entry in record.entries for run in entry.runs)
     table.add_column("method", overflow="fold")
-    table.add_column("rounds", min_width=12)
+    table.add_column("rounds", min_width=8)
     for name in ("stationarity", "loss", *(("accuracy",) if with_accuracy else ()), "comm.", "bytes", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    for number, entry in enumerate(record.entries):
-        table.add_row(*_row(entry, with_accuracy, COLOURS[number % len(COLOURS)]))
+    for entry, style in zip(record.entries, drawn, strict=True):
+        table.add_row(*_row(entry, with_accuracy, style))
     for label in record.waiting:
         table.add_row(Text(label, "dim"), Text("waiting", "dim"))
     return table
 
 
-def _row(entry: Entry, with_accuracy: bool, colour: str) -> list[Text | ProgressBar | str]:
+def _row(entry: Entry, with_accuracy: bool, style: Style) -> list[Text | ProgressBar | str]:
     run = _longest(entry)
-    progress: Text | ProgressBar = ProgressBar(entry.rounds, entry.done, width=12)
+    progress: Text | ProgressBar = ProgressBar(entry.rounds, entry.done, width=8)
     if entry.finished:
         progress = Text("diverged", "red") if entry.diverged else Text(f"{entry.done:,}", "green")
     measured = (MAIN, "loss", *(("test_accuracy",) if with_accuracy else ()))
@@ -97,7 +99,8 @@ def _row(entry: Entry, with_accuracy: bool, colour: str) -> list[Text | Progress
     costs = last_costs([run])
     spent = [cost_text(COSTS[name], costs[name]) for name in ("communications", "bytes")]
     seconds = cost_text(SECONDS, costs["seconds"]) if np.isfinite(costs["seconds"]) else ""
-    return [Text(entry.label, colour), progress, *values, *spent, seconds]
+    name = Text.assemble(sample(style), " ", (entry.label, style.colours.terminal))
+    return [name, progress, *values, *spent, seconds]
 
 
 def _longest(entry: Entry) -> Measured:

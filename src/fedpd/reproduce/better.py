@@ -76,7 +76,7 @@ def better(session: Session) -> Findings:
     scale = (
         f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds per method"
     )
-    return Findings(checks, scale, figure, table)
+    return Findings(checks, scale, figure, table, "expected")
 
 
 def costs_to(run: Run) -> Costs:

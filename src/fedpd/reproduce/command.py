@@ -35,6 +35,7 @@ class Reproduction(NamedTuple):
         seconds: The wall time in seconds.
         checks: The comparisons that the verdict follows from.
         table: More numbers, headings first.
+        against: What the checks compare with: "published", or "expected" if nothing was published.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Reproduction(NamedTuple):
     seconds: float
     checks: list[Check]
     table: Rows = ()
+    against: str = "published"
 
 
 def wanted_items(names: Sequence[str]) -> list[str]:
@@ -88,7 +90,7 @@ def _one(name: str, session: Session) -> Reproduction:
     findings = ITEMS[name].run(session)
     if findings.figure is not None:
         findings.figure.savefig(session.folder / f"{name}.png", dpi=150)
-    verdict = judge(findings.checks)
+    verdict = judge(findings.checks, findings.against)
     return Reproduction(
         name,
         ITEMS[name].title,
@@ -97,6 +99,7 @@ def _one(name: str, session: Session) -> Reproduction:
         time.monotonic() - began,
         list(findings.checks),
         findings.table,
+        findings.against,
     )
 
 

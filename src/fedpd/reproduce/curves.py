@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedpd.engine.run import Run
-from fedpd.engine.views.drawing import COLOURS, clear_frame
+from fedpd.engine.views.drawing import clear_frame, line_styles
 from fedpd.experiments.runner import Result
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
@@ -124,13 +124,14 @@ def curves_figure(curves: Mapping[str, Curve], results: Mapping[str, Result]) ->
     """Draw measured curves as lines and published values as points."""
     figure = Figure(figsize=(7.6, 5.2), layout="constrained")
     axes = figure.subplots()
-    for number, (label, curve) in enumerate(curves.items()):
-        colour = COLOURS[number % len(COLOURS)]
+    for (label, curve), style in zip(curves.items(), line_styles(list(curves)), strict=True):
         for seed, run in enumerate(results[label].runs):
             name = label if seed == 0 else None
             x, y = run.history["communications"], run.history["stationarity"]
-            axes.plot(x, y, color=colour, linewidth=1.5 if seed == 0 else 0.6, label=name)
-        axes.plot(curve.at, curve.values, "o", color=colour, markersize=6, markeredgecolor="white", clip_on=False)
+            axes.plot(x, y, **style, linewidth=1.5 if seed == 0 else 0.6, label=name)
+        axes.plot(
+            curve.at, curve.values, "o", color=style["color"], markersize=6, markeredgecolor="white", clip_on=False
+        )
     axes.plot([], [], "o", color="0.4", label="published")
     axes.set(yscale="log", xlabel="communications", ylabel="stationarity ‖∇f‖²")
     clear_frame(axes)

@@ -46,12 +46,14 @@ class Findings(NamedTuple):
         scale: The size of the runs, if it differs from the paper's.
         figure: Its figure.
         table: More numbers, headings first.
+        against: What the checks compare with: "published", or "expected" if nothing was published.
     """
 
     checks: list[Check]
     scale: str = ""
     figure: Figure | None = None
     table: Rows = ()
+    against: str = "published"
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:

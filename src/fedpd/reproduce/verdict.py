@@ -1,7 +1,8 @@
 """Judge comparisons. An item is a list of checks, and only they determine its verdict:
 
-    every check agrees                           reproduced
+    every check agrees                           reproduced; as expected, if nothing was published
     some only after a correction, none differs   reproduced with a correction
+    every one only after a correction            wrong as printed, holds as corrected
     some differ                                  not reproduced
     nothing was checked                          not run
 
@@ -30,7 +31,9 @@ class Verdict(StrEnum):
     """Whether an item was reproduced."""
 
     REPRODUCED = "reproduced"
+    EXPECTED = "as expected"
     CORRECTED = "reproduced with a correction"
+    WRONG = "wrong as printed, holds as corrected"
     NOT = "not reproduced"
     SKIPPED = "not run"
 
@@ -53,14 +56,18 @@ class Check(NamedTuple):
     why: str = ""
 
 
-def judge(checks: Iterable[Check]) -> Verdict:
-    """Return the verdict that follows from an item's checks."""
+def judge(checks: Iterable[Check], against: str = "published") -> Verdict:
+    """Return the verdict that follows from an item's checks; `against` is "expected" if nothing was published."""
     outcomes = {check.outcome for check in checks}
     if not outcomes:
         return Verdict.SKIPPED
     if Outcome.DIFFERS in outcomes:
         return Verdict.NOT
-    return Verdict.CORRECTED if Outcome.CORRECTED in outcomes else Verdict.REPRODUCED
+    if outcomes == {Outcome.CORRECTED}:
+        return Verdict.WRONG
+    if Outcome.CORRECTED in outcomes:
+        return Verdict.CORRECTED
+    return Verdict.REPRODUCED if against == "published" else Verdict.EXPECTED
 
 
 def outcome(printed: bool, corrected: bool = False) -> Outcome:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 STYLES = {
     Verdict.REPRODUCED: "green",
+    Verdict.EXPECTED: "green",
     Verdict.CORRECTED: "yellow",
+    Verdict.WRONG: "dark_orange",
     Verdict.NOT: "red",
     Verdict.SKIPPED: "dim",
     Outcome.AGREES: "green",
@@ -23,8 +25,9 @@ STYLES = {
     Outcome.DIFFERS: "red",
 }
 RULES = """A check *agrees* if the printed statement holds, is *corrected* if only a stated correction of it holds, and
-*differs* if neither holds. An item is reproduced if all its checks agree, reproduced with a correction if none differs,
-and not reproduced otherwise. A curve counts as the published one if it is within a factor of 3 of every value."""
+*differs* if neither holds. An item is reproduced if all its checks agree, and not reproduced if one differs. Otherwise
+it is reproduced with a correction, or, if no check agrees, wrong as printed and holds as corrected. A curve counts as
+the published one if it is within a factor of 3 of every value."""
 
 
 def verdict_table(items: Sequence["Reproduction"]) -> Table:
@@ -46,7 +49,7 @@ def checks_table(item: "Reproduction") -> Table:
     """Return a table with one row per check of an item."""
     title = f"{item.name}: {item.title}"
     table = Table(title=title, caption=item.scale or None, title_justify="left", caption_justify="left")
-    for name in ("check", "published", "measured", ""):
+    for name in ("check", item.against, "measured", ""):
         table.add_column(name)
     for check in item.checks:
         outcome = Text(check.outcome, STYLES[check.outcome])
@@ -61,7 +64,7 @@ def markdown(items: Sequence["Reproduction"], folder: Path) -> str:
     for item in items:
         lines += ["", f"## {item.name}", "", f"{_sentence(item.title)} **{_sentence(item.verdict)}**", ""]
         lines += [f"Scale: {item.scale}.", ""] if item.scale else []
-        lines += ["| check | published | measured | outcome | why |", "| --- | --- | --- | --- | --- |"]
+        lines += [f"| check | {item.against} | measured | outcome | why |", "| --- | --- | --- | --- | --- |"]
         lines += [f"| {' | '.join(map(_cell, check))} |" for check in item.checks]
         lines += ["", *_markdown_rows(item.table)] if item.table else []
         if (folder / f"{item.name}.png").exists():

@@ -131,12 +131,11 @@ def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, roun
     """
     from matplotlib.ticker import FuncFormatter, LogFormatter, ScalarFormatter
 
-    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, line_style, set_log_scale
+    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, line_styles, set_log_scale
 
     figure = NotebookFigure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
-    for number, one in enumerate(tuned):
-        style = line_style(number)
+    for one, style in zip(tuned, line_styles([one.label for one in tuned]), strict=True):
         reached = not np.isnan(one.communications[one.best])
         label = drawable(one.label) + ("" if reached else " (never)")
         axes.plot(one.scales, one.communications, **style, marker="o", markersize=3.5, label=label)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from fedpd.engine.views.drawing import COLOURS, DASHES
+from fedpd.engine.views.drawing import line_styles
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS
 
@@ -68,8 +68,8 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
     panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
     for axes, (cost, words) in zip(panels, COSTS.items(), strict=True):
         drawn = shares(costs_of(cells, cost, budget)[2], factors)
-        for rank, method in enumerate(order):
-            style = {"color": COLOURS[rank % len(COLOURS)], "linestyle": DASHES[rank % len(DASHES)]}
+        for method in order:
+            style = line_styles(methods)[method]
             width = 2.8 if methods[method] == SOLVE else 1.4
             axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=width, **style)
         axes.set_xscale("log", base=2)

@@ -15,10 +15,12 @@ from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLoc
 
 from fedpd.base.checks import at_most, choice, positive, refuse
 from fedpd.engine.columns import NETWORK, Column, column_of
+from fedpd.engine.views.end_labels import label_ends
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_costs, shared_quantities
+from fedpd.engine.views.style import DASHES, HUES, ORDER, Style, numbered_style, styles
 
-Dash = str | tuple[int, tuple[int, ...]]
+Dash = str | tuple[float, tuple[float, ...]]
 
 
 class LineStyle(TypedDict):
@@ -28,14 +30,13 @@ class LineStyle(TypedDict):
     linestyle: Dash
 
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C564B")  # Okabe and Ito
-# The numbers of dashes and colours are coprime, so there are 40 styles, and curves that coincide are both visible.
-DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+COLOURS = tuple(HUES[name].light for name in ORDER)  # of curves that are no methods, such as formulas
 WIDTH = 6.4  # inches
 WIDEST = 100.0  # inches; matplotlib draws at most 65536 pixels
 PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
+MOST_NAMED = 12  # curves with names at their ends; a legend names more
 AXES = {"round": column_of("round"), **COSTS, NETWORK.name: NETWORK}  # the possible horizontal axes
 
 
@@ -80,8 +81,12 @@ def draw(
         for axes, cost in zip(panels, costs, strict=True):
             panel(axes, entries, cost, column, width=line, most=most)
         panels[0].set_ylabel(axis_label(column))
-        lines = _legend(figure, panels[0], entries, column, width, named=not single)
-        figure.set_size_inches(width, max(0.62 * width / len(costs), 2.1 if width < 5 else 2.8) + 0.19 * lines)
+        beside = width >= 5 and 1 < len(entries) <= MOST_NAMED
+        lines = _legend(figure, panels[0], entries, column, width, named=not single and not beside)
+        height = max(0.62 * width / len(costs), 2.1 if width < 5 else 2.8)
+        figure.set_size_inches(width, height + 0.19 * lines)
+        if beside:
+            name_curves(panels[-1], entries, 0.8 * height)
         heading = drawable(title or (entries[0].label + _diverged(entries[0]) if single else ""), 300)
         if heading:
             figure.suptitle(fill(heading, int(12 * width)), fontsize="medium")
@@ -112,8 +117,18 @@ def _seeds_differ(entry: Entry, column: Column) -> bool:
 
 
 def line_style(number: int) -> LineStyle:
-    """Return the colour and dash of the curve of this number; 40 of them differ."""
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
+    """Return the colour and dash of the curve of this number, for curves that are no methods; 40 of them differ."""
+    return _drawn(numbered_style(number))
+
+
+def line_styles(labels: Sequence[str]) -> list[LineStyle]:
+    """Return the colour and dash of each method's curve; see `fedpd.engine.views.style`."""
+    return [_drawn(style) for style in styles(labels)]
+
+
+def _drawn(style: Style) -> LineStyle:
+    dash = DASHES[style.dash]
+    return {"color": style.colours.light, "linestyle": (0, dash) if dash else "-"}
 
 
 def drawable(text: str, longest: int = 60) -> str:
@@ -151,11 +166,11 @@ def set_log_scale(axes: Axes, which: Literal["x", "y"], **options: Any) -> bool:
 
 
 def panel(
-    axes: Axes, entries: Sequence[Entry], cost: Column, column: Column, width: float = 1.6, most: float = np.inf
+    axes: Axes, entries: Sequence[Entry], cost: Column, column: Column, width: float = 1.6, most: float = 60.0
 ) -> None:
     """Draw all curves. Labels stand between powers of ten if the ends of the axis differ by at most `most`."""
-    for number, entry in enumerate(entries):
-        _curve(axes, entry, cost, column, line_style(number), width)
+    for entry, style in zip(entries, line_styles([entry.label for entry in entries]), strict=True):
+        _curve(axes, entry, cost, column, style, width)
     axes.set_xlabel(cost.words.removesuffix(" together"))
     if cost is NETWORK:
         _show_hours(axes)
@@ -201,6 +216,17 @@ def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineSt
     )
     if len(y) > 1:
         axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
+    if entry.diverged and len(x):
+        axes.scatter(x[-1:], middle[-1:], marker="X", s=64, color=style["color"], zorder=3, clip_on=False)
+
+
+def name_curves(axes: Axes, entries: Sequence[Entry], height: float, points: float = 9) -> None:
+    """Write the methods' names at the ends of their curves; `height` is that of the axes in inches."""
+    named = {
+        drawable(entry.label) + _diverged(entry): drawable(entry.label, 32) + _diverged(entry) for entry in entries
+    }
+    lines = [line for line in axes.lines if line.get_label() in named]
+    label_ends(axes, lines, [named[str(line.get_label())] for line in lines], height, points)
 
 
 def _diverged(entry: Entry) -> str:

@@ -1,0 +1,84 @@
+"""The figures of the documentation: the files are current, have a dark form, and show what the methods do."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from tools.figures.__main__ import FIGURES, ONE_GROUND
+from tools.figures.record import path, three_agents
+from tools.figures.svg import SETTINGS, darkened, digest, recorded_digest, save
+
+from fedpd.algorithms import variants
+from tests.test_docs import DOCS
+
+
+def line(last: float = 3.0, title: str = "One", size: float = 10.0) -> Figure:
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot([1.0, 2.0, last], color="#0064A0")
+    axes.set_title(title, fontsize=size)
+    return figure
+
+
+def test_the_digest_is_of_what_is_shown_and_not_of_how() -> None:
+    assert digest(line()) == digest(line(size=14.0)) == digest(line(3.00001))
+    assert len({digest(line()), digest(line(3.01)), digest(line(title="Two"))}) == 3
+
+
+def test_a_figure_is_saved_for_both_grounds(tmp_path: Path) -> None:
+    with matplotlib.rc_context(SETTINGS):
+        save(line(), tmp_path / "one")
+    light, dark = ((tmp_path / name).read_text() for name in ("one.svg", "one-dark.svg"))
+    assert recorded_digest(tmp_path / "one") == digest(line())
+    assert "#0064a0" in light
+    assert "#0064a0" not in dark.lower()
+    assert "#4FA3E0" in dark
+    assert darkened("fill: #123456") == "fill: #123456"
+    assert recorded_digest(tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize("name", ["demo", "clients", "skip_probability"])  # make figures-check takes all
+def test_files_are_current(name: str) -> None:
+    with matplotlib.rc_context(SETTINGS):
+        assert recorded_digest(DOCS / "images" / name) == digest(FIGURES[name]())
+    assert (DOCS / "images" / f"{name}-dark.svg").exists() != (name in ONE_GROUND)
+
+
+def test_recorded_paths_are_those_of_the_methods() -> None:
+    found = json.loads((DOCS / "figures" / "paths.json").read_text(encoding="utf-8"))["FedPD-GD"]
+    again = path(variants()["FedPD-GD"].rule(1.0, 3, 1.0))
+    assert found["communications"] == again["communications"]
+    np.testing.assert_allclose(found["model"], again["model"], rtol=1e-3, atol=1e-6)
+    minimiser = three_agents().answer.minimiser
+    assert minimiser is not None
+    assert np.linalg.norm(np.array(found["model"][-1]) - minimiser) < 1e-3
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS / "_build"))
+        yield importlib.import_module("pictures")
+
+
+def test_every_page_of_a_method_has_the_idea_and_a_picture() -> None:
+    for page in (DOCS / "methods").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert page.stem == "index" or "## The idea\n" in text, page.name
+        assert page.stem == "index" or "\n<!-- picture -->\n" in text, page.name
+
+
+def test_a_picture_shows_the_path_and_the_error(pictures: ModuleType) -> None:
+    drawn = pictures.method_picture("fedprox")
+    assert drawn.count("<polyline") == 4, "a path and a curve, of FedProx and of FedAvg"
+    assert "var(--hue-orange)" in drawn
+    assert "--hue-orange: #C48600;" in pictures.hues_css()
+    for name in ("algorithm2", "architecture"):
+        assert pictures.diagram(name).startswith("<svg")
+    assert "prefers-reduced-motion" in pictures.diagram("algorithm2")

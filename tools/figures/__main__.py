@@ -1,0 +1,115 @@
+"""Draw the figures of the README and the documentation.
+
+    python -m tools.figures            writes all of them, each for light and for dark pages
+    python -m tools.figures --check    draws them and says which files show something else; it writes nothing
+
+All data come from this repository: formulas, generated data, and docs/figures/*.json, which `tools.figures.record`
+writes. These pictures are not drawn here, because their data take hours and are not stored: suite_0, suite_8 and
+suite_64 (`python -m fedpd.suite.page`), unipen62_mlp, unipen62_cnn and unipen62_fig4 (the files in experiments/), and
+those of `fedpd reproduce` for Figures 3 to 5 and `better`.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from tools.figures.svg import SETTINGS, digest, recorded_digest, save
+
+from fedpd import data
+from fedpd.engine.columns import COLUMNS
+from fedpd.engine.views.entries import Entry
+from fedpd.experiments.recorded import Recorded
+from fedpd.report import comparison_figure
+from fedpd.report.data import data_figure
+from fedpd.report.theory import skip_probability_figure, skipping_map_figure
+from fedpd.reproduce.items import ITEMS
+from fedpd.reproduce.session import Session
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+class Curves:
+    """Recorded curves, as figures take them."""
+
+    def __init__(self, name: str) -> None:
+        self.found = json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+
+    def entries(self) -> list[Entry]:
+        return [Entry(label, (_run(columns),), int(columns["round"][-1])) for label, columns in self.found.items()]
+
+
+def _run(columns: dict[str, list[float]]) -> Recorded:
+    rows = {name: np.array(values, COLUMNS[name].dtype) for name, values in columns.items()}
+    zeros = {name: np.zeros(len(rows["round"])) for name in COLUMNS if name not in rows}
+    return Recorded(0, zeros | rows, np.full(len(rows["round"]), np.nan))
+
+
+def demo() -> Figure:
+    """Draw the paper's first experiment, from the recorded curves of make demo."""
+    title = (
+        "After 600 rounds FedPD with full or variance-reduced gradients is still converging; FedAvg, FedProx, "
+        "FedPD-SGD and constant skipping stop at an error floor"
+    )
+    return comparison_figure(Curves("demo"), title)
+
+
+def clients() -> Figure:
+    """Draw what `fedpd data inspect` draws, for 24 generated clients whose sizes and labels differ."""
+    rng = np.random.default_rng(7)
+    sites = {}
+    for number in range(24):
+        size = int(rng.lognormal(4.3, 0.7)) + 8
+        labels = rng.choice(10, size, p=rng.dirichlet(np.full(10, 0.35))).astype(np.int32)
+        sites[f"{number + 1}"] = {"x": rng.normal(size=(size, 2)), "y": labels}
+    return data_figure(data.split(data.from_arrays(sites, name="24 clients"), 0.2, seed=0))
+
+
+def item(name: str) -> Callable[[], Figure]:
+    """Return the function that draws the figure of an item of `fedpd reproduce`, one that takes seconds."""
+
+    def drawn() -> Figure:
+        session = Session(Path("runs/reproduce"), lambda *_: None, None)
+        figure = ITEMS[name].run(session).figure
+        assert figure is not None
+        return figure
+
+    return drawn
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "demo": demo,
+    "clients": clients,
+    "skip_probability": skip_probability_figure,
+    "skipping_map": skipping_map_figure,
+    "reproduction/table2": item("table2"),
+}
+
+ONE_GROUND = {"skipping_map"}  # its colours go through white
+
+
+def main(*arguments: str) -> int:
+    """Draw or check the figures, and return the number of stale files."""
+    stale = 0
+    for name, draw in FIGURES.items():
+        path = DOCS / "images" / name
+        with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            figure: Any = draw()
+            if arguments == ("--check",):
+                fresh = recorded_digest(path) == digest(figure)
+                stale += not fresh
+                print(f"{'current' if fresh else 'stale: run make figures'}  docs/images/{name}.svg")
+                continue
+            save(figure, path, dark=name not in ONE_GROUND)
+        print(f"docs/images/{name}.svg")
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(*sys.argv[1:])))
