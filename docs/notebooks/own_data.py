@@ -38,7 +38,7 @@ hospitals = data.csv(table, client="hospital", label="healed")
 hospitals, scaling = data.standardise(data.split(hospitals, 0.25))
 summary = data.describe(hospitals)
 print(f"{summary.agents} hospitals, {summary.train} patients to train on, {summary.test} to test on")
-print(f"patients per hospital: {summary.sizes}")
+print(f"a hospital trains on {summary.sizes.least} to {summary.sizes.most} patients")
 print(f"skew of the labels: {summary.skew:.2f} (0: all hospitals heal the same share)")
 
 # %% [markdown]
