@@ -52,11 +52,6 @@ oracle = {{ name = "gd", step = 0.1, iterations = 2 }}
 COMMAND = [sys.executable, "-c", "from fedpd.cli import main; main()"]
 
 
-def in_own_process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in its own process. Importing takes 3 seconds, and compiled programs are not shared."""
-    return subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-
-
 def fedpd(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command in this process, in another folder."""
     code: Any = 0
@@ -75,7 +70,7 @@ def write(folder: Path, rounds: int) -> None:
 
 def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path) -> None:
     write(tmp_path, 3_000)
-    whole = in_own_process("run", "small.toml", "--out", "whole", folder=tmp_path)
+    whole = fedpd("run", "small.toml", "--out", "whole", folder=tmp_path)
     assert whole.returncode == 0, whole.stderr
     command = [*COMMAND, "run", "small.toml", "--out", "killed"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -86,7 +81,7 @@ def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "history.parquet").exists(), "it was killed in its first method"
-    resumed = in_own_process("resume", "killed", folder=tmp_path)
+    resumed = fedpd("resume", "killed", folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     a, b = (read_parquet(tmp_path / name / "history.parquet") for name in ("whole", "killed"))
     assert list(a) == list(b) == [("FedPD-VR", 0), ("Explodes", 0), ("FedAvg", 0)]
