@@ -98,6 +98,6 @@ PAPER_CHECKED = (
 )
 SERVER_CHECKED = (
     "The server's step and the update of c agree with a public strategy for Flower that has SCALLION and SCAFCOM. The "
-    "agents' part follows from the abstract, which calls the method without compression equivalent to SCAFFOLD (a test "
-    "checks this); it was not compared with the paper's listing."
+    "agents' part was not compared with the paper's listing. It was chosen so that the method without compression is "
+    "equivalent to SCAFFOLD, which the abstract says (a test checks this)."
 )
