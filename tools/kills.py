@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Compilation is quick, and compiled programs are kept, so that a resumed run soon computes again.
 os.environ |= {
@@ -52,7 +52,7 @@ CLOCK = 'clock = { up = "1 MB/s", down = "1 MB/s", compute = { median = "20 ms",
 TOGETHER = 3  # methods per experiment
 CHOSEN = 12  # methods of a setting, but all with all agents
 ALL = "all agents"
-SETTINGS = {
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     ALL: ("", {}),
     "participation": ("participation = 0.4", {}),
     "two seeds": ("seeds = [0, 1]", {}),

@@ -71,28 +71,3 @@ def cards() -> dict[str, Card]:
 def variants() -> dict[str, Variant]:
     """Return, by label, every variant that `fedpd compare --methods all` runs."""
     return {variant.label: variant for card in cards().values() for variant in card.variants}
-
-
-if TYPE_CHECKING:  # written by make format: what follows is found at run time
-    from fedpd.algorithms.a_fedpd import a_fedpd as a_fedpd
-    from fedpd.algorithms.admm import admm as admm
-    from fedpd.algorithms.cola import cola as cola
-    from fedpd.algorithms.coop_sgd import coop_sgd as coop_sgd
-    from fedpd.algorithms.f_svrg import f_svrg as f_svrg
-    from fedpd.algorithms.fedadmm import fedadmm as fedadmm
-    from fedpd.algorithms.fedavg import fedavg as fedavg
-    from fedpd.algorithms.feddane import feddane as feddane
-    from fedpd.algorithms.feddr import feddr as feddr
-    from fedpd.algorithms.feddyn import feddyn as feddyn
-    from fedpd.algorithms.fedlin import fedlin as fedlin
-    from fedpd.algorithms.fedpd import fedpd as fedpd
-    from fedpd.algorithms.fedprox import fedprox as fedprox
-    from fedpd.algorithms.lag import lag as lag
-    from fedpd.algorithms.local_gd import local_gd as local_gd
-    from fedpd.algorithms.mpr_sgd import mpr_sgd as mpr_sgd
-    from fedpd.algorithms.pr_spider import pr_spider as pr_spider
-    from fedpd.algorithms.proxskip import proxskip as proxskip
-    from fedpd.algorithms.ri_sgd import ri_sgd as ri_sgd
-    from fedpd.algorithms.scaffold import scaffold as scaffold
-    from fedpd.algorithms.stem import stem as stem
-    from fedpd.algorithms.vrl_sgd import vrl_sgd as vrl_sgd
