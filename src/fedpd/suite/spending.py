@@ -73,9 +73,11 @@ def _vectors(message: Tree, model: Tree) -> int:
 
 
 def relative_stationarity(history: History, start: float) -> np.ndarray:
-    """Return (rows,) ||grad f||^2 relative to the start's, where the server holds the model; else infinite.
+    """Return (rows,) ||grad f||^2 relative to the start's, where the server holds a model that counts; else infinite.
 
-    In a round without a communication, nobody holds the mean of the agents' models at which f is measured.
+    In a round without a communication, nobody holds the mean of the agents' models at which f is measured. A model with
+    a larger f than the start does not count: a huge step may end in a stationary point such as 0 of a network, where
+    all of its units are dead.
 
     Args:
         history: The history of a run.
@@ -83,7 +85,8 @@ def relative_stationarity(history: History, start: float) -> np.ndarray:
     """
     relative = history["stationarity"] / start
     held = history["communicated"] | (history["round"] == 0)
-    return np.where(held & np.isfinite(relative), relative, math.inf)
+    lower = history["loss"] <= history["loss"][0]
+    return np.where(held & lower & np.isfinite(relative), relative, math.inf)
 
 
 def spent_at(history: History, row: int, vectors: Vectors, problem: Problem) -> Spent:
