@@ -36,5 +36,6 @@ def test_status_of_another_folder(tmp_path: Path) -> None:
 def test_warm_writes_programs_and_says_where(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["warm", str(tmp_path / "bin")])
     assert said.output == f"{tmp_path / 'bin'}\n"
-    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["flower-supernode", "flwr-clientapp"]
+    written = sorted(path.name for path in (tmp_path / "bin").iterdir())
+    assert written == ["flower-superexec", "flower-supernode", "flwr-clientapp"]
     assert all(os.access(path, os.X_OK) for path in (tmp_path / "bin").iterdir())

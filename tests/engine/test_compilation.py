@@ -88,8 +88,9 @@ def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -
 
 def test_transforms_that_are_not_used_add_nothing_to_a_round() -> None:
     def program(algorithm: Algorithm) -> str:
-        begun = begin(make_plan(algorithm, PROBLEM, 5, [0], False, with_defaults({})), None)
-        return str(jax.make_jaxpr(partial(one_round, begun.program))(begun.inputs, begun.state))
+        with scope(PROBLEM.double):
+            begun = begin(make_plan(algorithm, PROBLEM, 5, [0], False, with_defaults({})), None)
+            return str(jax.make_jaxpr(partial(one_round, begun.program))(begun.inputs, begun.state))
 
     plain = method(0.1)
     bare = plain.exchanges[0]._replace(mean=None, sends=None, restore=None, with_message=None)

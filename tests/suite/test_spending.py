@@ -1,28 +1,26 @@
 """What counts as a solved problem."""
 
-import math
-
 import numpy as np
 
-from fedpd.suite.spending import relative_stationarity
+from fedpd.suite import registry
+from fedpd.suite.answers import known
+from fedpd.suite.spending import TARGET, Vectors, is_low, spent_until_target
 
 
-def test_a_model_with_a_larger_f_than_the_start_is_no_solution() -> None:
-    """A network whose weights all went to 0 has no gradient, and is worse than where it started."""
+def test_a_saddle_point_is_no_solution() -> None:
+    """A network whose weights all went to 0 has no gradient, and a large f."""
+    problem = registry.make("network-wine")
+    first, least = 1.1, known()["network-wine"].value
+    half = (first + least) / 2
     history = {
-        "round": np.arange(3),
-        "communicated": np.array([False, True, True]),
-        "loss": np.array([1.0, 1.1, 0.5]),
-        "stationarity": np.array([4.0, 0.0, 1.0]),
+        "round": np.arange(4),
+        "communicated": np.array([False, True, True, True]),
+        "communications": np.arange(4),
+        "bytes_up": 8 * np.arange(4),
+        "bytes_down": 8 * np.arange(4),
+        "samples": problem.samples * np.arange(4),
+        "loss": np.array([first, 1.0986, half, half + 1e-9]),
+        "stationarity": np.array([4.0, 0.0, 4 * TARGET, 0.0]),
     }
-    assert relative_stationarity(history, 4.0).tolist() == [1.0, math.inf, 0.25]
-
-
-def test_a_model_that_nobody_holds_is_no_solution() -> None:
-    history = {
-        "round": np.arange(2),
-        "communicated": np.array([False, False]),
-        "loss": np.array([1.0, 0.5]),
-        "stationarity": np.array([4.0, 1.0]),
-    }
-    assert relative_stationarity(history, 4.0).tolist() == [1.0, math.inf]
+    assert is_low(history, problem).tolist() == [False, False, True, False]
+    assert spent_until_target(history, 4.0, Vectors(1 / 8, 1 / 8), problem).communications == 2

@@ -6,6 +6,7 @@ the file. A minimum of a non-convex problem is the one that this method reaches 
 
 import json
 from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +58,7 @@ class Facts(NamedTuple):
         return self.largest / self.smallest if self.smallest > 1e-12 * self.largest else np.inf
 
 
+@cache
 def known() -> dict[str, Facts]:
     """Return the facts of all problems, from the file."""
     read = json.loads(files("fedpd.suite").joinpath(FILE).read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from fedpd.core import Algorithm, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.costs import costs_of, exchanged_messages
 from fedpd.engine.history import History, first_row
+from fedpd.suite.answers import known
 
 TARGET = 1e-10  # of the start's ||grad f||^2
 COSTS = {
@@ -73,11 +74,9 @@ def _vectors(message: Tree, model: Tree) -> int:
 
 
 def relative_stationarity(history: History, start: float) -> np.ndarray:
-    """Return (rows,) ||grad f||^2 relative to the start's, where the server holds a model that counts; else infinite.
+    """Return (rows,) ||grad f||^2 relative to the start's, where the server holds the model; else infinite.
 
-    In a round without a communication, nobody holds the mean of the agents' models at which f is measured. A model with
-    a larger f than the start does not count: a huge step may end in a stationary point such as 0 of a network, where
-    all of its units are dead.
+    In a round without a communication, nobody holds the mean of the agents' models at which f is measured.
 
     Args:
         history: The history of a run.
@@ -85,8 +84,21 @@ def relative_stationarity(history: History, start: float) -> np.ndarray:
     """
     relative = history["stationarity"] / start
     held = history["communicated"] | (history["round"] == 0)
-    lower = history["loss"] <= history["loss"][0]
-    return np.where(held & lower & np.isfinite(relative), relative, math.inf)
+    return np.where(held & np.isfinite(relative), relative, math.inf)
+
+
+def is_low(history: History, problem: Problem) -> np.ndarray:
+    """Return (rows,) whether f is at least half-way from the start to the known minimum.
+
+    A stationary point above it is no solution: a huge step may end at once in a saddle point, such as 0 of a network,
+    where all its units are dead.
+
+    Args:
+        history: The history of a run.
+        problem: The problem. If its minimum is not known, f must not be above the start's.
+    """
+    first, facts = history["loss"][0], known().get(problem.name)
+    return history["loss"] <= (first if facts is None else (first + facts.value) / 2)
 
 
 def spent_at(history: History, row: int, vectors: Vectors, problem: Problem) -> Spent:
@@ -113,5 +125,6 @@ def spent_until_target(history: History, start: float, vectors: Vectors, problem
         vectors: The share of vectors in the method's messages.
         problem: The problem.
     """
-    row = first_row(relative_stationarity(history, start), TARGET)
+    relative = np.where(is_low(history, problem), relative_stationarity(history, start), math.inf)
+    row = first_row(relative, TARGET)
     return Spent() if row is None else spent_at(history, row, vectors, problem)
