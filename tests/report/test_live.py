@@ -101,8 +101,9 @@ def test_curves_grow_in_a_browser(half: Path, address: str) -> None:
         page.wait_for_selector("#status:has-text('First: round 10 of')")
         assert page.inner_text("#name") == "<b>half"
         runner.run(experiment.parse(EXPERIMENT), half, lambda event: None)
-        page.wait_for_selector("#status:has-text('Finished.')")
+        page.wait_for_selector("#status:text-is('Finished.')")  # has-text would find "methods finished." too
         assert "diverged" in page.inner_text("#rows")
+        assert "communications; Explodes did not reach it." in page.inner_text("#finding")
         page.click("text=loss")
         assert page.get_attribute("#y button:nth-of-type(2)", "aria-pressed") == "true"
         browser.close()
