@@ -50,3 +50,14 @@ def test_the_number_of_a_killed_process_may_belong_to_another_one(tmp_path: Path
     (tmp_path / "models" / ".a.safetensors.1.tmp").touch()  # process 1 always runs
     with held(tmp_path, tmp_path / "models"):
         assert not list((tmp_path / "models").iterdir())
+
+
+def test_what_safetensors_left_is_removed_where_only_fedpd_writes(tmp_path: Path) -> None:
+    """Its `save_file` writes to a name of its own first."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / ".tmpgdEEp4").touch()
+    user = tmp_path / ".tmpgdEEp4"
+    user.touch()
+    with held(tmp_path, tmp_path / "models"):
+        assert not list((tmp_path / "models").iterdir())
+        assert user.exists()

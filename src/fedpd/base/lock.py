@@ -13,7 +13,8 @@ from fedpd.base.errors import FedpdError
 if sys.platform != "win32":
     import fcntl
 
-TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp")  # the name that `replace_file` gives to an unfinished file of a process
+# The names that `replace_file` gives to an unfinished file of a process, and safetensors to one that it writes.
+TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp|\.tmp[A-Za-z0-9]{6}")
 
 
 @contextmanager
@@ -62,7 +63,8 @@ def remove_unfinished(folder: Path, all_of_them: bool = False) -> None:
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         found = TEMPORARY.fullmatch(path.name)
-        if found and path.is_file() and not path.is_symlink() and (all_of_them or not _runs(int(found[1]))):
+        dead = found and (all_of_them or (found[1] is not None and not _runs(int(found[1]))))
+        if dead and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
 
 

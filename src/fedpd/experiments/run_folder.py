@@ -44,7 +44,7 @@ WRITTEN = re.compile(
     r"|models/\d\d+-[a-z0-9.-]+-seed-\d+\.safetensors"
     r"|(comparison|accuracy|sensitivity)\.(png|svg)"
     r"|report\.html|report-(histories|costs)\.csv|report-figures/[a-z_]+-[a-z_]+\.(pdf|svg|png)"
-    r"|(.+/)?\.[^/]+\.\d+\.tmp"  # left behind by a process that was killed while it wrote
+    r"|(.+/)?\.[^/]+\.\d+\.tmp|(checkpoints/[^/]+|models)/\.tmp[A-Za-z0-9]{6}"  # left by a process that was killed
 )
 WRITTEN_FOLDERS = re.compile(r"checkpoints(/\d\d+-[a-z0-9.-]+)?|models|report-figures")
 

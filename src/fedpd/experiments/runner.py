@@ -79,7 +79,7 @@ def run(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     Raises:
         FedpdError: Another process runs in the folder, or the folder holds other methods.
     """
-    with held(folder, folder / run_folder.MODELS):
+    with held(folder, folder / run_folder.MODELS, *(folder / run_folder.CHECKPOINTS).glob("*")):
         return _run_held(plan, folder, listen)
 
 
