@@ -4,7 +4,8 @@
 
 It times local steps, and whole rounds of FedAvg and FedPD by `fedpd.simulate`, on one core and in turns, and prints the
 quickest of the repetitions in processor time and on the clock. Other load on the machine changes the processor time
-less. fedpd's rounds include its own work for a run, the measurements before and after it too.
+less. The time of a round is the difference of a long and a short run, so that it excludes what a run does once: it
+compiles, measures before the first and after the last round, and copies the data.
 """
 
 import os
@@ -26,7 +27,7 @@ from benchmarks import torch_loop
 from fedpd import algorithms, data, networks, oracles, problems
 
 CLASSES, BATCH, STEPS, REPETITIONS, STEP = 62, 2, 10, 5, 0.01
-AGENTS, ROUNDS, ETA = 4, 3, 1.0
+AGENTS, SHORT, LONG, ETA = 4, 2, 8, 1.0
 SLOWER, FASTER = 1.2, 1.5  # the goals: at most so many times flax's time, PyTorch at least so many times fedpd's
 
 
@@ -39,8 +40,7 @@ def main() -> None:
     in_flax = problems.network(flax, federated(images, labels))
     in_torch = problems.network(module, federated(images[:, :, None], labels))
     compare(
-        f"a step on {BATCH} images",
-        STEPS,
+        f"{STEPS} steps on {BATCH} images",
         steps_of(in_flax),
         steps_of(in_torch),
         steps_in_torch(module, images[0, :, None], labels[0]),
@@ -50,22 +50,23 @@ def main() -> None:
     for name, method in methods.items():
         compare(
             f"a round of {name}, {AGENTS} agents, {STEPS} steps",
-            ROUNDS,
             rounds_of(method, in_flax),
             rounds_of(method, in_torch),
             rounds_in_torch(name, module, images[:, :, None], labels),
         )
 
 
-def compare(title: str, number: int, *runs: Callable[[], None]) -> None:
-    """Print the times of the flax module, of the PyTorch module and of PyTorch, each for `number` units, and ratios."""
-    times: list[list[tuple[float, float]]] = [[] for _ in runs]
+Rounds = Callable[[int], None]  # computes this number of rounds
+
+
+def compare(title: str, *runs: Rounds) -> None:
+    """Print the times per round of the flax module, of the PyTorch module and of PyTorch, and their ratios."""
+    times: list[list[list[tuple[float, float]]]] = [[] for _ in runs]
     for _ in range(REPETITIONS):
         for run, own in zip(runs, times, strict=True):
-            processor, clock = time.process_time(), time.perf_counter()
-            run()
-            own.append((time.process_time() - processor, time.perf_counter() - clock))
-    kept = 1e3 * np.array(times)[:, 1:].min(axis=1) / number  # the first repetition compiles
+            own.append([seconds(run, SHORT), seconds(run, LONG)])
+    short, long = np.moveaxis(np.array(times)[:, 1:].min(axis=1), 1, 0)  # the first repetition compiles
+    kept = 1e3 * (long - short) / (LONG - SHORT)
     print(title)
     for name, (processor, clock) in zip(("fedpd, flax module", "fedpd, PyTorch module", "PyTorch"), kept, strict=True):
         print(f"  {name:22} {processor:8.2f} ms of a processor {clock:8.2f} ms on the clock")
@@ -73,6 +74,13 @@ def compare(title: str, number: int, *runs: Callable[[], None]) -> None:
         slower, faster = ours / flax, theirs / ours
         print(f"  {unit}: the PyTorch module takes {slower:.2f} times flax's: {met(slower <= SLOWER)} ({SLOWER})")
         print(f"  {unit}: PyTorch takes {faster:.2f} times the PyTorch module's: {met(faster >= FASTER)} ({FASTER})")
+
+
+def seconds(run: Rounds, number: int) -> tuple[float, float]:
+    """Return the processor time and the time on the clock of a run."""
+    processor, clock = time.process_time(), time.perf_counter()
+    run(number)
+    return time.process_time() - processor, time.perf_counter() - clock
 
 
 def met(reached: bool) -> str:
@@ -84,26 +92,26 @@ def federated(images: np.ndarray, labels: np.ndarray) -> data.Federated:
     return data.from_arrays(own, classes=CLASSES)
 
 
-def rounds_of(method: fedpd.Algorithm, problem: fedpd.Problem) -> Callable[[], None]:
+def rounds_of(method: fedpd.Algorithm, problem: fedpd.Problem) -> Rounds:
     """Return a function that runs the rounds by the engine, which measures only before the first and after the last."""
 
-    def run() -> None:
-        fedpd.simulate(method, problem, rounds=ROUNDS, metrics_every=ROUNDS, progress=False)
+    def run(number: int) -> None:
+        fedpd.simulate(method, problem, rounds=number, metrics_every=number, progress=False)
 
     return run
 
 
-def rounds_in_torch(name: str, module: torch_loop.CNN, images: np.ndarray, labels: np.ndarray) -> Callable[[], None]:
+def rounds_in_torch(name: str, module: torch_loop.CNN, images: np.ndarray, labels: np.ndarray) -> Rounds:
     """Return a function that runs the rounds in a plain loop, without any measurement."""
     own = [(torch.tensor(x), torch.tensor(y)) for x, y in zip(images, labels, strict=True)]
     start = [leaf.detach().clone() for leaf in module.parameters()]
     rng = np.random.default_rng(2)
 
-    def run() -> None:
+    def run(number: int) -> None:
         x0 = [leaf.clone() for leaf in start]
         models = [[leaf.clone() for leaf in start] for _ in own]
         duals = [[torch.zeros_like(leaf) for leaf in start] for _ in own]
-        for _ in range(ROUNDS):
+        for _ in range(number):
             draws = rng.integers(0, BATCH, (AGENTS, STEPS, BATCH))
             if name == "FedPD":
                 x0 = torch_loop.fedpd_round(module, x0, models, duals, own, draws, STEP, ETA)
@@ -113,8 +121,8 @@ def rounds_in_torch(name: str, module: torch_loop.CNN, images: np.ndarray, label
     return run
 
 
-def steps_of(problem: fedpd.Problem) -> Callable[[], None]:
-    """Return a function that takes the steps of stochastic gradient descent, compiled as the engine compiles them."""
+def steps_of(problem: fedpd.Problem) -> Rounds:
+    """Return a function that takes the steps of one agent's rounds, compiled as the engine compiles them."""
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), problem.data)
 
     def descend(model: Any) -> Any:
@@ -128,15 +136,21 @@ def steps_of(problem: fedpd.Problem) -> Callable[[], None]:
     compiled = jax.jit(descend, donate_argnums=0, compiler_options=options)
     models = [jax.tree.map(jnp.asarray, problem.start)]
 
-    def run() -> None:
-        models[0] = jax.block_until_ready(compiled(models[0]))
+    def run(number: int) -> None:
+        for _ in range(number):
+            models[0] = jax.block_until_ready(compiled(models[0]))
 
     return run
 
 
-def steps_in_torch(module: torch_loop.CNN, images: np.ndarray, labels: np.ndarray) -> Callable[[], None]:
+def steps_in_torch(module: torch_loop.CNN, images: np.ndarray, labels: np.ndarray) -> Rounds:
     x, y, draws = torch.tensor(images), torch.tensor(labels), np.tile(np.arange(BATCH), (STEPS, 1))
-    return lambda: torch_loop.local_steps(module, x, y, draws, STEP, None)
+
+    def run(number: int) -> None:
+        for _ in range(number):
+            torch_loop.local_steps(module, x, y, draws, STEP, None)
+
+    return run
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "stackoverflow": inputs.stackoverflow,
 }
 PATIENCE = 1200.0  # seconds that one process may take
+WIDTH = 120  # characters of a line, if the output is no terminal
 
 
 class Contender(NamedTuple):
@@ -65,7 +67,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=PASSES, help="how many times each library runs every task")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="the tasks; by default all")
     arguments = parser.parse_args()
-    passes, console = arguments.passes, Console()
+    passes, console = arguments.passes, Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(f"FedAvg, seconds per round: medians of {passes} processes each, in turns, float32, on {CORES} cores")
     contenders = [one for peer in (FEDPD, *PEERS) for one in installed(peer, console)]
     agree = [run(TASKS[name](), contenders, passes, console) for name in arguments.tasks]

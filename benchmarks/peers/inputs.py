@@ -78,7 +78,10 @@ def flute() -> Task:
 
 
 def cifar() -> Task:
-    """Return pfl-research's CIFAR-10 network and shapes, with images of patterns and noise."""
+    """Return pfl-research's CIFAR-10 network and shapes, with images of patterns and noise.
+
+    Kinks amplify rounding errors, as in `cnn`: starts that differ by 3e-8 led to losses 1.2e-4 apart after 5 rounds.
+    """
     images, labels = _patterns((32, 32, 3), 10, 50_000)
     return Task(
         "cifar",
@@ -91,7 +94,7 @@ def cifar() -> Task:
         batch=10,
         steps=5,
         step=0.01,
-        rounding=1e-5,
+        rounding=3e-4,
     )
 
 
