@@ -32,11 +32,13 @@ def test_own_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.count("normalises by the means") == 4
 
 
+@pytest.mark.slow
 def test_own_equinox(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("equinox")
     assert number("round 40  test accuracy ", output("own_equinox.py", capsys)) > 0.9
 
 
+@pytest.mark.slow
 def test_own_data(capsys: pytest.CaptureFixture[str]) -> None:
     texts, table = output("own_data.py", capsys).splitlines()
     assert texts.startswith("texts: 3 agents, 495 samples")

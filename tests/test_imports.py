@@ -49,6 +49,7 @@ def ratio(program: str, *arguments: str, than: str) -> float:
     return median(seconds(program, *arguments) / seconds(than) for _ in range(3))
 
 
+@pytest.mark.slow
 def test_importing_fedpd_takes_no_longer_than_what_it_needs() -> None:
     assert ratio("import fedpd", than="import jax, optax") <= 1.15
 

@@ -35,6 +35,7 @@ def test_importing_changes_neither_jax_nor_matplotlib() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [

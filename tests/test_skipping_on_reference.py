@@ -62,6 +62,7 @@ def test_auto_where_agents_are_equal(relative_eta: float) -> None:
     assert communications(problem, relative_eta, 4 * rounds, "auto") <= always / 10
 
 
+@pytest.mark.slow
 @needs_reference
 @both
 def test_advice_with_nothing_given_needs_few_communications(name: str) -> None:

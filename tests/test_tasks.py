@@ -53,6 +53,7 @@ def test_a_figure_for_a_paper_from_three_seeds(tmp_path: Path) -> None:
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_a_script_is_interrupted_and_resumed(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores Ctrl-C
     command = [sys.executable, str(EXAMPLES / "long_run.py")]

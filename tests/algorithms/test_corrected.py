@@ -86,6 +86,7 @@ def test_stochastic_gradients_end_below_the_papers_floor(drift: Any) -> None:
     assert last(drift) < last("paper") / 2
 
 
+@pytest.mark.slow
 def test_agents_may_come_and_go_with_exact_duals() -> None:
     problem = logistic()
     L = theory.smoothness(problem)

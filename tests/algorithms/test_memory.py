@@ -169,6 +169,7 @@ def test_quadratics_with_nothing_given() -> None:
         assert communications(AUTO, own_quadratics(condition), 16) <= most
 
 
+@pytest.mark.slow
 def test_eta_finds_itself_without_memory() -> None:
     algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs())
     assert communications(algorithm, own_quadratics(100), 40) <= 20
@@ -180,6 +181,7 @@ def test_a_memory_with_gradient_descent_saves_communications() -> None:
     assert communications(mixed, problem, 40) < communications(plain, problem, 200) / 3
 
 
+@pytest.mark.slow
 def test_single_precision() -> None:
     features, labels = data.strongly_noniid(10, 50, 5)
     problem = problems.penalized_logistic(features.astype(np.float32), labels.astype(np.float32))
@@ -190,6 +192,7 @@ def test_single_precision() -> None:
     assert history["stationarity"][8:].max() < 1e-10  # rounding does not drive eta away
 
 
+@pytest.mark.slow
 def test_agents_that_agree_and_a_start_that_is_the_answer() -> None:
     """The differences between agents, or the gradient, are 0: nothing divides by them."""
     hessians = np.repeat(np.diag([1.0, 100.0])[None], 3, 0)
@@ -214,6 +217,7 @@ def test_it_descends_where_mixing_stalls() -> None:
     assert run.history["loss"][-1] < 0.9 * run.history["loss"][0]
 
 
+@pytest.mark.slow
 def test_when_the_budget_is_spent_it_is_algorithm_2() -> None:
     """Without a budget only the first step goes beyond it: its length is known when it has been made."""
     problem = own_quadratics(20, agents=3, size=4)
@@ -256,6 +260,7 @@ def test_an_agent_that_lost_its_rows_is_refused() -> None:
         AUTO.away.rebuild(None, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_many_seeds_end_on_two_devices() -> None:
     """A batch of LAPACK calls at the server once waited for ever here."""
     problem = problems.penalized_logistic(*data.strongly_noniid(agents=100, samples=10, dimension=5))

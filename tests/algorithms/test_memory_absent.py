@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tree_math import Vector
 
 from fedpd import algorithms, data, oracles, problems, simulate
@@ -33,6 +34,7 @@ def test_an_agent_that_returns_copies_its_newest_row() -> None:
         assert long_gone.xs.tree[:, 0].tolist() == [5, 5, 5, 5]
 
 
+@pytest.mark.slow
 def test_the_servers_sums_are_those_of_all_agents() -> None:
     """Half of the agents are present, so most sums are of agents that the server has not heard of lately."""
     problem, size, rounds = problems.penalized_logistic(*data.strongly_noniid(6, 20, 3)), 4, 13
@@ -70,10 +72,12 @@ def communications(memory: int, share: float) -> int:
     return int(history["communications"][reached[0]])
 
 
+@pytest.mark.slow
 def test_a_memory_saves_communications_with_half_of_the_agents() -> None:
     assert communications(10, 0.5) < 0.8 * communications(0, 0.5)
 
 
+@pytest.mark.slow
 def test_without_mixing_the_servers_step_is_eta() -> None:
     """Longer steps diverged on convex quadratics of which one is 100 times steeper."""
     algorithm = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=0)

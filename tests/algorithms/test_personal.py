@@ -56,6 +56,7 @@ def test_pfedme_minimises_the_mean_of_the_moreau_envelopes() -> None:
     assert run.history["stationarity"][-1] > 1e-2  # it is no stationary point of f
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

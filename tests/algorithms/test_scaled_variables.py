@@ -19,6 +19,7 @@ def with_units(spread: float) -> Problem:
     return problems.quadratic(hessians * units * units[:, None], rng.standard_normal((6, size)) * units)
 
 
+@pytest.mark.slow
 def test_scales_of_a_diagonal_hessian_are_its_diagonal() -> None:
     problem = problems.quadratic(np.diag([1e-4, 1.0, 50.0])[None], np.ones((1, 3)))
     method = simulate(AUTO, problem, rounds=1, progress=False)
@@ -27,6 +28,7 @@ def test_scales_of_a_diagonal_hessian_are_its_diagonal() -> None:
     assert method.history["samples"][-1] == 1 + 10 + SETS * PROBES
 
 
+@pytest.mark.slow
 def test_units_cost_two_communications() -> None:
     """Between the first communication and the second start, models are those of x^0."""
     plain, units = (simulate(AUTO, with_units(spread), rounds=30, progress=False).history for spread in (1, 1e3))
@@ -40,6 +42,7 @@ def test_units_cost_two_communications() -> None:
     assert history["stationarity"].min() > 1e-10 * history["stationarity"][0]
 
 
+@pytest.mark.slow
 def test_a_variable_on_which_nothing_depends() -> None:
     problem = problems.quadratic(np.diag([1.0, 1.0, 0.0])[None].repeat(2, 0), np.array([[1.0, 2, 0], [3, 4, 0]]))
     run = simulate(AUTO, problem, rounds=12, progress=False)
@@ -54,6 +57,7 @@ def test_a_hessian_of_zeros_is_not_scaled() -> None:
     assert own.spread[0] == 0
 
 
+@pytest.mark.slow
 def test_a_feature_that_one_agent_lacks_is_no_reason_to_scale() -> None:
     """Each agent depends on one variable; their mean on both alike."""
     hessians = np.array([np.diag([1.0, 1e-6]), np.diag([1e-6, 1.0])])

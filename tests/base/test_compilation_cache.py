@@ -80,6 +80,7 @@ def test_it_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
 
 
+@pytest.mark.slow
 def test_a_second_process_finds_the_programs_with_the_same_bits_and_survives_damage(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "FEDPD_"))}
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")

@@ -163,6 +163,7 @@ def test_compare_runs_the_papers_methods(tmp_path: Path) -> None:
     assert len(read_parquet(tmp_path / "out" / "history.parquet")) == 8
 
 
+@pytest.mark.slow
 def test_advice_prints_an_experiment_file_that_runs(tmp_path: Path) -> None:
     write(tmp_path, 40)
     done = fedpd("advise", "small.toml", "--epsilon", "1e-6", "--pilot", "40", "--out", "advice.toml", folder=tmp_path)

@@ -41,6 +41,7 @@ def interrupted(command: list[str], wait: float, file: Path | None = None) -> tu
         return process.returncode, output
 
 
+@pytest.mark.slow
 def test_while_it_imports(tmp_path: Path) -> None:
     started = tmp_path / "started"
     (tmp_path / "slow.py").write_text(f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(60)\n")

@@ -125,6 +125,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
             go(**{**options, **other})
 
 
+@pytest.mark.slow
 def test_seeds_debugging_and_continuing_give_the_same_run() -> None:
     sgd = algorithms.fedpd(eta=ETA, oracle=oracles.sgd(step=0.1, iterations=Q, batch=1))
     whole, half = go(sgd, rounds=9, buffer=2), go(sgd, rounds=4, buffer=2)

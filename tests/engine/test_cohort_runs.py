@@ -127,6 +127,7 @@ def test_a_cohort_is_the_same_run_as_its_schedule(name: str) -> None:
     assert run.updates.sum() == run.history["local_updates"][-1] * 2 == ROUNDS * 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["sequential", "parallel"])
 def test_samples_that_are_read_in_place_give_the_run_of_samples_that_are_copied(
     execution: Any, monkeypatch: pytest.MonkeyPatch

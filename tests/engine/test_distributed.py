@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.core import Algorithm, Problem
@@ -36,6 +37,7 @@ def take_part(address: str, process: str, folder: str) -> None:
     print(json.dumps({"model": run.model.tolist(), "history": history, "begun": len(first.history["round"])}))
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -106,6 +106,7 @@ def test_what_needs_all_samples_is_refused() -> None:
         simulate(METHOD, lazy_problem(), rounds=1, cohort=3, record=["heterogeneity"])
 
 
+@pytest.mark.slow
 def test_ragged_data_with_the_state_in_files(tmp_path: Path) -> None:
     method = algorithms.fedpd(oracle=oracles.gd(step=0.1, iterations=2), eta=0.05)
     files = simulate(method, FLAT, rounds=2, store=tmp_path, devices=2)

@@ -211,6 +211,7 @@ def test_nothing_of_anyone_is_overwritten(run: Run, tmp_path: Path) -> None:
         run.save(tmp_path / "run", overwrite=True)
 
 
+@pytest.mark.slow
 def test_tuned_methods_and_advice_are_shown_and_saved(tmp_path: Path) -> None:
     (tuned,) = fedpd.tune(QUADRATIC, methods=["FedPD-GD"], rounds=20, target=1e-3, scales=[0.5, 1.0, 1e6])
     advice = fedpd.advise(QUADRATIC, 1e-3, pilot=20)

@@ -120,6 +120,7 @@ def test_an_agent_is_judged_by_its_own_statistics() -> None:
     assert np.mean(wrong < np.log(2)) < 0.7
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=4), st.integers(0, 3))
 @settings(max_examples=6, deadline=None)
 def test_padding_changes_no_number(sizes: list[int], place: int) -> None:

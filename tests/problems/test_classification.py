@@ -83,6 +83,7 @@ def images(dtype: Any = np.uint8) -> data.Federated:
     return data.from_arrays({i: samples(12) for i in range(3)}, {i: samples(6) for i in range(3)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [networks.MLP(3, (16,)), networks.SmallCNN(3, (4, 4), 16)], ids=lambda module: type(module).__name__
 )
@@ -95,6 +96,7 @@ def test_networks_learn(module: Any) -> None:
     assert set(run.model) == set(problem.start)  # the module's own parameters
 
 
+@pytest.mark.slow
 def test_a_network_on_texts() -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(0, 5, (3, 20, 6))

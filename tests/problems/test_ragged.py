@@ -165,6 +165,7 @@ def classified(sizes: np.ndarray, seed: int) -> Ragged:
     return ragged({"x": rng.standard_normal((sizes.sum(), 2)), "y": rng.integers(0, 3, sizes.sum())}, sizes)
 
 
+@pytest.mark.slow
 def test_classification_with_ragged_tests() -> None:
     train, test = classified(SIZES, 0), classified(TESTS, 1)
     listed = from_arrays(dict(enumerate(train)), dict(enumerate(test)), name="rows")

@@ -83,6 +83,7 @@ def test_metrics_merge_over_the_agents() -> None:
     assert "test_accuracy" not in first
 
 
+@pytest.mark.slow
 def test_metrics_reach_tables_figures_pages_and_targets() -> None:
     problem = problems.regression(linear, samples(), START)
     run = simulate(algorithms.fedavg(oracle=GD), problem, rounds=3)
@@ -98,6 +99,7 @@ def test_metrics_reach_tables_figures_pages_and_targets() -> None:
     assert tuned[0].criterion == "mae"
 
 
+@pytest.mark.slow
 def test_metrics_are_the_same_in_all_layouts_and_for_ragged_data() -> None:
     found, algorithm = samples(), algorithms.fedavg(oracle=GD)
     plain = simulate(algorithm, problems.regression(linear, found, START), rounds=2)
@@ -110,6 +112,7 @@ def test_metrics_are_the_same_in_all_layouts_and_for_ragged_data() -> None:
             np.testing.assert_allclose(run.history[name], plain.history[name], rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_single_numbers_and_a_module() -> None:
     nn = pytest.importorskip("flax.linen")
     rng = np.random.default_rng(0)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedpd import algorithms, data, networks, oracles, problems, simulate
 from tests.data.real import real
@@ -48,6 +49,7 @@ def learned(federated: data.Federated, module: Any, step: float, rounds: int, et
     return float(simulate(algorithm, problem, rounds=rounds, metrics_every=rounds).history["test_accuracy"][-1])
 
 
+@pytest.mark.slow
 def test_speakers_learn_the_next_character(tmp_path: Path) -> None:
     write_speakers(tmp_path / "train" / "all_data.json", speakers=4, samples=40, seed=0)
     write_speakers(tmp_path / "test" / "all_data.json", speakers=4, samples=15, seed=1)
@@ -76,6 +78,7 @@ def test_a_linear_model_of_a_table() -> None:
     assert learned(clients, networks.MLP(2, ()), step=0.1, rounds=10) > max(0.8, majority(clients) + 0.1)
 
 
+@pytest.mark.slow
 def test_vehicle23() -> None:
     clients = data.split(data.leaf(real("vehicle23/vehicle23_train.leaf.json.gz")), 0.2)
     assert learned(clients, networks.MLP(2, ()), step=0.02, rounds=10) > majority(clients) + 0.1

@@ -63,6 +63,7 @@ def test_a_clock_in_the_file_or_afterwards_is_the_same(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_finished_has_a_clock_too(tmp_path: Path) -> None:
     folder = run(tmp_path / "with", TABLE)
     finished = read(folder).entries[0].runs[0].history["network_seconds"]

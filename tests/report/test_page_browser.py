@@ -230,6 +230,7 @@ def test_dark_and_light_and_print_are_followed(open_page: Open) -> None:
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_names_stand_at_the_ends_of_curves_and_ticks_do_not_overlap(open_page: Open) -> None:
     page = open_page("few")
     page.click("#x button[data-name=samples]")

@@ -89,6 +89,7 @@ def test_a_broken_store_is_a_sentence(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_shows_tables_and_keeps_them(tmp_path: Path) -> None:
     outcome = fedpd("reproduce", "fig1", "remarks", "--out", "found", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr

@@ -25,6 +25,7 @@ def unknown() -> Problem:
     return problems.from_losses(losses, {"a": features, "b": targets}, np.zeros(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [data.strongly_noniid, data.weakly_noniid])
 def test_with_nothing_given_few_communications_suffice(make: Any) -> None:
     problem = problems.penalized_logistic(*make(100, 400, 20))
@@ -65,6 +66,7 @@ def test_the_guaranteed_setting_is_the_theorems() -> None:
     assert setting.transfer == pytest.approx(setting.communications * 2 * 4 * 3 * 8)
 
 
+@pytest.mark.slow
 def test_where_nothing_is_known_it_says_so() -> None:
     told: list[str] = []
     advice = advise(unknown(), 1e-8, progress=lambda what, done, total: told.append(what))
@@ -77,6 +79,7 @@ def test_where_nothing_is_known_it_says_so() -> None:
     assert tuple(dict.fromkeys(told)) == (*steps, "measuring Hessians")
 
 
+@pytest.mark.slow
 def test_a_target_out_of_reach_is_not_promised() -> None:
     advice = advise(problems.random_quadratic(3, 2), 1e-20, pilot=3)
     assert not advice.recommended.reached
@@ -116,6 +119,7 @@ def test_a_trial_without_progress_is_called_that() -> None:
     assert "%" not in "".join(map(str, saved.cells))
 
 
+@pytest.mark.slow
 def test_negative_losses_need_a_floor() -> None:
     problem = problems.from_losses(lambda x, batch: jnp.sum(x**2) - 1 + 0 * batch, np.zeros((2, 3)), np.array([0.1]))
     with pytest.raises(FedpdError, match="floor = None: must be given, since f"):
@@ -125,6 +129,7 @@ def test_negative_losses_need_a_floor() -> None:
         advise(problem, floor=3.0)
 
 
+@pytest.mark.slow
 def test_partial_participation_is_tried_and_said() -> None:
     advice = advise(unknown(), 1e-8, pilot=30, participation=0.5, stragglers=0.2)
     assert "p" not in advice.recommended.table  # "auto" needs all agents
@@ -190,6 +195,7 @@ def test_an_objective_without_a_lower_bound_gets_no_advice() -> None:
         solve(problem, progress=False)
 
 
+@pytest.mark.slow
 def test_a_trial_that_ends_at_a_maximum_is_not_recommended() -> None:
     def losses(x: Any, batch: Any) -> Any:
         return batch @ x - (x**4).sum()  # falls so slowly around 0 that the trial stays above the floor

@@ -18,6 +18,7 @@ def test_it_stops_at_the_target() -> None:
     assert shown
 
 
+@pytest.mark.slow
 def test_it_says_where_it_does_not_get_there() -> None:
     with pytest.warns(UserWarning, match="did not reach 1e-10"):
         run = fedpd.solve(problems.random_quadratic(agents=5, dimension=8), max_communications=2)

@@ -37,6 +37,7 @@ def test_a_grid_is_its_points_one_by_one() -> None:
             assert np.array_equal(run.history[column], alone.history[column]), column
 
 
+@pytest.mark.slow
 def test_stochastic_oracles_draw_the_same_samples() -> None:
     def make(step: Any, momentum: Any) -> Algorithm:
         return algorithms.mpr_sgd(step=step, momentum=momentum, iterations=5, batch=2)
@@ -46,6 +47,7 @@ def test_stochastic_oracles_draw_the_same_samples() -> None:
         np.testing.assert_allclose(run.model, simulate(make(**point), PROBLEM, rounds=5, seed=3).model, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_static_names_are_constants() -> None:
     def make(step: Any, iterations: Any) -> Algorithm:
         return algorithms.fedavg(oracle=oracles.sgd(step, iterations, batch=2))
@@ -103,6 +105,7 @@ def test_wrong_sweeps_are_refused(settings: dict[str, Any], answer: str) -> None
         sweep(build, PROBLEM, usual.pop("grid"), **usual)
 
 
+@pytest.mark.slow
 def test_it_has_what_simulate_has(tmp_path: Path) -> None:
     """Participation, stragglers, recorded columns and checkpoints, with the numbers of single runs."""
 
@@ -132,6 +135,7 @@ def assert_like_single_runs(
             np.testing.assert_allclose(run.history[name], column, rtol=1e-9, atol=1e-13, err_msg=f"{point} {name}")
 
 
+@pytest.mark.slow
 def test_a_grid_of_a_method_reaches_its_oracle_and_who_takes_part() -> None:
     method = algorithms.fedpd(eta=1, oracle=oracles.sgd(step=0.1, iterations=3, batch=2))
     grid: dict[str, Any] = {"eta": [0.5, 1], "oracle.batch": [1, 3], "participation": [0.5, 1.0]}
@@ -145,6 +149,7 @@ def test_a_grid_of_a_method_reaches_its_oracle_and_who_takes_part() -> None:
     assert_like_single_runs(tried, made, 3, step=3)
 
 
+@pytest.mark.slow
 def test_oracles_texts_and_numbers_in_one_list() -> None:
     method = algorithms.fedpd(eta=0.5, oracle=oracles.gd(0.2, 2))
     several = [oracles.gd(0.2, 2), oracles.gd(0.3, 4), oracles.vr(gamma=0.2, iterations=2, refresh=2)]
@@ -187,6 +192,7 @@ def test_few_programs() -> None:
     assert programs(by_hand, {"step": [0.1, 0.2], "batch": [1, 2, None]}) == 3
 
 
+@pytest.mark.slow
 def test_a_criterion_that_should_be_large() -> None:
     problem = problems.network(networks.MLP(classes=3, hidden=(4,)), data.characters(3, 20, 3, size=4))
     method = algorithms.fedavg(oracle=oracles.gd(0.5, 5))

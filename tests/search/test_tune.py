@@ -88,6 +88,7 @@ def test_a_diminishing_step_is_tuned_too() -> None:
     assert np.isfinite(one.stationarity).all()
 
 
+@pytest.mark.slow
 def test_the_criterion_can_be_test_accuracy() -> None:
     problem = problems.network(networks.MLP(classes=3, hidden=(4,)), data.characters(3, 20, 3, size=4))
     (one,) = tune(problem, methods=["FedPD-GD"], criterion="test_accuracy", target=0.7, rounds=20, scales=[0.01, 1, 4])
@@ -104,6 +105,7 @@ def test_a_column_that_is_recorded_for_it() -> None:
     assert one.values[one.best] == one.values.min() == one.runs[0].history["heterogeneity"][-1]
 
 
+@pytest.mark.slow
 def test_batch_sizes_and_participation_are_tuned_too() -> None:
     grid: dict[str, Any] = {"oracle.batch": [1, 20], "participation": [0.5, 0.7]}
     tuned = tune(PROBLEM, methods=["FedAvg-SGD"], target=0.03, rounds=6, scales=[1.0, 4.0], grid=grid)

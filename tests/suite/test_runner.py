@@ -128,6 +128,7 @@ def test_a_solver_takes_part(tmp_path: Path) -> None:
     assert targets == [pytest.approx(1e-10 * start)]
 
 
+@pytest.mark.slow
 def test_solve_takes_part_by_its_label(tmp_path: Path) -> None:
     """Agents send their gradients and their smoothness in the first communication, and are there after the second."""
     (cell,) = run_suite(tmp_path / "cells.jsonl", methods=[SOLVE], problems=[EASY], rounds=4)

@@ -113,6 +113,7 @@ def test_the_floor_of_algorithm_2_is_where_runs_end(eta: float, k: int) -> None:
     assert floor.stationarity > 1e-5
 
 
+@pytest.mark.slow
 def test_the_floor_is_linear_in_eta_and_k_minus_1() -> None:
     hessians, linear = parts(quadratics(1.0))
     for k in (2, 5):

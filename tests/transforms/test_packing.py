@@ -45,6 +45,7 @@ def test_integers_come_back(bits: int) -> None:
     assert unpack_integers(packed, 77, bits).tolist() == numbers.tolist()
 
 
+@pytest.mark.slow
 def test_bytes_by_hand() -> None:
     # top 1 % of 1,000: 10 positions with 6 low bits and 10 + 15 high bits
     positions = -(-10 * 6 // 8) + -(-25 // 8)

@@ -99,6 +99,7 @@ def test_history_counts_epsilon_of_every_communication() -> None:
     assert history["epsilon"].tolist() == [count.epsilon(number) for number in history["communications"]]
 
 
+@pytest.mark.slow
 def test_epsilon_finds_the_noise_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     method = build_algorithm(
         {

@@ -226,6 +226,7 @@ def meetings(p: float) -> np.ndarray:
     return np.flatnonzero(communicated) - 1 if p else np.arange(4)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     present=arrays(bool, (4, AGENTS)).map(lambda who: who | (np.arange(AGENTS) == 0)),

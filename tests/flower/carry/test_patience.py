@@ -151,6 +151,7 @@ def is_mapped(array: Any) -> bool:
     return isinstance(array, np.memmap) or (getattr(array, "base", None) is not None and is_mapped(array.base))
 
 
+@pytest.mark.slow
 def test_large_messages_are_fetched_one_by_one_and_wait_in_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

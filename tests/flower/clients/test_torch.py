@@ -137,12 +137,14 @@ def assert_same_run(one: fedpd.Run, other: fedpd.Run) -> None:
     np.testing.assert_array_equal(one.history["samples"], other.history["samples"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_all_agents_of_a_simulation_are_jaxs(devices: int) -> None:
     """With skipped communications, and one module that all devices take turns at."""
     assert_same_run(*simulate_both(rounds=4, refresh=2, p=0.3, devices=devices))
 
 
+@pytest.mark.slow
 def test_an_agent_that_first_appears_between_two_full_gradients_is_jaxs() -> None:
     """It starts from grad f_i(x^0), whose samples count in its first round, not from a gradient at the current x."""
     present = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]], bool)
@@ -184,6 +186,7 @@ def test_buffers_stay_in_the_oracles_memory() -> None:
         assert torch.equal(tensor, before[name])
 
 
+@pytest.mark.slow
 def test_a_batch_norm_in_a_federation(tmp_path: Path) -> None:
     """Every round saves and loads the state, including the buffers; there are three batches per round."""
 
@@ -209,6 +212,7 @@ def test_a_batch_norm_in_a_federation(tmp_path: Path) -> None:
     assert sorted(np.ravel(counts)) == [6, 6, 9, 9]  # of two clients, before and after the last order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["sgd", "vr"])
 def test_batch_normalisation_on_flower_is_that_of_the_simulation(oracle: str) -> None:
     """Losses, accuracies and rounds: a client measures its own statistics at the model, on its training samples."""

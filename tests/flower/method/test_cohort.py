@@ -57,6 +57,7 @@ def federation(algorithm: Algorithm, grid: InProcessGrid | None = None, **settin
 METHODS = {"fedpd": FEDPD} | {name: ROWS[name].make() for name in ("fedpd-memory", "a_fedpd", "pr_spider")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_model_is_the_simulations_and_only_the_cohort_is_asked(name: str) -> None:
     algorithm = METHODS[name]

@@ -89,6 +89,7 @@ def test_float32_is_computed_in_float32() -> None:
     np.testing.assert_allclose(there.model, here.model, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_a_simulation() -> None:
     rng = np.random.default_rng(1)
     parts: list[Any] = [
@@ -166,6 +167,7 @@ class Normalised(nn.Module):
         return nn.Dense(2)(nn.BatchNorm(use_running_average=not train)(x))
 
 
+@pytest.mark.slow
 def test_a_client_may_be_a_problem_of_one_agent() -> None:
     """The client's problem is `problems.network` of its data: a flax module with batch statistics."""
     rng = np.random.default_rng(1)

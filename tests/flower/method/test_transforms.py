@@ -64,6 +64,7 @@ def test_packed_arrays_are_what_travels() -> None:
     }
 
 
+@pytest.mark.slow
 def test_cohorts_equal_a_simulation() -> None:
     algorithm = transforms.wrap(FEDPD, up=SPARSE)
     there = run(algorithm, 8, seed=3, cohort=2)
@@ -85,6 +86,7 @@ def test_a_client_that_lost_its_state_gets_the_whole_broadcast(caplog: pytest.Lo
     assert there.history["stationarity"][-1] < 1e-2 * there.history["stationarity"][13]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("down", [(), transforms.quantize(8)], ids=["up", "both ways"])
 def test_a_lost_state_leaves_no_offset_in_what_the_server_holds(down: Any) -> None:
     """The server's H has the lost H_i in it; all start again from the last broadcast, and reach the solution."""

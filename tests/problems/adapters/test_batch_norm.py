@@ -182,6 +182,7 @@ def test_statistics_are_those_that_pytorch_normalises_by_and_load_into_the_modul
     np.testing.assert_allclose(statistics["1.running_var"], inner.var(0, unbiased=False), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_convolution_with_dropout_is_normalised_without_dropout_where_fedpd_measures() -> None:
     rng = np.random.default_rng(0)
     own: Any = {"x": rng.normal(size=(6, 2, 6, 6)).astype(np.float32), "y": np.arange(6) % 3}

@@ -54,6 +54,7 @@ def test_only_the_rest_is_trained_and_sent(name: str) -> None:
         np.testing.assert_array_equal(module.first.weight.detach().numpy(), before)
 
 
+@pytest.mark.slow
 def test_frozen_and_whole_agree_on_gradients_and_in_all_layouts(tmp_path: Path) -> None:
     module = torch_module(parameters())
     whole = problems.network(module, agents())

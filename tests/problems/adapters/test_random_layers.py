@@ -87,6 +87,7 @@ def problem() -> Problem:
     return problems.network(torch_module(), agents())
 
 
+@pytest.mark.slow
 def test_all_layouts_and_flower_draw_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = problem()
     expected = fedpd.simulate(SGD, whole, rounds=3, execution="sequential", devices=1, progress=False)
@@ -103,6 +104,7 @@ def test_all_layouts_and_flower_draw_the_same_numbers(tmp_path: Path, monkeypatc
     np.testing.assert_allclose(result.model["1.weight"], expected.model["1.weight"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_full_gradient_has_one_set_of_random_numbers_per_round() -> None:
     gd = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
     runs = [
