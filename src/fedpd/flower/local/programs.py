@@ -15,6 +15,7 @@ from typing import Any
 from fedpd.base.checks import FedpdError
 from fedpd.flower.local.certificates import NodeKeys, ServerCertificates
 from fedpd.flower.local.processes import Member
+from fedpd.flower.warm import program
 
 HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
@@ -72,9 +73,9 @@ def superlink_command(port: int, certificates: ServerCertificates, secret: Path,
 
 
 def superexec_command(port: int, certificates: ServerCertificates, secret: Path) -> list[str]:
-    """Return the command of a SuperExec, which starts the ServerApps of a SuperLink."""
+    """Return the command of a SuperExec, which starts the ServerApps of a SuperLink and starts again when it dies."""
     return [
-        *(sys.executable, "-m", "fedpd.flower.warm.superexec"),
+        *program.superexec_command(),
         *("--runtime-api-address", f"{HOST}:{port}"),
         *("--root-certificates", str(certificates.authority)),
         *("--superexec-auth-secret-file", str(secret)),
