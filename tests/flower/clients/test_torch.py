@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context
-from jax import monitoring
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from tree_math import Vector
@@ -25,9 +24,9 @@ from fedpd.core import LocalObjective, Oracle, Subproblem
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate, torch_oracles
 from fedpd.flower.clients.torch import TorchLosses
 from fedpd.flower.torch import load_model, model_of, torch_local
+from tests.engine.test_compilation import compilations
 
 AGENTS, SAMPLES, INPUTS, CLASSES = 3, 12, 4, 3
-COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 def samples(agent: int, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
@@ -262,20 +261,13 @@ def test_clients_of_a_process_share_their_compiled_programs(norm: bool) -> None:
 
     def run(algorithm: Algorithm, agent: int) -> tuple[fedpd.flower.Federated, int]:
         """Return the result of a federation with one client, and the number of programs that it compiled."""
-        made, compiled = local(agent), []
+        made = local(agent)
         assert isinstance(made.losses, TorchLosses)
         begin = model_of(made.losses.module)
         grid = InProcessGrid(client_app(lambda _: algorithm, lambda _: begin, lambda _: made), 1, {})
-
-        def listen(event: str, seconds: float, **_: Any) -> None:
-            compiled.extend([event] if event == COMPILED else [])
-
-        monitoring.register_event_duration_secs_listener(listen)
-        try:
-            settings = Settings(agents=1, rounds=2, deadline=300.0, poll=0.001)
-            return federate(grid, algorithm, begin, settings), len(compiled)
-        finally:
-            monitoring.unregister_event_duration_listener(listen)
+        with compilations() as compiled:
+            found = federate(grid, algorithm, begin, Settings(agents=1, rounds=2, deadline=300.0, poll=0.001))
+        return found, len(compiled)
 
     shared = method()
     first, own = run(shared, 0)

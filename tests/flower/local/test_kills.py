@@ -60,9 +60,9 @@ def undisturbed(deployment: Deployment) -> dict[str, np.ndarray]:
 def test_the_model_is_that_of_an_undisturbed_run(
     deployment: Deployment, undisturbed: dict[str, np.ndarray], target: str
 ) -> None:
-    config = {"rounds": ROUNDS, "out": target.replace(" ", "-")}
-    deployment.start(**config)
-    deployment.wait(lambda: deployment.communications(config["out"]) >= 1, SECONDS)
+    out = target.replace(" ", "-")
+    deployment.start(rounds=ROUNDS, out=out)
+    deployment.wait(lambda: deployment.communications(out) >= 1, SECONDS)
     process(deployment, "clientapp")  # client 0 computes
     server, killed = process(deployment, "serverapp"), process(deployment, target)
     killed.kill()
@@ -72,8 +72,8 @@ def test_the_model_is_that_of_an_undisturbed_run(
     if target == "superexec":  # it starts again by itself, but its ServerApp ends
         deployment.wait(lambda: not words_of(server), 30.0)
     if target in ("serverapp", "superexec"):
-        deployment.start(**config)
-    found = deployment.model(config["out"], SECONDS)
+        deployment.start(rounds=ROUNDS, out=out)
+    found = deployment.model(out, SECONDS)
     assert found.keys() == undisturbed.keys()
     for name, leaf in undisturbed.items():
         np.testing.assert_array_equal(found[name], leaf)

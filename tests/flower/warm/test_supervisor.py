@@ -49,8 +49,8 @@ def test_a_program_that_dies_starts_again_after_growing_pauses(
 
 
 def test_pauses_are_bounded_and_short_again_after_a_long_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, ran, pauses = iter([1, 1, 1, 1, 0]), iter([1.0, 1.0, 1.0, 99.0, 1.0]), []
-    clock = [0.0]
+    codes, ran = iter([1, 1, 1, 1, 0]), iter([1.0, 1.0, 1.0, 99.0, 1.0])
+    clock, pauses = [0.0], list[float]()
 
     def run(command: object) -> int:
         clock[0] += next(ran)

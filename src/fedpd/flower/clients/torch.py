@@ -19,8 +19,9 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 import jax
@@ -212,7 +213,8 @@ class TorchLosses:
             return {name: array_of(part) for name, part in own.weighted_gradient(indices, tensor_of(weights)).items()}
 
 
-class Judged(NamedTuple):
+@dataclass(frozen=True)
+class Judged:
     """A function of `TorchLosses.judges`, as a function of (model, rows) for JAX code.
 
     With batch normalisation it is a function of ((model, statistics), rows).
@@ -236,7 +238,8 @@ class Judged(NamedTuple):
             return array_of(one_per_sample(found, len(indices)))
 
 
-class BatchStatistics(NamedTuple):
+@dataclass(frozen=True)
+class BatchStatistics:
     """The statistics that batch normalisation uses for a batch, as a function of (model, rows) for JAX code."""
 
     losses: TorchLosses
