@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import sysconfig
 from pathlib import Path
 
 from fedpd.base.atomic import replace_file
@@ -17,11 +18,21 @@ def write_programs(folder: Path) -> Path:
     `supernode`), and `flower-superexec` survives an error of its server and starts again after a crash (see `superexec`
     and `supervisor`). They use this Python.
     """
-    own = Path(sys.executable).absolute().parent / CLIENT
-    _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), str(own)])
+    own = str(bin_folder() / CLIENT)
+    _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), own])
     _write(folder / NODE, [sys.executable, "-m", "fedpd.flower.warm.supernode"])
     _write(folder / EXECUTOR, superexec_command())
     return folder
+
+
+def bin_folder() -> Path:
+    """Return the folder of Flower's programs: beside this Python, or where its pip installs programs.
+
+    The two differ for the Python of Debian and Ubuntu (/usr/bin and /usr/local/bin), and for `pip install --user`.
+    """
+    beside = Path(sys.executable).absolute().parent
+    others = (sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    return next((folder for folder in (beside, *map(Path, others)) if (folder / CLIENT).exists()), beside)
 
 
 def superexec_command() -> list[str]:
