@@ -91,6 +91,8 @@ def simulated(app: Path, config: dict[str, Any]) -> dict[str, np.ndarray]:
         task = importlib.import_module("toy_deployed.task")
     finally:
         sys.path.remove(str(app))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "toy_deployed"]:
+            del sys.modules[name]  # `new_app` refuses the name of a package that exists, and the next app has it too
     data = [dict(zip(("features", "class"), task.samples(i, task.TRAIN), strict=True)) for i in range(AGENTS)]
     problem = problems.from_losses(task.losses, data, task.start(settings))
     return fedpd.simulate(task.algorithm(settings), problem, rounds=settings["rounds"], seed=settings["seed"]).model

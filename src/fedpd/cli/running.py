@@ -30,8 +30,9 @@ def status(folder: Dir = FEDERATION) -> None:
     federation = local.read(folder.absolute())
     if federation is None:
         refuse("--dir", str(folder), "holds no federation", "Start one with fedpd up, or give its folder")
-    show_lines("\n".join(describe(federation)))
-    if len(federation.running) < len(federation.members):
+    found = describe(federation)
+    show_lines("\n".join(found.lines))
+    if not found.good:
         raise typer.Exit(1)
 
 
@@ -42,7 +43,7 @@ def warm(
 
     Flower starts a new process for every message. With these programs first on PATH, a SuperNode keeps one process,
     which imports and compiles once. FEDPD_WARM=0 turns this off. SuperNodes and SuperExecs also ask a SuperLink again
-    that answers with HTTP 500. `fedpd up` does all of this by itself.
+    that answers with HTTP 500, and a SuperExec that dies starts again. `fedpd up` does all of this by itself.
     """
     with extra("flower", "fedpd warm"):
         import flwr as _  # noqa: F401

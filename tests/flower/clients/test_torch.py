@@ -24,6 +24,7 @@ from fedpd.core import LocalObjective, Oracle, Subproblem
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate, torch_oracles
 from fedpd.flower.clients.torch import TorchLosses
 from fedpd.flower.torch import load_model, model_of, torch_local
+from tests.engine.test_compilation import compilations
 
 AGENTS, SAMPLES, INPUTS, CLASSES = 3, 12, 4, 3
 
@@ -60,7 +61,8 @@ def objective(losses: Any, data: Any) -> LocalObjective:
 
 
 def both() -> tuple[LocalObjective, LocalObjective]:
-    return objective(client().losses, client().data), objective(jax_losses, samples(0))
+    local = client()
+    return objective(local.losses, local.data), objective(jax_losses, samples(0))
 
 
 def close(one: Any, other: Any, tolerance: float = 1e-12) -> None:
@@ -245,6 +247,56 @@ def test_batch_normalisation_on_flower_is_that_of_the_simulation(oracle: str) ->
     close(there.model, here.model, 1e-10)
     for name in ("loss", "stationarity", "test_loss", "test_accuracy", "train_accuracy"):
         np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_clients_of_a_process_share_their_compiled_programs(norm: bool) -> None:
+    """A second client compiles nothing of its own, and computes with its own module, samples and functions."""
+
+    def local(agent: int) -> Local:
+        torch.manual_seed(0)
+        middle: nn.Module = nn.BatchNorm1d(5) if norm else nn.Tanh()
+        module = nn.Sequential(nn.Linear(INPUTS, 5), middle, nn.Linear(5, CLASSES)).double()
+        own = {"mean": lambda outputs, targets: outputs.mean(1)}
+        return torch_local(module, nn.CrossEntropyLoss(), loader(agent), test=loader(agent + AGENTS), metrics=own)
+
+    def method() -> Algorithm:
+        return algorithms.fedpd(eta=0.2, oracle=torch_oracles.vr(gamma=0.2, iterations=2, refresh=2, batch=4))
+
+    def run(algorithm: Algorithm, agent: int) -> tuple[fedpd.flower.Federated, int]:
+        """Return the result of a federation with one client, and the number of programs that it compiled."""
+        made = local(agent)
+        assert isinstance(made.losses, TorchLosses)
+        begin = model_of(made.losses.module)
+        grid = InProcessGrid(client_app(lambda _: algorithm, lambda _: begin, lambda _: made), 1, {})
+        with compilations() as compiled:
+            found = federate(grid, algorithm, begin, Settings(agents=1, rounds=2, deadline=300.0, poll=0.001))
+        return found, len(compiled)
+
+    shared = method()
+    first, own = run(shared, 0)
+    (second, other), (_, repeated) = run(shared, 1), run(shared, 0)
+    assert other == repeated < own
+    expected, _ = run(method(), 1)  # with programs that client 0 has not used
+    close(second.model, expected.model, 0)
+    for name in ("loss", "stationarity", "test_loss", "test_accuracy", "mean"):
+        np.testing.assert_array_equal(second.history[name], expected.history[name], err_msg=name)
+    assert not np.array_equal(second.history["mean"], first.history["mean"])
+
+
+def test_data_without_their_client_are_refused() -> None:
+    kept, data = client().losses, client().data
+    with scope(True), pytest.raises(Exception, match="is not in this process"):
+        jax.block_until_ready(kept(model_of(network()), data))
+
+
+def test_other_buffers_are_another_program() -> None:
+    module = nn.Sequential(nn.Linear(INPUTS, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)).double()
+    before = client(module=module).losses
+    assert isinstance(module[1], nn.BatchNorm1d)
+    assert module[1].running_mean is not None
+    module[1].running_mean.add_(1.0)
+    assert client(module=module).losses != before
 
 
 def test_steps_on_one_sample_are_refused_with_batch_normalisation() -> None:

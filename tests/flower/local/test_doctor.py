@@ -1,5 +1,6 @@
 """What `fedpd doctor` finds at a client: each problem alone, and the sentence for it."""
 
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -89,9 +90,18 @@ def test_a_client_that_the_server_does_not_admit(
 ) -> None:
     monkeypatch.setattr(Gate, "status", status)
     findings = list(examine(site))
-    assert [finding.good for finding in findings] == [True] * 8 + [False]
+    assert [finding.good for finding in findings] == [True] * 9 + [False]
     assert findings[-1].what == "registration"
     assert words in findings[-1].found
+
+
+def test_a_supernode_without_its_superexec(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, site.port)):
+        assert "runs without its SuperExec, so it answers no message" in problem(site).found
+        monkeypatch.setattr(doctor, "find_superexecs", lambda: {f"{HOST}:{site.port}": 7})
+        found = {finding.what: finding for finding in examine(site)}
+    assert found["SuperExec"] == Finding("SuperExec", "this client's SuperExec runs, process 7", True)
+    assert "already runs" in found["registration"].found
 
 
 @pytest.mark.parametrize(("ahead", "side"), [(-10.0, "ahead of"), (400.0, "behind")])

@@ -11,12 +11,19 @@ import pytest
 
 from fedpd.flower import local
 from fedpd.flower.local.processes import find
-from tests.flower.deployment import Deployment, equal
+from fedpd.flower.warm.supervisor import SUPEREXEC
+from tests.flower.deployment import Deployment, equal, words_of
 
 pytestmark = pytest.mark.faults
 
 ROUNDS = 4
 SECONDS = 400.0
+STARTED = {  # the program, and the member that has started it
+    "clientapp": ("supernode-0", "flwr-clientapp"),
+    "serverapp": ("superexec", "flwr-serverapp"),
+    "superexec": ("superexec", SUPEREXEC),
+    "superexec of a client": ("supernode-0", SUPEREXEC),
+}
 
 
 @pytest.fixture(scope="module", params=["jax", "numpy", "torch"])
@@ -32,16 +39,11 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         assert not made.federation.running
 
 
-def victim(deployment: Deployment, target: str) -> psutil.Process:
-    """The process to kill, in the middle of a round: while client 0 computes, after the first communication."""
-    out = target
-    deployment.wait(lambda: deployment.communications(out) >= 1, SECONDS)
-    client = deployment.wait(lambda: deployment.child("supernode-0", "flwr-clientapp"), SECONDS)
-    if target == "clientapp":
-        return client
-    if target == "serverapp":
-        return deployment.wait(lambda: deployment.child("superexec", "flwr-serverapp"), SECONDS)
-    return psutil.Process(deployment.member(target).pid)
+def process(deployment: Deployment, target: str) -> psutil.Process:
+    """The process to kill: a member of the federation, or one that a member has started."""
+    if target not in STARTED:
+        return psutil.Process(deployment.member(target).pid)
+    return deployment.wait(lambda: deployment.child(*STARTED[target]), SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +56,24 @@ def undisturbed(deployment: Deployment) -> dict[str, np.ndarray]:
     return model
 
 
-@pytest.mark.parametrize("target", ["clientapp", "supernode-0", "serverapp", "superlink"])
+@pytest.mark.parametrize("target", [*STARTED, "supernode-0", "superlink"])
 def test_the_model_is_that_of_an_undisturbed_run(
     deployment: Deployment, undisturbed: dict[str, np.ndarray], target: str
 ) -> None:
-    config = {"rounds": ROUNDS, "out": target}
-    deployment.start(**config)
-    killed = victim(deployment, target)
+    out = target.replace(" ", "-")
+    deployment.start(rounds=ROUNDS, out=out)
+    deployment.wait(lambda: deployment.communications(out) >= 1, SECONDS)
+    process(deployment, "clientapp")  # client 0 computes
+    server, killed = process(deployment, "serverapp"), process(deployment, target)
     killed.kill()
     if target in ("supernode-0", "superlink"):
         deployment.wait(lambda: find(deployment.member(target)) is None, 30.0)
         deployment.repair()
-    if target == "serverapp":
-        deployment.start(**config)
-    found = deployment.model(target, SECONDS)
+    if target == "superexec":  # it starts again by itself, but its ServerApp ends
+        deployment.wait(lambda: not words_of(server), 30.0)
+    if target in ("serverapp", "superexec"):
+        deployment.start(rounds=ROUNDS, out=out)
+    found = deployment.model(out, SECONDS)
     assert found.keys() == undisturbed.keys()
     for name, leaf in undisturbed.items():
         np.testing.assert_array_equal(found[name], leaf)

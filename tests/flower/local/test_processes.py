@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from fedpd.checks import FedpdError
-from fedpd.flower.local.processes import Member, end, find, start, wait_until
+from fedpd.flower.local.processes import Member, _session, end, find, start, wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 PARENT = [
@@ -41,6 +41,20 @@ def test_a_process_and_what_it_started_end(tmp_path: Path) -> None:
     assert find(member) is None
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     assert end([member]) == []
+
+
+def test_what_a_dead_child_has_left_ends_too(tmp_path: Path) -> None:
+    """As a ServerApp whose SuperExec was killed: it is a child of another process now, but in the same session."""
+    leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    code = (
+        f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {leaves!r}]); print('left', flush=True)"
+    )
+    member = run(tmp_path, [sys.executable, "-c", f"{code}; time.sleep(60)"])
+    wait_until(lambda: says(member, "left"), member, 30, "ready")
+    (left,) = (one for one in psutil.process_iter() if _session(one) == member.pid != one.pid)
+    assert left.pid not in [child.pid for child in psutil.Process(member.pid).children(recursive=True)]
+    assert end([member]) == ["one"]
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:

@@ -222,9 +222,9 @@ class Arguments(NamedTuple):
     Attributes:
         x: x_i, the start of the solve.
         size: |D_i|.
-        data: The indices of the agent's samples.
+        data: The rows (client, index) of the agent's samples.
         steps: The number of steps.
-        drawn: The indices of the samples of every step, (Q, batch); None: all samples at every step.
+        drawn: The rows of the samples of every step, (Q, batch, 2); None: all samples at every step.
         memory: The oracle's memory.
         seed: The seed of the module's own random numbers.
     """
@@ -245,6 +245,7 @@ class Arguments(NamedTuple):
 
 def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vector, Any]:
     """Return x_i and the memory after a local solve, as NumPy arrays."""
+    losses = losses.owner(given.data)
     samples, steps = given.data[: int(given.size)], int(given.steps)
     batches = [samples] * steps if given.drawn is None else list(given.drawn[:steps])
     task = Task(

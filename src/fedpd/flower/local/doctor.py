@@ -1,7 +1,8 @@
 """Checks of a client's machine, before it joins a federation: each failure is a sentence with a remedy.
 
 A SuperNode that the server turns away does not learn why. These checks find the reasons: the server's name, its port,
-its certificate, the clock, the registration of the key, the versions, the disk, and, with the app, the data.
+its certificate, the clock, the registration of the key, the versions, the disk, the SuperExec, and, with the app, its
+data.
 """
 
 import shutil
@@ -32,6 +33,7 @@ from fedpd.base.checks import FedpdError
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.local.programs import HOST
 from fedpd.flower.local.sites import Site
+from fedpd.flower.local.superexecs import find_superexecs
 
 SECONDS = 10.0  # for each connection
 AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
@@ -57,7 +59,13 @@ class Finding(NamedTuple):
 
 def examine(site: Site) -> Iterator[Finding]:
     """Yield the findings of all checks of a client. After a failure, it leaves out the checks that need what failed."""
-    for what, check in (("versions", _versions), ("files", _files), ("policy", _policy), ("disk", _disk)):
+    for what, check in (
+        ("versions", _versions),
+        ("files", _files),
+        ("policy", _policy),
+        ("disk", _disk),
+        ("SuperExec", _superexec),
+    ):
         yield _run(what, check, site)
     for what, check in (
         ("name of the server", _name),
@@ -127,6 +135,24 @@ def _disk(site: Site) -> str:
     return f"{site.state} is writable, and {free / 1e9:.0f} GB are left"
 
 
+def _runs(site: Site) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex((HOST, site.port)) == 0
+
+
+def _superexec(site: Site) -> str:
+    """Check that a SuperNode that runs also has its SuperExec, without which it is online and answers no message."""
+    if not _runs(site):
+        return "not checked, because this client's SuperNode does not run"
+    pid = find_superexecs().get(f"{HOST}:{site.port}")
+    if pid is None:
+        raise FedpdError(
+            "this client's SuperNode runs without its SuperExec, so it answers no message. Wait a minute, because a "
+            "SuperExec that died starts again; then restart the client."
+        )
+    return f"this client's SuperExec runs, process {pid}"
+
+
 def _address(site: Site) -> tuple[str, int]:
     host, _, port = site.server.rpartition(":")
     return host.strip("[]"), int(port)
@@ -193,9 +219,8 @@ def _clock(site: Site) -> str:
 
 
 def _registration(site: Site) -> str:
-    with socket.socket() as one:
-        if one.connect_ex((HOST, site.port)) == 0:
-            return f"not checked, because this client's SuperNode already runs (port {site.port})"
+    if _runs(site):
+        return f"not checked, because this client's SuperNode already runs (port {site.port})"
     key = _private_key(site)
     public = key.public_key()
     authority = site.authority.read_bytes()

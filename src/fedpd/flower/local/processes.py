@@ -137,7 +137,16 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
+    """Return what a process of `start` has started, also what a child that has died has left in its session."""
     try:
-        return process.children(recursive=True)
+        own = process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+    return own + [one for one in psutil.process_iter() if _session(one) == process.pid and one not in (process, *own)]
+
+
+def _session(process: psutil.Process) -> int:
+    """Return the number of a process's session, which is the pid of the process that began it; 0: unknown."""
+    with suppress(OSError, AttributeError):  # it has ended; this system has no sessions
+        return os.getsid(process.pid)
+    return 0

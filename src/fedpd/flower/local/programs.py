@@ -15,6 +15,8 @@ from typing import Any
 from fedpd.base.checks import FedpdError
 from fedpd.flower.local.certificates import NodeKeys, ServerCertificates
 from fedpd.flower.local.processes import Member
+from fedpd.flower.warm import program
+from fedpd.flower.warm.program import bin_folder as bin_folder
 
 HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
@@ -22,11 +24,6 @@ COMMAND_SECONDS = 120.0
 ONLINE = "SuperNode ID:"  # a SuperNode logs this when the SuperLink has accepted it
 TASK_POLL = "0.2"  # seconds between two checks of a SuperExec for work; Flower's default is 1
 REJECTED = "Failed to activate SuperNode"
-
-
-def bin_folder() -> Path:
-    """Return the folder of Flower's programs, which are installed beside this Python."""
-    return Path(sys.executable).absolute().parent
 
 
 def environment(home: Path, *, is_node: bool = False) -> dict[str, str]:
@@ -72,9 +69,9 @@ def superlink_command(port: int, certificates: ServerCertificates, secret: Path,
 
 
 def superexec_command(port: int, certificates: ServerCertificates, secret: Path) -> list[str]:
-    """Return the command of a SuperExec, which starts the ServerApps of a SuperLink."""
+    """Return the command of a SuperExec, which starts the ServerApps of a SuperLink and starts again when it dies."""
     return [
-        *(sys.executable, "-m", "fedpd.flower.warm.superexec"),
+        *program.superexec_command(),
         *("--runtime-api-address", f"{HOST}:{port}"),
         *("--root-certificates", str(certificates.authority)),
         *("--superexec-auth-secret-file", str(secret)),

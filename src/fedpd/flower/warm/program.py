@@ -2,10 +2,11 @@
 
 import shlex
 import sys
+import sysconfig
 from pathlib import Path
 
 from fedpd.base.atomic import replace_file
-from fedpd.flower.warm import shim
+from fedpd.flower.warm import shim, supervisor
 
 CLIENT, NODE, EXECUTOR = "flwr-clientapp", "flower-supernode", "flower-superexec"
 
@@ -14,13 +15,29 @@ def write_programs(folder: Path) -> Path:
     """Write the programs to a folder, and return the folder.
 
     `flwr-clientapp` keeps one process warm per SuperNode (see `shim`), `flower-supernode` pauses less (see
-    `supernode`), and `flower-superexec` survives an error of its server (see `superexec`). They use this Python.
+    `supernode`), and `flower-superexec` survives an error of its server and starts again after a crash (see `superexec`
+    and `supervisor`). They use this Python.
     """
-    own = Path(sys.executable).absolute().parent / CLIENT
-    _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), str(own)])
+    own = str(bin_folder() / CLIENT)
+    _write(folder / CLIENT, [sys.executable, "-IS", str(Path(shim.__file__).absolute()), own])
     _write(folder / NODE, [sys.executable, "-m", "fedpd.flower.warm.supernode"])
-    _write(folder / EXECUTOR, [sys.executable, "-m", "fedpd.flower.warm.superexec"])
+    _write(folder / EXECUTOR, superexec_command())
     return folder
+
+
+def bin_folder() -> Path:
+    """Return the folder of Flower's programs: beside this Python, or where its pip installs programs.
+
+    The two differ for the Python of Debian and Ubuntu (/usr/bin and /usr/local/bin), and for `pip install --user`.
+    """
+    beside = Path(sys.executable).absolute().parent
+    others = (sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    return next((folder for folder in (beside, *map(Path, others)) if (folder / CLIENT).exists()), beside)
+
+
+def superexec_command() -> list[str]:
+    """Return the command of a SuperExec that starts again when it dies, without its arguments."""
+    return [sys.executable, "-IS", str(Path(supervisor.__file__).absolute())]
 
 
 def _write(path: Path, command: list[str]) -> None:
