@@ -90,8 +90,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "reproduction/table2": item("table2"),
 }
 
-ONE_GROUND = {"skipping_map"}  # its colours go through white
-
 
 def main(*arguments: str) -> int:
     """Draw or check the figures, and return the number of stale files."""
@@ -106,7 +104,7 @@ def main(*arguments: str) -> int:
                 stale += not fresh
                 print(f"{'current' if fresh else 'stale: run make figures'}  docs/images/{name}.svg")
                 continue
-            save(figure, path, dark=name not in ONE_GROUND)
+            save(figure, path)
         print(f"docs/images/{name}.svg")
     return stale
 
