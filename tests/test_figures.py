@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from tools.figures import recorded, suite
+from tools.figures import networks, recorded, suite
 from tools.figures.__main__ import FIGURES
 from tools.figures.record import curve, path, three_agents
 from tools.figures.svg import SETTINGS, darkened, digest, recorded_digest, save
@@ -62,7 +62,9 @@ def test_no_figure_is_large() -> None:
     assert [name for name, size in sizes.items() if size > 110_000] == []
 
 
-@pytest.mark.parametrize("name", ["demo", "clients", "skip_probability", "reproduction/fig2c", "suite_0"])
+@pytest.mark.parametrize(
+    "name", ["demo", "clients", "skip_probability", "reproduction/fig2c", "suite_0", "unipen62_cnn"]
+)
 def test_files_are_current(name: str) -> None:
     with matplotlib.rc_context(SETTINGS):
         assert recorded_digest(DOCS / "images" / name) == digest(FIGURES[name]())
@@ -92,6 +94,14 @@ def test_the_profiles_are_those_of_the_tables() -> None:
     names, methods, spent = costs_of(suite.cells(64), "communications", 64)
     assert (len(names), len(methods)) == spent.shape == (38, 17)
     assert "on 34 of 38 problems" in suite.profile(64).get_suptitle().replace("\n", " ")
+
+
+def test_accuracies_are_those_of_the_tables() -> None:
+    found = networks.accuracies("results", "A convolutional network")
+    assert found["FedAvg"][0] == (4, 0.433)
+    assert found['FedPD, start="local" (diverged)'][-1] == (20, 0.626)
+    assert 'FedPD, start="server", p = 0.5, corrected' in networks.accuracies("results", "A perceptron")
+    assert networks.accuracies("paper_steps", "Figures 4 and 5")["FedPD-SGD, p = 0.75"][-1] == (40, 0.511)
 
 
 def test_recorded_paths_are_those_of_the_methods() -> None:

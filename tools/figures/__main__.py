@@ -4,8 +4,8 @@
     python -m tools.figures --check    draws them and says which files show something else; it writes nothing
 
 All data come from this repository: formulas, generated data, and docs/figures/*.json, which `tools.figures.record`
-writes. These pictures are not drawn here, because their data take hours and are not stored: suite_0.png, suite_8.png
-and suite_64.png (`python -m fedpd.suite.page`), and unipen62_mlp, unipen62_cnn and unipen62_fig4 (experiments/*.toml).
+writes. The tables of docs/suite and docs/networks are data too. suite_0.png, suite_8.png and suite_64.png show more
+costs, whose data take hours and are not stored: `python -m fedpd.suite.page` draws them.
 """
 
 import sys
@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from tools.figures import recorded, suite
+from tools.figures import networks, recorded, suite
 from tools.figures.svg import SETTINGS, digest, recorded_digest, save
 
 from fedpd import data
@@ -69,6 +69,27 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "skip_probability": skip_probability_figure,
     "skipping_map": skipping_map_figure,
     "reproduction/table2": item("table2"),
+    "unipen62_mlp": partial(
+        networks.accuracy,
+        "results",
+        "A perceptron",
+        "FedPD from the server's model is ahead at every number of communications (UNIPEN-62, a perceptron)",
+        "communications with the server",
+    ),
+    "unipen62_cnn": partial(
+        networks.accuracy,
+        "results",
+        "A convolutional network",
+        "After 16 communications FedPD from the server's model is ahead of FedAvg after 40 (UNIPEN-62, SmallCNN)",
+        "communications with the server",
+    ),
+    "unipen62_fig4": partial(
+        networks.accuracy,
+        "paper_steps",
+        "Figures 4 and 5",
+        "With its printed step size FedAvg is behind the others, with the others' step size it is ahead (UNIPEN-62)",
+        "rounds",
+    ),
     "suite_64": partial(suite.profile, 64),
     "suite_0": partial(suite.profile, 0),
     **{f"reproduction/{name}": partial(recorded.draw, name) for name in recorded.ITEMS},
