@@ -91,7 +91,7 @@ def better(session: Session) -> Findings:
     scale = (
         f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds per method"
     )
-    return Findings(checks, scale, steps_figure(shown, title), shown, table, "expected")
+    return Findings(checks, scale, steps_figure(shown, title), table, "expected", shown)
 
 
 def steps_figure(shown: Sequence[Result] | Sequence[Entry], title: str) -> Figure:

@@ -105,7 +105,7 @@ def _panel(session: Session, name: str) -> tuple[Findings, dict[str, Result]]:
     curves = published(name)
     checks = [check_curve(label, curve, results) for label, curve in curves.items()]
     shown = [results[label] for label in curves]
-    return Findings(checks, SCALE, curves_figure(curves, shown, _title(curves, results)), shown), results
+    return Findings(checks, SCALE, curves_figure(curves, shown, _title(curves, results)), shown=shown), results
 
 
 def _title(curves: Mapping[str, Curve], results: Mapping[str, Result]) -> str:

@@ -41,7 +41,7 @@ def figure_3a(session: Session) -> Findings:
         f"({_title(session)})"
     )
     shown = list(results.values())
-    return Findings(checks, scale, accuracy_figure(shown, title, "test_accuracy", "samples"), shown)
+    return Findings(checks, scale, accuracy_figure(shown, title, "test_accuracy", "samples"), shown=shown)
 
 
 def figure_3b(session: Session) -> Findings:
@@ -55,7 +55,7 @@ def figure_3b(session: Session) -> Findings:
     half, plain = (f"{found[label]:.0%}" for label in names)
     title = f"After {shared:.0f} communications p = 0.5 has {half} test accuracy and p = 0 {plain} ({_title(session)})"
     shown = list(results.values())
-    return Findings(checks, scale, accuracy_figure(shown, title, "test_accuracy"), shown)
+    return Findings(checks, scale, accuracy_figure(shown, title, "test_accuracy"), shown=shown)
 
 
 def figure_4(session: Session) -> Findings:
@@ -98,7 +98,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
         f"p = 0 {early[plain]:.0%} ({_title(session)})"
     )
     shown = list(results.values())
-    return Findings(checks, scale, accuracy_figure(shown, title, measure), shown)
+    return Findings(checks, scale, accuracy_figure(shown, title, measure), shown=shown)
 
 
 def accuracy_figure(

@@ -47,7 +47,7 @@ def weak_panel(session: Session) -> Findings:
         f"{first} needs the fewest sample gradients to ‖∇f‖² ≤ {TARGET:g}, {second} the second fewest; "
         f"FedAvg-GD stops at {ends['FedAvg-GD']:.1e}"
     )
-    return Findings(checks, "the runs of fig2a", samples_figure(runs, title), runs)
+    return Findings(checks, "the runs of fig2a", samples_figure(runs, title), shown=runs)
 
 
 def strong_panel(session: Session) -> Findings:
@@ -71,7 +71,7 @@ def strong_panel(session: Session) -> Findings:
         f"FedAvg-GD stops at {ends['FedAvg-GD']:.1e}, FedProx-VR at {ends['FedProx-VR']:.1e}"
     )
     runs = list(shown.values())
-    return Findings(checks, "the runs of fig2b", samples_figure(runs, title), runs)
+    return Findings(checks, "the runs of fig2b", samples_figure(runs, title), shown=runs)
 
 
 def samples_figure(shown: Sequence[Result] | Sequence[Entry], title: str) -> Figure:

@@ -45,17 +45,17 @@ class Findings(NamedTuple):
         checks: The comparisons that its verdict follows from.
         scale: The size of the runs, if it differs from the paper's.
         figure: Its figure.
-        shown: The runs that the figure shows, if it shows runs.
         table: More numbers, headings first.
         against: What the checks compare with: "published", or "expected" if nothing was published.
+        shown: The runs that the figure shows, if it shows runs.
     """
 
     checks: list[Check]
     scale: str = ""
     figure: Figure | None = None
-    shown: Sequence[Result] = ()
     table: Rows = ()
     against: str = "published"
+    shown: Sequence[Result] = ()
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:
