@@ -94,7 +94,7 @@ def better(session: Session) -> Findings:
     return Findings(checks, scale, steps_figure(shown, title), table, "expected", shown)
 
 
-def steps_figure(shown: Sequence[Result] | Sequence[Entry], title: str) -> Figure:
+def steps_figure(shown: Sequence[Result | Entry], title: str) -> Figure:
     """Draw the stationarity against communications, both on logarithmic axes, until it is below `LEAST`."""
     entries = entries_of(list(shown))
     figure = Figure(figsize=SIZE, layout="constrained")

@@ -134,7 +134,7 @@ def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Chec
     )
 
 
-def curves_figure(curves: Mapping[str, Curve], shown: Sequence[Result] | Sequence[Entry], title: str) -> Figure:
+def curves_figure(curves: Mapping[str, Curve], shown: Sequence[Result | Entry], title: str) -> Figure:
     """Draw measured curves as lines, with thin lines for further seeds, and published values as dots.
 
     Args:

@@ -102,7 +102,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
 
 
 def accuracy_figure(
-    shown: Sequence[Result] | Sequence[Entry], title: str, measure: str, against: str = "communications"
+    shown: Sequence[Result | Entry], title: str, measure: str, against: str = "communications"
 ) -> Figure:
     """Draw an accuracy against one cost.
 

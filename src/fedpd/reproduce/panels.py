@@ -74,7 +74,7 @@ def strong_panel(session: Session) -> Findings:
     return Findings(checks, "the runs of fig2b", samples_figure(runs, title), shown=runs)
 
 
-def samples_figure(shown: Sequence[Result] | Sequence[Entry], title: str) -> Figure:
+def samples_figure(shown: Sequence[Result | Entry], title: str) -> Figure:
     """Draw the stationarity against samples."""
     return figure(list(shown), MAIN, "samples", title=title, width=SIZE[0])
 
