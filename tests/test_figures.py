@@ -2,19 +2,25 @@
 
 import importlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from tools.figures.__main__ import FIGURES, ONE_GROUND
-from tools.figures.record import path, three_agents
+from tools.figures import networks, recorded, suite
+from tools.figures.__main__ import FIGURES
+from tools.figures.record import curve, path, three_agents
 from tools.figures.svg import SETTINGS, darkened, digest, recorded_digest, save
 
+from fedpd import algorithms, oracles, problems, simulate
 from fedpd.algorithms import variants
+from fedpd.reproduce.curves import values_at
+from fedpd.suite.profiles import costs_of
 from tests.test_docs import DOCS
 
 
@@ -40,14 +46,64 @@ def test_a_figure_is_saved_for_both_grounds(tmp_path: Path) -> None:
     assert "#0064a0" not in dark.lower()
     assert "#4FA3E0" in dark
     assert darkened("fill: #123456") == "fill: #123456"
+    assert darkened("<svg height='9'>") == "<svg fill=\"#F2F2F2\" height='9'>", "black fills are not in the text"
     assert recorded_digest(tmp_path / "none") == ""
 
 
-@pytest.mark.parametrize("name", ["demo", "clients", "skip_probability"])  # make figures-check takes all
+def test_a_saved_figure_has_only_the_corners_of_a_line(tmp_path: Path) -> None:
+    figure = Figure()
+    figure.subplots().plot(np.linspace(0, 1, 101), np.abs(np.linspace(-1, 1, 101)), color="#0064A0")
+    save(figure, tmp_path / "corner")
+    (drawn,) = re.findall(r'<path d="([^"]*)"[^>]*stroke: #0064a0', (tmp_path / "corner.svg").read_text())
+    assert drawn.count("L") == 2
+
+
+def test_no_figure_is_large() -> None:
+    sizes = {image.name: image.stat().st_size for image in (DOCS / "images").rglob("*.svg")}
+    assert [name for name, size in sizes.items() if size > 110_000] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["demo", "clients", "skip_probability", "reproduction/fig2c", "suite_0", "unipen62_cnn"]
+)
 def test_files_are_current(name: str) -> None:
     with matplotlib.rc_context(SETTINGS):
         assert recorded_digest(DOCS / "images" / name) == digest(FIGURES[name]())
-    assert (DOCS / "images" / f"{name}-dark.svg").exists() != (name in ONE_GROUND)
+    assert (DOCS / "images" / f"{name}-dark.svg").exists()
+
+
+def test_recorded_curves_have_their_seeds_and_their_divergence() -> None:
+    found = {entry.label: entry for entry in recorded.entries("fig2b")}
+    assert len(found["FedPD-GD p=0"].runs) == 1, "its seeds agree"
+    runs: Any = found["FedPD-GD p=0.5"].runs
+    assert len(runs) == 3
+    assert values_at(runs[0], [100, 200, 280]) == pytest.approx([4e-9, 5e-9, 5e-9], rel=0.9)
+    assert [entry.label for entry in recorded.entries("fig3a") if entry.diverged] == ["FedPD-VR (as printed)"]
+
+
+def test_a_curve_is_recorded_with_few_points_and_digits() -> None:
+    problem = problems.random_quadratic(agents=3, dimension=2)
+    algorithm = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=1 / 3, iterations=2), p=0.5)
+    run = simulate(algorithm, problem, rounds=300, seed=[0, 1], progress=False)
+    (entry,) = run.entries()
+    found = curve(entry, ("stationarity",), 60, also=[7])
+    assert 40 <= len(found["round"]) <= 62
+    assert all(7 in seed for seed in found["communications"])
+    assert all(len(f"{value:.12e}".partition("e")[0].rstrip("0")) <= 5 for value in found["stationarity"][0])
+
+
+def test_the_profiles_are_those_of_the_tables() -> None:
+    names, methods, spent = costs_of(suite.cells(64), "communications", 64)
+    assert (len(names), len(methods)) == spent.shape == (38, 17)
+    assert "on 34 of 38 problems" in suite.profile(64).get_suptitle().replace("\n", " ")
+
+
+def test_accuracies_are_those_of_the_tables() -> None:
+    found = networks.accuracies("results", "A convolutional network")
+    assert found["FedAvg"][0] == (4, 0.433)
+    assert found['FedPD, start="local" (diverged)'][-1] == (20, 0.626)
+    assert 'FedPD, start="server", p = 0.5, corrected' in networks.accuracies("results", "A perceptron")
+    assert networks.accuracies("paper_steps", "Figures 4 and 5")["FedPD-SGD, p = 0.75"][-1] == (40, 0.511)
 
 
 def test_recorded_paths_are_those_of_the_methods() -> None:

@@ -1,15 +1,19 @@
 # %% [markdown]
 # # A federation
 #
-# Run a method as a Flower app, whose clients keep their data, and check that it does what the simulation does.
+# Run a method on a real federation: a server and two clients in processes of their own, which exchange models over TLS
+# and keep their data. It takes the steps of the simulation.
 #
-# Here all clients run in this process, with messages serialised as on a network. The end of the page has the commands
-# for processes and machines of their own.
+# Here all processes run on this machine. The end of the page leads to several machines.
 
 # %%
+import inspect
 import logging
 import os
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -18,9 +22,12 @@ import numpy as np
 import fedpd
 from fedpd import algorithms, oracles, problems
 from fedpd.flower import InProcessGrid, Local, Settings, client_app, federate
+from fedpd.flower.local import down, up
+from fedpd.flower.local.new_app import new_app
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
-os.environ["FEDPD_STATE"] = tempfile.mkdtemp()  # the folder in which clients keep their state
+folder = tempfile.TemporaryDirectory()  # for all files of this notebook
+os.environ["FEDPD_STATE"] = f"{folder.name}/clients"  # where clients keep their state
 
 
 def patients(hospital):
@@ -51,33 +58,74 @@ def local(context):
     return Local(losses, patients(int(context.node_config["partition-id"])))
 
 
-grid = InProcessGrid(client_app(algorithm, start, local), agents=4, config={})
-there = federate(grid, algorithm({}), start({}), Settings(agents=4, rounds=25, poll=0.01))
-print(f"{there.history['communications'][-1]} communications")
-
 # %% [markdown]
-# The same problem, simulated with all data in one place:
+# First the simulation, with all data in one place. Then the app with all clients in this process and messages
+# serialised as on a network, which finds mistakes in seconds:
 
 # %%
-problem = problems.from_losses(losses, [patients(i) for i in range(4)], start({}))
-here = fedpd.simulate(algorithm({}), problem, rounds=25)
-print(f"largest difference of the models: {np.abs(there.model['w'] - here.model['w']).max():.0e}")
+problem = problems.from_losses(losses, [patients(i) for i in range(2)], start({}))
+simulated = fedpd.simulate(algorithm({}), problem, rounds=8)
+grid = InProcessGrid(client_app(algorithm, start, local), agents=2, config={})
+tried = federate(grid, algorithm({}), start({}), Settings(agents=2, rounds=8, poll=0.01))
+print(f"largest difference of the models: {np.abs(tried.model['w'] - simulated.model['w']).max():.0e}")
+
+# %% [markdown]
+# Now the real federation. `new_app` writes an app, and its `task.py` gets the functions above. `up` starts a SuperLink
+# and two SuperNodes with certificates and keys of their own, `flwr run` runs the app on them, and `down` ends all of
+# these processes.
+
+# %%
+app, place = Path(folder.name, "hospitals"), Path(folder.name, "federation")
+new_app(app, "jax")
+imports = """import jax.numpy as jnp
+import numpy as np
+from fedpd import algorithms, oracles
+from fedpd.flower import Local"""
+functions = map(inspect.getsource, (patients, losses, algorithm, start, local))
+(app / "hospitals" / "task.py").write_text("\n\n\n".join([imports, *functions]))
+
+flwr = Path(sys.executable).parent / "flwr"  # it is installed beside this Python
+settings = 'agents=2 rounds=8 evaluate-every=1 out="results"'
+try:
+    federation = up(place, agents=2)
+    names = [member.name for member in federation.running]
+    command = [flwr, "run", app, "fedpd", "--stream", "--run-config", settings]
+    own = os.environ | {"FLWR_HOME": str(federation.home)}
+    subprocess.run(command, env=own, stdout=subprocess.DEVNULL, timeout=400, check=True)
+    (real,) = fedpd.load(place / "results").values()
+finally:
+    if place.exists():
+        down(place)
+    folder.cleanup()
+print("These processes ran:", ", ".join(names))
+
+# %% [markdown]
+# The server has the model and the history, as after a simulation:
+
+# %%
+print("model:", real.model["w"].round(4), real.model["b"].round(4))
+print(f"largest difference from the simulation: {np.abs(real.model['w'] - simulated.model['w']).max():.0e}")
+for number in (0, 2, 4, 8):
+    sent, error = real.history["bytes_up"][number], real.history["stationarity"][number]
+    print(f"{number} communications: clients sent {sent} bytes, stationarity {error:.1e}")
 
 # %%
 figure, axes = plt.subplots(figsize=(6.4, 3.6))
-axes.semilogy(here.history["communications"], here.history["stationarity"], label="simulation", linewidth=4, alpha=0.4)
-axes.semilogy(there.history["communications"], there.history["stationarity"], label="Flower", linestyle="--")
-axes.set(xlabel="communications", ylabel="stationarity", title="The federation takes the steps of the simulation")
+lines = {"simulation": (simulated, {"linewidth": 4, "alpha": 0.4}), "real federation": (real, {"linestyle": "--"})}
+for label, (run, line) in lines.items():
+    axes.semilogy(run.history["communications"], run.history["stationarity"], label=label, **line)
+axes.set(xlabel="communications", ylabel="stationarity", title="The real federation takes the steps of the simulation")
 axes.legend()
 plt.show()
 
 # %% [markdown]
-# For clients that are processes with TLS and keys of their own, `fedpd new-app` writes an app with these functions, and
-# `fedpd up` starts a federation on this machine:
+# On a terminal, the same takes five commands:
 #
 #     fedpd new-app hospitals --framework jax
 #     cd hospitals && pip install --editable .
-#     fedpd up --agents 4
+#     fedpd up --agents 2
+#     FLWR_HOME=runs/federation/flwr flwr run . fedpd --stream --run-config "agents=2"
+#     fedpd down
 #
 # Next: [deployment](../deploy.md), [several machines](../deploy/machines.md), and
 # [what the server can see](../deploy/privacy.md).

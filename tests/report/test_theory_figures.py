@@ -20,10 +20,10 @@ def test_the_map_marks_the_best_stretch(tmp_path: Path) -> None:
     family = Family("one curvature", np.ones((3, 1, 1)))
     figure = skipping_map_figure([family], etas=[0.25, 0.5, 1.0, 2.0], stretches=[1, 2, 3, 4])
     exact, free = figure.axes[:2]
-    assert "exact" in exact.get_title()
-    assert "estimated" in free.get_title()
-    dots = exact.lines[-1]
-    assert np.asarray(dots.get_ydata()).tolist() == [3, 2, 1, 1]  # next to log 2/log(1 + eta)
+    assert "exact" in exact.get_ylabel()
+    assert "estimated" in free.get_ylabel()
+    best = exact.lines[-1]
+    assert np.asarray(best.get_ydata()).tolist() == [3, 2, 1, 1]  # next to log 2/log(1 + eta)
     assert save_figure(figure, tmp_path, "map")[0].stat().st_size > 1000
 
 

@@ -73,5 +73,5 @@ def test_published_values(name: str, curves: int) -> None:
 
 
 def test_the_figure_has_a_line_and_points_a_curve() -> None:
-    axes = curves_figure({"a": CURVE}, result("a", NEAR, FAR)).axes[0]
+    (axes,) = curves_figure({"a": CURVE}, list(result("a", NEAR, FAR).values()), "They agree").axes
     assert len(axes.lines) == 2 + 1 + 1  # two seeds, the points, the legend's

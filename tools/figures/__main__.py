@@ -4,27 +4,24 @@
     python -m tools.figures --check    draws them and says which files show something else; it writes nothing
 
 All data come from this repository: formulas, generated data, and docs/figures/*.json, which `tools.figures.record`
-writes. These pictures are not drawn here, because their data take hours and are not stored: suite_0, suite_8 and
-suite_64 (`python -m fedpd.suite.page`), unipen62_mlp, unipen62_cnn and unipen62_fig4 (the files in experiments/), and
-those of `fedpd reproduce` for Figures 3 to 5 and `better`.
+writes. The tables of docs/suite and docs/networks are data too. suite_0.png, suite_8.png and suite_64.png show more
+costs, whose data take hours and are not stored: `python -m fedpd.suite.page` draws them.
 """
 
-import json
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from tools.figures import networks, recorded, suite
 from tools.figures.svg import SETTINGS, digest, recorded_digest, save
 
 from fedpd import data
-from fedpd.engine.columns import COLUMNS
-from fedpd.engine.views.entries import Entry
-from fedpd.experiments.recorded import Recorded
 from fedpd.report import comparison_figure
 from fedpd.report.data import data_figure
 from fedpd.report.theory import skip_probability_figure, skipping_map_figure
@@ -34,29 +31,13 @@ from fedpd.reproduce.session import Session
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-class Curves:
-    """Recorded curves, as figures take them."""
-
-    def __init__(self, name: str) -> None:
-        self.found = json.loads((DOCS / "figures" / f"{name}.json").read_text(encoding="utf-8"))
-
-    def entries(self) -> list[Entry]:
-        return [Entry(label, (_run(columns),), int(columns["round"][-1])) for label, columns in self.found.items()]
-
-
-def _run(columns: dict[str, list[float]]) -> Recorded:
-    rows = {name: np.array(values, COLUMNS[name].dtype) for name, values in columns.items()}
-    zeros = {name: np.zeros(len(rows["round"])) for name in COLUMNS if name not in rows}
-    return Recorded(0, zeros | rows, np.full(len(rows["round"]), np.nan))
-
-
 def demo() -> Figure:
     """Draw the paper's first experiment, from the recorded curves of make demo."""
     title = (
         "After 600 rounds FedPD with full or variance-reduced gradients is still converging; FedAvg, FedProx, "
         "FedPD-SGD and constant skipping stop at an error floor"
     )
-    return comparison_figure(Curves("demo"), title)
+    return comparison_figure(recorded.entries("demo"), title)
 
 
 def clients() -> Figure:
@@ -88,9 +69,31 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "skip_probability": skip_probability_figure,
     "skipping_map": skipping_map_figure,
     "reproduction/table2": item("table2"),
+    "unipen62_mlp": partial(
+        networks.accuracy,
+        "results",
+        "A perceptron",
+        "FedPD from the server's model is ahead at every number of communications (UNIPEN-62, a perceptron)",
+        "communications with the server",
+    ),
+    "unipen62_cnn": partial(
+        networks.accuracy,
+        "results",
+        "A convolutional network",
+        "After 16 communications FedPD from the server's model is ahead of FedAvg after 40 (UNIPEN-62, SmallCNN)",
+        "communications with the server",
+    ),
+    "unipen62_fig4": partial(
+        networks.accuracy,
+        "paper_steps",
+        "Figures 4 and 5",
+        "With its printed step size FedAvg is behind the others, with the others' step size it is ahead (UNIPEN-62)",
+        "rounds",
+    ),
+    "suite_64": partial(suite.profile, 64),
+    "suite_0": partial(suite.profile, 0),
+    **{f"reproduction/{name}": partial(recorded.draw, name) for name in recorded.ITEMS},
 }
-
-ONE_GROUND = {"skipping_map"}  # its colours go through white
 
 
 def main(*arguments: str) -> int:
@@ -106,7 +109,7 @@ def main(*arguments: str) -> int:
                 stale += not fresh
                 print(f"{'current' if fresh else 'stale: run make figures'}  docs/images/{name}.svg")
                 continue
-            save(figure, path, dark=name not in ONE_GROUND)
+            save(figure, path)
         print(f"docs/images/{name}.svg")
     return stale
 

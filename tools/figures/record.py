@@ -1,29 +1,35 @@
 """Measure what the figures show and cannot be measured in seconds, and write it to docs/figures.
 
-python -m tools.figures.record paths                the path of every method on a problem with two parameters
-python -m tools.figures.record demo runs/demo       the curves of a run folder, here those of make demo
+python -m tools.figures.record paths                    the path of every method on a problem with two parameters
+python -m tools.figures.record demo runs/demo           the curves of a run folder, here those of make demo
+python -m tools.figures.record items runs/reproduce     the curves and titles of the items of fedpd reproduce
 """
 
 import json
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from tools.figures import recorded
 from tools.figures.svg import SETTINGS, save
 
 from fedpd import TheoryWarning, problems, simulate
 from fedpd.algorithms import variants
 from fedpd.core import Algorithm, Problem
+from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import read
+from fedpd.experiments.runner import Result
 from fedpd.report.curves import thinned
 from fedpd.reproduce import command
+from fedpd.reproduce.curves import published
 from fedpd.reproduce.items import ITEMS
 from fedpd.reproduce.session import Session
 
-FOLDER = Path(__file__).parents[2] / "docs" / "figures"
+FOLDER = recorded.FOLDER
 ROUNDS = 150
 MINIMA = np.array([[1.5, -1.8], [-2.0, -1.9], [-1.7, 2.1]])  # of the three agents
 ANGLES = (2.1, 1.5, 1.5)  # of their long axes
@@ -57,8 +63,10 @@ def path(algorithm: Algorithm, rounds: int = ROUNDS) -> dict[str, list[Any]]:
     }
 
 
-def _short(values: np.ndarray) -> list[Any]:
-    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
+def _short(values: np.ndarray, digits: int = 5) -> list[Any]:
+    """Return numbers with few digits, as integers if they are; None if they are not finite."""
+    numbers = [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
+    return [number if number is None or number % 1 else int(number) for number in numbers]
 
 
 def record_paths() -> dict[str, Any]:
@@ -72,32 +80,62 @@ def record_paths() -> dict[str, Any]:
 
 def record_curves(folder: str) -> dict[str, Any]:
     """Return the curves of a run folder, by label, thinned to what a figure can show."""
-    found = {}
-    for entry in read(Path(folder)).entries:
-        history = entry.runs[0].history
-        kept = thinned(len(history["round"]), 240)
-        names = ("round", "communications", "samples", "stationarity")
-        found[entry.label] = {name: _short(history[name][kept]) for name in names}
-    return found
+    return {entry.label: curve(entry, ("stationarity",), 240) for entry in read(Path(folder)).entries}
 
 
-def draw_items(folder: str) -> None:
-    """Write the figures of all items of the paper that were run in this folder, for light and dark pages."""
+def curve(one: Entry | Result, quantities: Sequence[str], points: int, also: Sequence[int] = ()) -> dict[str, Any]:
+    """Return the curve of a method: a list per column, or one per seed where the seeds differ.
+
+    Args:
+        one: The method and its runs.
+        quantities: The columns beside rounds, communications and samples.
+        points: The most points.
+        also: Numbers of communications whose last rows are kept as well.
+    """
+    histories = [run.history for run in one.runs]
+    kept = set(thinned(min(len(history["round"]) for history in histories), points).tolist())
+    for history in histories:
+        rows = (np.flatnonzero(history["communications"] == number) for number in also)
+        kept |= {int(row[-1]) for row in rows if len(row)}
+    found: dict[str, Any] = {}
+    for name in ("round", "communications", "samples", *quantities):
+        seeds = [_short(history[name][sorted(kept)], 4) for history in histories]
+        found[name] = seeds if any(values != seeds[0] for values in seeds) else seeds[0]
+    ends = [run.diverged.round for run in one.runs if run.diverged is not None]
+    return found | ({"diverged": max(ends)} if ends else {})
+
+
+def record_items(folder: str) -> None:
+    """Record the items of the paper that were run in this folder.
+
+    The curves of items that take minutes go to docs/figures, with their titles. Other items are drawn at once.
+    """
+    titles = recorded.read("titles")
     for done in command.load(Path(folder)):
         with matplotlib.rc_context(SETTINGS):
-            figure = ITEMS[done.name].run(Session(Path(folder), lambda *_: None)).figure
-            if figure is not None:
-                save(figure, FOLDER.parent / "images" / "reproduction" / done.name)
+            findings = ITEMS[done.name].run(Session(Path(folder), lambda *_: None))
+        item = recorded.ITEMS.get(done.name)
+        if item is None and findings.figure is not None:
+            save(findings.figure, FOLDER.parent / "images" / "reproduction" / done.name)
+        if item is not None and findings.figure is not None:
+            titles[done.name] = " ".join(findings.figure.get_suptitle().split())
+            also = sorted({n for one in published(item.file).values() for n in one.at}) if "2" in item.file else []
+            write(item.file, {one.label: curve(one, item.quantities, 90, also) for one in findings.shown})
+    write("titles", titles)
+
+
+def write(name: str, lines: Mapping[str, Any]) -> None:
+    """Write docs/figures/NAME.json, one line per key."""
+    rows = (f"{json.dumps(key)}: {json.dumps(row, separators=(',', ':'))}" for key, row in lines.items())
+    (FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 def main(name: str, *folder: str) -> None:
-    """Write docs/figures/NAME.json, one line per method; or the figures of "items"."""
+    """Record what the name says, as at the top of this file."""
     if name == "items":
-        draw_items(*folder)
-        return
-    measured = record_curves(*folder) if folder else record_paths()
-    lines = (f"{json.dumps(label)}: {json.dumps(rows, separators=(',', ':'))}" for label, rows in measured.items())
-    (FOLDER / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        record_items(*folder)
+    else:
+        write(name, record_curves(*folder) if folder else record_paths())
 
 
 if __name__ == "__main__":

@@ -11,13 +11,16 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedpd.engine.views.style import HUES
+from fedpd.report.theory import BANDS
 
 INK, SOFT = "#1b1f24", "#59636e"  # of texts and axes on a light page
-DARK = {INK: "#e8ebee", SOFT: "#a3adb8", "#ffffff": "#1e2129"} | {hue.light: hue.dark for hue in HUES.values()}
+DARK = {INK: "#e8ebee", SOFT: "#a3adb8", "#ffffff": "#1e2129"}
+DARK |= {hue.light: hue.dark for hue in HUES.values()} | dict(BANDS)
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "path", "svg.hashsalt": "fedpd", "font.family": ["sans-serif"], "text.color": INK,
     "axes.edgecolor": SOFT, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "grid.color": "#b0b0b0",
 }  # fmt: skip
+CLOSE = 0.1  # of a point, which nobody sees
 MARK = re.compile(r"drawn:([0-9a-f]{16})")
 
 
@@ -44,24 +47,60 @@ def _numbers(values: Any) -> str:
     return " ".join(f"{value:.3e}" for value in flat)
 
 
-def save(figure: Figure, path: Path, *, dark: bool = True) -> None:
-    """Write PATH.svg and PATH-dark.svg; or only the former, on white, if its colours have no dark form."""
+def save(figure: Figure, path: Path) -> None:
+    """Write PATH.svg and PATH-dark.svg."""
     file = io.StringIO()
     with matplotlib.rc_context(SETTINGS):
         figure.savefig(
-            file, format="svg", transparent=dark, metadata={"Date": None, "Source": f"drawn:{digest(figure)}"}
+            file, format="svg", transparent=True, metadata={"Date": None, "Source": f"drawn:{digest(figure)}"}
         )
-    text = re.sub(r' d="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), file.getvalue())
-    text = re.sub(r"[ \t]+\n", "\n", text)
+    text = re.sub(r' d="([^"]*)"', lambda found: f' d="{_shortened(found[1])}"', file.getvalue())
+    text = re.sub(r'( [xy]="|translate\()([^")]*)', lambda found: found[1] + _rounded(found[2]), text)
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", text).replace("DejaVuSans-", "D-")
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(f"{path.name}.svg").write_text(text, encoding="utf-8")
-    if dark:
-        path.with_name(f"{path.name}-dark.svg").write_text(darkened(text), encoding="utf-8")
+    path.with_name(f"{path.name}-dark.svg").write_text(darkened(text), encoding="utf-8")
+
+
+def _rounded(numbers: str, digits: int = 1) -> str:
+    return re.sub(r"-?\d+\.\d+", lambda found: f"{round(float(found[0]), digits):g}", numbers)
+
+
+def _shortened(path: str) -> str:
+    """Return a path with fewer digits, and without the points that a straight line passes at 0.1 or less."""
+    if re.search(r"[A-KN-Y]", path):  # curves, which glyphs and dots have
+        return _rounded(path, 2)
+    parts = []
+    for part in path.split("M")[1:]:
+        points = np.array(re.findall(r"-?[\d.]+", part), float).reshape(-1, 2)
+        joined = "\nL ".join(f"{x} {y}" for x, y in points[_corners(points)])
+        parts.append(f"M {joined}" + ("\nz" if "z" in part else ""))
+    return _rounded("\n".join(parts))
+
+
+def _corners(points: np.ndarray) -> list[int]:
+    """Return the points of a line that have to stay (Ramer, Douglas and Peucker)."""
+    kept, todo = {0, len(points) - 1}, [(0, len(points) - 1)]
+    while todo:
+        first, last = todo.pop()
+        between = points[first + 1 : last] - points[first]
+        if not len(between):
+            continue
+        along = points[last] - points[first]
+        share = np.clip(between @ along / max(along @ along, 1e-12), 0, 1)
+        away = np.linalg.norm(between - share[:, None] * along, axis=1)
+        if away.max() > CLOSE:
+            middle = first + 1 + int(away.argmax())
+            kept.add(middle)
+            todo += [(first, middle), (middle, last)]
+    return sorted(kept)
 
 
 def darkened(text: str) -> str:
-    """Return an SVG with the colours for dark pages."""
+    """Return an SVG with the colours for dark pages. Black fills are not in the text: they are the default of SVG."""
     known = {light.lower(): dark for light, dark in DARK.items()}
+    text = text.replace("<svg ", f'<svg fill="{known["#000000"]}" ', 1)
     return re.sub(r"#[0-9a-fA-F]{6}\b", lambda found: known.get(found[0].lower(), found[0]), text)
 
 

@@ -107,7 +107,7 @@ def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -
         panels[0].set_ylabel(axis_label(column))
         name_curves(panels[1], entries, 3.5)
     if heading:
-        figure.suptitle(fill(drawable(heading, 300), 130), fontsize="medium")
+        figure.suptitle(fill(drawable(heading, 300), 130, break_on_hyphens=False), fontsize="medium")
     return figure
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -20,6 +19,11 @@ ETAS = np.geomspace(0.02, 2, 33)  # eta L
 STRETCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 38, 45, 54, 64)
 FURTHEST = 6.0  # octaves from 1 that have different colours
 LINES = (-5.0, -4.0, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # octaves
+BANDS = (  # the colour of each octave on a light page, from the largest saving to the largest cost, and on a dark one
+    ("#0b3c6f", "#9fd2ff"), ("#1f61a5", "#6fb4ee"), ("#3f8ec0", "#4b93d0"), ("#7ab6d6", "#3573a8"),
+    ("#b3d6e8", "#28557d"), ("#e0ecf3", "#1f3a54"), ("#fae7dc", "#4a2a28"), ("#f9c6ac", "#703530"),
+    ("#ee977b", "#964036"), ("#d6604d", "#b64d3e"), ("#b52030", "#cf6551"), ("#700620", "#e3846d"),
+)  # fmt: skip
 
 
 class Family(NamedTuple):
@@ -51,8 +55,8 @@ def skipping_map_figure(
 ) -> Figure:
     """Return a figure of the communications with k local rounds per communication, relative to k = 1.
 
-    There is one column of panels per family and one row per estimate of the mean dual. Skipping saves communications
-    where a panel is blue, and costs some where it is red.
+    Each factor of 2 has its own colour. There is one column of panels per family and one row per estimate of the mean
+    dual. Skipping saves communications where a panel is blue, and costs some where it is red.
 
     Args:
         families: The quadratics; None: `example_families()`.
@@ -68,30 +72,32 @@ def skipping_map_figure(
             mesh = _map(
                 axes, etas, stretches, communications_map(family.hessians, np.asarray(etas) / L, stretches, drift)
             )
-            axes.set_title(f"{family.name}, {estimate}", fontsize=10)
-        axes_row[0].set_ylabel("k, local rounds per communication")
-    for axes in grid[-1]:
-        axes.set_xlabel("η L, step of a local round")
-    bar = figure.colorbar(mesh, ax=grid, extend="both", aspect=40, pad=0.015)
-    bar.set_label("communications, relative to k = 1 at the same η\n← skipping saves            skipping costs →")
+        axes_row[0].set_ylabel(estimate)
+    for axes, family in zip(grid[0], families, strict=True):
+        axes.set_title(family.name, fontsize=10)
+    grid[-1, len(families) // 2].set_xlabel("η L, step of a local round")
+    figure.supylabel("k, local rounds per communication", fontsize=10)
+    figure.suptitle("Skipping saves communications left of the thick line, the more the smaller η is", fontsize=12)
+    bar = figure.colorbar(mesh, ax=grid, aspect=40, pad=0.015)
+    bar.set_label("communications, relative to k = 1 at the same η\n← skipping saves     skipping costs →")
     bar.set_ticks([*LINES, 0.0], labels=[str(Fraction(2.0**octave)) for octave in (*LINES, 0.0)])
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) -> Any:
-    """Draw one panel, with lines at factors of 2, the break-even line and the best k of every eta."""
-    lengths, octaves = np.asarray(stretches), np.clip(np.log2(relative), -FURTHEST, FURTHEST)
-    norm = TwoSlopeNorm(0.0, -FURTHEST, FURTHEST)
-    mesh = axes.pcolormesh(etas, lengths, octaves, cmap="RdBu_r", norm=norm, shading="gouraud", rasterized=True)
-    axes.contour(etas, lengths, octaves, levels=LINES, colors="0.3", linewidths=0.5, linestyles="solid")
+    """Draw one panel, with a colour per factor of 2, the break-even line and the best k of every eta."""
+    inside = FURTHEST - 1e-6  # the outermost colours include all larger factors
+    lengths, octaves = np.asarray(stretches), np.clip(np.log2(relative), -inside, inside)
+    edges = np.linspace(-FURTHEST, FURTHEST, len(BANDS) + 1)
+    mesh = axes.contourf(etas, lengths, octaves, levels=edges, colors=[light for light, _ in BANDS])
+    mesh.set(edgecolor="face", linewidth=0.4)  # no gaps between neighbours
     skipping = lengths > 1  # k = 1 equals itself, and has no border
     axes.contour(etas, lengths[skipping], octaves[skipping], levels=[0.0], colors="black", linewidths=2)
     axes.plot([], [], color="black", linewidth=2, label="break-even")
-    axes.plot([], [], color="0.3", linewidth=0.5, label="each factor of 2")
     best = lengths[relative.argmin(axis=0)]
-    axes.plot(etas, best, ".", color="black", markersize=4, clip_on=False, label="best k at this η")
+    axes.step(etas, best, color="black", linewidth=1.2, linestyle=":", where="mid", label="best k at this η")
     axes.set(xscale="log", yscale="log")
     axes.xaxis.set_major_locator(FixedLocator([0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]))
     axes.yaxis.set_major_locator(FixedLocator([1, 2, 4, 8, 16, 32, 64]))

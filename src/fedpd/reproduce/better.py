@@ -7,21 +7,31 @@ methods. DIR/tuned.json keeps the tuned methods, so that they are not tuned agai
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.core import Problem
+from fedpd.engine.columns import column_of
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
+from fedpd.engine.views.drawing import name_curves, panel
+from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number
+from fedpd.engine.views.quantities import MAIN, axis_label
 from fedpd.experiments.calls import build_algorithm
+from fedpd.experiments.recorded import entries_of
 from fedpd.experiments.runner import Result
-from fedpd.report.figures import comparison_figure
 from fedpd.report.step_sizes import step_text
+from fedpd.reproduce.curves import GREY, SIZE
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.search.advise import advise
@@ -29,6 +39,7 @@ from fedpd.search.sweep import first_below
 from fedpd.search.tune import tune
 
 TARGET = 1e-10
+LEAST = 1e-14  # where the figure ends
 ROUNDS = 200
 SCALES = tuple(2.0**exponent for exponent in range(-2, 9))
 HEADINGS = ("method", "paper's step: communications", "best step: communications", "samples", "bytes", "setting")
@@ -72,11 +83,35 @@ def better(session: Session) -> Findings:
         ),
     ]
     papers_run = results["FedPD-GD"]._replace(label="FedPD-GD, the paper's step")
-    figure = comparison_figure([papers_run, *_reruns(plan.problem, tuned)], "strongly non-iid data")
+    shown = [papers_run, *_reruns(plan.problem, tuned)]
+    title = (
+        f"FedPD-GD reaches ‖∇f‖² ≤ {TARGET:g} with {best:.0f} communications at its best step size, and with "
+        f"{papers:.0f} at the paper's; methods without a correction stop at an error floor"
+    )
     scale = (
         f"penalised logistic regression, 100 agents x 400 samples; {len(SCALES)} factors x {ROUNDS} rounds per method"
     )
-    return Findings(checks, scale, figure, table, "expected")
+    return Findings(checks, scale, steps_figure(shown, title), table, "expected", shown)
+
+
+def steps_figure(shown: Sequence[Result | Entry], title: str) -> Figure:
+    """Draw the stationarity against communications, both on logarithmic axes, until it is below `LEAST`."""
+    entries = entries_of(list(shown))
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.subplots()
+    panel(axes, entries, column_of("communications"), column_of(MAIN))
+    for line in axes.lines:
+        x, y = (np.asarray(values, float) for values in line.get_data())
+        end = int(np.argmax(y < LEAST)) + 1 if (y < LEAST).any() else len(y)
+        line.set_data(x[1:end], y[1:end])  # without the start, which has no communications
+    axes.relim()
+    axes.set(xscale="log", ylabel=axis_label(column_of(MAIN)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.axhline(TARGET, color=GREY, linewidth=0.8)
+    axes.autoscale_view()
+    name_curves(axes, entries, 0.75 * SIZE[1])
+    figure.suptitle(fill(title, int(12 * SIZE[0]), break_on_hyphens=False), fontsize="medium")
+    return figure
 
 
 def costs_to(run: Run) -> Costs:

@@ -9,6 +9,7 @@ compared with the range of three seeds.
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from matplotlib.figure import Figure
 
 from fedpd.engine.run import Run
 from fedpd.engine.views.drawing import clear_frame, line_styles
+from fedpd.engine.views.end_labels import label_ends
+from fedpd.engine.views.entries import Entry
 from fedpd.experiments.runner import Result
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, worst_ratio
@@ -24,6 +27,8 @@ SCALE = (
     "100 agents x 400 samples, 600 rounds, three seeds. The text states neither D nor x^0: D = 20, and x^0 = 0.015 in "
     "every entry was chosen to give the published value at round 0"
 )
+SIZE = (8.0, 5.2)  # inches
+GREY = "#59636e"
 PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
@@ -99,7 +104,16 @@ def _panel(session: Session, name: str) -> tuple[Findings, dict[str, Result]]:
     _, results = run_file(session, name)
     curves = published(name)
     checks = [check_curve(label, curve, results) for label, curve in curves.items()]
-    return Findings(checks, SCALE, curves_figure(curves, results)), results
+    shown = [results[label] for label in curves]
+    return Findings(checks, SCALE, curves_figure(curves, shown, _title(curves, results)), shown=shown), results
+
+
+def _title(curves: Mapping[str, Curve], results: Mapping[str, Result]) -> str:
+    worst = max(measure(results[label], curve.at).factor(curve.values) for label, curve in curves.items())
+    return (
+        f"Every published value (dots) is within a factor of {worst:.2g} of the measured curves (lines, three seeds), "
+        "with settings that the text does not state"
+    )
 
 
 def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Check:
@@ -120,20 +134,29 @@ def check_curve(label: str, curve: Curve, results: Mapping[str, Result]) -> Chec
     )
 
 
-def curves_figure(curves: Mapping[str, Curve], results: Mapping[str, Result]) -> Figure:
-    """Draw measured curves as lines and published values as points."""
-    figure = Figure(figsize=(7.6, 5.2), layout="constrained")
+def curves_figure(curves: Mapping[str, Curve], shown: Sequence[Result | Entry], title: str) -> Figure:
+    """Draw measured curves as lines, with thin lines for further seeds, and published values as dots.
+
+    Args:
+        curves: The published curves by label.
+        shown: The measured ones, in the same order.
+        title: The title.
+    """
+    figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
-    for (label, curve), style in zip(curves.items(), line_styles(list(curves)), strict=True):
-        for seed, run in enumerate(results[label].runs):
-            name = label if seed == 0 else None
+    named = []
+    for curve, result, style in zip(curves.values(), shown, line_styles(list(curves)), strict=True):
+        for seed, run in enumerate(result.runs):
             x, y = run.history["communications"], run.history["stationarity"]
-            axes.plot(x, y, **style, linewidth=1.5 if seed == 0 else 0.6, label=name)
+            (line,) = axes.plot(x, y, **style, linewidth=1.6 if seed == 0 else 0.5)
+            named += [line] if seed == 0 else []
         axes.plot(
             curve.at, curve.values, "o", color=style["color"], markersize=6, markeredgecolor="white", clip_on=False
         )
-    axes.plot([], [], "o", color="0.4", label="published")
-    axes.set(yscale="log", xlabel="communications", ylabel="stationarity ‖∇f‖²")
+    axes.plot([], [], "o", color=GREY, label="published")
+    axes.set(yscale="log", xlabel="communications with the server", ylabel="stationarity ‖∇f‖²")
     clear_frame(axes)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    label_ends(axes, named, list(curves), 0.7 * SIZE[1], 9)
+    figure.legend(loc="outside lower center", frameon=False)
+    figure.suptitle(fill(title, int(12 * SIZE[0]), break_on_hyphens=False), fontsize="medium")
     return figure

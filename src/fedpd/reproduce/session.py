@@ -47,6 +47,7 @@ class Findings(NamedTuple):
         figure: Its figure.
         table: More numbers, headings first.
         against: What the checks compare with: "published", or "expected" if nothing was published.
+        shown: The runs that the figure shows, if it shows runs.
     """
 
     checks: list[Check]
@@ -54,6 +55,7 @@ class Findings(NamedTuple):
     figure: Figure | None = None
     table: Rows = ()
     against: str = "published"
+    shown: Sequence[Result] = ()
 
 
 def experiment_text(name: str, values: Mapping[str, object]) -> str:

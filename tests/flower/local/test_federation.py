@@ -80,6 +80,17 @@ def _stranger(deployment: Deployment, folder: Path) -> Member:
     return start(member, programs.environment(folder / "home"), folder)
 
 
+def test_commands_answer_without_colours_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jupyter sets FORCE_COLOR, with which flwr writes colours between the words of its JSON."""
+    program = tmp_path / "flwr"
+    words = f"#!{sys.executable}\nimport json, os\nprint(json.dumps({{'forced': os.environ.get('FORCE_COLOR')}}))\n"
+    program.write_text(words, encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setattr(programs, "bin_folder", lambda: tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert programs.flwr(tmp_path, "ls") == {"forced": None}
+
+
 def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = [sys.executable, "-c", "print('the port is taken'); raise SystemExit(1)"]
     monkeypatch.setattr(programs, "superlink_command", lambda *arguments: program)

@@ -89,7 +89,7 @@ def draw(
             name_curves(panels[-1], entries, 0.8 * height)
         heading = drawable(title or (entries[0].label + _diverged(entries[0]) if single else ""), 300)
         if heading:
-            figure.suptitle(fill(heading, int(12 * width)), fontsize="medium")
+            figure.suptitle(fill(heading, int(12 * width), break_on_hyphens=False), fontsize="medium")
     return figure
 
 

@@ -115,9 +115,9 @@ def flwr(home: Path, *arguments: str) -> Any:
         FedpdError: If the command failed.
     """
     command = [str(bin_folder() / "flwr"), *arguments, "--format", "json"]
-    done = subprocess.run(
-        command, env=environment(home), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
-    )
+    own = environment(home)
+    own.pop("FORCE_COLOR", None)  # which Jupyter sets: colours would stand in the JSON
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False)
     with suppress(ValueError):
         answer = json.loads(done.stdout[done.stdout.index("{") :])
         if done.returncode == 0 and answer.get("success", True):
