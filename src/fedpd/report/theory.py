@@ -77,7 +77,7 @@ def skipping_map_figure(
         axes.set_title(family.name, fontsize=10)
     grid[-1, len(families) // 2].set_xlabel("η L, step of a local round")
     figure.supylabel("k, local rounds per communication", fontsize=10)
-    figure.suptitle("Skipping saves communications left of the thick line, the more the smaller η is", fontsize=12)
+    figure.suptitle("Skipping saves communications left of the thick line; a smaller η saves more", fontsize=12)
     bar = figure.colorbar(mesh, ax=grid, aspect=40, pad=0.015)
     bar.set_label("communications, relative to k = 1 at the same η\n← skipping saves     skipping costs →")
     bar.set_ticks([*LINES, 0.0], labels=[str(Fraction(2.0**octave)) for octave in (*LINES, 0.0)])
