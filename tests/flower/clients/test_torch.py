@@ -1,5 +1,6 @@
 """PyTorch clients: the same numbers as JAX's, sample by sample and step by step."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -286,6 +287,7 @@ def test_clients_of_a_process_share_their_compiled_programs(norm: bool) -> None:
 
 def test_data_without_their_client_are_refused() -> None:
     kept, data = client().losses, client().data
+    gc.collect()  # the second client
     with scope(True), pytest.raises(Exception, match="is not in this process"):
         jax.block_until_ready(kept(model_of(network()), data))
 
