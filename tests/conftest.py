@@ -12,6 +12,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about a busy machine than about fedpd.
+settings.register_profile("fedpd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedpd")
 
 FLAG = "--xla_cpu_use_fusion_emitters"
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
