@@ -16,6 +16,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about a busy machine than about fedpd.
+settings.register_profile("fedpd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedpd")
 
 gc.set_threshold(50_000, 20, 100)
 FLAGS = {"--xla_cpu_use_fusion_emitters": "false", "--xla_cpu_parallel_codegen_split_count": "1"}

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -219,7 +218,7 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
     "an open file": lambda: sys.stdout.buffer,
     "a generator of random numbers": lambda: np.random.default_rng(0),
     "its method": lambda: np.random.default_rng(0).normal,
-    "a tensor": lambda: import_module("torch").zeros(3),
+    "a tensor": lambda: pytest.importorskip("torch").zeros(3),
     "an array of objects": lambda: np.array([object()]),
     "a function that captures one": lambda: scale_with(iter([1])),
     "a partial of one": lambda: functools.partial(scale_with, iter([1])),

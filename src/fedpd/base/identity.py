@@ -29,6 +29,7 @@ from fedpd.base.checks import FedpdError
 # A list that a function appends to is a record of its calls, not a setting: it changes with every call.
 CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"})
 PLAIN = bool | int | float | complex | str | bytes | tuple | np.ndarray | np.generic | jax.Array  # of a class's own
+ANNOTATE = "__annotate_func__"  # from Python 3.14 on, a class has this function for its annotations
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
 
 
@@ -218,7 +219,7 @@ def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
         for name, member in sorted(vars(kind).items()):
             function = getattr(member, "__func__", getattr(member, "fget", member))
             function = inspect.unwrap(function) if callable(function) else function
-            if isinstance(function, FunctionType):
+            if isinstance(function, FunctionType) and name != ANNOTATE:
                 yield name.encode()
                 yield from _function(function, seen)
             elif isinstance(member, PLAIN) and not name.startswith("__"):

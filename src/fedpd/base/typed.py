@@ -320,5 +320,8 @@ def _remedy(function: Callable[..., Any], name: str, value: Any, kind: Any) -> s
 
 
 def _one_line_each(doc: str) -> str:
-    """Return a docstring with each argument's description on one line."""
-    return re.sub(r"\n {12,}(?=\S)", " ", doc)
+    """Return a docstring with each argument's description on one line.
+
+    Python removes the indentation of docstrings from 3.13 on, and cleandoc does it for earlier versions.
+    """
+    return re.sub(r"\n {8,}(?=\S)", " ", inspect.cleandoc(doc))
