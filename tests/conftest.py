@@ -27,6 +27,7 @@ FLAGS = {"--xla_cpu_use_fusion_emitters": "false", "--xla_cpu_parallel_codegen_s
 COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
 LARGE = 2**30  # bytes of compiled programs that are kept
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # otherwise a data set that does not exist is asked for six times in 24 s
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 for flag, value in FLAGS.items():
     if flag not in os.environ.get("XLA_FLAGS", ""):
@@ -41,6 +42,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it
 MAPS = Path("/proc/self/maps")
 MOST = 30_000  # mapped regions of a process; Linux allows 65530, and XLA crashes where it gets no more
 TESTS = count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with federations of real processes, which mostly wait: another worker computes meanwhile."""
+    items.sort(key=lambda item: item.get_closest_marker("smoke") is None)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

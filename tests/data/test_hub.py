@@ -27,8 +27,7 @@ def load(source: Path, **options: Any) -> Federated:
 
 
 @pytest.fixture
-def datasets(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def datasets() -> Any:
     module = pytest.importorskip("datasets", reason="fedpd[data] is not installed: no Hugging Face data sets")
     module.disable_progress_bars()
     return module
