@@ -6,7 +6,7 @@ import pytest
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, shared_quantities
 from fedpd.report.curves import page_data
-from fedpd.report.reach import departures, finding, reach, starts_at_best, targets, usual_target
+from fedpd.report.reach import best_text, departures, finding, reach, starts_at_best, targets, usual_target
 from tests.report.recordings import diverging, entry
 
 
@@ -122,7 +122,10 @@ def test_a_method_that_only_touches_the_target_has_not_reached_it() -> None:
     assert met.costs is not None
     assert met.costs["communications"][0] == 61, "not 50: it left the target once more"
     noisy.runs[0].history["stationarity"][-1] = 1.0
-    assert reach(noisy, "stationarity", 1e-5).costs is None
+    missed = reach(noisy, "stationarity", 1e-5)
+    assert missed.costs is None
+    assert best_text(missed, "stationarity", 1e-5).endswith(", not kept")
+    assert "kept" not in best_text(missed, "stationarity", 1e-99)
 
 
 def test_the_target_is_one_that_several_methods_reached() -> None:

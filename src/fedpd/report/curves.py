@@ -7,9 +7,9 @@ import numpy as np
 
 from fedpd.engine.columns import NETWORK, Column
 from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities, target_text
+from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities
 from fedpd.engine.views.style import DASHES, Style, styles
-from fedpd.report.reach import departures, examples, reach, sentence, starts_at_best, targets, usual_target
+from fedpd.report.reach import best_text, departures, examples, reach, sentence, starts_at_best, targets, usual_target
 
 POINTS = 400  # per curve, since a screen cannot show more; the costs use all rows
 MOST_CURVES = 12  # that a page shows at first; of more methods it shows five, and all in the table of costs
@@ -144,8 +144,7 @@ def _cells(
 ) -> dict[str, Any]:
     met = reach(entry, name, target)
     if met.costs is None:
-        best = target_text(name, met.best) if np.isfinite(met.best) else "nothing finite"
-        return {"seeds": met.seeds, "best": best}
+        return {"seeds": met.seeds, "best": best_text(met, name, target)}
     spent = [np.array(met.costs[cost.name]) / scales.get(cost.name, 1) for cost in costs]
     return {"costs": [_finite(numbers, 12) for numbers in spent]}  # the script rounds them, once
 

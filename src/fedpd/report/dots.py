@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -10,8 +9,8 @@ from fedpd.engine.columns import Column
 from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, line_styles, name_curves, panel
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, axis_label, goal, target_text
-from fedpd.report.reach import Reached, examples, ranked, reach
+from fedpd.engine.views.quantities import COSTS, axis_label, goal
+from fedpd.report.reach import Reached, best_text, examples, ranked, reach
 
 COST = COSTS["communications"]
 
@@ -46,7 +45,7 @@ def _dots(axes: Axes, met: Sequence[tuple[Entry, Reached]], column: Column, targ
     drawn = line_styles([entry.label for entry, _ in met])
     for row, ((_, found), style) in enumerate(zip(met, drawn, strict=True)):
         if found.costs is None:
-            best = target_text(column.name, found.best) if np.isfinite(found.best) else "nothing finite"
+            best = best_text(found, column.name, target)
             axes.plot([1.9 * most], [row], "o", markerfacecolor="none", color=style["color"], markersize=5)
             axes.annotate(
                 f"no: best {best}", (1.9 * most, row), (6, 0), textcoords="offset points", va="center", fontsize=7

@@ -42,6 +42,14 @@ def reach(entry: Entry, quantity: str, target: float) -> Reached:
     return Reached(seeds, costs, best, at)
 
 
+def best_text(found: Reached, quantity: str, target: float) -> str:
+    """Return the best value of a method that did not reach the target, and whether it reached it but did not stay."""
+    if not np.isfinite(found.best):
+        return "nothing finite"
+    touched = found.best >= target if _better(quantity) == "more" else found.best <= target
+    return target_text(quantity, found.best) + (", not kept" if touched else "")
+
+
 def settled_row(run: Measured, quantity: str, target: float) -> int | None:
     """Return the first row from which on all values are at least as good as the target, or None if there is none.
 

@@ -10,7 +10,7 @@ from fedpd.engine.columns import KNOWN, Column, column_of
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text
 from fedpd.experiments.recorded import Results, entries_of
-from fedpd.report.reach import reach
+from fedpd.report.reach import best_text, reach
 
 ACCURACY = "test_accuracy"
 
@@ -68,13 +68,13 @@ def target_table(results: Results, target: float) -> Table:
     table.add_column("method", no_wrap=_are_short(entries), overflow="fold")
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
-    found = [(entry, reach(entry, MAIN, target).costs) for entry in entries]
-    reached = [(entry, costs) for entry, costs in found if costs is not None]
+    found = [(entry, reach(entry, MAIN, target)) for entry in entries]
+    reached = [(entry, met.costs) for entry, met in found if met.costs is not None]
     for entry, costs in sorted(reached, key=lambda pair: pair[1]["communications"][0]):
         table.add_row(Text(entry.label), *(cost_text(COSTS[name], costs[name][0]) for name in shown))
-    for entry in (entry for entry, costs in found if costs is None):
-        best = np.nanmin([np.nanmin(run.history[MAIN]) for run in entry.runs])
-        table.add_row(Text(entry.label), f"no: best {best:.1e}", "", "")
+    for entry, met in found:
+        if met.costs is None:
+            table.add_row(Text(entry.label), f"no: best {best_text(met, MAIN, target)}", "", "")
     return table
 
 
