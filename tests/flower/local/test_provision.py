@@ -135,7 +135,7 @@ def test_scripts_and_compose_files_are_well_formed(kits: Path) -> None:
         ("[server]\nhost = 'a'\n[[sites]]\nname = 'a'\nconfig = {b = [1]}", r"config: b = \[1\]: must be a text"),
         ("[server]\nhost = 'a'\n[[sites]]\nname = 'a'\npolicy = {safe = true}", "safe = True: there is no such rule"),
         ("[clients]", "clients = {}: there is no such table"),
-        ("[server", "cannot be read"),
+        ("[server", r"cannot be read .*with \[server\] and \[\[sites\]\]"),
     ],
 )
 def test_a_description_with_a_mistake(text: str, message: str, tmp_path: Path) -> None:

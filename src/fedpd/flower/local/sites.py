@@ -103,7 +103,7 @@ def read_sites(path: Path) -> tuple[ServerPlan, list[SitePlan]]:
     Raises:
         FedpdError: If the file breaks a rule; the message names the place.
     """
-    found = _read(path)
+    found = _read(path, "Give a TOML file with [server] and [[sites]]")
     for name in found:
         if name not in ("server", "sites"):
             refuse(f"{path}: {name}", found[name], "there is no such table", nearest(name, ("server", "sites")))
@@ -127,14 +127,15 @@ def read_site(path: Path) -> Site:
         FedpdError: If the file breaks a rule.
     """
     path = path / "site.toml" if path.is_dir() else path
-    return _call(_kit, _read(path), str(path))(path.absolute().parent)
+    found = _read(path, "Give the folder of a client's kit, or its site.toml")
+    return _call(_kit, found, str(path))(path.absolute().parent)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, remedy: str) -> dict[str, Any]:
     try:
         return tomllib.loads(read_file(path).decode())
     except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
-        raise FedpdError(f"{path} cannot be read ({error}). Give a TOML file.") from None
+        raise FedpdError(f"{path} cannot be read ({error}). {remedy}.") from None
 
 
 def _call(function: Callable[..., T], table: Any, place: str) -> T:
