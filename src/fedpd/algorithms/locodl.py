@@ -106,7 +106,7 @@ def locodl(
         exchanges=(exchange,),
         model=lambda agent: agent.y,
         away=Away(everyone=True),
-        timing=Timing(skip=skip),
+        timing=Timing(skip=skip, moves=True),
     )
 
 

@@ -193,11 +193,13 @@ class Timing(NamedTuple):
         skip: The probability of skipping a round's communication; None: no round is skipped at random.
         waits: The server's own decision to skip; None: the server never skips.
         drifts: Whether the agents' copies of the model differ even after a communication.
+        moves: Whether agents change the model by themselves, all in the same way, and a broadcast does not replace it.
     """
 
     skip: Skip | None = None
     waits: Waits | None = None
     drifts: bool = False
+    moves: bool = False
 
     @property
     def skips(self) -> bool:

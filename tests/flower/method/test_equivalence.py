@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Context
 
-from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, schedules, simulate
+from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Evaluation
 from fedpd.engine.columns import RECORDABLE
 from fedpd.engine.history import COLUMNS
@@ -26,7 +26,7 @@ APART = ("coop_sgd-elastic", "coop_sgd-mixing")  # every agent has a model of it
 METHODS = [
     pytest.param(name, marks=() if name in PROMISED + OTHERS else pytest.mark.slow)
     for name in ROWS
-    if name not in APART
+    if name not in (*APART, "locodl")
 ]
 
 
@@ -67,6 +67,12 @@ def test_a_skipped_communication_costs_no_message() -> None:
 def test_methods_without_a_model_of_the_server_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="its own model"):
         run(ROWS[name].make(), 1)
+
+
+def test_a_model_that_the_server_cannot_know_is_refused() -> None:
+    """Agents of LoCoDL change y by themselves, and a broadcast is only the step of y: the server's model was wrong."""
+    with pytest.raises(FedpdError, match="the server knows only its broadcasts"):
+        run(ROWS["locodl"].make(), 1)
 
 
 def test_float32_is_computed_in_float32() -> None:

@@ -81,6 +81,9 @@ def check_algorithm(algorithm: Any) -> Algorithm:
     if algorithm.timing.drifts:
         rule = "gives every agent its own model, so there is no global model to return"
         refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another method")
+    if algorithm.timing.moves:
+        rule = "has a model that agents change by themselves, and the server knows only its broadcasts"
+        refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another method")
     return algorithm
 
 
