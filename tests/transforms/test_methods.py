@@ -13,7 +13,7 @@ PROBLEM = problems.random_quadratic(agents=4, dimension=10, seed=3)
 UP = [transforms.top_k(0.5), transforms.quantize(6)]
 UNBIASED_UP = [transforms.random_k(0.5, unbiased=True), transforms.quantize(6, unbiased=True)]
 UNBIASED = {"SCALLION", "LoCoDL p=0.8"}  # these need the right expectation
-REFUSED = {"FedPD-M", "MPR-SGD", "PR-SPIDER", "STEM", "COLA", "Newton-CG"}
+REFUSED = {"FedPD-M", "MPR-SGD", "PR-SPIDER", "STEM", "COLA", "Newton-CG", "Ditto", "FedBuff", "pFedMe", "TAMUNA p=0.8"}
 EXACT = {  # these reach the solution without compression, and with it
     "FedPD-GD",
     "FedPD-GD p=auto",
