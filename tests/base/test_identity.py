@@ -72,6 +72,45 @@ def class_with(rate: float) -> Any:
     return Step()
 
 
+def class_with_table(rate: float) -> Any:
+    class Step:
+        table = {"rate": rate}  # noqa: RUF012
+
+        def __call__(self, r: Any) -> Any:
+            return self.table["rate"] / (r + 1)
+
+    return Step()
+
+
+class Slots:
+    __slots__ = ("__dict__", "rate")
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+
+def with_attribute(rate: float) -> Callable[[Any], Any]:
+    def step(r: Any) -> Any:
+        return step.rate / (r + 1)  # type: ignore[attr-defined]
+
+    step.rate = rate  # type: ignore[attr-defined]
+    return step
+
+
+def with_backward(factor: float) -> Any:
+    function = jax.custom_vjp(lambda x: x)
+    function.defvjp(lambda x: (x, None), lambda _, slope: (factor * slope,))
+    return function
+
+
+def reading(notes: list[float]) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        notes.append(1.0)
+        return notes[0] * x
+
+    return function
+
+
 def guarded(wide: bool) -> Callable[[Any], Any]:
     """Return one of two functions with the same steps, inside and outside of `try`."""
     before = "    y = f(x)\n    try: z = g(y)\n" if not wide else "    try: y = f(x); z = g(y)\n"
@@ -122,6 +161,12 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
     "a field of a dataclass": (Scale(1), Scale(2)),
     "a field of a second dataclass": ([Scale(1), Scale(2), Scale(3)], [Scale(1), Scale(2), Scale(4)]),
     "a constant of a class": (class_with(0.1), class_with(0.2)),
+    "a dict of a class": (class_with_table(0.1), class_with_table(0.2)),
+    "a slot": (Slots(0.1), Slots(0.2)),
+    "an attribute of a function": (with_attribute(0.1), with_attribute(0.2)),
+    "the gradient of a function": (with_backward(1.0), with_backward(2.0)),
+    "a list that a function appends to and reads": (reading([1.0]), reading([2.0])),
+    "a mask": (np.ma.masked_equal([1, 2], 1), np.ma.masked_equal([1, 2], 2)),
     "a member of an enumeration": (Colour.RED, Colour.BLUE),
     "the module of a built-in": (math.sin, cmath.sin),
     "the object of a built-in": ([1].count, [2].count),
@@ -140,6 +185,12 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
 def test_one_difference_is_enough(what: str) -> None:
     one, other = DIFFERENT[what]
     assert fingerprint(one) != fingerprint(other)
+
+
+@pytest.mark.parametrize(("library", "kind"), [("torch", "tensor"), ("pandas", "Series")])
+def test_numbers_of_other_libraries_count(library: str, kind: str) -> None:
+    make = getattr(pytest.importorskip(library), kind)
+    assert fingerprint(make([1.0, 2.0])) == fingerprint(make([1.0, 2.0])) != fingerprint(make([1.0, 3.0]))
 
 
 SAME: dict[str, Callable[[], Any]] = {
@@ -218,7 +269,6 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
     "an open file": lambda: sys.stdout.buffer,
     "a generator of random numbers": lambda: np.random.default_rng(0),
     "its method": lambda: np.random.default_rng(0).normal,
-    "a tensor": lambda: pytest.importorskip("torch").zeros(3),
     "an array of objects": lambda: np.array([object()]),
     "a function that captures one": lambda: scale_with(iter([1])),
     "a partial of one": lambda: functools.partial(scale_with, iter([1])),

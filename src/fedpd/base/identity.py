@@ -1,10 +1,12 @@
 """The identity of Python values: a hash of numbers, arrays, functions and objects, exact to the last bit.
 
-The hash of a function contains its code and the values that it captures: defaults, closure, and the globals that it
-names, except lists, dicts and sets that it changes itself. Of a module of the user's own, these are the attributes that
-the function names. For a function of an installed package the hash contains its name and the values that it captures;
-every checkpoint records the versions of packages. A value that cannot be identified this way raises
+The hash of a function contains its code, its attributes and the values that it captures: defaults, closure, and the
+globals that it names, except variables that it only writes. Of a module of the user's own, these are the attributes
+that the function names. For a function of an installed package the hash contains its name and the values that it
+captures; every checkpoint records the versions of packages. A value that cannot be identified this way raises
 `UnidentifiedError`.
+
+The same hash finds compiled programs that are out of date: `drop_stale_programs`.
 """
 
 import dis
@@ -13,23 +15,36 @@ import hashlib
 import inspect
 import sys
 import sysconfig
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from itertools import pairwise
-from pathlib import Path, PurePath
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from itertools import count
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedpd.base.checks import FedpdError
 
-# A list that a function appends to is a record of its calls, not a setting: it changes with every call.
-CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"})
-PLAIN = bool | int | float | complex | str | bytes | tuple | np.ndarray | np.generic | jax.Array  # of a class's own
-ANNOTATE = "__annotate_func__"  # from Python 3.14 on, a class has this function for its annotations
+# A list that a function appends to is a record of its calls, not a setting: it changes with every call. These methods
+# return nothing, so a function that calls nothing else does not read the list.
+CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "remove", "update"})
+OWN = ("_abc_impl", "__annotate_func__")  # what Python keeps in a class: caches, and annotations from 3.14 on
+SLOTS = GetSetDescriptorType | MemberDescriptorType | property
+LARGE = 2**20  # bytes
+NEVER = count()  # numbers that no value has had before
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
 
 
@@ -55,19 +70,73 @@ def fingerprint(*values: Any) -> str:
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
         False
     """
-    return _hash(_each(values, Seen({}, {}))).hex()
+    return _hash(_each(values, Seen())).hex()
 
 
-class Seen(NamedTuple):
+@dataclass
+class Seen:
     """The objects visited so far, by their id.
 
     Attributes:
         path: The depth of each object that is being hashed; an object inside itself is a cycle.
         done: The objects already hashed. They are kept alive, because Python reuses the id of a deleted object.
+        inside: The objects inside a cycle, whose hash depends on where the cycle was entered.
+        now: Whether the hash is for this process only. Then it looks behind names that users gave, and a value that
+            cannot be identified has another hash every time.
     """
 
-    path: dict[int, int]
-    done: dict[int, tuple[Any, bytes]]
+    path: dict[int, int] = field(default_factory=dict)
+    done: dict[int, tuple[Any, bytes]] = field(default_factory=dict)
+    inside: set[int] = field(default_factory=set)
+    now: bool = False
+
+
+class WeakHashes:
+    """Hashes of objects by their identity, as long as the objects live. They need not be hashable."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+
+    def get(self, value: Any) -> bytes | None:
+        found = self._found.get(id(value))
+        return None if found is None or found[0]() is not value else found[1]
+
+    def set(self, value: Any, digest: bytes) -> None:
+        key = id(value)
+        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), digest
+
+
+_traced = WeakHashes()  # the functions and objects of the last calls of `drop_stale_programs`
+_arrays = WeakHashes()  # large arrays of JAX, which never change
+
+
+def drop_stale_programs(*values: Any) -> None:
+    """Drop JAX's compiled programs if a function, or anything that it uses, has changed since the last call with it.
+
+    JAX selects a compiled program by the identity of a function, not by its content: a loss that reads a global keeps
+    the program of the global's first value. This also holds for functions inside it (`jax.jit`, `jax.checkpoint`, the
+    body of a `lax.scan`), so one key of fedpd's own would not be enough. Dropping all programs is rare, and right.
+
+    Args:
+        *values: The functions that are about to be traced, or containers of them.
+    """
+    seen = Seen(now=True)
+    for _ in _each(values, seen):
+        pass
+    changed = False
+    for value, digest in seen.done.values():
+        if id(value) in seen.inside or not _can_be_watched(value):
+            continue
+        before = _traced.get(value)
+        changed = changed or (before is not None and before != digest)
+        _traced.set(value, digest)
+    if changed:
+        jax.clear_caches()
+
+
+def _can_be_watched(value: Any) -> bool:
+    """Return whether an object can change and be found again. A change of a list or a dict shows in its owner."""
+    return type(value).__weakrefoffset__ != 0 and not isinstance(value, MethodType | jax.Array)
 
 
 def _hash(parts: Iterable[bytes | memoryview]) -> bytes:
@@ -85,11 +154,13 @@ def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     elif isinstance(value, float | complex) and not isinstance(value, np.generic):
         yield f"{type(value).__name__} {value!r}".encode()  # repr of a float is exact
     elif isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, jax.core.Tracer):
-        yield from _array(value)
+        yield _array_hash(value)
     elif isinstance(value, np.dtype | Enum | ModuleType | np.ufunc):
         yield f"named {type(value).__name__} {getattr(value, '__name__', value)}".encode()
     elif id(value) in seen.path:
-        yield f"inside itself {len(seen.path) - seen.path[id(value)]}".encode()
+        depth = seen.path[id(value)]
+        seen.inside.update(key for key, one in seen.path.items() if one > depth)
+        yield f"inside itself {len(seen.path) - depth}".encode()
     else:
         if id(value) not in seen.done:
             seen.path[id(value)] = len(seen.path)
@@ -98,9 +169,22 @@ def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
         yield seen.done[id(value)][1]
 
 
+def _array_hash(value: Any) -> bytes:
+    """Return the hash of an array. That of a large array of JAX is computed once, at 1.8 GB per second."""
+    if not isinstance(value, jax.Array) or value.nbytes < LARGE:
+        return _hash(_array(value))
+    found = _arrays.get(value)
+    if found is None:
+        found = _hash(_array(value))
+        _arrays.set(value, found)
+    return found
+
+
 def _array(value: Any) -> Iterable[bytes | memoryview]:
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
+    if isinstance(value, np.ma.MaskedArray):
+        yield from _array(np.ma.getmaskarray(value))
     array = np.asarray(value, order="C")
     if array.dtype == object:
         raise UnidentifiedError("an array of objects cannot be identified. Give an array of numbers.")
@@ -110,7 +194,9 @@ def _array(value: Any) -> Iterable[bytes | memoryview]:
 
 def _compound(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield the parts of a value that contains other values."""
-    if hasattr(getattr(value, "spec", None), "plain"):  # it has a spec
+    if seen.now and hasattr(value, "plain"):  # a spec: the value that has it is hashed itself
+        yield b"spec"
+    elif not seen.now and hasattr(getattr(value, "spec", None), "plain"):  # it has a spec
         yield b"spec"
         yield from _parts(value.spec.plain(), seen)
     elif isinstance(value, Mapping):
@@ -137,9 +223,10 @@ def _compound(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
             yield from _parts(value.__self__, seen)
     elif isinstance(value, type):
         yield from _class(value, seen)
-    elif hasattr(value, "__wrapped__"):  # jax.jit, functools.cache and the like
+    elif hasattr(value, "__wrapped__"):  # jax.jit, jax.custom_vjp, functools.cache and the like
         yield f"wrapped by {_name(type(value))}".encode()
-        yield from _parts(value.__wrapped__, seen)
+        inner = {name: one for name, one in _attributes(value).items() if callable(one)}  # forward and backward
+        yield from _each((value.__wrapped__, inner), seen)
     else:
         yield from _object(value, seen)
 
@@ -159,15 +246,16 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
         yield from _code(function.__code__, seen)
     if not installed:
         captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
-    yield from _each((function.__defaults__, function.__kwdefaults__), seen)
+    yield from _each((function.__defaults__, function.__kwdefaults__, _attributes(function)), seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell == CellType():  # not filled yet, as in a function that calls itself
             yield b"empty"
         else:
             captured.append((name, cell.cell_contents))
-    changed = set(_changed(function.__code__))
+    stored, appended = _written(function.__code__)
     for name, value in captured:
-        kept = "its own notes" if name in changed and isinstance(value, list | dict | set) else value
+        notes = name in stored or (name in appended and isinstance(value, list | dict | set))
+        kept = "its own notes" if notes else value
         kept = "a mark" if installed and type(value) is object else kept  # as in the functions that jax.vmap returns
         yield from _each((name, _used(kept, names) if isinstance(kept, ModuleType) else kept), seen)
 
@@ -201,15 +289,39 @@ def _names(code: CodeType) -> Iterable[str]:
             yield from _names(constant)
 
 
-def _changed(code: CodeType) -> Iterable[str]:
-    """Yield the outer variables that a function changes by a method call, as in `notes.append(1)`."""
-    for variable, method in pairwise(dis.get_instructions(code)):
-        outside = variable.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
-        if outside and method.opname in ("LOAD_METHOD", "LOAD_ATTR") and method.argval in CHANGERS:
-            yield variable.argval
+@functools.lru_cache(4096)  # reading the instructions would take most of the time
+def _written(code: CodeType) -> tuple[set[str], set[str]]:
+    """Return the outer variables that a function stores, and those that it only changes by a method.
+
+    An example of the first is `global calls; calls += 1`, and of the second `notes.append(1)`.
+    """
+    stored: set[str] = set()
+    changed: set[str] = set()
+    read: set[str] = set()
+    instructions = list(dis.get_instructions(code))
+    for one, following in zip(instructions, [*instructions[1:], None], strict=True):
+        if one.opname == "STORE_GLOBAL" or (one.opname == "STORE_DEREF" and one.argval in code.co_freevars):
+            stored.add(one.argval)
+        elif one.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            (changed if _calls_changer(following) else read).add(one.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _changed(constant)
+            inner, appended = _written(constant)
+            stored, changed = stored | inner, changed | appended
+            read |= (set(_names(constant)) | set(constant.co_freevars)) - appended
+    return stored, changed - read
+
+
+def _calls_changer(instruction: dis.Instruction | None) -> bool:
+    """Return whether an instruction calls a method that changes a list, a dict or a set."""
+    is_method = instruction is not None and instruction.opname in ("LOAD_METHOD", "LOAD_ATTR")
+    return is_method and instruction is not None and instruction.argval in CHANGERS
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes that a user gave to a function, such as `loss.weight`."""
+    given = getattr(value, "__dict__", {})
+    return {name: one for name, one in given.items() if not name.startswith("__") and not hasattr(one, "plain")}
 
 
 def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
@@ -219,10 +331,10 @@ def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
         for name, member in sorted(vars(kind).items()):
             function = getattr(member, "__func__", getattr(member, "fget", member))
             function = inspect.unwrap(function) if callable(function) else function
-            if isinstance(function, FunctionType) and name != ANNOTATE:
+            if isinstance(function, FunctionType) and name not in OWN:
                 yield name.encode()
                 yield from _function(function, seen)
-            elif isinstance(member, PLAIN) and not name.startswith("__"):
+            elif not name.startswith("__") and name not in OWN and not isinstance(member, SLOTS):
                 yield from _each((name, member), seen)
 
 
@@ -235,8 +347,12 @@ def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     elif not isinstance(value, Iterator) and not jax.tree_util.all_leaves([value]):  # a pytree
         leaves, structure = jax.tree_util.tree_flatten(value)
         held = (str(structure), leaves)
+    elif hasattr(type(value), "__array__") and not isinstance(value, jax.core.Tracer):  # of PyTorch, pandas
+        held = np.asarray(value.detach() if hasattr(value, "detach") else value)
     elif hasattr(value, "__dict__") and not isinstance(value, jax.core.Tracer) and _is_all_in_dict(value):
-        held = vars(value)
+        held = object.__getstate__(value)  # with __slots__, which vars would leave out
+    elif seen.now:
+        held = next(NEVER)
     else:
         raise UnidentifiedError(
             f"{_name(type(value))} cannot be identified in another process. Give it a name: fedpd.named('...', it)."
@@ -269,4 +385,4 @@ def _is_installed_module(module: str) -> bool:
     if top in ("fedpd", "builtins") or top in sys.stdlib_module_names:
         return top != "__main__"
     file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and str(Path(file)).startswith(INSTALLED)
+    return file is not None and file.startswith(INSTALLED)

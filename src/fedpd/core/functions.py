@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpd.base.identity import drop_stale_programs
 from fedpd.core import Losses, Penalty, Problem, RandomLosses, Statistics, Tree
 from fedpd.core.frozen import WithFrozen
 from fedpd.core.problem import NamedMetrics
@@ -38,7 +39,7 @@ class Functions(NamedTuple):
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
-        """Return the functions of a problem."""
+        """Return the functions of a problem, as they are now: their globals may have changed since the last call."""
         large = problem.dimension * int(problem.sizes.max()) > LARGE_GRADIENT
         flat = problem.offsets is not None or problem.load is not None
         block = problem.block or (BLOCK if large else block_for(problem.sizes) if flat else None)
@@ -46,7 +47,9 @@ class Functions(NamedTuple):
         correct, test_losses = (None, None) if evaluation is None else (evaluation.correct, evaluation.losses)
         metrics = () if evaluation is None else evaluation.measured(problem.losses)
         rest = problem.statistics, problem.random, metrics
-        return Functions(problem.losses, problem.penalty, correct, block, test_losses, *rest)
+        functions = Functions(problem.losses, problem.penalty, correct, block, test_losses, *rest)
+        drop_stale_programs(functions.without_frozen()[0])
+        return functions
 
     def without_frozen(self) -> tuple["Functions", Tree | None]:
         """Return the functions with the frozen arrays as their first argument, and these arrays; None: there are none.

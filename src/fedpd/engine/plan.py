@@ -13,6 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
+from fedpd.base.identity import drop_stale_programs
 from fedpd.base.structure import Structure, split
 from fedpd.core import Algorithm, Problem, State, Tree
 from fedpd.core.agents import (
@@ -176,6 +177,7 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     """
     problem, layout = plan.problem, plan.layout
     columns = (*MEASURED, *plan.recorded)
+    drop_stale_programs(plan.algorithm, plan.build, plan.recorded)
     measured = _measured_layout(plan)
     program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
     method, settings = (plan.algorithm, None) if opened is None else opened
