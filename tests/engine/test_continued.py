@@ -1,8 +1,10 @@
 """Runs that end at a target, begin at a model, or continue a finished run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -69,7 +71,7 @@ def test_a_start_that_is_no_model_of_the_problem(start: Any, message: str) -> No
         ({"participation": 0.5}, "participation"),
         ({"rounds": 2}, "must be at least 3, the rounds that the run already has"),
         ({"algorithm": algorithms.fedpd(eta=0.4, oracle=oracles.gd(step=0.3, iterations=2))}, "is of fedpd"),
-        ({"problem": OTHER}, "another loss on this problem"),
+        ({"problem": OTHER}, "its problem.data is another"),
     ],
 )
 def test_what_cannot_continue_a_run_is_refused(change: dict[str, Any], message: str) -> None:
@@ -144,3 +146,38 @@ def test_a_run_that_a_callback_ends_has_its_costs_and_is_continued() -> None:
     assert run.updates.tolist() == [10] * 4  # two local steps in each of five rounds
     assert run.history["samples"][-1] == whole.history["samples"][1] == 10 * 40
     assert same(simulate(EXACT, PROBLEM, rounds=12, metrics_every=5, start=run), whole)
+
+
+def test_a_longer_schedule_continues_a_run_and_another_one_does_not() -> None:
+    present = np.random.default_rng(0).integers(0, 2, (9, 4))
+    run = simulate(EXACT, PROBLEM, rounds=3, participation=present[:3])
+    long = simulate(EXACT, PROBLEM, rounds=9, participation=present)
+    assert same(simulate(EXACT, PROBLEM, rounds=9, participation=present, start=run), long)
+    other = present.copy()
+    other[1] = 1 - other[1]
+    with pytest.raises(FedpdError, match=r"its participation\.schedule is another"):
+        simulate(EXACT, PROBLEM, rounds=9, participation=other, start=run)
+
+
+def test_another_cohort_by_size_does_not_continue_a_run() -> None:
+    agents = [np.ones((n, 2)) * n for n in (1, 2, 3, 4)]
+    problem = problems.from_losses(lambda x, rows: (rows @ x - 1) ** 2, agents, np.zeros(2))
+    run = simulate(EXACT, problem, rounds=3, cohort=2, sampling="size")
+    with pytest.raises(FedpdError, match="participation"):
+        simulate(EXACT, problem, rounds=6, cohort=3, sampling="size", start=run)
+
+
+def test_agents_that_come_later_begin_where_the_run_began() -> None:
+    start = np.array([1.0, -2.0, 0.5])
+    run = simulate(EXACT, PROBLEM, rounds=1, cohort=1, start=start)
+    with pytest.raises(FedpdError, match=r"its problem\.start is another"):
+        simulate(EXACT, PROBLEM, rounds=9, cohort=1, start=run)
+    more = simulate(EXACT, replace(PROBLEM, start=start), rounds=9, cohort=1, start=run)
+    assert same(more, simulate(EXACT, PROBLEM, rounds=9, cohort=1, start=start))
+
+
+def test_another_problem_with_almost_the_same_loss_does_not_continue_a_run() -> None:
+    nearly = replace(PROBLEM, data=jax.tree.map(lambda leaf: leaf * (1 + 1e-6), PROBLEM.data))
+    run = simulate(EXACT, PROBLEM, rounds=3)
+    with pytest.raises(FedpdError, match=r"its problem\.data is another"):
+        simulate(EXACT, nearly, rounds=6, start=run)

@@ -36,14 +36,27 @@ TRACED = Traced()
 
 
 @dataclass(frozen=True)
+class SavedThing:
+    """Stands for a setting that a file cannot hold, such as a function: only its name and its hash are known."""
+
+    name: str
+    digest: str
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
 class Thing:
     """A setting that is not a plain number or text, such as an array or the user's own function."""
 
     value: Any
 
-    @functools.cached_property
+    @property
     def digest(self) -> str:
-        return fingerprint(self.value)
+        """The hash of its content now: a global that a function reads may have changed since the last call."""
+        return self.value.digest if isinstance(self.value, SavedThing) else fingerprint(self.value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Thing) and (self.value is other.value or self.digest == other.digest)

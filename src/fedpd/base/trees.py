@@ -9,7 +9,7 @@ it, give a pytree `like` it.
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.identity import UnidentifiedError
-from fedpd.base.spec import Spec, Thing
+from fedpd.base.spec import SavedThing, Spec, Thing
 
 Arrays = dict[str, np.ndarray]
 Plain = Any  # a value of JSON
@@ -27,17 +27,6 @@ NATIVE = frozenset(
 )
 IMPORTED = ("fedpd", "jax", "optax", "tree_math")  # importing them runs no code of the user's
 KEYS = (bool, int, float, str, type(None))
-
-
-@dataclass(frozen=True)
-class UnknownThing:
-    """Stands for a setting of a spec that a file cannot hold, such as a function: only its name is known."""
-
-    name: str
-
-    @property
-    def __name__(self) -> str:
-        return self.name
 
 
 def pack(value: Any, name: str = "", model: Any = None) -> tuple[Plain, Arrays]:
@@ -194,9 +183,7 @@ def _unpack_model(plain: Plain, arrays: Mapping[str, np.ndarray], like: Any) -> 
 def _unpack_thing(plain: Plain, arrays: Mapping[str, np.ndarray]) -> Thing:
     if plain["thing"] is not None:
         return Thing(_unpack_array(plain["thing"], arrays))
-    thing = Thing(UnknownThing(plain["name"]))
-    vars(thing)["digest"] = plain["sha256"]  # equal to the setting that was saved
-    return thing
+    return Thing(SavedThing(plain["name"], plain["sha256"]))
 
 
 def _make(name: str, values: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """Start a run at a given model, or continue a finished run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +9,14 @@ import numpy as np
 
 from fedpd import theory
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.spec import differences
 from fedpd.core import Problem, Tree
 from fedpd.engine.columns import NETWORK
 from fedpd.engine.driver import Driver
 from fedpd.engine.measurements import Measurements
+from fedpd.engine.plan import Plan
 from fedpd.engine.resume import rows_to_keep
-from fedpd.engine.run import Ensemble, Run, settings_of
+from fedpd.engine.run import Ensemble, Run, identity_of, settings_of
 
 Start = Tree | Run | Ensemble
 TOTALS = ("round", "communications", "local_updates", "samples", "bytes_up", "bytes_down")  # the sums of history.extend
@@ -98,7 +100,31 @@ def _check_same(driver: Driver, runs: Sequence[Run], done: int) -> None:
     if done > plan.rounds:
         rule = f"must be at least {done}, the rounds that the run already has"
         refuse("rounds", plan.rounds, rule, "Give the rounds of the whole run, including those that are done")
+    _check_identity(plan, run)
     _check_problem(driver, [one for one in runs if one.diverged is None])
+
+
+def _check_identity(plan: Plan, run: Run) -> None:
+    """Refuse a run whose method, problem or settings have another content. Names and labels may be the same."""
+    own = identity_of(plan, plan.algorithm, int(run.history["round"][-1]))
+    if own is None or run.identity is None:
+        return
+    differing = list(differences(_to_repeat(own, plan), _to_repeat(run.identity, plan)))
+    if differing:
+        raise FedpdError(
+            f"start = the run of {run.algorithm}: its {', and its '.join(differing[:3])}. Repeat the call that made "
+            "the run, with the same data, functions and settings; or start a new run with start=run.model."
+        )
+
+
+def _to_repeat(identity: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the part of an identity that a continued run must repeat.
+
+    The name of a problem changes nothing. Its start matters only if agents that come later begin at it.
+    """
+    free = {"name"} if plan.participation is not None else {"name", "start"}
+    problem = {name: value for name, value in identity["problem"].items() if name not in free}
+    return {**identity, "problem": problem}
 
 
 def _check_problem(driver: Driver, runs: Sequence[Run]) -> None:

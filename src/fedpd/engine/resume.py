@@ -12,7 +12,7 @@ from fedpd.base.identity import fingerprint
 from fedpd.base.spec import spec_of
 from fedpd.base.versions import versions
 from fedpd.base.warn import warn
-from fedpd.core import Problem
+from fedpd.core import Algorithm, Problem
 from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
@@ -28,34 +28,45 @@ def identity(plan: Plan) -> dict[str, Any]:
     Raises:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """
-    settings = plan.settings or {}
+    grid = {name: values.tolist() for name, values in (plan.settings or {}).items()}
+    return run_identity(plan, plan.algorithm, plan.rounds) | {"seeds": list(plan.seeds), "grid": grid}
+
+
+def run_identity(plan: Plan, algorithm: Algorithm, rounds: int) -> dict[str, Any]:
+    """Return the identity of the first rounds of one variant, without its seed. A run with the same one continues it.
+
+    Args:
+        plan: The plan.
+        algorithm: The variant's method.
+        rounds: The number of rounds.
+
+    Raises:
+        UnidentifiedError: Another process could not identify a function of the user's own.
+    """
     buffer = None if plan.timing is None else plan.timing.buffer
     return ({} if buffer is None else {"buffer": buffer}) | {
-        "algorithm": spec_of(plan.algorithm).plain(),
+        "algorithm": spec_of(algorithm).plain(),
         "problem": problem_identity(plan.problem),
-        "seeds": list(plan.seeds),
         "metrics_every": plan.every,
-        "participation": _rule(plan.participation),
+        "participation": _rule(plan.participation, rounds),
         "stragglers": None if plan.stragglers is None else float(plan.stragglers),
         "record": {column.name: fingerprint(column.measure, column.merge) for column in plan.recorded},
         "sample": None if plan.sample is None else checkpoint.fingerprint(plan.sample),
-        "grid": {name: values.tolist() for name, values in settings.items()},
     }
 
 
 def problem_identity(problem: Problem) -> dict[str, Any]:
     """Return the identity of a problem: hashes of its functions' code and captured values, and of its arrays."""
     judge = problem.evaluation
-    tests = () if judge is None else (judge.data, judge.sizes)
     judged = () if judge is None else (judge.correct, judge.losses, *([judge.metrics] if judge.metrics else ()))
     loaders = (problem.load, None if judge is None else judge.load)
     return (
         ({} if loaders == (None, None) else {"loaders": fingerprint(*loaders)})
         | {
             "name": problem.name,
-            "data": checkpoint.fingerprint(problem.data, problem.sizes, problem.scale),
+            "data": problem.data_hash,
             "start": checkpoint.fingerprint(problem.start),
-            "tests": checkpoint.fingerprint(*tests),
+            "tests": problem.tests_hash,
             "losses": fingerprint(problem.losses),
             "penalty": fingerprint(problem.penalty),
             "judged by": fingerprint(*judged, problem.block, problem.statistics),
@@ -64,8 +75,11 @@ def problem_identity(problem: Problem) -> dict[str, Any]:
     )
 
 
-def _rule(rule: Participation | None) -> Any:
-    return None if rule is None else {rule.kind: checkpoint.fingerprint(rule.numbers)}
+def _rule(rule: Participation | None, rounds: int) -> Any:
+    """Return what identifies who is present in the first rounds. A longer schedule may begin with the same rows."""
+    if rule is None:
+        return None
+    return {rule.kind: checkpoint.fingerprint(rule.numbers[:rounds] if rule.kind == "schedule" else rule.numbers)}
 
 
 def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:

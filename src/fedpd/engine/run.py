@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedpd.base.identity import UnidentifiedError
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
 from fedpd.core import Algorithm, Problem, Spec, Tree
@@ -19,6 +20,7 @@ from fedpd.engine.measurements import variant
 from fedpd.engine.metrics import mean_copy
 from fedpd.engine.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
+from fedpd.engine.resume import run_identity
 from fedpd.engine.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
@@ -48,6 +50,8 @@ class Run:
         spec: The factory and the arguments of the method; only a name if the method was made by hand.
         server: The server's final state.
         settings: The other arguments of `simulate`, which a continued run must repeat.
+        identity: Hashes of the method, the problem and the settings, which a continued run must repeat; None: they have
+            a part that cannot be identified.
     """
 
     algorithm: str
@@ -62,6 +66,7 @@ class Run:
     spec: Spec | str = ""
     server: Any = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         lines = [f"Run of {self.algorithm}, seed {self.seed}", f"  {spent_text([self])}", f"  {ends_text(self)}"]
@@ -223,6 +228,14 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     }
 
 
+def identity_of(plan: Plan, algorithm: Algorithm, rounds: int) -> dict[str, Any] | None:
+    """Return the identity of a run; None if it has a part that cannot be identified, such as an open file."""
+    try:
+        return run_identity(plan, algorithm, rounds)
+    except UnidentifiedError:
+        return None
+
+
 def history_of(plan: Plan, history: History, i: int) -> History:
     """Return the history of variant i, with its simulated seconds if the plan has a clock."""
     if plan.timing is None:
@@ -252,6 +265,7 @@ def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
             spec=algorithm.spec,
             server=variant(server, i, plan.many),
             settings=settings_of(plan),
+            identity=identity_of(plan, algorithm, driver.done),
         )
 
     return tuple(result(i, algorithm) for i, algorithm in enumerate(algorithms))
