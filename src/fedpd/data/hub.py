@@ -1,6 +1,7 @@
 """Load data sets of Hugging Face by their name on the Hub, or from a folder without a network."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from fedpd.data.arrow import (
 from fedpd.data.federated import Federated, Samples, assemble
 from fedpd.data.indexed import Part, index_by_client
 from fedpd.data.labels import Classes
+from fedpd.data.source_file import SourceFile, source_file
 from fedpd.data.targets import Label
 
 BATCH = 1000  # images that are decoded together
@@ -111,6 +113,7 @@ class HubRows:
     Attributes:
         rows: The data set, whose files are memory-mapped.
         fingerprint: Hugging Face's fingerprint of its content.
+        files: The files.
         features: The column or columns of features.
         shape: The shape of a sample; None: as stored.
         source: The name of the source.
@@ -118,6 +121,7 @@ class HubRows:
 
     rows: Any
     fingerprint: str
+    files: tuple[SourceFile, ...]
     features: str | Sequence[str]
     shape: Shape | None
     source: str
@@ -126,13 +130,18 @@ class HubRows:
     def spec(self) -> Spec:
         """The identity of what it reads, for checkpoints."""
         columns, shape = as_tuple(self.features), self.shape
-        return Spec.of("hub", source=self.source, content=self.fingerprint, features=columns, shape=shape)
+        content = (self.fingerprint, *(file.content for file in self.files))
+        return Spec.of("hub", source=self.source, content=content, features=columns, shape=shape)
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         import datasets
 
-        some = self.rows.select(rows, keep_in_memory=True)
-        return reshape(features_of(datasets, some, self.features, self.source), self.shape, self.source)
+        with ExitStack() as stack:
+            for file in self.files:
+                stack.enter_context(file.unchanged())
+            some = self.rows.select(rows, keep_in_memory=True)
+            features = features_of(datasets, some, self.features, self.source)
+        return reshape(features, self.shape, self.source)
 
 
 def _index(
@@ -146,9 +155,10 @@ def _index(
 ) -> Part:
     """Return the clients and labels of a split, and a function that reads its features."""
     check_columns(rows.column_names, [client, *as_tuple(features), *as_tuple(label)], source)
+    files = tuple(source_file(Path(file["filename"])) for file in rows.cache_files)
     table = rows.select_columns(list(dict.fromkeys([client, *as_tuple(label)]))).with_format("arrow")[:]
     labels = read_labels(table, label, source, classes)
-    read = HubRows(rows, str(rows._fingerprint), features, shape, source)
+    read = HubRows(rows, str(rows._fingerprint), files, features, shape, source)
     return Part(client_names(table, client, source), labels, read)
 
 

@@ -15,6 +15,7 @@ from fedpd.data.federated import Federated, Samples, as_dtype, common_dtype
 from fedpd.data.indexed import nothing
 from fedpd.data.labels import Classes, encode
 from fedpd.data.lazy import Lazy, one_by_one
+from fedpd.data.source_file import SourceFile, source_file
 
 SPACE = " \t\n\r"
 DECODER = json.JSONDecoder()
@@ -23,7 +24,7 @@ DECODER = json.JSONDecoder()
 class Place(NamedTuple):
     """Where the samples of a user are: a file and the positions of their first byte and of the byte after them."""
 
-    file: Path
+    file: SourceFile
     first: int
     end: int
 
@@ -69,10 +70,10 @@ class LeafRows:
     def __call__(self, agent: int) -> Samples:
         place = self.places[agent]
         assert place is not None  # it has samples
-        with place.file.open("rb") as stream:
+        with place.file.unchanged() as path, path.open("rb") as stream:
             stream.seek(place.first)
             content = json.loads(stream.read(place.end - place.first))
-        where = f"{place.file}: agent {agent}"
+        where = f"{path}: agent {agent}"
         x = as_dtype(reshape(self.parse(content["x"]), self.shape, where), self.dtype, where)
         first = int(self.offsets[agent])
         return {"x": x, "y": self.labels[first : first + len(x)]}
@@ -118,15 +119,16 @@ def index_part(files: list[Path], read: Any) -> dict[str, Found]:
     for file in files:
         if file.name.endswith(".gz"):
             raise FedpdError(f"{file} is compressed, so that users cannot be read one by one. Unpack it for lazy=True.")
+        source = source_file(file)  # before it is read, to notice a change meanwhile
         users = read(file)
         where = spans(file.read_bytes())
         for user, samples in users.items():
             if user in everyone:
-                rule = f"is in {everyone[user].place.file} as well"
+                rule = f"is in {everyone[user].place.file.path} as well"
                 refuse(f"{file}: user", user, rule, "Keep one, or give train= and test= separately")
             x = samples["x"]
             shape = x.shape[1:] if len(x) else ()
-            everyone[user] = Found(Place(file, *where[user]), samples["y"], shape, x.dtype, samples["text"])
+            everyone[user] = Found(Place(source, *where[user]), samples["y"], shape, x.dtype, samples["text"])
     return everyone
 
 
@@ -151,7 +153,7 @@ def federated(
         refuse("shapes of samples", sorted(shapes), "must be equal", "Bring all samples to one shape")
 
     def place(user: str, part: str) -> str:
-        return f"{parts[part][user].place.file}: user {user!r}"
+        return f"{parts[part][user].place.file.path}: user {user!r}"
 
     labels, values, called = encode({key: found.labels for key, found in held.items()}, place, classes, label_names)
     unlabelled = next(iter(labels.values()))[:0]

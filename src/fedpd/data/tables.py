@@ -24,6 +24,7 @@ from fedpd.data.arrow import (
 from fedpd.data.federated import Federated, assemble
 from fedpd.data.indexed import Part, check_train, has_many_clients, index_by_client
 from fedpd.data.labels import Classes
+from fedpd.data.source_file import SourceFile, source_file
 from fedpd.data.targets import Label
 
 Features = str | Sequence[str] | None
@@ -120,7 +121,7 @@ class TableRows:
         shape: The shape of a sample; None: as stored.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[SourceFile, ...]
     first: np.ndarray
     kept: np.ndarray
     form: Format
@@ -135,11 +136,11 @@ class TableRows:
         for file, start, low, high in zip(self.files, self.first, cuts, cuts[1:], strict=False):
             if high > low or not tables:
                 own = wanted[low:high] - start
-                tables.append(_readable(file, self.form, partial(take, file, columns, own)))
-        where = str(self.files[0].parent)
-        return reshape(
-            read_features(_concatenated(self.files[0], tables), self.features or (), where), self.shape, where
-        )
+                with file.unchanged() as path:
+                    tables.append(_readable(path, self.form, partial(take, path, columns, own)))
+        first = self.files[0].path
+        where = str(first.parent)
+        return reshape(read_features(_concatenated(first, tables), self.features or (), where), self.shape, where)
 
 
 def _index(
@@ -147,6 +148,7 @@ def _index(
 ) -> dict[str, Part]:
     """Return the clients and labels of all rows, and functions that read their features."""
     wanted = [columns.client, *as_tuple(columns.label)] + ([] if columns.split is None else [columns.split])
+    sources = tuple(source_file(file) for file in files)  # before they are read, to notice a change meanwhile
     tables = [_read(file, form, wanted) for file in files]
     for file in files:
         check_columns(form.names(file), as_tuple(columns.features or ()), str(file))
@@ -156,7 +158,7 @@ def _index(
     for part, rows in parts.items():
         if len(rows):
             numbers = np.arange(len(table)) if columns.split is None else _numbers(table, columns.split, part)
-            read = TableRows(tuple(files), first, numbers, form, columns.features, shape)
+            read = TableRows(sources, first, numbers, form, columns.features, shape)
             labels = read_labels(rows, columns.label, str(path), classes)
             found[part] = Part(client_names(rows, columns.client, str(path)), labels, read)
     check_train(found, str(path))
