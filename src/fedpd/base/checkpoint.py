@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -174,8 +175,19 @@ def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, 
     if different:
         raise CheckpointError(
             f"{path}: it belongs to another run: its {', and '.join(different[:3])}. "
-            "Choose another folder, or remove this one."
+            f"{_about_python(meta)}Choose another folder, or remove this one."
         )
+
+
+def _about_python(meta: Mapping[str, Any]) -> str:
+    """Return a sentence if another version of Python wrote a checkpoint, in which some functions have another hash."""
+    wrote, now = (meta.get("versions") or {}).get("python", ""), platform.python_version()
+    if wrote.split(".")[:2] in ([""], now.split(".")[:2]):
+        return ""
+    return (
+        f"Python {wrote} wrote it, and this is {now}: functions without a source file differ between the two. Resume "
+        f"it with Python {wrote}, or put your functions into a file. "
+    )
 
 
 def as_read(meta: Any) -> Any:

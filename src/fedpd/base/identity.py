@@ -1,10 +1,10 @@
 """The identity of Python values: a hash of numbers, arrays, functions and objects, exact to the last bit.
 
-The hash of a function contains its code, its attributes and the values that it captures: defaults, closure, and the
-globals that it names, except variables that it only writes. Of a module of the user's own, these are the attributes
-that the function names. For a function of an installed package the hash contains its name and the values that it
-captures; every checkpoint records the versions of packages. A value that cannot be identified this way raises
-`UnidentifiedError`.
+The hash of a function contains its source (its code, if there is no source), its attributes and the values that it
+captures: defaults, closure, and the globals that it names, except variables that it only writes. Of a module of the
+user's own, these are the attributes that the function names. For a function of an installed package the hash contains
+its name and the values that it captures; every checkpoint records the versions of packages. A value that cannot be
+identified this way raises `UnidentifiedError`.
 
 The same hash finds compiled programs that are out of date: `drop_stale_programs`.
 """
@@ -37,6 +37,7 @@ import jax
 import numpy as np
 
 from fedpd.base.checks import FedpdError
+from fedpd.base.source import syntax_of
 
 # A list that a function appends to is a record of its calls, not a setting: it changes with every call. These methods
 # return nothing, so a function that calls nothing else does not read the list.
@@ -243,7 +244,9 @@ def _function(function: FunctionType, seen: Seen) -> Iterable[bytes | memoryview
     if installed:
         yield _name(function).encode()
     if not installed or function.__name__ == "<lambda>":  # several functions of a package may have this name
-        yield from _code(function.__code__, seen)
+        # The source is the same for every version of Python. A running process has its own code, whatever the file is.
+        source = None if seen.now else syntax_of(function.__code__)
+        yield from _code(function.__code__, seen) if source is None else [source.encode()]
     if not installed:
         captured = [(name, function.__globals__[name]) for name in sorted(names & set(function.__globals__))]
     yield from _each((function.__defaults__, function.__kwdefaults__, _attributes(function)), seen)
