@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
 from fedpd.data.federated import ByAgent, Federated, Samples, common_dtype
@@ -179,12 +180,9 @@ def _by_agent(data: Any) -> list[np.ndarray]:
 
 
 def _numbers(x: Any, where: str) -> np.ndarray:
-    try:
-        x = np.asarray(x)
-    except ValueError:
-        raise FedpdError(f"{where}: its samples are not of one shape. Bring all samples to one shape.") from None
-    if x.dtype.kind not in "buif":
-        refuse(f"{where}: type", str(x.dtype), "must be numbers", FORMS)
+    x = as_array(x, where, FORMS)
+    if x.ndim == 0:
+        refuse(f"shape of {where}", x.shape, "must have an axis of samples", FORMS)
     return x
 
 

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.errors import JAXTypeError
 
-from fedpd.base.checks import FedpdError, check_not_masked, count, refuse
+from fedpd.base.arrays import as_array, owned, seal
+from fedpd.base.checks import FedpdError, count, refuse
 from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.base.typed import explained, first_line
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
@@ -61,11 +62,9 @@ def from_losses(
     """
     if block is not None:
         count("block", block, "Give the samples per batch, e.g. 64, or None if losses do not depend on their batch")
-    for leaf in jax.tree.leaves(start):
-        check_not_masked("start", leaf)
-    start = jax.tree.map(np.asarray, start)
+    start = jax.tree.map(lambda leaf: as_array(leaf, "start", "Give the model as arrays of numbers"), start)
     held, double = _hold(data, start)
-    start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)
+    start = jax.tree.map(lambda leaf: owned(as_numpy(leaf, double, "start")), start)
     if not jax.tree.leaves(start):
         refuse("start", start, "must hold at least one array", "Give the model to start from")
     for leaf in jax.tree.leaves(start):
@@ -105,18 +104,16 @@ def _hold(data: list[Tree] | Ragged | Lazy | Tree, start: Tree) -> tuple[Held, b
     if isinstance(data, Ragged | Lazy):
         double = is_double(data.sample, start)
         return held_by_agent(data, double), double
-    for leaf in jax.tree.leaves(data):
-        check_not_masked("data", leaf)
-    data = jax.tree.map(np.asarray, data)
+    data = jax.tree.map(lambda leaf: as_array(leaf, "data", "Give one array of numbers per agent in a list"), data)
     double, sizes = is_double(data, start), _sizes(data)
     if isinstance(data, list):
         _check_same_shapes(data)
         if pads(data[0], sizes):
             data = _pad(data, sizes)
         else:
-            rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *data)
+            rows = jax.tree.map(lambda *leaves: seal(np.concatenate(leaves)), *data)
             return held_by_agent(Ragged(rows, sizes), double), double
-    stacked = jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), data)
+    stacked = jax.tree.map(partial(_kept, double), data)
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
     check_finite(flat, np.full(len(sizes), jax.tree.leaves(stacked)[0].shape[1]))
     return Held(stacked, sizes), double
@@ -141,7 +138,12 @@ def held_by_agent(data: Ragged | Lazy, double: bool, *, tests: bool = False) -> 
 
 
 def _converted(double: bool, rows: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), rows)
+    return jax.tree.map(partial(_kept, double), rows)
+
+
+def _kept(double: bool, leaf: Any) -> np.ndarray:
+    """Return an array of samples in the precision of the problem, which the user cannot change."""
+    return owned(as_numpy(leaf, double, "data"))
 
 
 def _sizes(data: list[Tree] | Tree) -> np.ndarray:
@@ -199,7 +201,7 @@ def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
     every = np.arange(sizes.max())
 
     def stack(*leaves: np.ndarray) -> np.ndarray:
-        return np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves])
+        return seal(np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves]))
 
     return jax.tree.map(stack, *agents)
 
@@ -213,10 +215,7 @@ def scale_of(weights: Weights, sizes: np.ndarray) -> np.ndarray:
         if weights != "samples":
             refuse("weights", weights, f'must be "samples" or {len(sizes)} positive numbers', remedy)
         return sizes / sizes.mean()
-    try:
-        weights = np.asarray(weights, float)
-    except (TypeError, ValueError):
-        refuse("weights", weights, "must be numbers", remedy)
+    weights = as_array(weights, "weights", remedy)
     if weights.shape != sizes.shape or not (weights > 0).all() or not np.isfinite(weights).all():
         refuse("weights", weights, f"must be {len(sizes)} positive numbers", remedy)
     return weights * sizes
