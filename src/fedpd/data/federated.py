@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.arrays import as_array, as_labels, owned
+from fedpd.base.arrays import as_array, as_labels
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
 from fedpd.data.labels import Classes, check_not_mixed, encode
@@ -174,12 +174,12 @@ def from_arrays(
         (('left', 'right'), [3, 1], [0, 1, 2])
     """
     found = assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
-    return replace(found, train=_owned(found.train), test=_owned(found.test))
+    return replace(found, train=_copied(found.train), test=_copied(found.test))
 
 
-def _owned(part: ByAgent) -> list[Samples]:
-    """Return the samples in memory that the user's arrays do not share."""
-    return [{"x": owned(samples["x"]), "y": owned(samples["y"])} for samples in part]
+def _copied(part: ByAgent) -> list[Samples]:
+    """Return the samples in memory that they do not share with the user's arrays."""
+    return [{"x": samples["x"].copy(), "y": samples["y"].copy()} for samples in part]
 
 
 def _place(agent: str, part: str) -> str:

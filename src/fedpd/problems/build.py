@@ -67,6 +67,8 @@ def from_losses(
     start = jax.tree.map(lambda leaf: owned(as_numpy(leaf, double, "start")), start)
     if not jax.tree.leaves(start):
         refuse("start", start, "must hold at least one array", "Give the model to start from")
+    if not sum(leaf.size for leaf in jax.tree.leaves(start)):
+        refuse("start", start, "must hold at least one number", "Give the model to start from")
     for leaf in jax.tree.leaves(start):
         if not jnp.issubdtype(leaf.dtype, np.floating):
             raise FedpdError(f"start has a leaf of {leaf.dtype}: use floating-point numbers, float32 or float64.")
@@ -206,6 +208,16 @@ def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
     return jax.tree.map(stack, *agents)
 
 
+def model_of_length(start: Any, length: int, dtype: np.dtype) -> np.ndarray:
+    """Return the start of a model that is a vector: zeros if it is None; refuse one of another length."""
+    if start is None:
+        return np.zeros(length, dtype)
+    array = as_array(start, "start", f"Give {length} numbers, one per feature")
+    if array.shape != (length,):
+        refuse("shape of start", array.shape, f"must be ({length},), one number per feature", "Leave it out for zeros")
+    return array
+
+
 def scale_of(weights: Weights, sizes: np.ndarray) -> np.ndarray:
     """Return (N,) w_i |D_i|."""
     if weights is None:
@@ -226,6 +238,9 @@ def _try(problem: Problem) -> None:
     rows, axes = int(problem.sizes.max()), 2 if problem.offsets is None and problem.load is None else 1
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[axes:]), leaf.dtype), problem.data)
     _check_result("losses", problem, (problem.start, batch), (rows,), "Return one loss per sample, not their mean")
+    if problem.block is None:  # a shape that does not follow the batch may fit one size by chance
+        twice = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2 * rows, *leaf.shape[1:]), leaf.dtype), batch)
+        _check_result("losses", problem, (problem.start, twice), (2 * rows,), "Return one loss per sample")
     if problem.penalty is not None:
         _check_result("penalty", problem, (problem.start,), (), "Return a scalar, e.g. a sum over the model's entries")
 
