@@ -14,7 +14,7 @@ from fedpd.base.checks import FedpdError, count, refuse
 from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.base.typed import explained, first_line
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
-from fedpd.core.rows import Load, stored
+from fedpd.core.rows import Load, merged_axes, stored
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite, check_no_agent_is_empty
 
@@ -116,7 +116,7 @@ def _hold(data: list[Tree] | Ragged | Lazy | Tree, start: Tree) -> tuple[Held, b
             rows = jax.tree.map(lambda *leaves: seal(np.concatenate(leaves)), *data)
             return held_by_agent(Ragged(rows, sizes), double), double
     stacked = jax.tree.map(partial(_kept, double), data)
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+    flat = jax.tree.map(merged_axes, stacked)
     check_finite(flat, np.full(len(sizes), jax.tree.leaves(stacked)[0].shape[1]))
     return Held(stacked, sizes), double
 

@@ -14,6 +14,7 @@ from fedpd.base.precision import as_numpy, scope
 from fedpd.base.typed import first_line
 from fedpd.core import Array, Losses, Metric, Problem, Tree
 from fedpd.core.problem import NamedMetrics
+from fedpd.core.rows import merged_axes
 from fedpd.data.ragged import Ragged, check_finite
 from fedpd.problems.build import Held, held_by_agent, pads
 
@@ -46,9 +47,7 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
         return seal(filled)
 
     held = {name: fill(name) for name in first}
-    check_finite(
-        {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in held.items()}, np.full_like(sizes, sizes.max())
-    )
+    check_finite({name: merged_axes(leaf) for name, leaf in held.items()}, np.full_like(sizes, sizes.max()))
     return Held(held, sizes)
 
 
