@@ -72,7 +72,7 @@ def test_integers_that_32_bits_cannot_hold_are_refused_beside_float32() -> None:
 
 
 def test_what_is_no_array_of_numbers_is_refused() -> None:
-    with pytest.raises(FedpdError, match=r"start is not a rectangular array of numbers\. Give one array per agent"):
+    with pytest.raises(FedpdError, match=r"start must be an array of real numbers, not of object\. Give one array"):
         as_numpy(np.array([None, 1], object), False, "start")
 
 

@@ -23,7 +23,7 @@ MASKED = np.ma.masked_array(np.ones((2, 2)), [[True, False], [False, False]])
     [
         ({"x": None, "y": [0]}, "must hold the lists x and y"),
         ("a/b", "must hold the lists x and y"),
-        ({"x": [1, "a"], "y": [0, 1]}, "must be integers or floating-point numbers"),
+        ({"x": [1, "a"], "y": [0, 1]}, "x must be an array of real numbers"),
         ({"x": [[1], [2]], "y": [0, "x"]}, "label = 0: stands among texts"),
         ({"x": [[1, None]], "y": [0]}, "holds null"),
     ],
@@ -74,13 +74,13 @@ def test_csv_with_two_columns_of_one_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("samples", "options", "message"),
     [
-        ({"x": MASKED, "y": [0, 1]}, {}, "x is a masked array"),
-        ({"x": np.ones((2, 2)), "y": np.ma.masked_array([0, 1], [True, False])}, {}, "y is a masked array"),
-        ({"x": np.ones((2, 2)) * 1j, "y": [0, 1]}, {}, "type of x = 'complex128'"),
+        ({"x": MASKED, "y": [0, 1]}, {}, "x must not be masked"),
+        ({"x": np.ones((2, 2)), "y": np.ma.masked_array([0, 1], [True, False])}, {}, "y must not be masked"),
+        ({"x": np.ones((2, 2)) * 1j, "y": [0, 1]}, {}, "x must be an array of real numbers, not of complex128"),
         ({"x": np.ones((2, 2)), "y": ["a", 1]}, {}, "label = 1: stands among texts"),
         (SAMPLES, {"classes": [0.5, 1]}, "classes.*0.5"),
         (SAMPLES, {"classes": np.array([0.5, 1])}, "classes: label of sample 0 = 0.5: must be a whole number"),
-        (SAMPLES, {"classes": "ten"}, "classes = 'ten'"),
+        (SAMPLES, {"classes": "ten"}, "classes must be an array of real numbers, not of str"),
         (SAMPLES, {"classes": 10**12}, "must be at most 100000"),
         (SAMPLES, {"classes": [0, 2**40]}, "must be a whole number of 32 bits"),
     ],
@@ -91,7 +91,7 @@ def test_arrays(samples: Any, options: Any, message: str) -> None:
 
 
 def test_masked_data_of_problems() -> None:
-    with pytest.raises(FedpdError, match="data is a masked array"):
+    with pytest.raises(FedpdError, match="data must not be masked"):
         problems.from_losses(lambda x, rows: rows @ x, [MASKED], np.zeros(2))
     with pytest.raises(FedpdError, match="masked"):
         problems.penalized_logistic([MASKED], [np.array([1, -1])])

@@ -29,7 +29,7 @@ def same(left: Any, right: Any) -> None:
 def test_an_agent_is_a_view() -> None:
     held = ragged(ROWS, SIZES)
     assert len(held) == 4
-    assert np.shares_memory(held[1]["x"], ROWS["x"])
+    assert np.shares_memory(held[1]["x"], held.rows["x"])
     np.testing.assert_array_equal(held[1]["y"], ROWS["y"][1:5])
     np.testing.assert_array_equal(held[-1]["y"], ROWS["y"][7:])
     assert [len(samples["y"]) for samples in held] == SIZES.tolist()

@@ -78,8 +78,8 @@ def test_federated_data_is_scaled_by_its_training_samples() -> None:
         ([np.zeros((0, 2))], "samples = 0: there are no samples"),
         ([np.zeros((1, 2)), np.zeros((1, 3))], r"of agent 1 = \(3,\): must be \(2,\), as for agent 0"),
         ([np.zeros((1, 2)), np.array([[np.nan, 0]])], "data of agent 1 holds NaN or infinity"),
-        ([[[1.0], [1.0, 2.0]]], "data of agent 0: its samples are not of one shape"),
-        ([np.array([["a"]])], "data of agent 0: type = '<U1': must be numbers"),
+        ([[[1.0], [1.0, 2.0]]], "data of agent 0 must be an array of numbers, in rows of equal length"),
+        ([np.array([["a"]])], "data of agent 0 must be an array of real numbers, not of <U1"),
         ({"a": np.zeros((1, 2))}, "data = 'dict': must be data by agent"),
         ("strong", "data = 'str': must be data by agent"),
         (3, "data = 'int': must be data by agent"),
@@ -98,3 +98,32 @@ def test_wrong_statistics_are_refused() -> None:
         data.standardise([LEFT], (0, 1))  # type: ignore[arg-type]
     with pytest.raises(FedpdError, match="count = 0"):
         data.scaling_from(data.Moments(0, np.zeros(1), np.zeros(1)))
+
+
+def test_masked_features_are_refused_and_a_mask_without_entries_is_none() -> None:
+    """A masked -999 would make the mean -37.07 of -0.08, for example."""
+    hidden = np.ma.masked_equal([[-999.0, 7.0], [3.0, 7.0]], -999)
+    scaled, scaling = data.standardise([np.ma.masked_array(LEFT, False), RIGHT])
+    assert scaled[0].tolist() == data.standardise([LEFT, RIGHT])[0][0].tolist()
+    for call in (
+        lambda: data.standardise([hidden, RIGHT]),
+        lambda: data.standardise(np.ma.stack([hidden, hidden])),
+        lambda: data.moments(hidden),
+        lambda: data.moments(LEFT, shift=hidden[0]),
+        lambda: scaling.apply(hidden),
+        lambda: data.ragged({"x": hidden}, [1, 1]),
+        lambda: data.ragged(LEFT, np.ma.masked_equal([1, 1], 1)),
+        lambda: data.lazy(lambda i: hidden, [2]),
+    ):
+        with pytest.raises(FedpdError, match="must not be masked: fedpd has no missing values"):
+            call()
+
+
+def test_statistics_of_numbers_that_are_not_finite_are_refused() -> None:
+    broken = np.array([[1.0, np.nan]])
+    with pytest.raises(FedpdError, match=r"x\[0, 1\] = nan: must be finite\. Clean or drop"):
+        data.moments(broken)
+    with pytest.raises(FedpdError, match=r"x\[0, 1\] = nan: must be finite"):
+        data.standardise([LEFT])[1].apply(broken)
+    with pytest.raises(FedpdError, match=r"shape of shift = \(3,\): must be \(\), or \(2,\)"):
+        data.moments(LEFT, shift=[1.0, 2.0, 3.0])

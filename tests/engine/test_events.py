@@ -68,3 +68,11 @@ def test_results_show_themselves_in_a_few_lines() -> None:
     assert repr(several).startswith("Ensemble of fedpd(")
     assert max(len(repr(run)), len(repr(several))) < 400
     assert run.spec == FEDPD.spec
+
+
+@pytest.mark.parametrize("execution", ["auto", "debug"])
+@pytest.mark.parametrize("value", [lambda t, each, n: each, lambda t, each, n: each[:1], lambda t, each, n: None])
+def test_a_column_must_be_one_number(value: Any, execution: Any) -> None:
+    wrong = largest_entry()._replace(merge=value)
+    with pytest.raises(FedpdError, match=r"value of column 'largest' = .*must be one real number\. Return a scalar"):
+        simulate(FEDPD, PROBLEM, rounds=1, record=[wrong], execution=execution)

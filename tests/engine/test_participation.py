@@ -119,3 +119,13 @@ def test_an_agent_that_first_appears_between_two_full_gradients_begins_with_one(
     work = 2 * 3 * present.sum()  # two gradients a step; an agent is one sample
     assert runs[0].history["samples"][-1] == work + present.sum()
     assert runs[1].history["samples"][-1] == work + AGENTS, "the gradient that each begins with is counted once"
+
+
+def test_a_masked_schedule_or_start_is_refused() -> None:
+    with pytest.raises(FedpdError, match="participation must not be masked"):
+        simulate(FEDAVG, PROBLEM, rounds=1, participation=np.ma.masked_less(np.linspace(0.1, 1, AGENTS), 0.2))
+    with pytest.raises(FedpdError, match="start must not be masked"):
+        simulate(FEDAVG, PROBLEM, rounds=1, start=np.ma.masked_array(np.ones(4), [True, False, False, False]))
+    plain = simulate(FEDAVG, PROBLEM, rounds=1, participation=np.full(AGENTS, 0.5), start=np.ones(4))
+    unmasked: Any = {"participation": np.ma.masked_array(np.full(AGENTS, 0.5)), "start": np.ma.masked_array(np.ones(4))}
+    assert simulate(FEDAVG, PROBLEM, rounds=1, **unmasked).model.tolist() == plain.model.tolist()

@@ -171,7 +171,7 @@ def with_data(data: Any) -> Problem:
         ([np.ones((1, 2)), np.ones((1, 3))], r"samples of agent 1 = \(3,\): must be the shape of agent 0, \(2,\)"),
         ([np.ones((1, 2)), np.array([[0, np.nan]])], r"data of agent 1 holds NaN or infinity\. Clean or drop"),
         ([np.ones((3, 2)), np.array([[0, -np.inf]])], r"data of agent 1 holds NaN or infinity\. Clean or drop"),
-        ([np.array([[{}, None]], object)], r"data .*not a rectangular array of numbers\. Give"),
+        ([np.array([[{}, None]], object)], r"data must be an array of real numbers, not of object\. Give"),
         ([np.array([["a", "b"]])], r"data .*numbers"),
     ],
 )

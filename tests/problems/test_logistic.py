@@ -113,6 +113,7 @@ def test_labels_that_are_not_signs_are_refused(labels: Any, found: str) -> None:
         ([np.ones((2, 1)), np.ones((2, 3))], np.ones((2, 2)), r"samples of agent 1 = \(3,\): must be the shape of"),
         ([np.ones((2, 1)), np.ones((0, 1))], [np.ones(2), np.ones(0)], r"agent 1 has no samples: .*Leave"),
         ([], [], r"data is empty: .*Give one data set per agent"),
+        (np.ones((2, 3, 0)), np.ones((2, 3)), r"features of agent 0 = \(3, 0\): must have D > 0\. Give at least one"),
         (np.array([[[1.0]], [[np.inf]]]), np.ones((2, 1)), r"agent 1 holds NaN or infinity\. Clean or drop"),
         (np.array([[[1.0]], [[np.nan]]]), np.ones((2, 1)), r"agent 1 holds NaN or infinity\. Clean or drop"),
     ],
@@ -132,3 +133,13 @@ def test_data_that_does_not_fit_is_refused(features: Any, labels: Any, sentence:
 def test_settings_are_checked(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         penalized_logistic(np.ones((1, 1, 1)), np.ones((1, 1)), **settings)
+
+
+@pytest.mark.parametrize("length", [1, 3, 5, 8])
+@pytest.mark.parametrize("width", [4, 100])  # 100 columns become 104, which must not hide a start of another length
+def test_a_start_of_another_length_is_refused(width: int, length: int) -> None:
+    features, labels = np.ones((2, 9, width)), np.ones((2, 9))
+    with pytest.raises(FedpdError, match=rf"shape of start = \({length},\): must be \({width},\), one number per"):
+        penalized_logistic(features, labels, start=np.zeros(length))
+    with pytest.raises(FedpdError, match=rf"shape of start = \({width}, 1\): must be \({width},\)"):
+        penalized_logistic(features, labels, start=np.zeros((width, 1)))

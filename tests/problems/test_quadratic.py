@@ -112,3 +112,11 @@ def test_integer_matrices_are_numbers_too() -> None:
 def test_settings_are_checked(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         random_quadratic(**({"agents": 2, "dimension": 2} | settings))
+
+
+@pytest.mark.parametrize("start", [np.zeros(1), np.zeros(3), np.zeros((2, 1)), np.zeros(())])
+def test_a_start_of_another_shape_is_refused(start: np.ndarray) -> None:
+    with pytest.raises(FedpdError, match=r"shape of start = \(.*\): must be \(2,\)"):
+        quadratic(np.stack([np.eye(2)] * 2), np.ones((2, 2)), start=start)
+    with pytest.raises(FedpdError, match=r"start = .*: must hold at least one number"):
+        quadratic(np.zeros((2, 0, 0)), np.zeros((2, 0)))

@@ -146,9 +146,10 @@ def test_agents_without_samples_are_refused() -> None:
     for data in (held, lazy(held.__getitem__, held.sizes)):
         with pytest.raises(FedpdError, match="agent 1 and 1 more agents have no samples: its f_i is not defined"):
             problems.from_losses(losses, data, np.zeros(3))
-    held.rows["a"][4] = np.nan
+    broken = {key: leaf.copy() for key, leaf in held.rows.items()}
+    broken["a"][4] = np.nan
     with pytest.raises(FedpdError, match="data of agent 2 holds NaN or infinity"):
-        problems.from_losses(losses, held.take(np.array([0, 0, 2])), np.zeros(3))
+        problems.from_losses(losses, ragged(broken, held.sizes).take(np.array([0, 0, 2])), np.zeros(3))
 
 
 def test_lists_that_would_waste_memory_are_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:

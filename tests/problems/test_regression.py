@@ -177,3 +177,49 @@ def test_wrong_shapes_and_losses_get_a_sentence() -> None:
         )
     with pytest.raises(FedpdError, match="needs a problem that knows which predictions are correct"):
         simulate(algorithms.fedavg(oracle=GD), problems.regression(linear, whole, START), rounds=1, record=["accuracy"])
+
+
+def one_column() -> Federated:
+    """Ten samples with a target of one number, (n,), in train and test."""
+    rng = np.random.default_rng(0)
+    own = {"x": rng.standard_normal((10, 3)), "y": rng.standard_normal(10)}
+    return data.from_arrays({"a": own}, {"a": own}, classes=False)
+
+
+def far(outputs: Any, targets: Any) -> Any:
+    return jnp.abs(outputs - targets)
+
+
+def column_loss(outputs: Any, targets: Any) -> Any:
+    return (outputs[:, 0] - targets) ** 2
+
+
+@pytest.mark.parametrize("metric", [far, problems.Metric(far), lambda o, t: far(o, t)[:, None], lambda o, t: o < t])
+def test_a_metric_that_compares_all_samples_with_each_other_is_refused(metric: Any) -> None:
+    """Outputs (B, 1) minus targets (B,) are (B, B), whose mean is not that of the errors."""
+    found = r"metric 'mae' = '\(3, .*3\) for 3 samples and \(6, .*6\) for 6 samples': .*outputs.reshape"
+    with pytest.raises(FedpdError, match=found):
+        problems.supervised(linear, one_column(), np.zeros((3, 1)), loss=column_loss, metrics={"mae": metric})
+
+
+def test_metrics_of_parts_of_a_sample_stay() -> None:
+    parts: Any = {"all": lambda o, t: o - t[:, None] * jnp.ones((1, 3)), "one": lambda o, t: o[:, 0] - t}
+    problem = problems.supervised(linear, one_column(), np.zeros((3, 3)), loss=column_loss, metrics=parts)
+    assert [name for name, _ in problem.evaluation.metrics] == ["all", "one"]  # type: ignore[union-attr]
+
+
+def test_a_loss_or_a_judge_that_compares_all_samples_is_refused() -> None:
+    held, start = one_column(), np.zeros((3, 1))
+    with pytest.raises(FedpdError, match=r"losses returns float64\[10, 10\]: .*shape \(10,\)"):
+        problems.supervised(linear, held, start, loss=far)
+    with pytest.raises(FedpdError, match=r"shape of metric 'correct' for 3 samples = \(3, 3\)"):
+        problems.supervised(linear, held, start, loss=column_loss, correct=lambda o, t: jnp.abs(o - t) < 1)
+    crossed: Any = {"loss": lambda outputs, targets: (outputs[:, None] - targets) ** 2}
+    refused(r"shape of the loss = '\(3, 3\) for 3 samples and \(6, 6\) for 6", linear, held, np.zeros(3), **crossed)
+
+
+def test_losses_whose_number_is_that_of_the_parameters_are_refused() -> None:
+    """Three numbers for an agent of three samples are not one number per sample."""
+    rows = np.ones((1, 3, 3))
+    with pytest.raises(FedpdError, match=r"losses returns float64\[3\]: .*shape \(6,\)\. Return one loss per sample"):
+        problems.from_losses(lambda x, batch: jnp.mean(batch, axis=0) * x, rows, np.zeros(3))

@@ -19,6 +19,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_most, positive, refuse
 from fedpd.core import (
     Algorithm,
@@ -85,10 +86,7 @@ def _elastic(local: Any, alpha: Any, beta: Any) -> Exchange:
 
 
 def _mixed(local: Any, mixing: Any) -> Exchange:
-    try:
-        weights = np.asarray(mixing, float)
-    except (TypeError, ValueError):
-        refuse("mixing", mixing, "must be a matrix of numbers", "np.full((N, N), 1/N) is FedAvg")
+    weights = as_array(mixing, "mixing", "np.full((N, N), 1/N) is FedAvg").astype(float)
     square = weights.ndim == 2 and weights.shape[0] == weights.shape[1]
     if not square or not np.allclose(weights, weights.T) or not np.allclose(weights.sum(1), 1):
         rule = "must be square, symmetric and with rows that sum to 1"

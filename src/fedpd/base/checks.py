@@ -58,7 +58,7 @@ def is_traced(value: Any) -> bool:
 
 def as_number(name: str, value: Any, remedy: str) -> float:
     """Return `value` as a float if it is a real number and not NaN; refuse it otherwise."""
-    if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0:
+    if isinstance(value, np.ndarray | jax.Array) and value.ndim == 0 and not np.ma.is_masked(value):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         refuse(name, value, f"must be a number, not {type(value).__name__}", remedy)
@@ -114,12 +114,6 @@ def count(name: str, value: Any, remedy: str, *, least: int = 1, bits: int = 63)
     if value >= 2**bits:
         refuse(name, value, f"must be below 2^{bits}", remedy)
     return int(value)
-
-
-def check_not_masked(name: str, value: Any) -> None:
-    """Refuse a masked array: without its mask, the hidden values would count as data."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise FedpdError(f"{name} is a masked array, and fedpd has no missing values. Fill or drop the masked samples.")
 
 
 def check_room(what: str, numbers: float, remedy: str) -> None:

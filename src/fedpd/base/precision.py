@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.arrays import as_array, seal
 from fedpd.base.checks import FedpdError
 from fedpd.base.compilation_cache import use_compilation_cache
 from fedpd.base.devices import use_cores
@@ -30,12 +30,13 @@ def scope(double: bool) -> AbstractContextManager[Any]:
 
 
 def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
-    """Return `leaf` as a NumPy array that JAX does not convert; if `double`, float32 becomes float64."""
-    array = np.asarray(leaf)
-    if array.dtype != np.bool_ and not jnp.issubdtype(array.dtype, np.number):
-        raise FedpdError(f"{name} is not a rectangular array of numbers. Give one array per agent in a list.")
-    if double and jnp.issubdtype(array.dtype, np.floating):
-        return array.astype(np.float64)
+    """Return `leaf` as a NumPy array that JAX does not convert; if `double`, float32 becomes float64.
+
+    The result may share its memory with `leaf`; see `fedpd.base.arrays.owned`.
+    """
+    array = as_array(leaf, name, "Give one array of numbers per agent in a list")
+    if double and array.dtype == np.float32:
+        return seal(array.astype(np.float64))
     if array.dtype in (np.int64, np.uint64) and not double:
         info = np.iinfo(np.int32)
         if array.size and (array.min() < info.min or array.max() > info.max):
@@ -43,5 +44,5 @@ def as_numpy(leaf: Any, double: bool, name: str) -> np.ndarray:
                 f"{name} holds integers from {array.min()} to {array.max()}: with float32 data they must fit 32 bits. "
                 "Give the floating-point data as float64, or number the integers from 0."
             )
-        return array.astype(np.int32)
+        return seal(array.astype(np.int32))
     return array

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.errors import JAXTypeError
 
+from fedpd.base.arrays import read
 from fedpd.base.checks import nearest, refuse, shown
 from fedpd.base.errors import FedpdError, UnexpectedError
 
@@ -223,7 +224,7 @@ def _misfit_number(value: Any, kind: type, largest: int) -> str | None:
     if isinstance(value, jax.core.Tracer):
         return None
     if isinstance(value, ARRAYS) and value.ndim == 0:
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # a key of jax.random
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended) or np.ma.is_masked(value):  # a key of jax.random
             return ""
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Integral if kind is int else Real):
@@ -237,8 +238,6 @@ def _misfit_number(value: Any, kind: type, largest: int) -> str | None:
 
 
 def _misfit_list(value: Any, origin: Any, inner: tuple[Any, ...], largest: int) -> str | None:
-    if isinstance(value, np.ma.MaskedArray):
-        return "must not be masked: fedpd has no missing values"
     if isinstance(value, ARRAYS) or origin is np.ndarray:
         return _misfit_array(value)
     if isinstance(value, str) and inner == (str,):
@@ -262,15 +261,12 @@ def _misfit_list(value: Any, origin: Any, inner: tuple[Any, ...], largest: int) 
 def _misfit_array(value: Any) -> str | None:
     if isinstance(value, str | bytes | dict | set) or callable(value) or value is None:
         return ""
-    try:
-        array = value if isinstance(value, ARRAYS) else np.asarray(value)
-    except (TypeError, ValueError, OverflowError):
-        return "must be an array of numbers, in rows of equal length"
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-        return ""  # keys of jax.random
-    if isinstance(array, jax.core.Tracer) or array.dtype.kind in "buifV":  # V: types of JAX, such as bfloat16
+    if isinstance(value, jax.core.Tracer):
         return None
-    return f"must be an array of real numbers, not of {array.dtype}"
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        return ""  # keys of jax.random
+    found = read(value)
+    return found if isinstance(found, str) else None
 
 
 def _word(kind: Any) -> str:

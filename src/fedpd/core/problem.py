@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedpd.base import checkpoint
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import refuse
 from fedpd.core.rows import Load, first_rows, flat_rows, stored
 from fedpd.core.types import Losses, Penalty, RandomLosses, Statistics, Tree
@@ -145,7 +146,7 @@ class Problem:
         Raises:
             FedpdError: If there is no such agent.
         """
-        kept = np.asarray(agents)
+        kept = as_array(agents, "agents", f"Give numbers from 0 to {self.agents - 1}")
         numbers = kept.ndim == 1 and kept.size > 0 and kept.dtype.kind in "iu"
         if not numbers or kept.min() < 0 or kept.max() >= self.agents:
             rule = f"must be a list of numbers from 0 to {self.agents - 1}"

@@ -38,6 +38,12 @@ def row_numbers(offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return np.repeat(offsets - first_rows(sizes), sizes) + np.arange(int(sizes.sum()))
 
 
+def merged_axes(leaf: np.ndarray) -> np.ndarray:
+    """Return (N n, ...) from (N, n, ...), also if a further axis has length 0, for which reshape(-1) fails."""
+    agents, samples, *others = leaf.shape
+    return leaf.reshape(agents * samples, *others)
+
+
 def flat_rows(data: Tree, sizes: np.ndarray, offsets: np.ndarray | None, agents: np.ndarray) -> Tree:
     """Return the samples of some agents one after another, leaves (sum of their n_i, ...).
 
@@ -51,7 +57,7 @@ def flat_rows(data: Tree, sizes: np.ndarray, offsets: np.ndarray | None, agents:
     def take(leaf: Any) -> np.ndarray:
         if offsets is not None:
             return np.asarray(leaf)[rows]
-        return np.asarray(leaf).reshape(-1, *leaf.shape[2:])[rows]
+        return merged_axes(np.asarray(leaf))[rows]
 
     length = jax.tree.leaves(data)[0].shape[1] if offsets is None else 0
     rows = row_numbers(agents.astype(np.int64) * length if offsets is None else offsets[agents], sizes[agents])

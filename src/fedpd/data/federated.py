@@ -18,7 +18,8 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.checks import FedpdError, check_not_masked, refuse
+from fedpd.base.arrays import as_array, as_labels
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy
@@ -172,7 +173,13 @@ def from_arrays(
         >>> two.names, two.sizes.tolist(), two.classes.tolist()
         (('left', 'right'), [3, 1], [0, 1, 2])
     """
-    return assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
+    found = assemble(train, test or {}, _place, classes=classes, label_names=label_names, dtype=dtype, name=name)
+    return replace(found, train=_copied(found.train), test=_copied(found.test))
+
+
+def _copied(part: ByAgent) -> list[Samples]:
+    """Return the samples in memory that they do not share with the user's arrays."""
+    return [{"x": samples["x"].copy(), "y": samples["y"].copy()} for samples in part]
 
 
 def _place(agent: str, part: str) -> str:
@@ -227,12 +234,8 @@ def _samples(given: Mapping[str, Any], where: str, *, targets: bool) -> Samples:
     if not isinstance(given, Mapping) or not {"x", "y"} <= set(given):
         held = sorted(given) if isinstance(given, Mapping) else type(given).__name__
         refuse(where, held, "must hold x and y", 'Give {"x": (n, ...), "y": (n,)}')
-    for name in ("x", "y"):
-        check_not_masked(f"{where}: {name}", given[name])
-    try:
-        x, y = np.asarray(given["x"]), np.asarray(given["y"])
-    except ValueError:
-        raise FedpdError(f"{where}: its samples are not of one shape. Bring all samples to one shape.") from None
+    one_shape = "Bring all samples to one shape, and replace missing values and texts by numbers first"
+    x, y = as_array(given["x"], f"{where}: x", one_shape), as_labels(given["y"], f"{where}: y")
     check_not_mixed(given["y"], y, where)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 and not targets else y
     if y.ndim != 1 and not (targets and y.ndim):
@@ -256,9 +259,6 @@ def _features(arrays: dict[Key, np.ndarray], place: Place, dtype: DTypeLike | No
     shape = arrays[first_part, first].shape[1:]
     for (part, agent), x in arrays.items():
         where = place(agent, part)
-        if x.dtype.kind not in "buif":
-            rule = "must be integers or floating-point numbers"
-            refuse(f"{where}: type of x", str(x.dtype), rule, "Replace missing values and texts by numbers first")
         if x.shape[1:] != shape:
             rule = f"must be {shape}, as for agent {first!r}"
             refuse(f"{where}: shape of a sample", x.shape[1:], rule, "Bring all samples to one shape")

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, at_most, count, refuse
 from fedpd.data.targets import encode_targets
 
@@ -122,9 +123,7 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
         number = count("classes", classes, "Give the number of classes, or the labels")
         return np.arange(at_most("classes", number, MOST_CLASSES, "Give classes=[...], the labels"), dtype=np.int32)
     if classes is not None:
-        given = np.asarray(classes)
-        if given.dtype.kind not in "buif":
-            refuse("classes", classes, "must be whole numbers", "Give the number of classes, or the labels")
+        given = as_array(classes, "classes", "Give the number of classes, or the labels as whole numbers")
         values = np.unique(_whole(given, "classes"))
         if values.size == 0 or given.ndim != 1 or len(values) != len(classes):
             refuse("classes", classes, "must be labels, each once", "Give the number of classes, or the labels")

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedpd.base.arrays import as_labels, owned, seal
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Tree
 from fedpd.core.rows import Load
@@ -75,7 +76,8 @@ class Lazy:
 
     def in_memory(self) -> Ragged:
         """Return all samples, loaded into memory."""
-        return Ragged(self.rows_of(np.arange(len(self))), self.sizes)
+        rows = self.rows_of(np.arange(len(self)))
+        return Ragged(jax.tree.map(owned, rows), self.sizes)
 
 
 def lazy(load: LoadOne, sizes: Sequence[int] | np.ndarray) -> Lazy:
@@ -114,16 +116,17 @@ def one_by_one(load: LoadOne, sizes: np.ndarray, sample: Tree, agents: np.ndarra
             part = _loaded(load, agent, int(sizes[agent]))
             _check(part, sample, int(sizes[agent]), f"samples of agent {agent}")
             parts.append(part)
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), sample, *parts)
+    return jax.tree.map(lambda *leaves: seal(np.concatenate(leaves)), sample, *parts)
 
 
 def _loaded(load: LoadOne, agent: int, size: int) -> Tree:
     """Return the samples of one agent as arrays with `size` rows."""
     try:
-        samples = jax.tree.map(np.asarray, load(agent))
+        loaded = load(agent)
     except Exception as error:  # the user's function may raise anything
         reason = f"load({agent}) failed with {type(error).__name__}: {error}".rstrip(".")
         raise FedpdError(f"{reason}. Correct the source of agent {agent}, or leave the agent out.") from error
+    samples = jax.tree.map(lambda leaf: as_labels(leaf, f"load({agent})", "Return arrays of numbers"), loaded)
     shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]
     if not shapes or () in shapes or {shape[0] for shape in shapes} != {size}:
         rule = f"must be arrays with {size} rows, as sizes[{agent}] says"

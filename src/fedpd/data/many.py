@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from fedpd.base.arrays import as_array, seal
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.federated import ByAgent, Federated, as_dtype, checked_dtype, common_dtype
 from fedpd.data.labels import Classes, encode
@@ -71,7 +72,7 @@ def as_rows(samples: ByAgent) -> Ragged | Lazy:
     """Return samples of agents as ragged rows; ragged and lazy samples stay."""
     if isinstance(samples, Ragged | Lazy):
         return samples
-    rows = {key: np.concatenate([own[key] for own in samples]) for key in ("x", "y")}
+    rows = {key: seal(np.concatenate([own[key] for own in samples])) for key in ("x", "y")}
     return Ragged(rows, np.array([len(own["y"]) for own in samples], np.int32))
 
 
@@ -107,7 +108,7 @@ def _labelled(parts: dict[str, Any], classes: Classes, label_names: Sequence[str
     if not labels and classes is False:  # all are lazy
         labels = {("train", ""): parts["train"].sample["y"]}
     if not labels:  # all are lazy; the classes then are the given ones
-        labels = {("train", ""): np.asarray([0] if isinstance(classes, int | np.integer) else classes)}
+        labels = {("train", ""): as_array([0] if isinstance(classes, int | np.integer) else classes, "classes")}
     found, values, called = encode(labels, place, classes, label_names)
     done = {}
     for part, held in parts.items():

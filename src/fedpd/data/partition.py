@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from fedpd.base.arrays import as_array, as_labels
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
 from fedpd.base.typed import explained
@@ -45,7 +46,7 @@ def partition(
         dtype: The dtype of the features; None: as given.
         name: The name of the data in tables and figures.
     """
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = as_array(x, "x"), as_labels(y, "y")
     if x.ndim == 0 or y.ndim == 0 or (y.ndim > 1 and classes is not False) or len(x) != len(y) or not len(y):
         refuse("shapes of x and y", (x.shape, y.shape), "must be (n, ...) and (n,), n > 0", "Pair x with y")
     rows = _rows(partitioner, _table(y, columns or {}))
@@ -68,7 +69,7 @@ def _table(y: np.ndarray, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> 
     for column, values in columns.items():
         if len(values) != len(y):
             refuse(f"column {column!r}", len(values), f"must have {len(y)} entries, one per sample", "Give all")
-    held = {column: np.asarray(values) for column, values in columns.items()}
+    held = {column: as_labels(values, f"column {column!r}") for column, values in columns.items()}
     return datasets.Dataset.from_dict({ROW: np.arange(len(y))} | ({"label": y} if y.ndim == 1 else {}) | held)
 
 

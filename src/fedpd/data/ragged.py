@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.arrays import as_array, as_labels, owned, seal
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Tree
 from fedpd.core.rows import first_rows, row_numbers
@@ -61,7 +62,7 @@ class Ragged:
     def take(self, agents: np.ndarray) -> "Ragged":
         """Return the data of the agents with these numbers, in this order."""
         rows = row_numbers(self.offsets[agents], self.sizes[agents])
-        return Ragged(jax.tree.map(lambda leaf: leaf[rows], self.rows), self.sizes[agents])
+        return Ragged(jax.tree.map(lambda leaf: seal(leaf[rows]), self.rows), self.sizes[agents])
 
 
 def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
@@ -71,8 +72,9 @@ def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
     Python object each.
 
     Args:
-        rows: A pytree of arrays (M, ...): first the samples of agent 0, then those of agent 1, and so on. They are not
-            copied, and may be memory-mapped files.
+        rows: A pytree of arrays (M, ...): first the samples of agent 0, then those of agent 1, and so on. NumPy arrays
+            that you could still change are copied once. Arrays of JAX and files that are mapped for reading
+            (`np.load(path, mmap_mode="r")`) are not.
         sizes: (N,) the number of samples of each agent; their sum must be M.
 
     Raises:
@@ -84,7 +86,7 @@ def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
         (3, [1.0, 2.0, 3.0])
     """
     numbers = checked_sizes(sizes)
-    rows = jax.tree.map(np.asarray, rows)
+    rows = jax.tree.map(lambda leaf: owned(as_labels(leaf, "rows", "Give one array per entry of a sample")), rows)
     shapes = [leaf.shape for leaf in jax.tree.leaves(rows)]
     if not shapes or () in shapes or len({shape[0] for shape in shapes}) > 1:
         refuse("shapes of rows", shapes, "must be arrays with the same first axis, one row per sample", "Pair them")
@@ -96,8 +98,8 @@ def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
 
 def checked_sizes(sizes: Any) -> np.ndarray:
     """Return (N,) numbers of samples as int32, after checking that they are whole numbers of at least 0."""
-    numbers = np.asarray(sizes)
     remedy = "Give one number of samples per agent"
+    numbers = as_array(sizes, "sizes", remedy)
     if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
         what = f"{numbers.dtype}{list(numbers.shape)}"
         refuse("sizes", what, "must be a list of at least one whole number", remedy)

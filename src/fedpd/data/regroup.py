@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 
+import jax
 import numpy as np
 
+from fedpd.base.arrays import as_array, as_labels
 from fedpd.base.checks import FedpdError, count, nearest, positive, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Tree
@@ -19,6 +22,7 @@ from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged
 
+POSITIONS = "Give positions, names, or one truth value per agent"
 Agent = int | str  # a position in `names`, or a name
 
 
@@ -164,9 +168,10 @@ def pool(samples: Sequence[Samples]) -> Samples:
     Args:
         samples: The samples of each agent, with features of one shape.
     """
-    if len(samples) == 1:
-        return samples[0]
-    return {"x": np.concatenate([s["x"] for s in samples]), "y": np.concatenate([s["y"] for s in samples])}
+    parts = [{"x": as_array(one["x"], "x"), "y": as_labels(one["y"], "y")} for one in samples]
+    if len(parts) == 1:
+        return {"x": parts[0]["x"].copy(), "y": parts[0]["y"].copy()}
+    return {"x": np.concatenate([own["x"] for own in parts]), "y": np.concatenate([own["y"] for own in parts])}
 
 
 def _check_once(data: Federated, places: list[int]) -> None:
@@ -178,6 +183,8 @@ def _check_once(data: Federated, places: list[int]) -> None:
 
 def _places(data: Federated, agents: Sequence[Agent] | np.ndarray) -> list[int]:
     """Return the positions of the given agents."""
+    if isinstance(agents, np.ndarray | jax.Array):
+        agents = as_labels(agents, "agents", POSITIONS)
     if isinstance(agents, np.ndarray) and agents.dtype == bool:
         if agents.shape != (data.agents,):
             refuse("shape of the mask", agents.shape, f"must be ({data.agents},)", "Give one truth value per agent")
@@ -192,6 +199,6 @@ def _place(data: Federated, known: dict[str, int], agent: Agent) -> int:
         if agent not in known:
             refuse("agent", agent, f"there is no such agent in {data.name}", nearest(agent, data.names[:20]))
         return known[agent]
-    if not 0 <= agent < data.agents:
+    if not isinstance(agent, Integral) or isinstance(agent, bool | np.bool_) or not 0 <= agent < data.agents:
         refuse("agent", agent, f"must be a position from 0 to {data.agents - 1}", "Give such a position, or the name")
     return int(agent)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from fedpd.base.arrays import as_array, check_finite
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
 from fedpd.data.federated import ByAgent, Federated, Samples, common_dtype
@@ -66,7 +67,7 @@ class Scaling(NamedTuple):
         Returns:
             An array of the same shape, float64 if `x` is, otherwise float32.
         """
-        x = _numbers(x, "x")
+        x = check_finite(as_array(x, "x", FORMS), "x", "Clean or drop those samples")
         if x.shape[x.ndim - self.mean.ndim :] != self.mean.shape:
             rule = f"must end in {self.mean.shape}, the shape of a sample"
             refuse("shape of x", x.shape, rule, "Give the same features in the same order")
@@ -86,8 +87,8 @@ def moments(x: Any, shift: Any = 0.0) -> Moments:
         >>> moments([[1.0, 5.0], [3.0, 5.0]], shift=[2.0, 5.0])
         Moments(count=2, total=array([0., 0.]), squares=array([2., 0.]))
     """
-    x = _numbers(x, "x")
-    away = x - np.asarray(shift, np.float64)
+    x = check_finite(_numbers(x, "x"), "x", "Clean or drop those samples")
+    away = x - _shift(shift, x.shape[1:])
     return Moments(len(x), away.sum(axis=0), (away * away).sum(axis=0))
 
 
@@ -106,7 +107,7 @@ def scaling_from(summed: Moments, shift: Any = 0.0) -> Scaling:
     if not summed.count:
         refuse("count", summed.count, "there are no samples to compute statistics of", "Sum over agents with samples")
     offset = summed.total / summed.count
-    mean = offset + np.asarray(shift, np.float64)
+    mean = offset + _shift(shift, offset.shape)
     deviation = np.sqrt(np.maximum(summed.squares / summed.count - offset * offset, 0))
     return Scaling(mean, np.where(deviation <= CONSTANT * np.abs(mean), 1.0, deviation))
 
@@ -179,13 +180,18 @@ def _by_agent(data: Any) -> list[np.ndarray]:
 
 
 def _numbers(x: Any, where: str) -> np.ndarray:
-    try:
-        x = np.asarray(x)
-    except ValueError:
-        raise FedpdError(f"{where}: its samples are not of one shape. Bring all samples to one shape.") from None
-    if x.dtype.kind not in "buif":
-        refuse(f"{where}: type", str(x.dtype), "must be numbers", FORMS)
+    x = as_array(x, where, FORMS)
+    if x.ndim == 0:
+        refuse(f"shape of {where}", x.shape, "must have an axis of samples", FORMS)
     return x
+
+
+def _shift(shift: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a shift as float64, of one number or in the shape of a sample."""
+    numbers = check_finite(as_array(shift, "shift", "Give one number per feature").astype(np.float64), "shift")
+    if numbers.shape not in ((), shape):
+        refuse("shape of shift", numbers.shape, f"must be (), or {shape} as a sample", "Give one number per feature")
+    return numbers
 
 
 def _scaling(features: Sequence[np.ndarray], agents: Sequence[Any]) -> Scaling:

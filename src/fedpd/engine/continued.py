@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from fedpd import theory
+from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.spec import differences
 from fedpd.core import Problem, Tree
@@ -41,7 +42,7 @@ def start_at(problem: Problem, model: Tree) -> Problem:
     if not _same_structure(model, problem.start):
         rule = f"must have the structure of problem.start, {structure}"
         refuse("start", found, rule, "Give a model of this problem, e.g. run.model, or a finished run")
-    arrays = [np.asarray(leaf) for leaf in leaves]
+    arrays = [owned(as_array(leaf, "start", "Give the model as arrays of numbers")) for leaf in leaves]
     for (path, like), array in zip(wanted, arrays, strict=True):
         if array.shape != np.shape(like) or array.dtype != like.dtype:
             name, text = f"start{jax.tree_util.keystr(path)}", f"{array.dtype}{list(array.shape)}"

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
+from fedpd.base.checks import refuse
 from fedpd.core import Algorithm, Array, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
@@ -101,7 +102,20 @@ def merge_parts(
         assert column.merge is not None
         return column.merge(*parts[column.measure], agents)
 
-    return {column.name: jnp.asarray(value(column), float) for column in columns}
+    return {column.name: _number(column, value(column)) for column in columns}
+
+
+def _number(column: Column, value: Any) -> Array:
+    """Return the value of a column; refuse a user's column that is not one real number."""
+    try:
+        found = jnp.asarray(value)
+    except (TypeError, ValueError):  # None, or a dict
+        found = None
+    if found is None or found.shape != () or jnp.iscomplexobj(found):
+        what = type(value).__name__ if found is None else f"{found.dtype}{list(found.shape)}"
+        remedy = "Return a scalar from its merge, e.g. each.max(), or from its joint measure"
+        refuse(f"value of column {column.name!r}", what, "must be one real number", remedy)
+    return found.astype(float)
 
 
 def _sum_and_each(measure: Measure, functions: Functions, layout: Layout, shard: Shard, x: Vector) -> tuple[Tree, Tree]:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_least, positive, refuse
 from fedpd.core import Array, Key
 
@@ -40,7 +41,7 @@ def participation_rule(participation: Any, agents: int, rounds: int) -> Particip
             refuse("participation", participation, "must be at most 1", remedy)
         number = max(1, round(float(participation) * agents))
         return None if number == agents else Participation("cohort", np.int32(number))
-    numbers = _array(participation, remedy)
+    numbers = as_array(participation, "participation", remedy)
     if numbers.shape == (agents,) and numbers.dtype != bool:
         if not ((numbers > 0) & (numbers <= 1)).all():
             refuse("participation", numbers.tolist(), "probabilities must lie in (0, 1]", remedy)
@@ -49,16 +50,6 @@ def participation_rule(participation: Any, agents: int, rounds: int) -> Particip
         rule = f"must have the shape ({agents},), or ({rounds}, {agents}) with entries 0 and 1"
         refuse("participation", f"array of shape {numbers.shape}", rule, remedy)
     return None if numbers.all() else Participation("schedule", numbers.astype(bool))
-
-
-def _array(participation: Any, remedy: str) -> np.ndarray:
-    try:
-        numbers = np.asarray(participation)
-    except ValueError:  # rows of different lengths
-        numbers = np.asarray("ragged")
-    if numbers.dtype.kind not in "buif":
-        refuse("participation", participation, "must hold numbers, in rows of equal length", remedy)
-    return numbers
 
 
 def straggler_rule(stragglers: Any) -> np.float32 | None:

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.errors import JAXTypeError
 
-from fedpd.base.checks import FedpdError, check_not_masked, count, refuse
+from fedpd.base.arrays import as_array, owned, seal
+from fedpd.base.checks import FedpdError, count, refuse
 from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.base.typed import explained, first_line
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
-from fedpd.core.rows import Load, stored
+from fedpd.core.rows import Load, merged_axes, stored
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite, check_no_agent_is_empty
 
@@ -61,13 +62,13 @@ def from_losses(
     """
     if block is not None:
         count("block", block, "Give the samples per batch, e.g. 64, or None if losses do not depend on their batch")
-    for leaf in jax.tree.leaves(start):
-        check_not_masked("start", leaf)
-    start = jax.tree.map(np.asarray, start)
+    start = jax.tree.map(lambda leaf: as_array(leaf, "start", "Give the model as arrays of numbers"), start)
     held, double = _hold(data, start)
-    start = jax.tree.map(lambda leaf: as_numpy(leaf, double, "start"), start)
+    start = jax.tree.map(lambda leaf: owned(as_numpy(leaf, double, "start")), start)
     if not jax.tree.leaves(start):
         refuse("start", start, "must hold at least one array", "Give the model to start from")
+    if not sum(leaf.size for leaf in jax.tree.leaves(start)):
+        refuse("start", start, "must hold at least one number", "Give the model to start from")
     for leaf in jax.tree.leaves(start):
         if not jnp.issubdtype(leaf.dtype, np.floating):
             raise FedpdError(f"start has a leaf of {leaf.dtype}: use floating-point numbers, float32 or float64.")
@@ -105,19 +106,17 @@ def _hold(data: list[Tree] | Ragged | Lazy | Tree, start: Tree) -> tuple[Held, b
     if isinstance(data, Ragged | Lazy):
         double = is_double(data.sample, start)
         return held_by_agent(data, double), double
-    for leaf in jax.tree.leaves(data):
-        check_not_masked("data", leaf)
-    data = jax.tree.map(np.asarray, data)
+    data = jax.tree.map(lambda leaf: as_array(leaf, "data", "Give one array of numbers per agent in a list"), data)
     double, sizes = is_double(data, start), _sizes(data)
     if isinstance(data, list):
         _check_same_shapes(data)
         if pads(data[0], sizes):
             data = _pad(data, sizes)
         else:
-            rows = jax.tree.map(lambda *leaves: np.concatenate(leaves), *data)
+            rows = jax.tree.map(lambda *leaves: seal(np.concatenate(leaves)), *data)
             return held_by_agent(Ragged(rows, sizes), double), double
-    stacked = jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), data)
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+    stacked = jax.tree.map(partial(_kept, double), data)
+    flat = jax.tree.map(merged_axes, stacked)
     check_finite(flat, np.full(len(sizes), jax.tree.leaves(stacked)[0].shape[1]))
     return Held(stacked, sizes), double
 
@@ -141,7 +140,12 @@ def held_by_agent(data: Ragged | Lazy, double: bool, *, tests: bool = False) -> 
 
 
 def _converted(double: bool, rows: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: as_numpy(leaf, double, "data"), rows)
+    return jax.tree.map(partial(_kept, double), rows)
+
+
+def _kept(double: bool, leaf: Any) -> np.ndarray:
+    """Return an array of samples in the precision of the problem, which the user cannot change."""
+    return owned(as_numpy(leaf, double, "data"))
 
 
 def _sizes(data: list[Tree] | Tree) -> np.ndarray:
@@ -199,9 +203,19 @@ def _pad(agents: list[Tree], sizes: np.ndarray) -> Tree:
     every = np.arange(sizes.max())
 
     def stack(*leaves: np.ndarray) -> np.ndarray:
-        return np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves])
+        return seal(np.stack([leaf if len(leaf) == len(every) else leaf[every % len(leaf)] for leaf in leaves]))
 
     return jax.tree.map(stack, *agents)
+
+
+def model_of_length(start: Any, length: int, dtype: np.dtype) -> np.ndarray:
+    """Return the start of a model that is a vector: zeros if it is None; refuse one of another length."""
+    if start is None:
+        return np.zeros(length, dtype)
+    array = as_array(start, "start", f"Give {length} numbers, one per feature")
+    if array.shape != (length,):
+        refuse("shape of start", array.shape, f"must be ({length},), one number per feature", "Leave it out for zeros")
+    return array
 
 
 def scale_of(weights: Weights, sizes: np.ndarray) -> np.ndarray:
@@ -213,10 +227,7 @@ def scale_of(weights: Weights, sizes: np.ndarray) -> np.ndarray:
         if weights != "samples":
             refuse("weights", weights, f'must be "samples" or {len(sizes)} positive numbers', remedy)
         return sizes / sizes.mean()
-    try:
-        weights = np.asarray(weights, float)
-    except (TypeError, ValueError):
-        refuse("weights", weights, "must be numbers", remedy)
+    weights = as_array(weights, "weights", remedy)
     if weights.shape != sizes.shape or not (weights > 0).all() or not np.isfinite(weights).all():
         refuse("weights", weights, f"must be {len(sizes)} positive numbers", remedy)
     return weights * sizes
@@ -227,6 +238,9 @@ def _try(problem: Problem) -> None:
     rows, axes = int(problem.sizes.max()), 2 if problem.offsets is None and problem.load is None else 1
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[axes:]), leaf.dtype), problem.data)
     _check_result("losses", problem, (problem.start, batch), (rows,), "Return one loss per sample, not their mean")
+    if problem.block is None:  # a shape that does not follow the batch may fit one size by chance
+        twice = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2 * rows, *leaf.shape[1:]), leaf.dtype), batch)
+        _check_result("losses", problem, (problem.start, twice), (2 * rows,), "Return one loss per sample")
     if problem.penalty is not None:
         _check_result("penalty", problem, (problem.start,), (), "Return a scalar, e.g. a sum over the model's entries")
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedpd.base.arrays import as_array, seal
 from fedpd.base.checks import FedpdError, at_least, refuse
 from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
@@ -105,6 +106,9 @@ def classify(
     if empty.size:
         name = str(data.names[empty[0]])
         raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
+    start = jax.tree.map(lambda leaf: as_array(leaf, "start", "Give the model as arrays of numbers"), start)
+    if not jax.tree.leaves(start):
+        refuse("start", start, "must hold at least one array", "Give the model to start from")
     dtype = jax.tree.leaves(start)[0].dtype
 
     def features(batch: Tree) -> Array:
@@ -208,4 +212,4 @@ def _numbered_part(part: ByAgent, classes: np.ndarray) -> Any:
 
 def _numbered(classes: np.ndarray, samples: Samples) -> dict[str, np.ndarray]:
     """Return the samples with each label replaced by its position in `classes`."""
-    return {"x": samples["x"], "y": np.searchsorted(classes, samples["y"]).astype(np.int32)}
+    return {"x": samples["x"], "y": seal(np.searchsorted(classes, samples["y"]).astype(np.int32))}

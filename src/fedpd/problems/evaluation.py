@@ -1,6 +1,6 @@
 """The evaluation of a problem: its test samples, and the metrics that are measured on them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,15 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.arrays import seal
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.precision import scope
+from fedpd.base.precision import as_numpy, scope
 from fedpd.base.typed import first_line
 from fedpd.core import Array, Losses, Metric, Problem, Tree
 from fedpd.core.problem import NamedMetrics
-from fedpd.data.ragged import Ragged
+from fedpd.core.rows import merged_axes
+from fedpd.data.ragged import Ragged, check_finite
 from fedpd.problems.build import Held, held_by_agent, pads
 
 Values = Callable[[Array, Array], Array]  # (outputs, targets) -> (B, ...)
+BATCHES = (3, 6)  # numbers of samples with which functions are tried; what fits both follows the batch
 Metrics = Mapping[str, Values | Metric] | None
 
 
@@ -30,8 +33,9 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
     """
     if not isinstance(tests, list):
         return held_by_agent(tests, double, tests=True)
+    tests = [{key: as_numpy(leaf, double, "test data") for key, leaf in own.items()} for own in tests]
     if not pads(tests[int(sizes.argmax())], sizes):
-        rows = {key: np.concatenate([own[key] for own in tests]) for key in tests[0]}
+        rows = {key: seal(np.concatenate([own[key] for own in tests])) for key in tests[0]}
         return held_by_agent(Ragged(rows, sizes), double, tests=True)
     first = tests[int(np.argmax(sizes > 0))]
 
@@ -40,9 +44,11 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
         filled = np.broadcast_to(first[name][0], (len(tests), sizes.max(), *first[name].shape[1:])).copy()
         for row, samples in zip(filled, tests, strict=True):
             row[: len(samples["y"])] = samples[name]
-        return filled
+        return seal(filled)
 
-    return Held({name: fill(name) for name in first}, sizes)
+    held = {name: fill(name) for name in first}
+    check_finite({name: merged_axes(leaf) for name, leaf in held.items()}, np.full_like(sizes, sizes.max()))
+    return Held(held, sizes)
 
 
 def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], Array]) -> NamedMetrics:
@@ -75,19 +81,43 @@ def check_metrics(problem: Problem) -> Problem:
     tests = problem.evaluation
     assert tests is not None  # callers have made it
     axes = 2 if tests.offsets is None and tests.load is None else 1
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((3, *leaf.shape[axes:]), leaf.dtype), tests.data)
+
+    def example(batch: int) -> Tree:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((batch, *leaf.shape[axes:]), leaf.dtype), tests.data)
+
     correct = () if tests.correct is None else (("correct", Metric(tests.correct)),)
     for name, metric in (*correct, *tests.metrics):
         with scope(problem.double):
             try:
-                shape = np.shape(jax.eval_shape(partial(_evaluated, problem, metric), problem.start, batch))
+                values = partial(_evaluated, problem, metric)
+                shapes = [np.shape(jax.eval_shape(values, problem.start, example(batch))) for batch in BATCHES]
             except Exception as error:
                 remedy = "Use its arguments (outputs, targets) in functions of jax.numpy, and jnp.where in place of if"
                 raise FedpdError(f"metric {name!r} cannot be computed: {first_line(error)}. {remedy}.") from error
-        if shape[:1] != (3,) or (name == "correct" and len(shape) > 1):
-            rule, remedy = "must be one number per sample, (3,)", "Do not average over samples: fedpd does it"
-            refuse(f"shape of metric {name!r} for 3 samples", shape, rule, remedy)
+        if shapes[0][:1] != BATCHES[:1] or (name == "correct" and len(shapes[0]) > 1):
+            rule, remedy = (
+                f"must be one number per sample, ({BATCHES[0]},)",
+                "Do not average over samples: fedpd does it",
+            )
+            refuse(f"shape of metric {name!r} for {BATCHES[0]} samples", shapes[0], rule, remedy)
+        check_parts(f"metric {name!r}", shapes)
     return problem
+
+
+def check_parts(what: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Refuse values whose further axes change with the number of samples: they compare samples with each other.
+
+    Outputs (B, 1) minus targets (B,) are (B, B), for example.
+
+    Args:
+        what: What returns the values, for the message.
+        shapes: The shapes of the values, for each number of samples in BATCHES.
+    """
+    if len({shape[1:] for shape in shapes}) > 1:
+        found = " and ".join(f"{shape} for {batch} samples" for shape, batch in zip(shapes, BATCHES, strict=True))
+        rule = "the axes after the first must not depend on the number of samples"
+        remedy = "Bring outputs and targets to one shape before you compare them, e.g. outputs.reshape(targets.shape)"
+        refuse(f"shape of the {what}", found, rule, remedy)
 
 
 def _evaluated(problem: Problem, metric: Metric, model: Tree, batch: Tree) -> Array:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, Losses, Tree
 
@@ -74,7 +75,7 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
     """
 
     def values(model: Tree, batch: Tree) -> np.ndarray:
-        found = np.asarray(losses(model, batch))
+        found = as_array(losses(model, batch), "the result of losses", "Return one loss per sample")
         rows = len(jax.tree.leaves(batch)[0])
         if found.shape != (rows,):
             raise FedpdError(f"losses returns shape {found.shape}: it must be ({rows},). Return one loss per sample.")
@@ -98,6 +99,7 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
 
 def _scaled(model: Tree, gradient: Tree, factor: float) -> Tree:
     """Return factor * gradient, after a check that it has the shapes of the model."""
+    gradient = jax.tree.map(lambda leaf: as_array(leaf, "the result of gradient", "Return numbers"), gradient)
     shapes, wanted = (jax.tree.map(np.shape, tree) for tree in (gradient, model))
     if shapes != wanted:
         raise FedpdError(f"gradient returns shapes {shapes}: they must be the shapes of the model, {wanted}.")

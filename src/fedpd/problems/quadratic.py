@@ -5,10 +5,11 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_least, check_room, count, positive, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem, Tree
-from fedpd.problems.build import from_losses
+from fedpd.problems.build import from_losses, model_of_length
 
 
 @explained
@@ -23,13 +24,13 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, start: np.ndarray | N
         linear: The c_i, (N, d).
         start: x^0, (d,); None: 0.
     """
-    hessians, linear = np.asarray(hessians), np.asarray(linear)
+    hessians, linear = as_array(hessians, "hessians"), as_array(linear, "linear")
     if not (hessians.ndim == 3 and linear.ndim == 2 and hessians.shape == (*linear.shape, linear.shape[-1])):
         shapes = (hessians.shape, linear.shape)
         refuse("hessians, linear", shapes, "must have shapes (N, d, d), (N, d)", "Give one H_i and one c_i per agent")
     if not np.issubdtype(np.result_type(hessians, linear), np.floating):
         hessians, linear = hessians.astype(np.float64), linear.astype(np.float64)
-    start = np.zeros(linear.shape[1], np.result_type(hessians, linear)) if start is None else start
+    start = model_of_length(start, linear.shape[1], np.result_type(hessians, linear))
     data = {"hessian": hessians[:, None], "linear": linear[:, None]}
     problem = from_losses(_losses, data, start, name="quadratic")
     skew = np.abs(hessians - hessians.swapaxes(1, 2)).max((1, 2))

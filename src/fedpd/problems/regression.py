@@ -14,7 +14,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.build import Weights
-from fedpd.problems.evaluation import Metrics, Values
+from fedpd.problems.evaluation import BATCHES, Metrics, Values, check_parts
 from fedpd.problems.supervised import Apply, as_function, has_missing, mean_over_known, outputs_shape, supervised
 
 Loss = Literal["squared", "absolute", "huber"]
@@ -71,6 +71,8 @@ def regression(
     if found is not None and not squeeze and found != wanted:
         rule = f"must be {wanted}, the shape of a target"
         refuse("shape of an output", found, rule, "Change the model's outputs, or the columns of the targets")
+    if callable(loss):
+        _check_parts(loss, wanted)
     if callable(loss) and has_missing(data):
         _check_by_component(loss, wanted)
     return supervised(
@@ -86,6 +88,20 @@ def regression(
 
 def _squeezed(apply: Apply, model: Tree, x: Array) -> Array:
     return jnp.squeeze(apply(model, x), axis=-1)
+
+
+def _check_parts(loss: Values, shape: tuple[int, ...]) -> None:
+    """Refuse a loss that compares every sample with every other, because its mean over the parts would hide it."""
+
+    def losses(batch: int) -> Array:
+        example = jax.ShapeDtypeStruct((batch, *shape), np.float32)
+        return jax.eval_shape(loss, example, example)
+
+    try:
+        shapes = [np.shape(losses(batch)) for batch in BATCHES]
+    except Exception:  # from_losses says what is wrong with the function
+        return
+    check_parts("loss", shapes)
 
 
 def _check_by_component(loss: Values, shape: tuple[int, ...]) -> None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedpd.base.arrays import seal
 from fedpd.base.checks import FedpdError, at_least, refuse
 from fedpd.base.extras import extra
 from fedpd.base.precision import is_double, scope
@@ -171,13 +172,13 @@ def _prepared(classes: np.ndarray, holes: bool, samples: Samples) -> dict[str, n
     """Return samples with class numbers or targets in the precision of x; missing targets are 0 and not `known`."""
     x, y = samples["x"], samples["y"]
     if len(classes):
-        return {"x": x, "y": np.searchsorted(classes, y).astype(np.int32)}
+        return {"x": x, "y": seal(np.searchsorted(classes, y).astype(np.int32))}
     if y.dtype.kind != "f":
         return {"x": x, "y": y}
-    y = y.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    y = seal(y.astype(np.float64 if x.dtype == np.float64 else np.float32))
     if not holes:
         return {"x": x, "y": y}
-    return {"x": x, "y": np.nan_to_num(y, nan=0.0), "known": ~np.isnan(y)}
+    return {"x": x, "y": seal(np.nan_to_num(y, nan=0.0)), "known": seal(~np.isnan(y))}
 
 
 def targets_of(batch: Tree) -> Array:

@@ -14,6 +14,7 @@ from fedpd.core import Problem, Tree
 from fedpd.core.agents import Functions, Layout, arrays, local_objective, map_agents
 from fedpd.theory.curvature import TOLERANCE, agent_curvature
 from fedpd.theory.dissimilarity import gradient_dissimilarity
+from fedpd.theory.points import as_model
 
 
 @explained
@@ -80,6 +81,6 @@ def objective(problem: Problem, x: Tree) -> float:
     """
     functions = Functions.of(problem)
     with scope(problem.double):
-        model = Vector(jax.device_put(x))
+        model = Vector(jax.device_put(as_model(problem, x, "x")))
         each = jax.jit(lambda shard: map_agents(lambda one: local_objective(functions, one).value(model), shard))
         return float(jnp.mean(each(arrays(problem))))

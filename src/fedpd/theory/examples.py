@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.typed import explained
@@ -74,11 +75,11 @@ def logistic_delta(features: Sequence[np.ndarray], labels: Sequence[np.ndarray])
         features: N arrays (n_i, D), the rows a.
         labels: N arrays (n_i,), the b.
     """
-    features = [np.asarray(a) for a in features]
-    if [a.shape[:1] for a in features] != [np.shape(b) for b in labels]:
-        shapes = [np.shape(b) for b in labels]
+    features, labels = _arrays("features", features), _arrays("labels", labels)
+    if [a.shape[:1] for a in features] != [b.shape for b in labels]:
+        shapes = [b.shape for b in labels]
         refuse("labels", shapes, "must have one entry per row of each agent's features", "Give N arrays (n_i,)")
-    return _delta_bound([a * np.asarray(b)[:, None] for a, b in zip(features, labels, strict=True)], 0.0, 1.0)
+    return _delta_bound([a * b[:, None] for a, b in zip(features, labels, strict=True)], 0.0, 1.0)
 
 
 @explained
@@ -108,7 +109,7 @@ def linear_regression_delta(features: Sequence[np.ndarray], targets: Sequence[np
         targets: The b_i, N arrays (n_i,).
     """
     matrices = _matrices(features)
-    vectors = [np.asarray(b, np.float64) for b in targets]
+    vectors = _arrays("targets", targets)
     if [b.shape for b in vectors] != [a.shape[:1] for a in matrices]:
         shapes = [b.shape for b in vectors]
         refuse("targets", shapes, "must have one entry per row of each agent's features", "Give N arrays (n_i,)")
@@ -141,12 +142,17 @@ def _delta_bound(features: Sequence[np.ndarray], low: float, high: float) -> Del
 
 def _matrices(features: Any) -> list[np.ndarray]:
     """Return the features as float64 matrices with the same number of columns."""
-    matrices = [np.asarray(a, np.float64) for a in features]
+    matrices = _arrays("features", features)
     shapes = [a.shape for a in matrices]
     if not shapes or any(len(shape) != 2 or 0 in shape or shape[1] != shapes[0][1] for shape in shapes):
         refuse("features", shapes, "must be matrices (n_i, D) with the same D", "Give one matrix per agent")
     _check_finite("features", matrices)
     return matrices
+
+
+def _arrays(name: str, given: Any) -> list[np.ndarray]:
+    """Return the array of each agent as float64."""
+    return [as_array(one, f"{name} of agent {i}").astype(np.float64) for i, one in enumerate(given)]
 
 
 def _check_finite(name: str, arrays: Sequence[np.ndarray]) -> None:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from tree_math import Vector
 
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, count, positive, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Problem, Tree
@@ -84,20 +85,21 @@ def _points(number: int, word: str = "") -> str:
 
 def _models(problem: Problem, points: Iterable[Tree]) -> list[Tree]:
     """Return the given models in the problem's precision; refuse an empty list."""
-    models = [_model(problem, point, i) for i, point in enumerate(points)]
+    models = [as_model(problem, point, f"points[{i}]") for i, point in enumerate(points)]
     if not models:
         refuse("points", [], "must hold at least one model", "Leave it out to measure at the start")
     return models
 
 
-def _model(problem: Problem, point: Tree, i: int) -> Tree:
+def as_model(problem: Problem, point: Tree, name: str) -> Tree:
     """Return `point` in the problem's precision; refuse it if it is not a model of the problem."""
     tree: Tree = point.tree if isinstance(point, Vector) else point
     structure: Any = jax.tree.structure(problem.start)
     if jax.tree.structure(tree) != structure or jax.tree.map(np.shape, tree) != jax.tree.map(np.shape, problem.start):
         shapes = jax.tree.map(np.shape, problem.start)
-        refuse(f"points[{i}]", jax.tree.map(np.shape, tree), f"must have the start's shapes, {shapes}", "Give models")
-    model = jax.tree.map(lambda leaf, start: np.asarray(leaf, start.dtype), tree, problem.start)
+        refuse(name, jax.tree.map(np.shape, tree), f"must have the start's shapes, {shapes}", "Give models")
+    arrays = jax.tree.map(lambda leaf: as_array(leaf, name, "Give models"), tree)
+    model = jax.tree.map(lambda leaf, start: leaf.astype(start.dtype), arrays, problem.start)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model)):
-        raise FedpdError(f"points[{i}] holds NaN or infinity. Leave diverged models out.")
+        raise FedpdError(f"{name} holds NaN or infinity. Leave diverged models out.")
     return model

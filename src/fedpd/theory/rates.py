@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.brief import brief
 from fedpd.base.checks import at_least, below, count, positive, refuse
 from fedpd.base.typed import explained
@@ -369,5 +370,7 @@ def savings(ratios: Sequence[float] | np.ndarray, L: float, eta: float) -> Savin
         lambda ratio: logarithmic_skip_probability(ratio, 1.0, eta),
         lambda ratio: guaranteed_skip_probability(ratio, 1.0, L, eta),
     )
-    ratio = np.asarray(ratios, float)
+    ratio = as_array(ratios, "ratios", "Give values of epsilon/delta^2").astype(float)
+    if ratio.ndim != 1:
+        refuse("shape of ratios", ratio.shape, "must be a list of numbers", "Give values of epsilon/delta^2")
     return Savings(ratio, *(np.array([column(one) for one in ratio.tolist()]) for column in columns))

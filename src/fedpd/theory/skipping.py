@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fedpd.base.arrays import as_array, check_finite
 from fedpd.base.checks import choice, count, positive, refuse
 from fedpd.base.typed import explained
 from fedpd.theory.equal_hessians import (
@@ -84,8 +85,8 @@ def stretch_map(hessians: np.ndarray, eta: float, k: int, drift: Drift = "correc
         k: The rounds per communication.
         drift: The rule for skipped rounds.
     """
+    hessians = _hessians(hessians)
     powers, sums = _powers(hessians, eta, k)
-    hessians = np.asarray(hessians, float)
     agents, d, _ = hessians.shape
     free = choice("drift", drift, DRIFTS) == "corrected" and k > 1
     state = np.eye((agents + free) * d)
@@ -117,10 +118,10 @@ def contraction(
         of: "agents": the error of every x_i and lambda_i. "server": only the error of the mean of the x_i and of x_0.
             These do not depend on every difference between agents, and on none if the Hessians are equal.
     """
+    hessians = _hessians(hessians)
     matrix = stretch_map(hessians, eta, k, drift)
     if choice("of", of, get_args(Errors)) == "agents":
         return float(np.abs(np.linalg.eigvals(matrix)).max())
-    hessians = np.asarray(hessians, float)
     agents, d, _ = hessians.shape
     values, vectors = np.linalg.eig(matrix)
     u = vectors[: agents * d].reshape(agents, d, -1)
@@ -169,7 +170,8 @@ def communications_map(
         ks: Rounds per communication.
         drift: The rule for skipped rounds.
     """
-    rows = [[relative_communications(hessians, float(eta), k, drift) for eta in etas] for k in ks]
+    steps, stretches = as_array(etas, "etas", ETA), as_array(ks, "ks", STRETCH)
+    rows = [[relative_communications(hessians, eta, k, drift) for eta in steps.tolist()] for k in stretches.tolist()]
     return np.array(rows)
 
 
@@ -251,7 +253,7 @@ def _powers(hessians: np.ndarray, eta: float, k: int) -> tuple[np.ndarray, np.nd
 
 def _hessians(hessians: Any) -> np.ndarray:
     """Return the Hessians as float64; refuse matrices that are not symmetric and positive semidefinite."""
-    matrices = np.asarray(hessians, float)
+    matrices = check_finite(as_array(hessians, "hessians").astype(float), "hessians")
     if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or not matrices.size:
         refuse("hessians", matrices.shape, "must have shape (N, d, d)", "Give one H_i per agent")
     if not np.allclose(matrices, matrices.swapaxes(1, 2)):
@@ -264,7 +266,7 @@ def _hessians(hessians: Any) -> np.ndarray:
 
 def _at_solution(hessians: Any, linear: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Hessians, linear terms and the gradients g_i at x*."""
-    hessians, linear = _hessians(hessians), np.asarray(linear, float)
+    hessians, linear = _hessians(hessians), check_finite(as_array(linear, "linear").astype(float), "linear")
     if linear.shape != hessians.shape[:2]:
         refuse("linear", linear.shape, f"must have shape {hessians.shape[:2]}", "Give one c_i per agent")
     mean = hessians.mean(0)
