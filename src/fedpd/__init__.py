@@ -10,11 +10,9 @@ True
 
 from typing import TYPE_CHECKING
 
-from fedpd._moved import install as _install_moved_paths
 from fedpd.base.lazy import lazy_names as _lazy_names
 
 __version__ = "0.2.0"
-_install_moved_paths()
 
 # The module of each public name. It is imported when the name is first used, so that `import fedpd` costs nothing.
 _HOMES = {

@@ -176,7 +176,7 @@ def test_parquet_keeps_every_bit_and_pyarrow_reads_the_same(tmp_path: Path) -> N
 
 
 def test_parquet_of_pyarrow_is_read_bit_for_bit(tmp_path: Path) -> None:
-    path = tmp_path / "history.parquet"  # as fedpd 0.1 wrote it
+    path = tmp_path / "history.parquet"
     values = np.tile(special_floats(), 1000)
     rows = {"label": ["FedPD"] * 7000, "seed": [0] * 7000, "loss": values, "round": np.arange(7000)}
     pq.write_table(pa.table(rows), path, row_group_size=1024)

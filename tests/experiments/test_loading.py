@@ -7,7 +7,6 @@ import pytest
 
 import fedpd
 from fedpd import Ensemble, FedpdError, Run, report
-from fedpd.base import checkpoint
 from fedpd.experiments import run_folder, runner
 
 TEXT = """
@@ -67,18 +66,6 @@ def test_a_model_is_chosen_by_method_and_seed(tmp_path: Path) -> None:
         fedpd.load_model(tmp_path)
     with pytest.raises(FedpdError, match=r"none of its 4 models has seed=2.*seed= one of 0, 1"):
         fedpd.load_model(tmp_path, seed=2)
-
-
-def test_a_model_of_an_earlier_version_needs_one_like_it(tmp_path: Path) -> None:
-    (result, _) = finished(tmp_path, "0")
-    for path in (tmp_path / "models").iterdir():
-        arrays, meta = checkpoint.read(path)
-        old = {name: meta[name] for name in ("label", "algorithm", "seed", "rounds")}
-        checkpoint.write(path, {"model": arrays["model"]}, old)
-    with pytest.raises(FedpdError, match=r"an earlier version of fedpd wrote this file.*like=problem\.start"):
-        fedpd.load(tmp_path)
-    model = fedpd.load_model(tmp_path, method="FedPD", like=np.zeros(3))
-    assert np.array_equal(model, result.runs[0].model)
 
 
 def test_a_folder_without_a_result(tmp_path: Path) -> None:

@@ -106,8 +106,6 @@ def read(path: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]]:
         raise CheckpointError(f"{path}: fedpd did not write it. Give the folder of a run.")
     try:
         envelope = json.loads(metadata[FORMAT])
-        if "text" not in envelope:
-            return _checked_whole(path, envelope, prefixes)
         content = json.loads(envelope["text"])
         sums, meta = content["arrays"], content["meta"]
         intact = envelope["sha256"] == _digest({}, envelope["text"]) and sorted(sums) == found
@@ -117,16 +115,6 @@ def read(path: Path, *prefixes: str) -> tuple[Arrays, dict[str, Any]]:
     if not intact:
         raise CheckpointError(f"{path}: {CHANGED}")
     return arrays, meta
-
-
-def _checked_whole(path: Path, envelope: Mapping[str, str], prefixes: tuple[str, ...]) -> tuple[Arrays, dict[str, Any]]:
-    """Return the content of a file of fedpd 0.1, which has one checksum of everything."""
-    with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
-    if envelope["sha256"] != _digest(arrays, envelope["meta"]):
-        raise CheckpointError(f"{path}: {CHANGED}")
-    kept = {name: array for name, array in arrays.items() if not prefixes or name.startswith(prefixes)}
-    return kept, json.loads(envelope["meta"])
 
 
 def save_round(folder: Path, done: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
@@ -163,13 +151,6 @@ def load_newest(folder: Path, identity: Mapping[str, Any]) -> tuple[Arrays, dict
 
 def _check_identity(path: Path, meta: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of another run, and name the differences."""
-    labelled = isinstance(meta.get("algorithm"), str)  # fedpd 0.1 identified runs by their labels
-    if labelled and isinstance(identity.get("algorithm"), Mapping):
-        version = (meta.get("versions") or {}).get("fedpd", "0.1")
-        raise CheckpointError(
-            f"{path}: fedpd {version} wrote it, and did not record enough to check that it belongs to this run. "
-            "Resume it with that version, or choose another folder."
-        )
     expected = as_read(identity)
     different = list(differences({name: meta.get(name) for name in expected}, expected))
     if different:

@@ -112,7 +112,7 @@ def _sum(content: bytes) -> bytes:
 
 
 def _is_intact(content: bytes) -> bool:
-    """Return whether a file has the checksum that it was written with. Files of earlier versions have none."""
+    """Return whether a file has the checksum that it was written with. Files of other programs have none."""
     before, mark, after = content.partition(CHECKSUM)
     given, rest = after[: len(NO_SUM)], after[len(NO_SUM) :]
     return not mark or given == _sum(before + mark + NO_SUM + rest)

@@ -72,9 +72,8 @@ def read_progress(folder: Path) -> Progress:
     done = int(history["round"][-1])
     ended = (folder / MODEL).is_file() and checkpoint.read(folder / MODEL, checkpoint.NOTHING)[1].get("rounds") == done
     rounds = done if ended else max(meta["rounds"], done)
-    elapsed = arrays.get(ELAPSED, np.full(len(history["round"]), np.nan))  # an earlier version wrote no seconds
     replies = {name: number + 1 for name, number in zip(meta["names"], meta["counted"], strict=True)}
-    return Progress(meta["label"], meta["seed"], rounds, history, meta["versions"], elapsed, replies)
+    return Progress(meta["label"], meta["seed"], rounds, history, meta["versions"], arrays[ELAPSED], replies)
 
 
 def write_model(path: Path, model: Tree, spec: Spec, framework: str, meta: Mapping[str, Any]) -> None:
@@ -98,12 +97,12 @@ class TrainedModel(NamedTuple):
 
     Attributes:
         model: The model; its leaves are tensors if it came from a PyTorch module, else arrays.
-        spec: The spec of the method; "" if an earlier version wrote the file.
+        spec: The spec of the method.
         meta: The other entries of the file.
     """
 
     model: Tree
-    spec: Spec | str
+    spec: Spec
     meta: Mapping[str, Any]
 
 
@@ -115,13 +114,8 @@ def read_model(path: Path, like: Tree | None = None) -> TrainedModel:
         like: A model of the same structure, if the file cannot describe the model.
     """
     arrays, meta = checkpoint.read(path)
-    if "model" not in meta:  # fedpd 0.1
-        if like is None:
-            raise FedpdError(
-                f"{path}: an earlier version of fedpd wrote this file, without the structure of the model. "
-                "Give a model of the same structure, e.g. like=start({})."
-            )
-        return TrainedModel(checkpoint.unflatten("model", like, arrays), "", meta)
+    if "model" not in meta:
+        raise FedpdError(f"{path}: it holds no model. Give model.safetensors of a federation, or its folder.")
     model, spec = unpack(meta["model"], arrays, like), unpack(meta["spec"], arrays)
     return TrainedModel(as_tensors(model) if meta.get("framework") == TORCH else model, spec, meta)
 

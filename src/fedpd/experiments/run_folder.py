@@ -119,7 +119,7 @@ def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int],
 
     Args:
         folder: The run folder.
-        like: A model of the same structure, if a file cannot describe the model or an earlier version wrote it.
+        like: A model of the same structure, if a file cannot describe the model.
 
     Raises:
         FedpdError: A file is damaged, or `like` is needed.
@@ -127,17 +127,10 @@ def read_models(folder: Path, like: Tree | None = None) -> dict[tuple[str, int],
     found = {}
     for path in sorted((folder / MODELS).glob("*.safetensors")):
         arrays, meta = checkpoint.read(path)
-        if "model" in meta:
-            model, spec = unpack(meta["model"], arrays, like), unpack(meta["spec"], arrays)
-        elif like is not None:
-            model, spec = checkpoint.unflatten("model", like, arrays), ""
-        else:
-            raise FedpdError(
-                f"{path}: an earlier version of fedpd wrote this file, without the structure of the model. "
-                "Give a model of the same structure, e.g. like=problem.start."
-            )
-        updates = arrays.get("updates", np.zeros(0, np.int64))
-        saved = SavedModel(model, meta["algorithm"], spec, updates)
+        if "model" not in meta:
+            raise FedpdError(f"{path}: it holds no model. Remove it from the folder.")
+        model, spec = unpack(meta["model"], arrays, like), unpack(meta["spec"], arrays)
+        saved = SavedModel(model, meta["algorithm"], spec, arrays["updates"])
         found[meta["label"], meta["seed"]] = saved
     return found
 
@@ -157,13 +150,13 @@ def read_histories(folder: Path) -> dict[tuple[str, int], History]:
 
 
 def read_experiment(folder: Path) -> str:
-    """Return the text of a run folder's experiment file. Folders of fedpd 0.1 have no marker, but checkpoints.
+    """Return the text of a run folder's experiment file.
 
     Raises:
         FedpdError: fedpd did not make this folder for a run.
     """
     path = folder / EXPERIMENT
-    if not path.is_file() or not (is_run_folder(folder) or (folder / CHECKPOINTS).is_dir()):
+    if not path.is_file() or not is_run_folder(folder):
         what = "fedpd did not make this folder for a run" if folder.exists() else "there is no such folder"
         raise FedpdError(f"{folder}: {what}. Start a run: fedpd run FILE.")
     try:

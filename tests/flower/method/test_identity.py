@@ -88,19 +88,9 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         checkpoint.write(path, arrays, meta)
 
 
-def test_a_checkpoint_of_an_older_version_is_refused_and_says_which(tmp_path: Path) -> None:
+def test_a_checkpoint_records_the_method_and_the_versions(tmp_path: Path) -> None:
     there = run(FEDPD, 2, out=tmp_path)
     assert_same(run(FEDPD, 2, out=tmp_path).model, there.model, rtol=0)
     _, meta = checkpoint.peek(tmp_path / "checkpoints") or (None, {})
     assert meta["algorithm"] == json.loads(spec_text(FEDPD))
     assert meta["versions"]["fedpd"]
-
-    def to_old(meta: dict[str, Any]) -> None:
-        meta |= {"algorithm": FEDPD.description, "versions": {"fedpd": "0.1.0"}}
-
-    rewrite(tmp_path, to_old)
-    with pytest.raises(CheckpointError, match=r"fedpd 0\.1\.0 wrote its checkpoint"):
-        run(FEDPD, 2, out=tmp_path)
-    rewrite(tmp_path, lambda meta: meta.pop("versions"))
-    with pytest.raises(CheckpointError, match="an older version of fedpd wrote its checkpoint"):
-        run(FEDPD, 2, out=tmp_path)

@@ -1,10 +1,8 @@
 """The identity of a run's method: its exact spec, which the server sends with every order and saves in checkpoints."""
 
 import json
-from pathlib import Path
 from typing import Any
 
-from fedpd.base import checkpoint
 from fedpd.base.checks import FedpdError
 from fedpd.base.identity import UnidentifiedError, fingerprint
 from fedpd.base.spec import differences, spec_of
@@ -67,16 +65,3 @@ def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[s
         "sampling": None if settings.sampling == "uniform" else settings.sampling,
         "start": fingerprint(start),
     }
-
-
-def check_checkpoint_version(folder: Path) -> None:
-    """Refuse a server's checkpoint from before specs, because it does not record the exact method."""
-    found = checkpoint.peek(folder)
-    if found is None or not isinstance(found[1].get("algorithm"), str):
-        return
-    version = found[1].get("versions", {}).get("fedpd")
-    writer = "an older version of fedpd" if version is None else f"fedpd {version}"
-    raise checkpoint.CheckpointError(
-        f"{folder}: {writer} wrote its checkpoint, and did not record the exact settings of the method. "
-        "Finish the run with that version, or choose another folder."
-    )

@@ -109,5 +109,4 @@ def restore_ledger(found: checkpoint.Arrays, totals: Totals, counts: dict[str, i
         kind, _, name = key.partition(".")
         if kind in parts:
             parts[kind][name] = column
-    unknown = np.full(len(parts["history"]["round"]), np.nan)  # an earlier version of fedpd wrote no seconds
-    return Ledger(parts["history"], totals, counts, parts["pending"], found.get(ELAPSED, unknown))
+    return Ledger(parts["history"], totals, counts, parts["pending"], found[ELAPSED])

@@ -29,7 +29,7 @@ from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
-from fedpd.flower.method.identity import check_checkpoint_version, identity_of, spec_text
+from fedpd.flower.method.identity import identity_of, spec_text
 from fedpd.flower.method.ledger import Ledger, add_counts, add_first_row, add_work, close_rounds, new_ledger
 from fedpd.flower.method.policy import choose_messages, clip, incomplete_error, log_absent
 from fedpd.flower.method.privacy import check_private
@@ -85,7 +85,6 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     identity, folder = identity_of(algorithm, start, settings), _folder(settings)
     found = None
     if folder is not None:
-        check_checkpoint_version(folder)
         found = checkpoint.load_newest(folder, identity)
     meta = {} if found is None else found[1]
     spec = spec_text(algorithm)
