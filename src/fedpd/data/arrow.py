@@ -4,6 +4,7 @@ Only functions that are given an Arrow table import pyarrow, which takes a third
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,13 @@ def check_columns(held: Sequence[str], wanted: Sequence[str], where: str) -> Non
             refuse(f"{where}: column", column, "is the name of several columns", "Rename all but one of them")
 
 
+def check_named_once(name: str, columns: str | Sequence[str]) -> None:
+    """Refuse a list of columns that names one twice: it would count twice."""
+    repeated = next((column for column, times in Counter(as_tuple(columns)).items() if times > 1), None)
+    if repeated is not None:
+        refuse(name, list(columns), f"names the column {repeated!r} twice", "Name each column once")
+
+
 def as_tuple(columns: str | Sequence[str]) -> tuple[str, ...]:
     """Return one column or several as a tuple of names."""
     return (columns,) if isinstance(columns, str) else tuple(columns)
@@ -36,6 +44,7 @@ def read_features(table: Any, columns: str | Sequence[str], where: str) -> np.nd
         return to_numpy(table[columns], f"{where}: column {columns!r}")
     if not columns:
         refuse("features", columns, "must name at least one column", "Give the columns that the model sees")
+    check_named_once("features", columns)
     arrays = [to_numpy(table[column], f"{where}: column {column!r}") for column in columns]
     for column, array in zip(columns, arrays, strict=True):
         if array.dtype.kind not in "buif":
@@ -84,6 +93,7 @@ def read_labels(table: Any, label: Label, where: str, classes: Any) -> np.ndarra
         return to_numpy(table[label], f"{where}: column {label!r}")
     if isinstance(label, str):
         return to_numpy(_filled(table[label]), f"{where}: column {label!r}")
+    check_named_once("label", label)
     columns = [to_numpy(_filled(table[one]), f"{where}: column {one!r}") for one in label]
     for one, column in zip(label, columns, strict=True):
         if column.ndim > 1 or column.dtype.kind not in "buif":

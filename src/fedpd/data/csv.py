@@ -1,6 +1,7 @@
 """CSV files with a column that names each row's client."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.checks import refuse
 from fedpd.base.typed import explained
+from fedpd.data.encodings import check_encoding, checked_encoding
 from fedpd.data.federated import Federated
 from fedpd.data.labels import Classes
 from fedpd.data.tables import Columns, Features, Format, load_table
@@ -23,6 +25,7 @@ def csv(
     label: Label,
     split: str | None = None,
     delimiter: str = ",",
+    encoding: str = "utf-8",
     classes: Classes = None,
     label_names: Sequence[str] | None = None,
     dtype: DTypeLike | None = None,
@@ -38,6 +41,7 @@ def csv(
         label: A column of whole numbers or of texts; with `classes=False` a column of numbers, or several columns.
         split: A column of "train" and "test"; None: all rows are for training.
         delimiter: The character between two cells, for example ";".
+        encoding: The encoding of the text, for example "latin-1" or "utf-16".
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
             numbers to predict (`fedpd.data.targets`).
         label_names: The names of the classes, in their order.
@@ -45,12 +49,13 @@ def csv(
         name: The name of the data in tables and figures; None: the name of the file or folder.
 
     Raises:
-        FedpdError: A cell of a column that is read is empty or "NA", a feature is not a number, or a column is missing.
+        FedpdError: A cell of a column that is read is empty or "NA", a feature is not a number, a column is missing, or
+            the file has another encoding.
     """
     chosen = [features] if isinstance(features, str) else features  # x is (n, k) for one column too
     return load_table(
         Path(path),
-        table_format(client, split, delimiter),
+        table_format(client, split, delimiter, encoding),
         Columns(client, chosen, label, split),
         shape=None,
         classes=classes,
@@ -60,21 +65,48 @@ def csv(
     )
 
 
-def table_format(client: str | None, split: str | None, delimiter: str = ",") -> Format:
+def table_format(client: str | None, split: str | None, delimiter: str = ",", encoding: str = "utf-8") -> Format:
     """Return the format of CSV files, in which the columns of clients and splits are texts."""
     if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()):
         refuse("delimiter", delimiter, "must be one ASCII character", 'Give e.g. ";"')
+    known = checked_encoding(encoding)
+
+    def options() -> dict[str, Any]:
+        from pyarrow import csv
+
+        read = csv.ReadOptions(encoding="utf8" if known == "utf-8" else known)  # only "utf8" is not converted first
+        return {"read_options": read, "parse_options": csv.ParseOptions(delimiter=delimiter)}
 
     def names(file: Path) -> list[str]:
         from pyarrow import csv
 
-        return csv.open_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter)).schema.names
+        with _explain_encoding(file, known):
+            found = csv.open_csv(file, **options()).schema.names
+        if any("\0" in name for name in found):
+            check_encoding(file, known)
+        return found
 
     def read(file: Path, columns: list[str]) -> Any:
-        from pyarrow import csv, string
+        from pyarrow import csv, string, types
 
         texts = {column: string() for column in (client, split) if column is not None}
         convert = csv.ConvertOptions(include_columns=columns, column_types=texts, strings_can_be_null=True)
-        return csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter), convert_options=convert)
+        with _explain_encoding(file, known):
+            table = csv.read_csv(file, convert_options=convert, **options())
+        if any(types.is_binary(kind) for kind in table.schema.types):  # Arrow's type of texts that are not UTF-8
+            check_encoding(file, known)
+        return table
 
     return Format("CSV", ".csv", names, read)
+
+
+@contextmanager
+def _explain_encoding(file: Path, encoding: str) -> Iterator[None]:
+    """Name the encoding of a file that cannot be read, if it is not the given one."""
+    from pyarrow import ArrowInvalid
+
+    try:
+        yield
+    except (ArrowInvalid, UnicodeError):
+        check_encoding(file, encoding)
+        raise

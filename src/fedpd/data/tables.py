@@ -16,6 +16,7 @@ from fedpd.data.arrow import (
     as_tuple,
     by_client,
     check_columns,
+    check_named_once,
     client_names,
     read_features,
     read_labels,
@@ -194,6 +195,7 @@ def column_names(path: Path, form: Format) -> list[str]:
 def _features(path: Path, form: Format, columns: Columns) -> Features:
     """Return the columns of features: the named ones, or all without another meaning."""
     if columns.features is not None:
+        check_named_once("features", columns.features)
         for meaning in ("client", "label", "split"):
             if getattr(columns, meaning) in as_tuple(columns.features):
                 rule = f"is the column of {meaning}= as well, so the model would see it"
@@ -231,9 +233,9 @@ def _concatenated(path: Path, tables: list[Any]) -> Any:
     import pyarrow as pa
 
     try:
-        table = pa.concat_tables(tables)
-    except pa.ArrowInvalid as error:
-        remedy = "Give each column the same type in all files"
+        table = pa.concat_tables(tables, promote_options="permissive")  # integers and decimals become decimals
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        remedy = "Give each column numbers in all files, or texts in all"
         raise FedpdError(f"{path}: its files have columns of different types: {error}. {remedy}.") from None
     if not len(table):
         raise FedpdError(f"{path} has no rows. Check that it is the right file.")
