@@ -105,14 +105,14 @@ ROWS = np.ones((2, 3), np.float32)
     [
         (ROWS, [0], r"shape of x = \(2, 3\): must have a row for each of the 1 labels\. Pair"),
         (np.ones((2, 4)), [0, 0], r"shape of a sample = \(4,\): must be \(3,\), as for agent 'fine'\. Bring"),
-        ([[1.0], [1.0, 2.0]], [0, 0], r"x must be an array of numbers, in rows of equal length\. Bring"),
+        ([[1.0], [1.0, 2.0]], [0, 0], r"must be an array of numbers, in rows of equal length\. Bring"),
         (np.full((2, 3), np.nan), [0, 0], r"sample 0 holds NaN or infinity in x\. Clean"),
         (ROWS, [0.5, 1], r"label of sample 0 = 0.5: must be a whole number"),
         (ROWS, [np.nan, 1], r"label of sample 0 = nan: must be a whole number"),
         (ROWS, np.zeros((2, 2)), r"shape of y = \(2, 2\): must be \(n,\)"),
         (ROWS, [None, 1], r"type of y = 'object': must be whole numbers or texts"),
         (ROWS, ["a", "b"], r"agent 'fine': its labels are not texts, but those of other agents are"),
-        ([["a"], ["b"]], [0, 0], "x must be an array of real numbers, not of <U1"),
+        ([["a"], ["b"]], [0, 0], "must be an array of real numbers, not of text"),
         (np.ones((0, 3)), [], r"there are no training or test samples\. Leave the agent out"),
     ],
 )

@@ -80,7 +80,7 @@ def test_csv_with_two_columns_of_one_name(tmp_path: Path) -> None:
         ({"x": np.ones((2, 2)), "y": ["a", 1]}, {}, "label = 1: stands among texts"),
         (SAMPLES, {"classes": [0.5, 1]}, "classes.*0.5"),
         (SAMPLES, {"classes": np.array([0.5, 1])}, "classes: label of sample 0 = 0.5: must be a whole number"),
-        (SAMPLES, {"classes": "ten"}, "classes must be an array of real numbers, not of str"),
+        (SAMPLES, {"classes": "ten"}, "classes = 'ten': must be an array of real numbers, not of str"),
         (SAMPLES, {"classes": 10**12}, "must be at most 100000"),
         (SAMPLES, {"classes": [0, 2**40]}, "must be a whole number of 32 bits"),
     ],

@@ -152,7 +152,7 @@ TWICE = '{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [1], "y":
         (content(b={"x": ["", ""], "y": ["a", "b"]}), "user 'b': its texts are empty"),
         (content(b={"x": ["ab\u00e9"], "y": ["a"]}), "user 'b': character '\u00e9' is not in the vocabulary"),
         (content(b={"x": ["abc"], "y": ["\u00e9"]}), "user 'b': label = '\u00e9': must be one of label_names"),
-        (content(b={"x": [["a tweet", "b"]], "y": [1]}), "user 'b': x must be an array of real numbers, not of <U7"),
+        (content(b={"x": [["a tweet", "b"]], "y": [1]}), "user 'b': x must be an array of real numbers, not of text"),
     ],
 )
 @pytest.mark.parametrize("name", ["bad.json", "bad.json.gz"])

@@ -112,7 +112,7 @@ def test_a_folder_of_files(path: Path) -> None:
         ({"features": "inner holes"}, "column 'inner holes': some of its lists hold null"),
         ({"features": "nan"}, "train data of agent 'v': sample 1 holds NaN or infinity"),
         ({"features": "time"}, r"column 'time': type = 'timestamp\[ms\]': must be numbers"),
-        ({"features": "word"}, "agent 'v': x must be an array of real numbers, not of <U5"),
+        ({"features": "word"}, "agent 'v': x must be an array of real numbers, not of text"),
         ({"features": ["a", "list"]}, r"shape of column 'list' = \(4, 2\): must be one number per row"),
         ({"features": []}, "features = .*must name at least one column"),
         ({"client": "nobody"}, "column 'nobody': row 1 is null"),

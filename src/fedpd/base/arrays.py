@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.errors import FedpdError
+from fedpd.base.checks import FedpdError, refuse
 
 REMEDY = "Give an array of real numbers"
 TEXTS = "OTU"  # the kinds of types of labels that are not numbers
@@ -44,7 +44,10 @@ def as_array(value: Any, name: str, remedy: str = REMEDY) -> np.ndarray:
     """
     found = read(value)
     if isinstance(found, str):
-        raise FedpdError(f"{name} {found}. {'Fill or drop masked entries' if found is MASKED else remedy}.")
+        remedy = "Fill or drop masked entries" if found is MASKED else remedy
+        if not hasattr(value, "dtype"):
+            refuse(name, value, found, remedy)
+        raise FedpdError(f"{name} {found}. {remedy}.")  # an array may be large, and the rule names its type
     array = _converted(found)
     fresh = array is not found or isinstance(value, list | tuple | int | float)
     return seal(array) if fresh else array
@@ -75,7 +78,7 @@ def read(value: Any, others: str = "") -> np.ndarray | str:
         return "must be an array of numbers, in rows of equal length"
     if is_number(array.dtype) or array.dtype.kind in others:
         return array
-    kind = type(value).__name__ if array.ndim == 0 else array.dtype
+    kind = type(value).__name__ if array.ndim == 0 else "text" if array.dtype.kind in "SU" else array.dtype
     return f"must be an array of real numbers, not of {kind}"
 
 
