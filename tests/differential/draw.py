@@ -5,16 +5,17 @@ and the way to run it. They differ in the data, in the number of rounds and in w
 more than one case.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd import data
+from fedpd import Problem, data
 
 from .objectives import KINDS, Kind
 from .pairs import PAIRS, Numbers, Pair
 
-GROUP = 4
+GROUP = 8
 MOST_ROUNDS = 7
 MODES = (
     *("plain", "plain", "sequential", "parallel", "debug", "store"),
@@ -22,6 +23,7 @@ MODES = (
 )
 PARTICIPATION = ("everyone", "everyone", "share", "cohort", "by size", "probabilities", "array")
 LAYOUTS = ("list", "stacked", "ragged", "lazy")
+FIRST: dict[str, Problem] = {}  # the first problem of each kind
 
 
 class Case(NamedTuple):
@@ -210,7 +212,7 @@ def in_precision(leaf: np.ndarray, dtype: Any) -> np.ndarray:
     return leaf.astype(dtype) if leaf.dtype.kind == "f" else leaf
 
 
-def build(case: Case) -> Any:
+def build(case: Case) -> Problem:
     """Return the problem of a case as fedpd has it."""
     train, test, start = draw_samples(case)
     kind = case.objective
@@ -224,7 +226,16 @@ def build(case: Case) -> Any:
     elif case.layout == "lazy":
         held = data.lazy(train.__getitem__, case.sizes)
     weights = case.weights if case.weights is None or isinstance(case.weights, str) else np.array(case.weights)
-    return kind.build(held, kind.tree(start), weights, test)
+    return with_shared_functions(case.kind, kind.build(held, kind.tree(start), weights))
+
+
+def with_shared_functions(kind: str, problem: Problem) -> Problem:
+    """Return the problem with the functions of the first problem of its kind, so that fedpd compiles once for both."""
+    first = FIRST.setdefault(kind, problem)
+    tests, others = problem.evaluation, first.evaluation
+    if tests is not None and others is not None:
+        tests = tests._replace(correct=others.correct, losses=others.losses, metrics=others.metrics)
+    return replace(problem, losses=first.losses, penalty=first.penalty, evaluation=tests)
 
 
 def joined(agents: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -207,7 +207,7 @@ def fedpd(given: Given, *, eta: float, oracle: Oracle, x0_rule: str = "paper", s
 def fedpd_some_present(
     given: Given, *, eta: float, oracle: Oracle, skips: bool, start: str = "local"
 ) -> Iterator[Round]:
-    """FedPD whose server keeps the mean of all agents' duals; agents send x_i, and with skips the change of the dual."""
+    """FedPD whose server keeps the mean of all duals. Agents send x_i, and with skips the change of their dual."""
     x, x0, dual, sent, mean_dual = given.copies(), given.copies(), given.copies(0), given.copies(0), 0 * given.start
     memory: list[Any] = [None] * given.number
     for r, here, communicates in given.rounds():

@@ -26,7 +26,7 @@ class Kind(NamedTuple):
         losses: (x, samples) -> (B,).
         gradients: (x, samples) -> (B, D).
         penalty: x -> the penalty and its gradient.
-        build: (data in some layout, start, weights, test samples) -> the problem.
+        build: (data in some layout, start, weights) -> the problem.
         tested: (x, test samples of all agents, training samples) -> columns that are measured on test samples.
         federated: Whether `build` takes `data.Federated`.
     """
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])[:-1]
         parts = zip(self.shapes.items(), np.split(x, ends), strict=True)
         leaves = {name: np.asarray(part).reshape(shape) for (name, shape), part in parts}
-        return leaves[""] if "" in leaves else leaves
+        return leaves.get("", leaves)
 
     def vector(self, tree: Any) -> np.ndarray:
         """Return the user's pytree as a vector."""
@@ -86,7 +86,7 @@ LEAST_SQUARES = Kind(
     squares,
     lambda x, rows: column(rows["a"] @ x - rows["y"]) * rows["a"],
     no_penalty,
-    lambda held, start, weights, test: problems.from_losses(squares, held, start, weights=weights),
+    lambda held, start, weights: problems.from_losses(squares, held, start, weights=weights),
 )
 
 
@@ -111,7 +111,7 @@ def saturating(x: Any) -> tuple[Any, Any]:
     return BETA * np.sum(ALPHA * x**2 / (1 + ALPHA * x**2)), 2 * ALPHA * BETA * x / (1 + ALPHA * x**2) ** 2
 
 
-def logistic(held: Any, start: Any, weights: Any, test: Any) -> Problem:
+def logistic(held: Any, start: Any, weights: Any) -> Problem:
     """Take the features and the labels apart, in the same layout."""
     if isinstance(held, list):
         parts: Any = [[one[name] for one in held] for name in ("a", "y")]
@@ -156,9 +156,7 @@ NETWORK = Kind(
     lambda x, rows: forward(x, rows)[2] ** 2,
     network_gradients,
     lambda x: (QUARTIC * np.sum(x**4), 4 * QUARTIC * x**3),
-    lambda held, start, weights, test: problems.from_losses(
-        network_losses, held, start, penalty=quartic, weights=weights
-    ),
+    lambda held, start, weights: problems.from_losses(network_losses, held, start, penalty=quartic, weights=weights),
 )
 
 
@@ -195,7 +193,7 @@ ROBUST = Kind(
     lambda x, rows: np.sqrt(1 + robust_errors(x, rows) ** 2) - 1,
     robust_gradients,
     ridge_by_hand,
-    lambda held, start, weights, test: problems.from_losses(robust_losses, held, start, penalty=ridge, weights=weights),
+    lambda held, start, weights: problems.from_losses(robust_losses, held, start, penalty=ridge, weights=weights),
 )
 
 
@@ -249,7 +247,7 @@ SOFTMAX = Kind(
     cross_entropy,
     softmax_gradients,
     lambda x: (L2 / 2 * x @ x, L2 * x),
-    lambda held, start, weights, test: problems.softmax_regression(held, l2=L2, weights=weights),
+    lambda held, start, weights: problems.softmax_regression(held, l2=L2, weights=weights),
     accuracies,
     federated=True,
 )
@@ -304,7 +302,7 @@ REGRESSION = Kind(
     regression_losses,
     regression_gradients,
     lambda x: (L2 / 2 * x @ x, L2 * x),
-    lambda held, start, weights, test: problems.regression(outputs, held, start, l2=L2, weights=weights),
+    lambda held, start, weights: problems.regression(outputs, held, start, l2=L2, weights=weights),
     errors_on_tests,
     federated=True,
 )
