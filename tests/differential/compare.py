@@ -63,9 +63,9 @@ def difference(run: Run, case: Case, exact: Expected, rounded: Expected) -> Diff
     return None
 
 
-def check(seed: int, method: str | None = None) -> str | None:
-    """Return one line about the first difference of a case; None: all numbers agree."""
-    case = draw(seed, method)
+def check(seed: int, *replaced: str) -> str | None:
+    """Return one line about the first difference of a case; None: all numbers agree. `replaced` is as for `draw`."""
+    case = draw(seed, *replaced)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem, algorithm = build(case), case.pair.package(case.numbers)
@@ -76,10 +76,10 @@ def check(seed: int, method: str | None = None) -> str | None:
         exact, rounded = (expected(own, seed_of_run, dtype) for dtype in (np.float64, np.float32))
         found = difference(run, own, exact, rounded)
         if found is not None:
+            again = " ".join([str(seed), *map(repr, replaced)])
             return (
-                f"seed {seed}, {own}: {found.column}[{found.row}] is {found.found!r} and {found.wanted!r} in NumPy "
-                f"(allowed {found.allowed:.1e}). Repeat it with: python -m tests.differential {seed}"
-                f"{'' if method is None else f' {method!r}'}"
+                f"seed {seed}, {own}: {found.column}[{found.row}] is {found.found} and {found.wanted} in NumPy "
+                f"(allowed {found.allowed:.1e}). Repeat it with: python -m tests.differential {again}"
             )
     return None
 

@@ -90,14 +90,15 @@ class Case(NamedTuple):
         )
 
 
-def draw(seed: int, method: str | None = None) -> Case:
-    """Return the case of a seed; `method`: with this method, whatever the seed says."""
+def draw(seed: int, method: str | None = None, mode: str | None = None) -> Case:
+    """Return the case of a seed; `method` and `mode` replace what the seed says."""
     shared, own = np.random.default_rng([1, seed // GROUP]), np.random.default_rng([2, seed])
-    name = shared.choice(list(PAIRS)).item()
-    name = name if method is None else method
+    drawn = shared.choice(list(PAIRS)).item()
+    name = drawn if method is None else method
     pair = PAIRS[name]
     kind = shared.choice(list(KINDS)).item()
-    mode = shared.choice(MODES).item()
+    drawn = shared.choice(MODES).item()
+    mode = drawn if mode is None else mode
     rule = "everyone" if pair.everyone else shared.choice(PARTICIPATION).item()
     sizes = draw_sizes(shared, small=mode == "debug")
     if len(sizes) == 1:
