@@ -13,7 +13,7 @@ from fedpd import Algorithm, Problem, Run, simulate, sweep
 from .draw import Case, build, draw
 from .expected import EXACT, Expected, expected
 
-EPSILON = np.finfo(np.float32).eps
+EPSILON = float(np.finfo(np.float32).eps)
 FACTOR, FLOOR = 50, 100  # see `tolerance`
 FACTOR_SWEPT = 1.25  # the second point of a sweep, relative to the first
 
@@ -35,10 +35,10 @@ def tolerance(exact: np.ndarray, rounded: np.ndarray, double: bool) -> float:
     A run in float64 has 2^-29 times these errors. Another order of operations may give FACTOR times as much, and at
     least FLOOR units in the last place.
     """
-    unit = np.finfo(np.float64).eps if double else EPSILON
+    unit = float(np.finfo(np.float64).eps) if double else EPSILON
     scale = float(np.max(np.abs(exact), initial=0))
     amplified = float(np.max(np.abs(exact - rounded), initial=0))
-    return FACTOR * amplified * float(unit / EPSILON) + FLOOR * unit * scale
+    return FACTOR * amplified * unit / EPSILON + FLOOR * unit * scale
 
 
 def difference(run: Run, case: Case, exact: Expected, rounded: Expected) -> Difference | None:

@@ -8,7 +8,7 @@ import numpy as np
 from . import randomness
 from .draw import Case, draw_samples, in_precision
 from .methods import Agent, Given, Round
-from .objectives import Kind
+from .objectives import LOGISTIC, Kind, saturating
 
 EXACT = ("round", "communicated", "communications", "local_updates", "samples", "bytes_up", "bytes_down")
 
@@ -35,6 +35,12 @@ def make_agent(kind: Kind, rows: dict[str, np.ndarray], scale: float) -> Agent:
     return Agent(size, value, gradient)
 
 
+def logistic_agents(features: Any, labels: Any, alpha: float = 1.0, beta: float = 0.1) -> list[Agent]:
+    """Return the agents of penalised logistic regression, with the constants of the paper."""
+    kind = LOGISTIC._replace(penalty=lambda x: saturating(x, alpha, beta))
+    return [make_agent(kind, {"a": a, "y": b}, 1.0) for a, b in zip(features, labels, strict=True)]
+
+
 def expected(case: Case, seed: int, dtype: Any) -> Expected:
     """Return the result of a case, computed in this precision."""
     train, test, start = draw_samples(case)
@@ -51,7 +57,7 @@ def expected(case: Case, seed: int, dtype: Any) -> Expected:
     )
     rounds = list(case.pair.plain(given, case.numbers))
     copies = np.stack([case.pair.first(given.start, case.numbers)] * case.agents)
-    first = Round(copies, np.zeros(case.agents, int), np.zeros(case.agents, int), [])
+    first = Round(copies, np.zeros(case.agents, int), np.zeros(case.agents, int), [], {})
     measured = randomness.measured_agents(case, seed)
     rows = [measure(case, [agents[i] for i in measured], one.models, train, test) for one in [first, *rounds]]
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]} | counted([first, *rounds], case)

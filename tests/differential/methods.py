@@ -72,6 +72,7 @@ class Round(NamedTuple):
     updates: np.ndarray  # (N,) local steps
     samples: np.ndarray  # (N,) gradients of samples
     messages: list[Message]
+    kept: dict[str, np.ndarray]  # what else agents keep, by name
 
 
 class Work:
@@ -91,8 +92,14 @@ class Work:
         sent = len(here) if senders is None else senders
         self.messages.append(Message(sent, up * self.size, len(here), down * self.size + more))
 
-    def done(self, models: np.ndarray) -> Round:
-        return Round(models.copy(), self.updates, self.samples, self.messages)
+    def done(self, models: np.ndarray, **kept: np.ndarray) -> Round:
+        return Round(models.copy(), self.updates, self.samples, self.messages, kept)
+
+
+def path(given: Given, rounds: Iterator[Round]) -> tuple[np.ndarray, Round]:
+    """Return the mean model after r = 0, ..., T rounds, (T+1, D), and the last round."""
+    done = list(rounds)
+    return np.stack([given.start, *(one.models.mean(axis=0) for one in done)]), done[-1]
 
 
 class Phi(NamedTuple):
@@ -154,7 +161,7 @@ def sgd(step: Schedule, Q: int) -> Oracle:
     return gd(step, Q, stochastic=True)
 
 
-def vr(gamma: float, Q: int, refresh: int) -> Oracle:
+def vr(gamma: float, Q: int, refresh: int, *, stochastic: bool = True) -> Oracle:
     """Oracle II: an exact step of the linearised phi_i, with a recursive estimate g of grad f_i."""
 
     def solve(phi: Phi, x: Vector, g: Any) -> Solved:
@@ -163,7 +170,7 @@ def vr(gamma: float, Q: int, refresh: int) -> Oracle:
             g = phi.agent.gradient(x if phi.r % refresh == 0 else phi.given.start)
             samples += phi.agent.size
         for q in range(steps):
-            rows = phi.rows(q, True)
+            rows = phi.rows(q, stochastic)
             new = (x / gamma - g - phi.linear) / (1 / gamma + phi.curvature)
             g = g + phi.agent.gradient(new, rows) - phi.agent.gradient(x, rows)
             x, samples = new, samples + 2 * phi.cost(rows)
@@ -201,7 +208,7 @@ def fedpd(given: Given, *, eta: float, oracle: Oracle, x0_rule: str = "paper", s
         if communicates:
             x0[:] = x0.mean(axis=0)
             work.send(here)
-        yield work.done(x0)
+        yield work.done(x0, x=x, dual=dual)
 
 
 def fedpd_some_present(

@@ -107,19 +107,21 @@ def logistic_gradients(x: Any, rows: Rows) -> np.ndarray:
     return column(-weights * rows["y"]) * rows["a"]
 
 
-def saturating(x: Any) -> tuple[Any, Any]:
-    return BETA * np.sum(ALPHA * x**2 / (1 + ALPHA * x**2)), 2 * ALPHA * BETA * x / (1 + ALPHA * x**2) ** 2
+def saturating(x: Any, alpha: float = ALPHA, beta: float = BETA) -> tuple[Any, Any]:
+    return beta * np.sum(alpha * x**2 / (1 + alpha * x**2)), 2 * alpha * beta * x / (1 + alpha * x**2) ** 2
 
 
 def logistic(held: Any, start: Any, weights: Any) -> Problem:
     """Take the features and the labels apart, in the same layout."""
+    a: Any
+    y: Any
     if isinstance(held, list):
-        parts: Any = [[one[name] for one in held] for name in ("a", "y")]
+        a, y = ([one[name] for one in held] for name in ("a", "y"))
     elif isinstance(held, data.Ragged):
-        parts = [data.ragged(held.rows[name], held.sizes) for name in ("a", "y")]
+        a, y = (data.ragged(held.rows[name], held.sizes) for name in ("a", "y"))
     else:
-        parts = [held[name] for name in ("a", "y")]
-    return problems.penalized_logistic(*parts, ALPHA, BETA, start=start, weights=weights)
+        a, y = held["a"], held["y"]
+    return problems.penalized_logistic(a, y, ALPHA, BETA, start=start, weights=weights)
 
 
 LOGISTIC = Kind(labelled, {"": (D,)}, logistic_losses, logistic_gradients, saturating, logistic)

@@ -280,7 +280,7 @@ PAIRS: dict[str, Pair] = {
             "batch": None,
             "threshold": rng.choice([0.0, 0.3, 1.0]).item(),
             "memory": int(rng.integers(1, 4)),
-            "smoothness": rng.choice([None, 0.7 / safe]),
+            "smoothness": [None, 0.7 / safe][rng.integers(2)],
         },
         package_lag,
         plain_without_oracle(methods.lag, "step", "threshold", "memory", "smoothness"),

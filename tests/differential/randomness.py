@@ -64,9 +64,9 @@ def local_steps(case: Case, seed: int, *, everyone: bool) -> Callable[[int, int,
     """Return (r, i, Q) -> how many of its Q local steps agent i does."""
     if "stragglers" not in case.options:
         return lambda r, i, Q: Q
-    probability = np.float32(case.options["stragglers"])
+    probability: Any = np.float32(case.options["stragglers"])
     if everyone:
-        efforts = [np.asarray(effort(probability, key_of(seed), r, case.agents)) for r in range(case.rounds)]
+        efforts = [np.asarray(effort(probability, key_of(seed), jnp.int32(r), case.agents)) for r in range(case.rounds)]
         return lambda r, i, Q: max(1, int(np.ceil(efforts[r][i] * np.float32(Q))))
     own = np.asarray(_efforts(probability, key_of(seed)))
     return lambda r, i, Q: max(1, int(np.ceil(own[r, i] * np.float32(Q))))

@@ -147,7 +147,8 @@ class Driver:
         self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
         costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
         self.costs = costs._replace(privacy=plan.privacy, examples=plan.examples)
-        found, spent = jax.device_get(metrics), {}
+        found = jax.device_get(metrics)
+        spent: dict[str, Any] = {}
         spent |= {} if plan.privacy is None else {EPSILON.name: 0.0}
         spent |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
 
