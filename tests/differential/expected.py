@@ -58,7 +58,7 @@ def expected(case: Case, seed: int, dtype: Any) -> Expected:
     rounds = list(case.pair.plain(given, case.numbers))
     copies = np.stack([case.pair.first(given.start, case.numbers)] * case.agents)
     first = Round(copies, np.zeros(case.agents, int), np.zeros(case.agents, int), [], {})
-    measured = randomness.measured_agents(case, seed)
+    measured = randomness.measured_agents(case, case.seed)  # drawn from the first seed
     rows = [measure(case, [agents[i] for i in measured], one.models, train, test) for one in [first, *rounds]]
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]} | counted([first, *rounds], case)
     if "metrics_agents" in case.options:

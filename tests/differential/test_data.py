@@ -25,6 +25,7 @@ def test_standardise_gives_the_mean_and_the_deviation_of_all_training_samples() 
         mean, deviation = rows.mean(axis=0), rows.std(axis=0)
         deviation = np.where(deviation > 0, deviation, 1)
         rounding = 8 * np.finfo(float).eps * float(np.max(np.abs(rows) / deviation))  # of x - mean
+        given: Any
         for given in (x, federated):
             scaled, scaling = data.standardise(given)
             same(seed, "the mean", scaling.mean, mean)
