@@ -58,13 +58,14 @@ test-flower-smoke: .venv/installed
 test-faults: .venv/installed
 	$(BIN)/python -m pytest -m faults --numprocesses 0 tests/flower
 
-# Hostile files, command lines and calls: FUZZ times as many as in make test, and different ones every time. If atheris
-# is installed (pip install atheris, on Linux), it then fuzzes each parser byte by byte for SECONDS.
+# Hostile files, command lines and calls, and random runs compared with NumPy: FUZZ times as many as in make test, and
+# different ones every time. A difference is reported with its seed and the command that repeats it. If atheris is
+# installed (pip install atheris, on Linux), it then fuzzes each parser byte by byte for SECONDS.
 FUZZ ?= 40
 SECONDS ?= 60
 PARSERS := experiment leaf csv parquet history safetensors clocks sites
 fuzz: .venv/installed
-	FUZZ=$(FUZZ) $(BIN)/python -m pytest --numprocesses 2 tests/fuzz
+	FUZZ=$(FUZZ) $(BIN)/python -m pytest --numprocesses 2 tests/fuzz tests/differential
 	! $(BIN)/python -c "import atheris" 2>/dev/null || \
 		for parser in $(PARSERS); do $(BIN)/python tools/fuzz_bytes.py $$parser -max_total_time=$(SECONDS) || exit 1; done
 

@@ -14,7 +14,8 @@ import pytest
 from fedpd import Algorithm, Problem, algorithms, oracles, problems, simulate
 from fedpd.core.sampling import Draw
 from fedpd.schedules import inverse_sqrt, program_fedavg_sgd, program_fedpd_sgd
-from tests import numpy_reference as paper
+from tests.differential import methods as paper
+from tests.differential.expected import logistic_agents
 from tests.trajectories import gaps, recorded_coins, recorded_draw, trajectories
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
@@ -185,26 +186,33 @@ def test_recorded_coins_mean_communication(reference: dict[str, Arrays]) -> None
 def test_the_pseudo_code_gives_the_recorded_runs(reference: dict[str, Arrays]) -> None:
     """What `test_pseudo_code` compares with is itself right: the first rounds of the recorded runs."""
     arrays, runs = load("data_text_strong"), reference["text_strong"]
-    agents = paper.agents_of(arrays["A"], arrays["b"])
-    sgd_rows = runs["idx_sgd_Q600"][:1]
+    agents = logistic_agents(arrays["A"], arrays["b"])
+
+    def given(rounds: int, indices: str | None = None) -> paper.Given:
+        """The first rounds, with everyone present and without skips."""
+        drawn = None if indices is None else (lambda r, i, exchange: runs[indices][r, :, i].reshape(-1, 1))
+        start, present = np.zeros(arrays["A"].shape[-1]), np.ones((rounds, len(agents)), bool)
+        return paper.Given(agents, start, present, np.zeros(rounds, bool), rows=drawn)
+
+    def gd(step: float, Q: int) -> paper.Oracle:
+        return paper.gd(lambda r, q: step, Q)
+
+    skipping = given(5)._replace(skipped=~runs["coin_p05"][:5].astype(bool))
+    of_8, of_2, of_600 = given(3, "idx_vr_Q8"), given(3, "idx_vr_Q2"), given(1, "idx_sgd_Q600")
     found = {
-        "fedpd_gd__eta0.08_eta1eq_Q8_p05": paper.fedpd(
-            agents, eta=0.08, oracle=paper.gd(0.08, 8), coins=runs["coin_p05"][:5]
+        "fedpd_gd__eta0.08_eta1eq_Q8_p05": (skipping, paper.fedpd(skipping, eta=0.08, oracle=gd(0.08, 8))),
+        "fedpd_vr__eta0.08_gamma0.08_Q8_I20_B1": (of_8, paper.fedpd(of_8, eta=0.08, oracle=paper.vr(0.08, 8, 20))),
+        "fedpd_vr__eta0.08_gammaInf_Q2_I100_B1": (of_2, paper.fedpd(of_2, eta=0.08, oracle=paper.vr(np.inf, 2, 100))),
+        "fedpd_sgd__eta4_eta1_1over600_Q600_T6": (
+            of_600,
+            paper.fedpd(of_600, eta=4.0, oracle=paper.sgd(lambda r, q: 1 / 600, 600)),
         ),
-        "fedpd_vr__eta0.08_gamma0.08_Q8_I20_B1": paper.fedpd(
-            agents, eta=0.08, oracle=paper.vr(0.08, 8, 20, runs["idx_vr_Q8"]), coins=COLUMNS[:3]
-        ),
-        "fedpd_vr__eta0.08_gammaInf_Q2_I100_B1": paper.fedpd(
-            agents, eta=0.08, oracle=paper.vr(np.inf, 2, 100, runs["idx_vr_Q2"]), coins=COLUMNS[:3]
-        ),
-        "fedpd_sgd__eta4_eta1_1over600_Q600_T6": paper.fedpd(
-            agents, eta=4.0, oracle=paper.sgd(lambda r, q: 1 / 600, 600, sgd_rows), coins=COLUMNS[:1]
-        ),
-        "fedavg_gd__eta0.005_Q8": paper.fedavg(agents, step=lambda r, q: 0.005, Q=8, rounds=3),
-        "fedprox_gd__eta0.04_rho25_Q8": paper.fedprox(agents, rho=25.0, oracle=paper.gd(0.04, 8), rounds=3),
+        "fedavg_gd__eta0.005_Q8": (given(3), paper.fedavg(given(3), oracle=gd(0.005, 8))),
+        "fedprox_gd__eta0.04_rho25_Q8": (given(3), paper.fedprox(given(3), rho=25.0, oracle=gd(0.04, 8))),
     }
     assert set(runs["coin_p05"][:5]) == {True, False}
-    for run, (x, *_) in found.items():
+    for run, (setting, rounds) in found.items():
+        x, _ = paper.path(setting, rounds)
         np.testing.assert_allclose(x, runs[f"{run}__x"][: len(x)], rtol=0, atol=1e-14)
 
 

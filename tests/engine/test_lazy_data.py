@@ -58,6 +58,16 @@ def test_lazy_data_are_measured_block_by_block(monkeypatch: pytest.MonkeyPatch) 
         np.testing.assert_allclose(lazy.history[name], flat.history[name], rtol=2e-5)
 
 
+def test_a_round_in_which_nobody_is_present_loads_nothing_and_changes_nothing() -> None:
+    present = np.zeros((3, N), bool)
+    present[1, :2] = True
+    options: Any = {"rounds": 3, "participation": present, "devices": 1}
+    flat, lazy = simulate(METHOD, FLAT, **options), simulate(METHOD, lazy_problem(), **options)
+    np.testing.assert_array_equal(lazy.model["weights"], flat.model["weights"])
+    np.testing.assert_allclose(lazy.history["loss"], flat.history["loss"], rtol=2e-5)
+    assert lazy.history["samples"].tolist() == [0, 0, 2 * 2 * 2, 2 * 2 * 2]
+
+
 def test_a_loader_that_fails_ends_the_run_and_a_resume_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_rows, "ROWS_BYTES", 1)  # chunks of one round
     broken = tmp_path / "broken"

@@ -7,7 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd import Algorithm, FedpdError, Sweep, TheoryWarning, algorithms, data, oracles, problems, simulate, sweep
+from fedpd import (
+    Algorithm,
+    FedpdError,
+    Sweep,
+    TheoryWarning,
+    algorithms,
+    data,
+    oracles,
+    problems,
+    regularizers,
+    simulate,
+    sweep,
+)
 from fedpd.problems import networks
 from fedpd.search.grid import prepare_grid
 from fedpd.search.sweep import first_below
@@ -35,6 +47,23 @@ def test_a_grid_is_its_points_one_by_one() -> None:
         np.testing.assert_allclose(run.model, alone.model, atol=1e-14)
         for column in ("communications", "samples", "bytes_up", "local_updates"):
             assert np.array_equal(run.history[column], alone.history[column]), column
+
+
+@pytest.mark.parametrize("layout", ["everyone", "cohort", "lazy"])
+def test_points_whose_first_proximal_step_differs(layout: str) -> None:
+    rows = [np.arange(1.0, 4.0 + i)[:, None] for i in range(3)]
+    held: Any = data.lazy(rows.__getitem__, [len(own) for own in rows]) if layout == "lazy" else rows
+    problem = problems.from_losses(lambda x, a: (a @ x - 1) ** 2, held, np.ones(1))
+    options: Any = {"rounds": 2} | ({} if layout == "everyone" else {"cohort": 2})
+
+    def regularised(eta: Any) -> Algorithm:
+        return algorithms.admm(eta=eta, oracle=oracles.gd(0.01, 2), g=regularizers.l1(1.0))
+
+    swept = sweep(regularised, problem, {"eta": [0.1, 0.5]}, seeds=[0, 1], **options)
+    for point, runs in zip(swept.points, swept.runs, strict=True):
+        alone = simulate(regularised(**point), problem, seed=1, **options)
+        np.testing.assert_allclose(runs[1].history["loss"], alone.history["loss"], rtol=1e-12)
+    assert swept.runs[0][0].history["loss"][0] != swept.runs[1][0].history["loss"][0]
 
 
 @pytest.mark.slow

@@ -85,7 +85,8 @@ def rows_by_device(
         data: Leaves (M, ...).
         offsets: (N,) the first row of each agent; N is a multiple of `devices`.
         sizes: (N,) the numbers of samples.
-        devices: The number of parts. Each has the rows of the part with the most samples; repeated rows fill it up.
+        devices: The number of parts. Each has the rows of the part with the most samples; repeated rows
+            fill it up, or zeros if there are no rows.
         capacity: The number of rows of each part, at least that many; None: that many.
     """
     of_parts, lengths = offsets.reshape(devices, -1), sizes.reshape(devices, -1)
@@ -95,4 +96,10 @@ def rows_by_device(
         numbers = row_numbers(starts, own)
         part[: len(numbers)] = numbers
     placed = np.concatenate([first_rows(own) for own in lengths])
-    return jax.tree.map(lambda leaf: leaf[rows.reshape(-1)], data), placed
+
+    def take(leaf: np.ndarray) -> np.ndarray:
+        if not len(leaf):  # nobody is present, so there is no row to repeat
+            return np.zeros((rows.size, *leaf.shape[1:]), leaf.dtype)
+        return leaf[rows.reshape(-1)]
+
+    return jax.tree.map(take, data), placed

@@ -217,7 +217,7 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     by_block = plan.problem.lazy and plan.sample is None
     server, model, metrics = first_state(template._replace(columns=()) if by_block else template, sweep, inputs)
     if by_block:
-        metrics = measure_by_block(template, plan, variant(model, 0, sweep), 0.0)
+        metrics = _measure_starts(template, plan, model, sweep)
     newest = nothing_heard(one.broadcasts, model, len(plan.seeds) if sweep else None)
     if plan.many and not sweep:
         server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
@@ -225,6 +225,20 @@ def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
     # Where a chunk leaves its state, so that the first chunk and the others are one compiled program.
     state = put_on_devices(plan.layout, State(newest, server, jnp.int32(0)), SHARED)
     return StartedRun(place, program, template, inputs, state, metrics)
+
+
+def _measure_starts(template: Template, plan: Plan, model: Vector, sweep: bool) -> Metrics:
+    """Return the metrics of lazy data at the start; in a sweep of each point, equal models being measured once."""
+    if not sweep:
+        return measure_by_block(template, plan, model, 0.0)
+    known: dict[bytes, Metrics] = {}
+    found = []
+    for i in range(len(plan.seeds)):
+        own = variant(model, i, sweep)
+        name = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(own))
+        known[name] = known[name] if name in known else measure_by_block(template, plan, own, 0.0)
+        found.append(known[name])
+    return jax.tree.map(lambda *values: np.stack(values), *found)
 
 
 def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
@@ -262,7 +276,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
 
     run = sharded(begin, template.layout, (INPUTS,), SHARED)
     if sweep:
-        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(0, 0, None))
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=0)
     return run(inputs)
 
 

@@ -148,10 +148,16 @@ class Driver:
         costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
         self.costs = costs._replace(privacy=plan.privacy, examples=plan.examples)
         found = jax.device_get(metrics)
-        measured = {column.name: found[column.name] for column in self.program.columns}  # in the order of the columns
-        measured |= {} if plan.privacy is None else {EPSILON.name: 0.0}
-        measured |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
-        self.measurements: list[Measurements] = [first_measurements(plan.problem.agents, measured) for _ in plan.seeds]
+        spent: dict[str, Any] = {}
+        spent |= {} if plan.privacy is None else {EPSILON.name: 0.0}
+        spent |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
+
+        def first(i: int) -> Measurements:
+            own = variant(found, i, plan.settings is not None)
+            ordered = {column.name: own[column.name] for column in self.program.columns}
+            return first_measurements(plan.problem.agents, ordered | spent)
+
+        self.measurements: list[Measurements] = [first(i) for i in range(len(plan.seeds))]
         self.done, self.seconds = 0, 0.0
         self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
 

@@ -121,7 +121,7 @@ class StartedRun(NamedTuple):
         template: The program to compile. If possible, the method's numbers are its arguments.
         inputs: The arrays that do not change.
         state: The state at the start.
-        metrics: The measured values at the start.
+        metrics: The measured values at the start; in a sweep with an axis of points, whose proximal steps may differ.
     """
 
     place: "HostPlace | PartialRun | None"
@@ -244,7 +244,7 @@ def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[Sta
 
     run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
-        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(EACH_STATE, None))
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(EACH_STATE, 0))
     return run(inputs)
 
 

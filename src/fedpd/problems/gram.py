@@ -11,9 +11,9 @@ CHUNK = 2**16  # rows whose squares are summed at a time
 
 
 def largest_gram(
-    features: list[np.ndarray] | Ragged, scale: np.ndarray, divisor: float = 1, constant: float = 0
+    features: list[np.ndarray] | Ragged, scale: np.ndarray, divisor: float = 1, constant: float = 0, more: float = 0
 ) -> float:
-    """Return max_i scale_i ||[A_i, c]||^2/n_i, A_i the features of agent i divided by `divisor`, c a constant column.
+    """Return max_i scale_i (||[A_i, c]||^2/n_i + more), A_i the features of agent i divided by `divisor`.
 
     ||A||^2 is at most the sum of the squares of A. For ragged data, the agents are taken in the order of these bounds,
     and those whose bound is below the largest value so far are left out. After 1,000 agents the next bound is taken, so
@@ -23,18 +23,19 @@ def largest_gram(
         features: The features of each agent, (n_i, ...).
         scale: (N,) the weights of the agents.
         divisor: 255 for features of uint8, else 1.
-        constant: c; 0: there is no such column.
+        constant: The numbers in a further column c; 0: there is no such column.
+        more: A number that is added before the weight of an agent multiplies the sum.
     """
 
     def of_agent(i: int) -> float:
         x = features[i]
         block = x.reshape(len(x), -1).astype(np.float64) / divisor
         block = np.c_[block, np.full(len(block), constant)] if constant else block
-        return float(scale[i] * (gram_eigenvalue(block) / len(block)))
+        return float(scale[i] * (gram_eigenvalue(block) / len(block) + more))
 
     if not isinstance(features, Ragged):
         return max(of_agent(i) for i in range(len(features)))
-    bounds = scale * (_sums_of_squares(features) / divisor**2 / features.sizes + constant**2) * (1 + 1e-9)
+    bounds = scale * (_sums_of_squares(features) / divisor**2 / features.sizes + constant**2 + more) * (1 + 1e-9)
     order = np.argsort(-bounds, kind="stable")
     largest = 0.0
     for i in order[:EXACT]:

@@ -35,7 +35,7 @@ def penalized_logistic(
     """Return penalised logistic regression on labelled features.
 
     F(x; (a, b)) = log(1 + exp(-b x^T a)) + beta sum_d alpha x_d^2 / (1 + alpha x_d^2). The problem's `answer` has L =
-    max_i ||A_i||^2/(4 n_i) + 2 alpha beta, times the weights of the agents if they are given.
+    max_i w_i n_i (||A_i||^2/(4 n_i) + 2 alpha beta), where w_i n_i is 1 unless `weights` are given.
 
     Args:
         features: (N, n, D), or N arrays (n_i, D), or `data.ragged(rows, sizes)` with rows (M, D).
@@ -62,9 +62,8 @@ def penalized_logistic(
         _losses, rows, start, penalty=penalty if beta else None, weights=weights, name="penalized_logistic"
     )
     # The logistic part of f_i is ||A||^2/(4n)-smooth; alpha x^2/(1 + alpha x^2) is 2 alpha-smooth.
-    curvature = 2 * alpha * beta * float(problem.scale.max())
     with np.errstate(over="ignore", invalid="ignore"):
-        smoothness = largest_gram(signed, problem.scale, constant=0) / 4 + curvature
+        smoothness = largest_gram(signed, problem.scale, more=8 * alpha * beta) / 4
     if not np.isfinite(smoothness):
         rule = "the squares of the features are beyond the largest number"
         refuse("smoothness", smoothness, rule, "Scale the features, e.g. with data.standardise")
