@@ -21,6 +21,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import scope
 from fedpd.core import Array, Losses, Noise, Problem, RandomLosses, Tree
 from fedpd.core.agents import Functions, Shard, local_objective, one_agent
+from fedpd.problems.external import explain_callback
 from fedpd.problems.rounding import TINY, Outcome, agree, distance, norm, tolerance_of, within
 
 ENOUGH = 32  # samples that show whether losses depend on their batch; fedpd takes the smallest agent with so many
@@ -30,9 +31,14 @@ OFF = "check=False turns this check off"
 
 
 class Plain(NamedTuple):
-    """The training losses of a problem, written without fedpd; see `problem.losses` and `problem.random`."""
+    """The training losses of a problem, written without fedpd; None: there is no such form.
 
-    losses: Losses
+    Attributes:
+        losses: As `problem.losses`, without random layers.
+        random: As `problem.random`.
+    """
+
+    losses: Losses | None
     random: RandomLosses | None = None
 
 
@@ -67,9 +73,12 @@ def check_training(problem: Problem, plain: Plain | None = None) -> Problem:
         FedpdError: If the losses are not finite at the start, differ between two calls, change their arguments, or
             depend on their batch where fedpd forms other batches; or if the compiled loss or gradient differs.
     """
-    with scope(problem.double):
-        losses = problem.losses if plain is None else plain.losses
+    with scope(problem.double), explain_callback():
+        losses = problem.losses if plain is None or plain.losses is None else plain.losses
         probe = _probe(problem, losses)
+        if losses is not problem.losses:
+            tolerance = tolerance_of(problem.losses, probe.point, _batch(probe.rows))
+            probe = probe._replace(tolerance=max(probe.tolerance, tolerance))
         if problem.statistics is None and _depends_on_batch(losses, probe):
             problem = _in_batches(problem, losses, probe)
         _check_gradient(problem, losses, probe)
@@ -126,7 +135,7 @@ def check_tests(problem: Problem) -> Problem:
     if tests is None or not tests.sizes.any():
         return problem
     agent = _small_agent(tests.sizes)
-    with scope(problem.double):
+    with scope(problem.double), explain_callback():
         rows = _first(problem.test_rows_of([agent])[0])
         model: Any = _near(problem.start)
         if problem.statistics is not None:
