@@ -15,6 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, Key, LocalObjective, Noise, Problem, Tree
+from fedpd.core.agent_loss import AgentLoss
 from fedpd.core.functions import BLOCK as BLOCK
 from fedpd.core.functions import Functions as Functions
 from fedpd.core.functions import block_for as block_for
@@ -330,7 +331,9 @@ def local_objective(functions: Functions, one: Shard, effort: Array | None = Non
     size, scale, mask, agent, offset = jax.tree.map(
         jnp.asarray, (one.sizes, one.scale, one.mask, one.agent, one.offset)
     )
-    return LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block, one.flat, offset)
+    joint = isinstance(losses, AgentLoss)
+    f = LocalObjective(losses, penalty, one.data, size, scale, mask, agent, effort, block, one.flat, offset)
+    return f._replace(joint=joint)
 
 
 def objective_in_round(

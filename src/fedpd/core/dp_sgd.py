@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.checks import at_most, below, count, positive
+from fedpd.base.checks import at_most, below, count, positive, refuse
 from fedpd.base.spec import specified
 from fedpd.core.objective import LocalObjective, Subproblem, take_rows
 from fedpd.core.oracle import Oracle, Work
@@ -75,6 +75,9 @@ def private_gradient(f: LocalObjective, x: Vector, clip: Any, noise_multiplier: 
         share: q.
         key: For the samples and the noise.
     """
+    if f.joint:
+        rule = "clips the gradient of each sample, and the problem has one loss per agent"
+        refuse("oracle", "dp_sgd", rule, "Use another oracle, or a problem with one loss per sample")
     drawing, noise = jax.random.split(key)
 
     def clipped(row: Tree) -> Vector:

@@ -39,6 +39,8 @@ class LocalObjective(NamedTuple):
         flat: The samples of all agents, leaves (M, ...), and the row where this agent's begin; None: `data` only.
         offset: The row of `data` where the agent's samples begin; None: `data` holds this agent's samples only.
         noise: The random layers in training; None: the losses are those of `losses`, which is a fixed function.
+        joint: Whether there is one loss per agent (`AgentLoss`). Then `losses` takes (samples, mask) and returns a
+            scalar, and a block holds all samples of the agent.
     """
 
     losses: Losses
@@ -53,6 +55,7 @@ class LocalObjective(NamedTuple):
     flat: tuple[Tree, Array] | None = None
     offset: Array | None = None
     noise: Noise | None = None
+    joint: bool = False
 
     def at_step(self, q: Any) -> "LocalObjective":
         """Return f_i with the random numbers of the local step q; f_i itself if nothing is random."""
@@ -74,8 +77,11 @@ class LocalObjective(NamedTuple):
 
     def _mean(self, x: Vector, batch: Tree, mask: Array | None) -> Array:
         """Return the weighted mean of the losses of a batch, plus the penalty, times the scale."""
-        losses = self._losses(x, batch)
-        mean = jnp.mean(losses) if mask is None else jnp.sum(losses * mask)
+        if self.joint:  # `mask` is None here: full gradients are in blocks, and a batch holds samples only
+            mean = self._of_samples(x, batch, jnp.ones(len(jax.tree.leaves(batch)[0])))
+        else:
+            losses = self._losses(x, batch)
+            mean = jnp.mean(losses) if mask is None else jnp.sum(losses * mask)
         if self.penalty is not None:
             mean = mean + self.penalty(x.tree)
         return mean if self.scale is None else self.scale * mean
@@ -93,8 +99,9 @@ class LocalObjective(NamedTuple):
         if self.block is None:
             return jax.value_and_grad(self._mean)(x, self.data, self.mask)
         value, gradient = in_blocks(jax.value_and_grad(self._sum), x, self.data, self.size, self.block, self.offset)
-        size = self.size.astype(value.dtype)
-        value, gradient = value / size, gradient / size
+        if not self.joint:
+            size = self.size.astype(value.dtype)
+            value, gradient = value / size, gradient / size
         penalty = self.penalty
         if penalty is not None:
             more, slope = jax.value_and_grad(lambda x: penalty(x.tree))(x)
@@ -102,8 +109,13 @@ class LocalObjective(NamedTuple):
         return (value, gradient) if self.scale is None else (self.scale * value, self.scale * gradient)
 
     def _sum(self, x: Vector, rows: Tree, inside: Array, block: Any) -> Array:
-        """Return the sum of the losses of the rows that are `inside`."""
-        return jnp.sum(self._losses(x, rows, block) * inside)
+        """Return the sum of the losses of the rows that are `inside`, or their one loss."""
+        return self._of_samples(x, rows, inside) if self.joint else jnp.sum(self._losses(x, rows, block) * inside)
+
+    def _of_samples(self, x: Vector, rows: Tree, inside: Array) -> Array:
+        """Return the one loss of the rows that are `inside`."""
+        mask = inside.astype(jnp.result_type(*jax.tree.leaves(x)))
+        return self.losses(x.tree, (rows, mask))
 
     def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
         """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples."""

@@ -130,6 +130,11 @@ class Problem:
         return checkpoint.fingerprint(*tests)
 
     @property
+    def couples_samples(self) -> bool:
+        """Whether a sample's loss depends on its batch; the blocks of a model with dropout alone do not say so."""
+        return self.statistics is not None or (self.block is not None and self.random is None)
+
+    @property
     def dimension(self) -> int:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
 

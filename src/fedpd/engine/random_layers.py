@@ -27,7 +27,6 @@ def check_random_layers(algorithm: Algorithm, problem: Problem) -> None:
 
 def check_batch(algorithm: Algorithm, problem: Problem) -> None:
     """Refuse steps on one sample, if the loss of a sample depends on its batch."""
-    depends = problem.statistics is not None or (problem.block is not None and problem.random is None)
-    if depends and algorithm.batch == 1:
-        rule = "must be at least 2, because a sample's loss depends on its batch (batch normalisation)"
+    if problem.couples_samples and algorithm.batch == 1:
+        rule = "must be at least 2, because a sample's loss depends on its batch"
         refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")

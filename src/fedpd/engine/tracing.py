@@ -23,6 +23,7 @@ from fedpd.core.agents import Functions, Shard, arrays
 from fedpd.engine.columns import MEASURED
 from fedpd.engine.plan import Plan
 from fedpd.engine.rounds import Inputs, Program, init_agents, measure_copies, one_round
+from fedpd.problems.external import explain_callback
 
 LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (Path(jax.__file__).parent, Path(np.__file__).parent, Path(__file__).parents[1])
@@ -133,16 +134,14 @@ def explain_running() -> Iterator[None]:
         FedpdError: A run needs more memory than the devices have, or a module failed. Other errors do not change.
     """
     try:
-        yield
+        with explain_callback():
+            yield
     except JaxRuntimeError as error:
         text = str(error).strip()
         if "RESOURCE_EXHAUSTED" in text:
             reason = text.partition("RESOURCE_EXHAUSTED:")[2].strip().splitlines()[0].rstrip(".")
             remedy = "Use fewer agents, samples, seeds or grid points, a smaller memory or batch, or store=FOLDER"
             raise FedpdError(f"the run needs more memory than there is ({reason}). {remedy}.") from error
-        if "callback" in text.splitlines()[0]:  # the last line is the error of the module
-            remedy = "Check that it computes scores from its parameters, in operations that have gradients"
-            raise FedpdError(f"the module failed: {text.splitlines()[-1].rstrip('.')}. {remedy}.") from error
         raise
 
 

@@ -2,6 +2,7 @@
 
 from fedpd.core import Metric
 from fedpd.core.statistics import local_statistics
+from fedpd.problems.agent_loss import from_agent_loss
 from fedpd.problems.build import from_losses
 from fedpd.problems.classification import Normalisation, classification
 from fedpd.problems.hard_instance import hard_instance
@@ -18,6 +19,7 @@ __all__ = [
     "Metric",
     "Normalisation",
     "classification",
+    "from_agent_loss",
     "from_losses",
     "hard_instance",
     "load_model",

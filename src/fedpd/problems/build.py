@@ -17,6 +17,7 @@ from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
 from fedpd.core.rows import Load, merged_axes, stored
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite, check_no_agent_is_empty
+from fedpd.problems.second_opinion import check_training
 
 Weights = Sequence[float] | np.ndarray | Literal["samples"] | None
 MOST_PADDING = 2  # padded data of agents in a list may take this many times the memory of the samples
@@ -34,6 +35,7 @@ def from_losses(
     block: int | None = None,
     answer: Answer = UNKNOWN,
     name: str = "problem",
+    check: bool = True,
 ) -> Problem:
     """Return a problem with N agents from a loss function, their data and a starting model.
 
@@ -47,12 +49,15 @@ def from_losses(
         weights: (N,) the w_i of f_i = w_i sum_{xi in D_i} F(x; xi). None: 1/|D_i|, which makes f_i a mean and f the
             plain mean of the agents. "samples": N/M for all agents, which makes f the mean over all M samples.
         block: The size of the batches that f_i consists of. Give it if a sample's loss depends on the other samples of
-            its batch (contrastive losses, batch normalisation), see `fedpd.Problem`. None: it does not.
+            its batch (contrastive losses), see `fedpd.Problem`. None: it does not; if it does and all agents have n
+            samples, the block is n. For agents of different sizes see also `from_agent_loss`.
         answer: The known facts about the problem: a minimiser, L, delta.
         name: The name of the problem in tables and figures.
+        check: Whether to compare one loss and one gradient of one agent with JAX without compilation and padding.
 
     Raises:
-        FedpdError: If shapes do not fit, a number is not finite, or `losses` fails for the start and the data.
+        FedpdError: If shapes do not fit, a number is not finite, `losses` fails for the start and the data, or fedpd
+            would compute another loss than the plain one.
 
     Examples:
         >>> agents = [{"a": np.ones((n, 2)), "y": np.arange(float(n))} for n in (3, 5)]
@@ -89,7 +94,7 @@ def from_losses(
         load=held.load,
     )
     _try(problem)
-    return problem
+    return check_training(problem) if check else problem
 
 
 class Held(NamedTuple):

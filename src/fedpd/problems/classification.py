@@ -20,6 +20,7 @@ from fedpd.core.frozen import WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, check_metrics, hold_tests, named_metrics
+from fedpd.problems.second_opinion import Plain, check_tests, check_training
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 RandomApply = Callable[[Tree, Array, Key], Array]  # the same with random layers, drawn from a key
@@ -48,6 +49,7 @@ def classification(
     normalisation: Normalisation | None = None,
     weights: Weights = None,
     metrics: Metrics = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of classifying federated data with softmax cross entropy.
 
@@ -64,11 +66,14 @@ def classification(
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
         metrics: More to measure on test samples, {name: (scores, class numbers) -> (B, ...)}; see
             `fedpd.problems.Metric`.
+        check: Whether to check the model once, as for `from_losses`.
 
     Raises:
-        FedpdError: If an agent has no training samples.
+        FedpdError: If an agent has no training samples, or `apply` couples the samples of a batch without a
+            `normalisation`.
     """
-    return classify(apply, data, start, l2=l2, normalisation=normalisation, weights=weights, metrics=metrics)
+    rest: dict[str, Any] = {"weights": weights, "metrics": metrics, "check": check}
+    return classify(apply, data, start, l2=l2, normalisation=normalisation, **rest)
 
 
 def classify(
@@ -83,6 +88,8 @@ def classify(
     random: RandomApply | None = None,
     frozen: Tree | None = None,
     metrics: Metrics = None,
+    check: bool = True,
+    plain: Plain | None = None,
 ) -> Problem:
     """Return the problem of `classification`, also for other losses, random layers and frozen arrays.
 
@@ -97,6 +104,8 @@ def classify(
         random: The scores in training steps, if the model has random layers.
         frozen: The part of the model that is not trained; None: all of it is.
         metrics: More to measure on test samples.
+        check: Whether to check the model and the loss once.
+        plain: The losses without fedpd, for this check; None: those that are made of `apply`.
     """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
     if not len(data.classes):
@@ -144,13 +153,13 @@ def classify(
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
     if block is None and random is not None:
         block = block_for(data.sizes)  # the same in all layouts, so that full gradients draw the same numbers
-    problem = from_losses(
-        hold(_losses_of(trained, loss)), train, start, penalty=regulariser, weights=weights, block=block, name=data.name
-    )
+    own: dict[str, Any] = {"penalty": regulariser, "weights": weights, "block": block, "name": data.name}
+    problem = from_losses(hold(_losses_of(trained, loss)), train, start, **own, check=False)
     if normalisation is not None:
         problem = replace(problem, statistics=hold(measured))
     if random is not None:
         problem = replace(problem, random=hold(drawn))
+    problem = check_training(problem, plain) if check else problem
     if not data.test_sizes.sum():
         if metrics:
             rule = "are measured on test samples, and there are none"
@@ -160,10 +169,11 @@ def classify(
     numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
     tests = hold_tests(numbered, sizes, problem.double)
     named = named_metrics(metrics, evaluated, lambda batch: batch["y"])
-    own = tuple((name, metric._replace(values=judge(metric.values))) for name, metric in named)
+    more = tuple((name, metric._replace(values=judge(metric.values))) for name, metric in named)
     losses = judge(_losses_of(evaluated, loss))
-    problem = replace(problem, evaluation=Evaluation(judge(correct), tests.data, tests.sizes, losses, *tests[2:], own))
-    return check_metrics(problem) if own else problem
+    problem = replace(problem, evaluation=Evaluation(judge(correct), tests.data, tests.sizes, losses, *tests[2:], more))
+    problem = check_metrics(problem) if more else problem
+    return check_tests(problem) if check else problem
 
 
 def _hold(frozen: Tree | None, function: Any, *, with_statistics: bool = False) -> Any:

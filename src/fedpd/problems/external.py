@@ -4,12 +4,14 @@ They become ordinary loss functions: oracles, algorithms, metrics and the rebuil
 Flower client and in `fedpd.simulate`. JAX calls back when it needs a value or a gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.experimental.buffer_callback import buffer_callback
 
 from fedpd.base.arrays import as_array
@@ -39,6 +41,23 @@ def call_back(function: Callable[..., Tree], shapes: Tree, *arguments: Tree) -> 
         jax.tree.map(lambda place, value: np.copyto(np.asarray(place), value), out, function(*_numpy(given)))
 
     return buffer_callback(fill, shapes, vmap_method="sequential")(*arguments)
+
+
+@contextmanager
+def explain_callback() -> Iterator[None]:
+    """Replace JAX's error about a function that failed when JAX called it back by a sentence.
+
+    Raises:
+        FedpdError: A module or a function of NumPy arrays failed. Other errors do not change.
+    """
+    try:
+        yield
+    except JaxRuntimeError as error:
+        lines = str(error).strip().splitlines()  # the last line is the error of the function
+        if "callback" not in lines[0]:
+            raise
+        remedy = "Check that it computes scores from its parameters, in operations that have gradients"
+        raise FedpdError(f"the module failed: {lines[-1].rstrip('.')}. {remedy}.") from error
 
 
 def external(values: Values, gradient: WeightedGradient) -> Losses:
@@ -75,7 +94,8 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
     """
 
     def values(model: Tree, batch: Tree) -> np.ndarray:
-        found = as_array(losses(model, batch), "the result of losses", "Return one loss per sample")
+        returned = losses(_read_only(model), _read_only(batch))
+        found = as_array(returned, "the result of losses", "Return one loss per sample")
         rows = len(jax.tree.leaves(batch)[0])
         if found.shape != (rows,):
             raise FedpdError(f"losses returns shape {found.shape}: it must be ({rows},). Return one loss per sample.")
@@ -92,7 +112,7 @@ def from_gradient(losses: Values, gradient: Callable[[Tree, Tree], Tree]) -> Los
                 "this problem needs a weighted mean of losses, but `gradient` returns that of a plain mean. Use equal "
                 "weights."
             )
-        return _scaled(model, gradient(model, batch), float(weights.sum()))
+        return _scaled(model, gradient(_read_only(model), _read_only(batch)), float(weights.sum()))
 
     return external(values, weighted)
 
@@ -108,6 +128,17 @@ def _scaled(model: Tree, gradient: Tree, factor: float) -> Tree:
 
 def _dtype(model: Tree) -> Any:
     return np.result_type(*jax.tree.leaves(model))
+
+
+def _read_only(tree: Tree) -> Tree:
+    """Return views that cannot be changed: a changed batch would be another batch in the next call."""
+
+    def view(leaf: np.ndarray) -> np.ndarray:
+        own = leaf.view()
+        own.flags.writeable = False
+        return own
+
+    return jax.tree.map(view, tree)
 
 
 def _numpy(tree: Any) -> Any:

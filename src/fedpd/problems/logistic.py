@@ -58,9 +58,8 @@ def penalized_logistic(
         return beta * jnp.sum(saturation(alpha * x * x))
 
     rows = signed.map(_aligned) if isinstance(signed, Ragged) else [_aligned(block) for block in signed]
-    problem = from_losses(
-        _losses, rows, start, penalty=penalty if beta else None, weights=weights, name="penalized_logistic"
-    )
+    own: dict[str, Any] = {"penalty": penalty if beta else None, "weights": weights, "name": "penalized_logistic"}
+    problem = from_losses(_losses, rows, start, **own, check=False)
     # The logistic part of f_i is ||A||^2/(4n)-smooth; alpha x^2/(1 + alpha x^2) is 2 alpha-smooth.
     with np.errstate(over="ignore", invalid="ignore"):
         smoothness = largest_gram(signed, problem.scale, more=8 * alpha * beta) / 4

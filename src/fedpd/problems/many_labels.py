@@ -34,6 +34,7 @@ def multilabel(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of predicting K yes-or-no labels per sample.
 
@@ -50,6 +51,7 @@ def multilabel(
         seed: The seed of a module's initialisation.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+        check: Whether to check the model and the loss once, as for `from_losses`.
 
     Raises:
         FedpdError: If a target is not 0, 1 or NaN, or the number of scores is not K.
@@ -73,6 +75,7 @@ def multilabel(
         metrics={"exact_match": EXACT} | dict(metrics or {}),
         l2=l2,
         weights=weights,
+        check=check,
     )
 
 
@@ -98,6 +101,7 @@ def next_token(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of predicting the next token at every position of a text.
 
@@ -114,6 +118,7 @@ def next_token(
         seed: The seed of a module's initialisation.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+        check: Whether to check the model and the loss once, as for `from_losses`.
 
     Raises:
         FedpdError: If x and y differ in shape, or a token has no score.
@@ -143,6 +148,7 @@ def next_token(
         | dict(metrics or {}),
         l2=l2,
         weights=weights,
+        check=check,
     )
 
 

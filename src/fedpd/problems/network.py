@@ -19,6 +19,7 @@ from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import Loss, Normalisation, classify
 from fedpd.problems.evaluation import Metrics
+from fedpd.problems.second_opinion import Plain
 
 
 @explained
@@ -34,6 +35,7 @@ def network(
     l2: float = 0.0,
     weights: Weights = None,
     metrics: Metrics = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of classifying federated data with a module, from the module's initialisation.
 
@@ -60,6 +62,8 @@ def network(
         l2: The weight of ||model||^2/2, of the trained parameters.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
         metrics: More to measure on test samples, as for `classification`.
+        check: Whether to compare one loss and one gradient of one agent with those that the module's own library
+            computes, without compilation, padding and blocks, in training and in evaluation.
 
     Returns:
         The problem. Its model has the trained parameters: for PyTorch a dict by name, for equinox a module with None in
@@ -92,7 +96,28 @@ def network(
         random=partial(_random_scores, adapter, parts) if adapter.random else None,
         frozen=parts.frozen,
         metrics=metrics,
+        check=check,
+        plain=_plain(library, module, adapter, parts, _loss(loss)),
     )
+
+
+def _plain(library: Any, module: Any, adapter: Adapter, parts: Parts, loss: Loss) -> Plain | None:
+    """Return the training losses as the library itself computes them; None for PyTorch, which has its own check.
+
+    A module with random layers is compared in evaluation, and in training with the same random numbers. Beside batch
+    normalisation only training is compared, because a library has no mode without random layers only.
+    """
+    if not hasattr(library, "plain"):
+        return None
+
+    def losses(train: bool, model: Tree, batch: Tree, key: Key | None = None) -> Array:
+        arrays = parts.merge(parts.frozen, model)
+        x = batch["x"] / jax.tree.leaves(arrays)[0].dtype.type(255) if batch["x"].dtype == jnp.uint8 else batch["x"]
+        return loss(library.plain(module, arrays, x, key, train), batch["y"])
+
+    if not adapter.random:
+        return Plain(partial(losses, True))
+    return Plain(None if adapter.normalisation else partial(losses, False), partial(losses, True))
 
 
 LIBRARIES = {  # by the start of the name of a base class

@@ -8,6 +8,7 @@ import numpy as np
 from fedpd.base.checks import count, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Problem
+from fedpd.core.agent_loss import AgentLoss
 from fedpd.problems.build import from_losses
 
 
@@ -24,13 +25,15 @@ def share_blocks(problem: Problem, copies: int) -> Problem:
     count("copies", copies, "Give the number of other agents whose data each agent holds, e.g. 1", least=0)
     if copies >= problem.agents:
         refuse("copies", copies, f"must be below {problem.agents}, the number of agents", "N - 1 shares all data")
+    if isinstance(problem.losses, AgentLoss):
+        refuse("problem", problem.name, "has one loss per agent", "Use a problem with one loss per sample")
     held = problem.in_memory()
     groups = (np.arange(held.agents)[:, None] + np.arange(copies + 1)) % held.agents  # (N, copies + 1)
     rows = held.rows_of(groups.reshape(-1))[0]
     sizes = held.sizes[groups].sum(axis=1)
     blocks = np.split(np.arange(int(sizes.sum())), np.cumsum(sizes)[:-1])
     own = [jax.tree.map(lambda leaf, block=block: leaf[block], rows) for block in blocks]
-    shared = from_losses(problem.losses, own, problem.start, penalty=problem.penalty, name=problem.name)
+    shared = from_losses(problem.losses, own, problem.start, penalty=problem.penalty, name=problem.name, check=False)
     return replace(
         shared,
         answer=Answer(smoothness=problem.answer.smoothness),

@@ -31,6 +31,7 @@ def regression(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of predicting numbers or vectors.
 
@@ -49,6 +50,7 @@ def regression(
         seed: The seed of a module's initialisation.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+        check: Whether to check the model and the loss once, as for `from_losses`.
 
     Raises:
         FedpdError: If the outputs have another shape than the targets, or the loss averages over samples.
@@ -83,6 +85,7 @@ def regression(
         metrics=USUAL | dict(metrics or {}),
         l2=l2,
         weights=weights,
+        check=check,
     )
 
 

@@ -52,7 +52,7 @@ def softmax_regression(data: Federated, *, l2: float = 0.0, weights: Weights = N
     def scores(model: Tree, x: Array) -> Array:
         return jnp.reshape(x, (len(x), -1)).astype(dtype) @ model["weights"] + model["bias"]
 
-    problem = classification(scores, data, start, l2=l2, weights=weights)
+    problem = classification(scores, data, start, l2=l2, weights=weights, check=False)
     if isinstance(data.train, Lazy):
         return problem
     train, divisor = data.train, 255 if kind == np.uint8 else 1

@@ -23,6 +23,7 @@ from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.data.lazy import Lazy
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, Values, check_metrics, hold_tests, named_metrics
+from fedpd.problems.second_opinion import check_tests
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> outputs (B, ...)
 
@@ -39,6 +40,7 @@ def supervised(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    check: bool = True,
 ) -> Problem:
     """Return a problem from a model, federated data and a loss of outputs and targets.
 
@@ -57,9 +59,11 @@ def supervised(
         seed: The seed of a module's initialisation.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
+        check: Whether to check the loss and the metrics once, as for `from_losses`.
 
     Raises:
-        FedpdError: If the loss averages over samples, shapes do not fit, or an agent has no training samples.
+        FedpdError: If the loss averages over samples or couples them, shapes do not fit, or an agent has no training
+            samples.
 
     Examples:
         >>> from fedpd.data import from_arrays
@@ -92,14 +96,16 @@ def supervised(
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
 
-    problem = from_losses(losses, train, start, penalty=penalty if l2 else None, weights=weights, name=data.name)
+    regulariser = penalty if l2 else None
+    problem = from_losses(losses, train, start, penalty=regulariser, weights=weights, name=data.name, check=check)
     if not data.test_sizes.sum():
         return problem
     held = hold_tests(tests, data.test_sizes.astype(np.int32), problem.double)
     measured = named_metrics(metrics, outputs, targets_of)
     judge = None if correct is None else right
     evaluation = Evaluation(judge, held.data, held.sizes, None, held.offsets, held.load, measured)
-    return check_metrics(replace(problem, evaluation=evaluation))
+    problem = check_metrics(replace(problem, evaluation=evaluation))
+    return check_tests(problem) if check else problem
 
 
 def as_function(model: Any, data: Federated, start: Tree | None, seed: int) -> tuple[Apply, Tree]:

@@ -74,7 +74,8 @@ def torch_local(
     is_right = None if test is None and correct is None else losses.judged("correct", correct or largest_output)
     rows = np.stack([np.full(size + more, losses.number), np.arange(size + more)], axis=1).astype(np.int32)
     own = {name: losses.judged(f"metric {name}", metric) for name, metric in (metrics or {}).items()}
-    local = Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:], metrics=own)
+    tests = None if test is None else rows[size:]
+    local = Local(losses, rows[:size], correct=is_right, test=tests, metrics=own, check=False)
     if losses.judge is module:
         return local
     return local._replace(statistics=BatchStatistics(losses), test_losses=losses.judged("loss", losses.loss))

@@ -39,6 +39,7 @@ from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
 from fedpd.problems.evaluation import check_metrics
+from fedpd.problems.second_opinion import check_tests, check_training
 from fedpd.transforms._wrap import with_system_noise
 
 
@@ -56,6 +57,7 @@ class Local(NamedTuple):
         statistics: (model, batch) -> the statistics that `losses` normalises the batch by (batch normalisation). Then
             `correct`, `metrics` and `test_losses` receive (model, the client's own statistics) in place of the model.
         test_losses: (model, batch) -> (B,), the losses of test samples; None: `losses`.
+        check: Whether to check the functions once, as for `problems.from_losses`.
     """
 
     losses: Losses
@@ -67,6 +69,7 @@ class Local(NamedTuple):
     metrics: Mapping[str, Losses | Metric] | None = None
     statistics: Statistics | None = None
     test_losses: Losses | None = None
+    check: bool = True
 
 
 class ClientSetup(NamedTuple):
@@ -141,12 +144,12 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     weights = None if local.weight is None else [local.weight]
     try:
         block = None if local.statistics is None else BLOCK
-        problem = from_losses(
-            local.losses, [local.data], start, penalty=local.penalty, weights=weights, block=block, name=name
-        )
+        own: dict[str, Any] = {"penalty": local.penalty, "weights": weights, "block": block, "name": name}
+        problem = from_losses(local.losses, [local.data], start, **own, check=False)
+        problem = replace(problem, statistics=local.statistics)
+        problem = check_training(problem) if local.check else problem
     except FedpdError as error:  # a problem of one agent calls it agent 0, a name that nobody here knows
         raise FedpdError(str(error).replace("agent 0", f"client {name!r}")) from None
-    problem = replace(problem, statistics=local.statistics)
     if local.correct is None and local.test is None and not local.metrics:
         return problem
     test = local.data if local.test is None else local.test  # without test samples, the training data give the shapes
@@ -155,7 +158,8 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     own = {name: one if isinstance(one, Metric) else Metric(one) for name, one in (local.metrics or {}).items()}
     sizes = np.array([size], np.int32)
     evaluation = Evaluation(local.correct, rows, sizes, local.test_losses, metrics=tuple(own.items()))
-    return check_metrics(replace(problem, evaluation=evaluation))
+    problem = check_metrics(replace(problem, evaluation=evaluation))
+    return check_tests(problem) if local.check else problem
 
 
 def _first(shard: Shard) -> Shard:

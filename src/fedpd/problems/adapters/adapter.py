@@ -20,6 +20,12 @@ class Scores(Protocol):
     def __call__(self, parameters: Tree, x: Array, key: Key | None, /) -> Array: ...
 
 
+class PlainScores(Protocol):
+    """Returns the scores of a batch as the library's own users compute them, in training or in evaluation."""
+
+    def __call__(self, module: Any, parameters: Tree, x: Array, key: Key | None, train: bool, /) -> Array: ...
+
+
 class Adapter(NamedTuple):
     """A module as a function of its parameters.
 
@@ -68,6 +74,12 @@ def identify(parts: Iterable[tuple[Any, Any]], arrays: type | tuple[type, ...]) 
         return {name: value for name, value in kept.items() if not isinstance(value, arrays)}
 
     return Spec("module", (("parts", fingerprint([(path, type(one), settings(one)) for path, one in parts])),))
+
+
+def differ(module: Any, start: Tree, example: Array, plain: PlainScores) -> bool:
+    """Return whether a module without random layers and batch normalisation computes other scores in training."""
+    trained, judged = (np.asarray(plain(module, start, example, None, train)) for train in (True, False))
+    return trained.shape != judged.shape or not np.allclose(trained, judged, rtol=1e-5, atol=0, equal_nan=True)
 
 
 def split(adapter: Adapter, trainable: Trainable | None) -> Parts:

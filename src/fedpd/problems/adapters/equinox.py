@@ -72,6 +72,21 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
     return Adapter(start, partial(_scores, modes), takes_key and _draws(modes, start, example), rule)
 
 
+def plain(module: Any, arrays: Tree, x: Array, key: Key | None, train: bool) -> Array:
+    """Return the scores as a user of equinox computes them: `jax.vmap` of the module, also in inference mode."""
+    own, state = _without_state(module)
+    own = eqx.combine(arrays, own)
+    own = own if train else eqx.nn.inference_mode(own)
+    keys = None if key is None else jax.random.split(key, len(x))
+
+    def one(x: Array, key: Key | None) -> Array:
+        named = {} if key is None else {"key": key}
+        return own(x, **named) if state is None else own(x, state, **named)[0]
+
+    axis = {} if state is None else {"axis_name": _batch_norms(module)[0].axis_name}
+    return jax.vmap(one, **axis)(x, keys)
+
+
 def load(module: Any, model: Tree) -> Any:
     """Return a module with the arrays of a model, and without state."""
     arrays, static = eqx.partition(_without_state(module)[0], eqx.is_inexact_array)

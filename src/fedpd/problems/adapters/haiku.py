@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.core import Array, Key, Tree
-from fedpd.problems.adapters.adapter import Adapter
+from fedpd.problems.adapters.adapter import Adapter, differ
 from fedpd.problems.classification import Normalisation
 
 
@@ -40,10 +40,19 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
         )
     random = takes_train and _draws(modes, start, example, train=True)
     if not state:
+        random = random or (takes_train and differ(module, start, example, plain))
         return Adapter(start, partial(_scores, modes), random)
     _check_state(modes, random)
     rule = Normalisation(partial(_statistics, modes), partial(_evaluated, modes))
     return Adapter(start, partial(_normalised, modes), False, rule)
+
+
+def plain(module: Any, parameters: Tree, x: Array, key: Key | None, train: bool) -> Array:
+    """Return the scores as a user of haiku computes them: `module.apply`, in training with the state of `init`."""
+    function = module if isinstance(module, hk.TransformedWithState) else hk.with_empty_state(module)
+    named = {"train": train} if _takes_train(function, x) else {}
+    state = function.init(jax.random.key(0), x, **named)[1]
+    return function.apply(parameters, state, key, x, **named)[0]
 
 
 class Modes(NamedTuple):

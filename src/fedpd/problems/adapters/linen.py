@@ -10,7 +10,7 @@ import numpy as np
 from fedpd.base.checks import FedpdError, below, refuse
 from fedpd.base.extras import extra
 from fedpd.core import Array, Key, Tree
-from fedpd.problems.adapters.adapter import Adapter
+from fedpd.problems.adapters.adapter import Adapter, differ
 from fedpd.problems.classification import Normalisation
 
 STATISTICS = "batch_stats"  # flax's name for batch statistics
@@ -39,12 +39,26 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
         refuse("collection", unknown[0], rule, "Use a module without this collection")
     random = _draws(module, variables, example, takes_train)
     if STATISTICS not in variables:
+        random = random or (takes_train and differ(module, start, example, plain))
         return Adapter(start, partial(_scores, module, takes_train), random)
     if not takes_train:
         refuse("module", type(module).__name__, "has batch normalisation, so its __call__ must take train", TRAIN)
     kept = _momenta(variables[STATISTICS], momenta)
     normalise = Normalisation(partial(_statistics, module, kept), partial(_evaluated, module))
     return Adapter(start, partial(_normalised, module, kept), random, normalise)
+
+
+def plain(module: Any, parameters: Tree, x: Array, key: Key | None, train: bool) -> Array:
+    """Return the scores as a user of flax computes them: `module.apply`."""
+    named = {"mutable": [STATISTICS]} if train else {}
+    found: Any = module.apply(
+        {"params": parameters},
+        x,
+        **_mode(_takes_train(module), train),
+        **named,
+        rngs=None if key is None else {"params": key},
+    )
+    return found[0] if train else found
 
 
 def _takes_train(module: Any) -> bool:

@@ -77,6 +77,16 @@ def adapt(module: Any, example: Array, *, backend: str, seed: int) -> Adapter:
     return Adapter(start, partial(_scores, modes), random, normalise)
 
 
+def plain(module: Any, parameters: Tree, x: Array, key: Key | None, train: bool) -> Array:
+    """Return the scores as a user of nnx computes them: the module after `train()` or `eval()`, called."""
+    own = load(nnx.clone(module), parameters)
+    own.train() if train else own.eval()
+    for number, (_, variable) in enumerate(nnx.to_flat_state(nnx.state(own))):
+        if key is not None and isinstance(variable, nnx.RngKey):  # random layers draw the numbers of fedpd's
+            variable.set_value(jax.random.fold_in(key, number))
+    return own(x)
+
+
 def load(module: Any, model: Tree) -> Any:
     """Return the module, changed to have the parameters of a model."""
     own = dict(nnx.to_flat_state(nnx.state(module, nnx.Param)))
