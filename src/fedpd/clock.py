@@ -17,11 +17,13 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fedpd.base.arrays import as_array
 from fedpd.base.atomic import read_file
 from fedpd.base.bits import GOLDEN, mixed
 from fedpd.base.checks import FedpdError, as_number, at_least, at_most, choice, count, nearest, refuse, shown
@@ -257,11 +259,14 @@ def _amounts(name: str, value: Any, units: Mapping[str, float], remedy: str) -> 
     """Return one number, one per agent, or a distribution, in bytes per second or in seconds."""
     if isinstance(value, LogNormal):
         return value._replace(median=_amount(f"{name}.median", value.median, units, remedy))
-    if isinstance(value, str) or np.ndim(value) == 0:
+    if isinstance(value, str | Real):
         return _amount(name, value, units, remedy)
-    if np.ndim(value) != 1 or not len(value):
+    entries = value if isinstance(value, list | tuple) else as_array(value, name, remedy).tolist()
+    if not isinstance(entries, list | tuple):
+        return _amount(name, entries, units, remedy)
+    if not entries or any(isinstance(one, list | tuple) for one in entries):
         refuse(name, value, "must be one value, or a list with one value per agent", remedy)
-    return np.array([_amount(f"{name}[{i}]", one, units, remedy) for i, one in enumerate(value)])
+    return np.array([_amount(f"{name}[{i}]", one, units, remedy) for i, one in enumerate(entries)])
 
 
 def _amount(name: str, value: Any, units: Mapping[str, float], remedy: str) -> float:

@@ -126,6 +126,16 @@ def owned(array: np.ndarray) -> np.ndarray:
     return array if is_immutable(array) else seal(array.copy())
 
 
+def copied(value: Any) -> Any:
+    """Return an argument that may be an array, a tensor or lists of numbers, in memory of its own; others stay."""
+    if type(value) is list:
+        return [copied(entry) for entry in value]
+    if has_mask(value) or not (isinstance(value, np.ndarray) or callable(getattr(value, "detach", None))):
+        return value
+    found = read(value, TEXTS)
+    return owned(found) if isinstance(found, np.ndarray) else value
+
+
 def is_immutable(array: Any) -> bool:
     """Return whether an array and all that it is a view of are read-only.
 

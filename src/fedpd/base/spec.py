@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from fedpd.base.arrays import copied
 from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
 from fedpd.base.typed import call_explained
@@ -162,8 +163,11 @@ def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        made: Any = call_explained(factory, LARGEST, *args, **kwargs) if own else factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
+        for argument, value in bound.arguments.items():
+            bound.arguments[argument] = copied(value)  # a spec builds the method again from them
+        given: Any = bound.args, bound.kwargs
+        made: Any = call_explained(factory, LARGEST, *given[0], **given[1]) if own else factory(*given[0], **given[1])
         bound.apply_defaults()
         spec = Spec.of(name or factory.__name__, defaults, **bound.arguments)
         return with_spec(made, replace(spec, made=Made(make, bound, made)))

@@ -169,6 +169,9 @@ def pool(samples: Sequence[Samples]) -> Samples:
         samples: The samples of each agent, with features of one shape.
     """
     parts = [{"x": as_array(one["x"], "x"), "y": as_labels(one["y"], "y")} for one in samples]
+    shapes = [(own["x"].shape, own["y"].shape) for own in parts]
+    if any(not x or x[:1] != y[:1] for x, y in shapes):
+        refuse("shapes of x and y", shapes, "must have one row per sample", "Pair x with y")
     if len(parts) == 1:
         return {"x": parts[0]["x"].copy(), "y": parts[0]["y"].copy()}
     return {"x": np.concatenate([own["x"] for own in parts]), "y": np.concatenate([own["y"] for own in parts])}

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from fedpd import algorithms, oracles
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import count, positive, refuse
 from fedpd.base.progress import ProgressFunction
 from fedpd.base.typed import typed
@@ -107,7 +108,7 @@ def check_everyone(
         sampling: How a cohort is drawn.
     """
     rule, remedy = "solve needs all agents, with all their steps, in every round", "Leave it out, or use fedpd advise"
-    if np.any(np.asarray(participation) != 1):
+    if np.any(as_array(participation, "participation", remedy) != 1):
         refuse("participation", participation, rule, remedy)
     if cohort is not None:
         refuse("cohort", cohort, rule, remedy)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpd import theory
 from fedpd.algorithms import variants
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, TheoryWarning, at_least, choice, count, nearest, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
@@ -211,7 +212,7 @@ def _check(task: Task, method: str) -> None:
 
 def usable(methods: Iterable[str], *participation: Participating) -> list[str]:
     """Return the labels of the methods that work with these participations. Some methods need all agents."""
-    partial = any(np.any(np.asarray(share) != 1) for share in participation)
+    partial = any(np.any(as_array(share, "participation") != 1) for share in participation)
     return [label for label in methods if not (partial and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
 
 
