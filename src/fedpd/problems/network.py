@@ -7,7 +7,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedpd.base.checks import choice, refuse
 from fedpd.base.devices import use_cores
@@ -19,7 +18,7 @@ from fedpd.core.agents import BLOCK
 from fedpd.data.federated import Federated
 from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
-from fedpd.problems.classification import Loss, Normalisation, classify
+from fedpd.problems.classification import SOFTMAX, Loss, Normalisation, classify
 from fedpd.problems.evaluation import Metrics
 
 
@@ -198,7 +197,7 @@ def _merged(parts: Parts, function: Any, model: Tree, *arguments: Any) -> Any:
 def _loss(loss: Any) -> Loss:
     """Return a loss of JAX arrays, one per sample."""
     if loss is None:
-        return optax.softmax_cross_entropy_with_integer_labels
+        return SOFTMAX
     if any(base.__module__.startswith("torch.nn.") for base in type(loss).__mro__):
         from fedpd.problems.adapters.torch import TorchLoss
 

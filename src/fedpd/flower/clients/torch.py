@@ -36,6 +36,7 @@ from fedpd.flower.method.agent import Local
 from fedpd.flower.method.shapes import TorchArray
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, normalised_by_buffers, statistics
 from fedpd.problems.external import call_back, external
+from fedpd.problems.predictions import class_axis, has_one_output, is_right
 
 with extra("torch", "fedpd.flower.torch"):
     import torch
@@ -65,16 +66,20 @@ def torch_local(
         loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample.
         loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, but draws its own order.
         test: Test samples.
-        correct: (outputs, targets) -> (B,), whether the module is right; by default, whether the largest output is.
+        correct: (outputs, targets) -> (B,), whether the module is right. None: whether the largest output is that of
+            the class, and of one output whether its sign is that of the class (0 and 1, or -1 and 1); if the targets
+            are not classes, there are no accuracies.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B,)}.
     """
     size, more = (0 if one is None else _size(one) for one in (loader, test))
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
-    is_right = None if test is None and correct is None else losses.judged("correct", correct or largest_output)
     rows = np.stack([np.full(size + more, losses.number), np.arange(size + more)], axis=1).astype(np.int32)
+    if correct is None and test is not None and losses.predicts_classes(rows[size : size + CHUNK]):
+        correct = _is_right
+    judge = None if correct is None else losses.judged("correct", correct)
     own = {name: losses.judged(f"metric {name}", metric) for name, metric in (metrics or {}).items()}
-    local = Local(losses, rows[:size], correct=is_right, test=None if test is None else rows[size:], metrics=own)
+    local = Local(losses, rows[:size], correct=judge, test=None if test is None else rows[size:], metrics=own)
     if losses.judge is module:
         return local
     return local._replace(statistics=BatchStatistics(losses), test_losses=losses.judged("loss", losses.loss))
@@ -103,9 +108,23 @@ def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
     return module
 
 
-def largest_output(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return whether the largest output is that of the target class."""
-    return outputs.argmax(-1) == targets
+def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return whether the outputs predict the targets, by the rule of simulations."""
+    if not are_classes(outputs, targets):
+        rule = "other targets of the same data set are classes, 0 and 1 or -1 and 1 for one output"
+        refuse("targets", targets.unique().tolist()[:5], rule, "Give torch_local a function `correct`")
+    return is_right(outputs, targets)
+
+
+def are_classes(outputs: Tensor, targets: Any) -> bool:
+    """Return whether targets are numbers of classes, for which the outputs are scores."""
+    if not isinstance(targets, Tensor) or not isinstance(outputs, Tensor):
+        return False
+    if has_one_output(outputs.shape, targets.shape):
+        found = set(targets.flatten().tolist())
+        return found <= {0, 1} or found <= {-1, 1}
+    whole = not targets.is_floating_point() or bool((targets == targets.round()).all())
+    return whole and class_axis(outputs.shape, targets.shape) is not None
 
 
 class TorchLosses:
@@ -170,6 +189,12 @@ class TorchLosses:
             batch = self.collate([self.dataset[row] for row in rows])
         device = next(iter(self.parameters.values())).device
         return [part.to(device) if isinstance(part, Tensor) else part for part in batch]
+
+    def predicts_classes(self, indices: np.ndarray) -> bool:
+        """Return whether the targets of these samples are classes."""
+        with torch.no_grad(), locked(self.module), seeded(0):
+            inputs, targets = self.fetch(indices)
+            return are_classes(self.module.eval()(inputs), targets)
 
     def gradient(self, indices: np.ndarray, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Return the gradient of the mean of the losses, or of their weighted sum, at the module's own parameters."""
