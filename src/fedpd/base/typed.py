@@ -20,6 +20,7 @@ from jax.errors import JAXTypeError
 
 from fedpd.base.checks import nearest, refuse, shown
 from fedpd.base.errors import FedpdError, UnexpectedError
+from fedpd.base.tensors import without_gradients
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,6 +47,7 @@ def typed(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        args, kwargs = without_gradients(args), without_gradients(kwargs)
         check_arguments(function, signature.bind(*args, **kwargs).arguments)
         return function(*args, **kwargs)
 
@@ -129,6 +131,7 @@ def call_checked(function: Callable[P, T], largest: int = LARGEST, /, *args: P.a
         *args: The arguments of the function.
         **kwargs: Its named arguments.
     """
+    args, kwargs = without_gradients(args), without_gradients(kwargs)
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     try:
         made = function(*args, **kwargs)

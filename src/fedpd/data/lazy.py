@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.tensors import without_gradients
 from fedpd.core import Tree
 from fedpd.core.rows import Load
 from fedpd.data.ragged import Ragged, check_finite, checked_sizes
@@ -120,7 +121,7 @@ def one_by_one(load: LoadOne, sizes: np.ndarray, sample: Tree, agents: np.ndarra
 def _loaded(load: LoadOne, agent: int, size: int) -> Tree:
     """Return the samples of one agent as arrays with `size` rows."""
     try:
-        samples = jax.tree.map(np.asarray, load(agent))
+        samples = jax.tree.map(np.asarray, without_gradients(load(agent)))
     except Exception as error:  # the user's function may raise anything
         reason = f"load({agent}) failed with {type(error).__name__}: {error}".rstrip(".")
         raise FedpdError(f"{reason}. Correct the source of agent {agent}, or leave the agent out.") from error

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.tensors import without_gradients
 from fedpd.core import Tree
 from fedpd.core.rows import first_rows, row_numbers
 
@@ -84,7 +85,7 @@ def ragged(rows: Tree, sizes: Sequence[int] | np.ndarray) -> Ragged:
         (3, [1.0, 2.0, 3.0])
     """
     numbers = checked_sizes(sizes)
-    rows = jax.tree.map(np.asarray, rows)
+    rows = jax.tree.map(np.asarray, without_gradients(rows))
     shapes = [leaf.shape for leaf in jax.tree.leaves(rows)]
     if not shapes or () in shapes or len({shape[0] for shape in shapes}) > 1:
         refuse("shapes of rows", shapes, "must be arrays with the same first axis, one row per sample", "Pair them")

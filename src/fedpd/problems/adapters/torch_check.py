@@ -7,6 +7,7 @@ gradients differ.
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -114,10 +115,10 @@ def _found(
     from fedpd.problems.adapters.torchax_random import ReplayError
 
     def value(model: Tree) -> Array:
-        random = problem.random
-        assert key is None or random is not None
-        losses = problem.losses(model, batch) if key is None else random(model, batch, key)  # type: ignore[misc]
-        return jnp.mean(losses)
+        if key is None:
+            return jnp.mean(problem.losses(model, batch))
+        assert problem.random is not None  # there is a key only then
+        return jnp.mean(problem.random(model, batch, key))
 
     replay = nullcontext() if key is None or replayed is None else environment().replaying(replayed.drawn)
     try:
@@ -130,9 +131,10 @@ def _found(
 
 def _lost_draws(problem: Problem, model: Tree, batch: Tree, key: Any, expected: Outcome) -> str:
     """Return which random numbers do not come from JAX's key, so that they are the same in all steps; "" if none."""
+    assert problem.random is not None
     env, before = environment(), torch.get_rng_state()
     first = env.drawn
-    jax.eval_shape(lambda key: problem.random(model, batch, key), key)  # type: ignore[misc]
+    jax.eval_shape(partial(problem.random, model, batch), key)
     drawn, number = env.drawn - first, len(expected.drawn)
     if drawn == number and torch.equal(before, torch.get_rng_state()):
         return ""
