@@ -38,7 +38,8 @@ def from_ragged(leaf: Leaf) -> Any:
 
 
 def from_lazy(leaf: Leaf) -> Any:
-    return problems.from_losses(losses, data.lazy(lambda i: by_agent(leaf)[i], [3, 3]), np.ones(2, np.float32))
+    rows = data.lazy(lambda i: by_agent(leaf)[i], [3, 3])
+    return problems.from_losses(losses, rows, np.ones(2, np.float32)).in_memory()
 
 
 def from_federated(leaf: Leaf) -> Any:
@@ -58,16 +59,14 @@ def with_gradient(array: Any) -> torch.Tensor:
 @pytest.mark.parametrize("build", [from_list, from_stacked, from_ragged, from_lazy, from_federated, logistic])
 def test_a_problem_of_tensors_is_that_of_arrays(build: Callable[[Leaf], Any]) -> None:
     one, other = (build(leaf) for leaf in (np.asarray, with_gradient))
-    runs = [fedpd.simulate(METHOD, problem, rounds=1, cohort=2, progress=False) for problem in (one, other)]
+    runs = [fedpd.simulate(METHOD, problem, rounds=1, progress=False) for problem in (one, other)]
     np.testing.assert_array_equal(*(run.history["loss"] for run in runs))
 
 
 def test_a_run_starts_from_tensors() -> None:
-    problem = from_list(np.asarray)
+    problem, model, shares = from_list(np.asarray), np.array([2, 3], np.float32), np.ones(2, np.float32)
     one, other = (
-        fedpd.simulate(
-            METHOD, problem, rounds=1, progress=False, start=leaf([2.0, 3.0]), participation=leaf([1.0, 1.0])
-        )
+        fedpd.simulate(METHOD, problem, rounds=1, progress=False, start=leaf(model), participation=leaf(shares))
         for leaf in (np.asarray, with_gradient)
     )
     np.testing.assert_array_equal(one.history["loss"], other.history["loss"])
