@@ -1,6 +1,7 @@
 """Modules of PyTorch, compiled by JAX through torchax, or called back: the model is a dict of parameters by name."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -69,7 +70,8 @@ def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None)
     first, env = jax.random.key(0) if key is None else key, environment()
     with ONE_AT_A_TIME, env.override_property(prng=first), torch.no_grad():
         tensors, inputs = env.j2t_iso(jax.tree.map(jnp.asarray, (dict(arrays), x)))
-        with env:
+        with env, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype")  # 64-bit integers, as torch.arange has
             found = call(tensors, inputs)
     return env.t2j_iso(found)
 
