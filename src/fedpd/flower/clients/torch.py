@@ -16,7 +16,8 @@ of the PyTorch template in one process took 3.1 s of CPU for three rounds and 12
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -83,12 +84,13 @@ def torch_local(
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
     rows = np.stack([np.full(size + more, losses.number), np.arange(size + more)], axis=1).astype(np.int32)
-    if correct is None and test is not None and losses.predicts_classes(rows[size : size + CHUNK]):
+    if correct is None and test is not None and _predicts_classes(losses, rows[size : size + CHUNK]):
         correct = predicts_target
     judge = None if correct is None else losses.judged("correct", correct)
     own = {name: losses.judged(f"metric {name}", metric) for name, metric in (metrics or {}).items()}
     local = Local(losses, rows[:size], correct=judge, test=None if test is None else rows[size:], metrics=own)
-    if losses.trains_differently(rows[:FEW] if size > 1 else rows[[0, 0]]):
+    losses.modes_differ = _modes_differ(losses, rows[:size][:FEW] if size > 1 else rows[[0, 0]])
+    if losses.modes_differ:
         local = local._replace(random=TrainingLosses(losses))
     if losses.judge is module:
         return local
@@ -184,34 +186,11 @@ class TorchLosses:
         device = next(iter(self.parameters.values())).device
         return [part.to(device) if isinstance(part, Tensor) else part for part in batch]
 
-    def trains_differently(self, indices: np.ndarray) -> bool:
-        """Return, and note, whether `module.train()` changes the outputs, apart from batch statistics."""
-        inputs = self.fetch(indices)[0]
-
-        def outputs(train: bool, seed: int) -> Any:
-            with torch.no_grad(), locked(self.module), seeded(seed):
-                self.set_mode(train=train)
-                before = torch.get_rng_state()
-                found = jax.tree.leaves(self.module(inputs))
-                return [one for one in found if isinstance(one, Tensor)], torch.equal(before, torch.get_rng_state())
-
-        (quiet, _), (train, is_still), (other, _) = outputs(False, 0), outputs(True, 0), outputs(True, 1)
-        pairs = [*zip(train, quiet, strict=True), *zip(train, other, strict=True)]
-        same = all(torch.allclose(a, b, equal_nan=True) for a, b in pairs)
-        self.modes_differ = not (same and is_still)
-        return self.modes_differ
-
     def set_mode(self, *, train: bool) -> None:
         """Set the module's mode; batches are normalised by their own statistics in both. Use it if modes differ."""
         self.module.train(train)
         for layer in self.norms.values():
             layer.train()
-
-    def predicts_classes(self, indices: np.ndarray) -> bool:
-        """Return whether the targets of these samples are classes."""
-        with torch.no_grad(), locked(self.module), seeded(0):
-            inputs, targets = self.fetch(indices)
-            return are_classes(self.module.eval()(inputs), targets)
 
     def gradient(self, indices: np.ndarray, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Return the gradient of the mean of the losses, or of their weighted sum, at the module's own parameters."""
@@ -242,20 +221,23 @@ class TorchLosses:
         self.judges[name] = values
         return Judged(self, name)
 
+    @contextmanager
+    def at(self, model: Tree, seed: int = 0, *, train: bool = False) -> Iterator[None]:
+        """Compute at a model, in evaluation or in training if these differ, with the random numbers of a seed."""
+        with locked(self.module), seeded(seed):
+            load(self.parameters, model)
+            if self.modes_differ:
+                self.set_mode(train=train)
+            yield
+
     def _values(self, model: Tree, indices: np.ndarray) -> np.ndarray:
         own = self.owner(indices)
-        with torch.no_grad(), locked(own.module), seeded(0):
-            load(own.parameters, model)
-            if own.modes_differ:
-                own.set_mode(train=False)
+        with torch.no_grad(), own.at(model):
             return array_of(own.losses(indices))
 
     def _gradient(self, model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
         own = self.owner(indices)
-        with locked(own.module), seeded(0):
-            load(own.parameters, model)
-            if own.modes_differ:
-                own.set_mode(train=False)
+        with own.at(model):
             return {name: array_of(part) for name, part in own.weighted_gradient(indices, tensor_of(weights)).items()}
 
 
@@ -272,17 +254,13 @@ class TrainingLosses:
         indices, seed = batch
         own = self.losses.owner(indices)
         pieces = range(0, len(indices), own.chunk)  # those of the gradient, so that they draw the same numbers
-        with torch.no_grad(), locked(own.module), seeded(int(seed)):
-            load(own.parameters, model)
-            own.set_mode(train=True)
+        with torch.no_grad(), own.at(model, int(seed), train=True):
             return np.concatenate([array_of(own.losses(indices[first : first + own.chunk])) for first in pieces])
 
     def _gradient(self, model: Tree, batch: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> Tree:
         indices, seed = batch
         own = self.losses.owner(indices)
-        with locked(own.module), seeded(int(seed)):
-            load(own.parameters, model)
-            own.set_mode(train=True)
+        with own.at(model, int(seed), train=True):
             return {name: array_of(part) for name, part in own.weighted_gradient(indices, tensor_of(weights)).items()}
 
 
@@ -332,6 +310,29 @@ class BatchStatistics:
             for layer in own.norms.values():
                 layer.train()
             return {name: array_of(one) for name, one in statistics(own.module, {}, (own.fetch(indices)[0],)).items()}
+
+
+def _modes_differ(losses: TorchLosses, indices: np.ndarray) -> bool:
+    """Return whether `module.train()` changes the outputs for some samples, apart from batch statistics."""
+    inputs = losses.fetch(indices)[0]
+
+    def outputs(train: bool, seed: int) -> tuple[list[Tensor], bool]:
+        with torch.no_grad(), locked(losses.module), seeded(seed):
+            losses.set_mode(train=train)
+            before = torch.get_rng_state()
+            found = [one for one in jax.tree.leaves(losses.module(inputs)) if isinstance(one, Tensor)]
+            return found, torch.equal(before, torch.get_rng_state())
+
+    (quiet, _), (train, is_still), (other, _) = outputs(False, 0), outputs(True, 0), outputs(True, 1)
+    pairs = [*zip(train, quiet, strict=True), *zip(train, other, strict=True)]
+    return not (is_still and all(torch.allclose(a, b, equal_nan=True) for a, b in pairs))
+
+
+def _predicts_classes(losses: TorchLosses, indices: np.ndarray) -> bool:
+    """Return whether the targets of these samples are classes, for which the outputs are scores."""
+    with torch.no_grad(), locked(losses.module), seeded(0):
+        inputs, targets = losses.fetch(indices)
+        return are_classes(losses.module.eval()(inputs), targets)
 
 
 def _size(loader: DataLoader) -> int:
