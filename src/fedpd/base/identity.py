@@ -370,6 +370,8 @@ def _is_all_in_dict(value: Any) -> bool:
         object.__reduce_ex__(value, 2)
     except TypeError:
         return False
+    except Exception:  # of its own __getstate__, as in parametrized modules of PyTorch: it is an object of Python
+        return True
     return True
 
 

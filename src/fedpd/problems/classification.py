@@ -20,11 +20,13 @@ from fedpd.core.frozen import WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, check_metrics, hold_tests, named_metrics
+from fedpd.problems.predictions import is_right
 from fedpd.problems.second_opinion import Plain, check_tests, check_training
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 RandomApply = Callable[[Tree, Array, Key], Array]  # the same with random layers, drawn from a key
 Loss = Callable[[Array, Array], Array]  # (scores (B, K), numbers of the classes (B,)) -> losses (B,)
+SOFTMAX: Loss = optax.softmax_cross_entropy_with_integer_labels
 
 
 class Normalisation(NamedTuple):
@@ -84,7 +86,7 @@ def classify(
     l2: float,
     normalisation: Normalisation | None,
     weights: Weights,
-    loss: Loss = optax.softmax_cross_entropy_with_integer_labels,
+    loss: Loss = SOFTMAX,
     random: RandomApply | None = None,
     frozen: Tree | None = None,
     metrics: Metrics = None,
@@ -134,7 +136,7 @@ def classify(
         return normalisation.apply(weights, statistics, features(batch))
 
     def correct(model: Tree, batch: Tree) -> Array:
-        return (jnp.argmax(evaluated(model, batch), axis=-1) == batch["y"]).astype(dtype)
+        return is_right(evaluated(model, batch), batch["y"]).astype(dtype)
 
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
@@ -149,7 +151,8 @@ def classify(
 
     hold = partial(_hold, frozen)
     train = _numbered_part(data.train, data.classes)
-    _check_scores(hold(trained), start, train[0] if isinstance(train, list) else train.sample, len(data.classes))
+    least = 1 if len(data.classes) == 2 and loss is not SOFTMAX else len(data.classes)
+    _check_scores(hold(trained), start, train[0] if isinstance(train, list) else train.sample, least)
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
     if block is None and random is not None:
         block = block_for(data.sizes)  # the same in all layouts, so that full gradients draw the same numbers
@@ -192,16 +195,21 @@ def _whole_and_statistics(function: Any, frozen: Tree, model: Tree, batch: Tree)
     return function(((frozen, weights), statistics), batch)
 
 
-def _check_scores(scores: Losses, start: Tree, samples: Tree, classes: int) -> None:
-    """Refuse a function that returns fewer scores than classes: a label without a score has no loss."""
+def _check_scores(scores: Losses, start: Tree, samples: Tree, least: int) -> None:
+    """Refuse a function that returns fewer scores than classes: a label without a score has no loss.
+
+    A loss of one's own may have one score (B,) or (B, 1) for two classes, the logit of the second.
+    """
     try:
         with scope(is_double(start, samples)):
             found = jax.eval_shape(scores, start, samples)
     except Exception:  # from_losses, which comes next, says what is wrong with the function
         return
-    if getattr(found, "ndim", 0) == 2 and found.shape[1] < classes:
-        rule = f"must be at least {classes}, the number of classes"
-        refuse("number of scores", found.shape[1], rule, "Give the model one output per class")
+    shape = getattr(found, "shape", ())
+    number = {1: 1, 2: shape[-1]}.get(len(shape)) if shape else None
+    if number is not None and number < least:
+        rule = f"must be at least {least}, the number of classes"
+        refuse("number of scores", number, rule, "Give the model one output per class")
 
 
 def _losses_of(scores: Losses, loss: Loss) -> Losses:

@@ -172,7 +172,7 @@ def _entropies(scores: Array, y: Array) -> Array:
 
 
 def _hits(scores: Array, y: Array) -> Array:
-    return (jnp.argmax(scores, axis=-1) == y).astype(scores.dtype)
+    return (jnp.argmax(scores, axis=-1) == y).astype(scores.dtype)  # classes are the last axis, also if K = T
 
 
 PERPLEXITY = Metric(_entropies, of_mean="exp", words="perplexity of the test tokens")

@@ -7,17 +7,18 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from fedpd.base.checks import choice, refuse
 from fedpd.base.devices import use_cores
 from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
+from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Problem, Tree
+from fedpd.core.agents import BLOCK
 from fedpd.data.federated import Federated
 from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
-from fedpd.problems.classification import Loss, Normalisation, classify
+from fedpd.problems.classification import SOFTMAX, Loss, Normalisation, classify
 from fedpd.problems.evaluation import Metrics
 from fedpd.problems.second_opinion import Plain
 
@@ -39,9 +40,10 @@ def network(
 ) -> Problem:
     """Return the problem of classifying federated data with a module, from the module's initialisation.
 
-    Random layers (dropout) draw from (seed, round, agent, step) in training, and are off where fedpd measures. A module
-    with batch normalisation normalises each training batch by its own statistics, and an agent's samples by that
-    agent's statistics where fedpd measures.
+    Random layers (dropout) draw from (seed, round, agent, step) in training, and are off where fedpd measures. A
+    PyTorch module trains as after `module.train()`, and fedpd measures it as after `module.eval()`. A module with batch
+    normalisation normalises each training batch by its own statistics, and an agent's samples by that agent's
+    statistics where fedpd measures.
 
     Args:
         module: Returns scores (B, K) of x (B, ...). A PyTorch nn.Module. A flax.linen module whose __call__ takes (x)
@@ -55,7 +57,7 @@ def network(
             frozen: all agents share them, and they are never sent. None: all are trained, in PyTorch those with
             `requires_grad`.
         backend: For PyTorch: "jax" compiles the module with torchax. "callback" runs it in PyTorch, which is slower and
-            works for every module.
+            works for every module. See `check`.
         precision: "bfloat16" computes the scores and their gradient in bfloat16. Models, duals, messages and losses
             stay in float32. "float32" computes in the precision of the data.
         seed: The seed of the initialisation; modules of PyTorch, nnx and equinox come initialised.
@@ -63,42 +65,82 @@ def network(
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
         metrics: More to measure on test samples, as for `classification`.
         check: Whether to compare one loss and one gradient of one agent with those that the module's own library
-            computes, without compilation, padding and blocks, in training and in evaluation.
+            computes, without compilation, padding and blocks, in training and in evaluation. If a module of PyTorch
+            differs, because torchax does not see `torch.no_grad()`, `.data`, hooks or an autograd function of your own,
+            fedpd warns and uses backend="callback".
 
     Returns:
         The problem. Its model has the trained parameters: for PyTorch a dict by name, for equinox a module with None in
         place of frozen arrays, otherwise nested dicts. `load_model` loads it into a module.
 
     Raises:
-        FedpdError: If fedpd does not support a layer, nothing is trained, or there are fewer scores than classes.
+        FedpdError: If fedpd does not support a layer, nothing is trained, there are fewer scores than classes, or the
+            gradient is not PyTorch's.
     """
     use_cores()  # before JAX computes anything
     choice("backend", backend, ("jax", "callback"))
-    x = data.train[0]["x"][:1]
-    example = np.asarray(x / np.float32(255) if x.dtype == np.uint8 else x)
+    choice("precision", precision, ("float32", "bfloat16"))
     library = _library(module)
-    if backend == "callback" and not hasattr(library, "CalledBack"):
+    is_torch = hasattr(library, "second_opinion")
+    if backend == "callback" and not is_torch:
         refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
-    with scope(is_double(example)):
-        adapter: Adapter = library.adapt(module, jnp.asarray(example), backend=backend, seed=seed)
-    if choice("precision", precision, ("float32", "bfloat16")) == "bfloat16":
-        adapter = _in_bfloat16(adapter, backend)
-    parts = split(adapter, trainable)
-    rule = adapter.normalisation
-    return classify(
-        partial(_scores, adapter, parts),
-        data,
-        parts.trained,
-        l2=l2,
-        normalisation=None if rule is None else Normalisation(*(partial(_merged, parts, one) for one in rule)),
-        weights=weights,
-        loss=_loss(loss),
-        random=partial(_random_scores, adapter, parts) if adapter.random else None,
-        frozen=parts.frozen,
-        metrics=metrics,
-        check=check,
-        plain=_plain(library, module, adapter, parts, _loss(loss)),
-    )
+    few = _few_samples(data)
+    example = few["x"] / np.float32(255) if few["x"].dtype == np.uint8 else few["x"]
+    example = np.asarray(example if is_torch else example[:1])
+
+    def build(backend: str, precision: str) -> Problem:
+        with scope(is_double(example)):
+            adapter: Adapter = library.adapt(module, jnp.asarray(example), backend=backend, seed=seed)
+        adapter = _in_bfloat16(adapter, backend) if precision == "bfloat16" else adapter
+        parts, rule = split(adapter, trainable), adapter.normalisation
+        return classify(
+            partial(_scores, adapter, parts),
+            data,
+            parts.trained,
+            l2=l2,
+            normalisation=None if rule is None else Normalisation(*(partial(_merged, parts, one) for one in rule)),
+            weights=weights,
+            loss=_loss(loss),
+            random=partial(_random_scores, adapter, parts) if adapter.random else None,
+            frozen=parts.frozen,
+            metrics=metrics,
+            check=check,
+            plain=_plain(library, module, adapter, parts, _loss(loss)),
+        )
+
+    problem = build(backend, precision)
+    if not check or not is_torch:
+        return problem
+    batch = {"x": few["x"], "y": np.searchsorted(data.classes, few["y"]).astype(np.int32)}
+    opinion = partial(library.second_opinion, module, samples=batch, loss=loss)
+    checked = problem if precision == "float32" else build(backend, "float32")
+    difference = opinion(problem=checked, compiled=backend == "jax")
+    if difference and backend == "jax" and precision == "float32":
+        problem = build("callback", precision)
+        found, difference = difference, opinion(problem=problem, compiled=False)
+        if not difference:
+            _warn_of_callback(module, found)
+    if difference:
+        rule = f"fedpd would train another function than PyTorch: {difference}"
+        remedy = "Remove hooks of parameters, torch.no_grad(), .data and autograd functions of your own"
+        refuse("module", type(module).__name__, rule, f"{remedy}, or give check=False to train that function")
+    return problem
+
+
+def _few_samples(data: Federated) -> Any:
+    """Return at most BLOCK samples of the smallest agent that has two, which batch normalisation needs."""
+    sizes = np.asarray(data.sizes)
+    agent = int(np.argmin(np.where(sizes > 1, sizes, sizes.max() + 1)))
+    samples = data.train[agent]
+    rows = np.arange(min(max(len(samples["y"]), 2), BLOCK)) % max(len(samples["y"]), 1)
+    return {name: samples[name][rows] for name in ("x", "y")} if len(samples["y"]) else samples
+
+
+def _warn_of_callback(module: Any, difference: str) -> None:
+    rule = f"compiled by torchax, it is another function than in PyTorch: {difference}"
+    does = 'fedpd runs it in PyTorch, which is right and slower: give backend="callback" if you want this'
+    remedy = "To compile it, avoid torch.no_grad(), .data, hooks and autograd functions of your own"
+    warn(f"module = {type(module).__name__!r}: {rule}. {does}. {remedy}.")
 
 
 def _plain(library: Any, module: Any, adapter: Adapter, parts: Parts, loss: Loss) -> Plain | None:
@@ -178,7 +220,7 @@ def _merged(parts: Parts, function: Any, model: Tree, *arguments: Any) -> Any:
 def _loss(loss: Any) -> Loss:
     """Return a loss of JAX arrays, one per sample."""
     if loss is None:
-        return optax.softmax_cross_entropy_with_integer_labels
+        return SOFTMAX
     if any(base.__module__.startswith("torch.nn.") for base in type(loss).__mro__):
         from fedpd.problems.adapters.torch import TorchLoss
 

@@ -168,6 +168,45 @@ def solve_once(oracle: Oracle, local: Local, seed: int = 0, start: Any = None) -
         return jax.device_get((x.tree, memory))
 
 
+@pytest.mark.parametrize("left_in_training", [True, False])
+def test_dropout_is_off_where_a_client_measures_and_drawn_from_the_key_in_training(left_in_training: bool) -> None:
+    module = nn.Sequential(nn.Linear(INPUTS, CLASSES), nn.Dropout(0.5)).double().train(left_in_training)
+    local, model = client(module=module), model_of(module)
+    inputs, targets = (torch.from_numpy(array) for array in samples(0))
+    expected = nn.functional.cross_entropy(module[0](inputs), targets, reduction="none").detach()
+    random = local.random
+    assert random is not None
+    with scope(True):
+        close(local.losses(model, local.data), expected.numpy())
+        one, again, other = (np.asarray(random(model, local.data, jax.random.key(k))) for k in (0, 0, 1))
+        np.testing.assert_array_equal(one, again)
+        assert (one != other).any()
+        slopes = [jax.grad(lambda m, k=k: random(m, local.data, jax.random.key(k)).sum())(model) for k in (0, 1)]
+        assert (slopes[0]["0.weight"] != slopes[1]["0.weight"]).any()
+    assert module.training == left_in_training
+
+
+def test_without_random_numbers_a_client_has_one_loss() -> None:
+    assert client().random is None
+    norm = nn.Sequential(nn.Linear(INPUTS, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES)).double()
+    assert client(module=norm).random is None
+
+
+def test_jax_oracles_train_a_client_with_dropout(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("FEDPD_STATE", str(tmp_path))
+    module = nn.Sequential(nn.Dropout(0.5), nn.Linear(INPUTS, CLASSES)).double()
+    method = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=1))
+    start, local = model_of(module), client(module=module)
+    grid = InProcessGrid(client_app(lambda config: method, lambda config: start, lambda context: local), 1, config={})
+    model = federate(grid, method, start, Settings(agents=1, rounds=1, poll=0.01)).model
+    module.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in start.items()})
+    inputs, targets = (torch.from_numpy(array) for array in samples(0))
+    parameter = next(module.parameters())
+    quiet = torch.autograd.grad(nn.functional.cross_entropy(module[1](inputs), targets), parameter)[0]
+    step = (start["1.weight"] - model["1.weight"]) / 0.1
+    assert np.abs(step - quiet.numpy()).max() > 1e-3  # dropout was on
+
+
 def test_dropout_is_drawn_from_the_key_and_the_users_generator_is_left_alone() -> None:
     module = nn.Sequential(nn.Linear(INPUTS, CLASSES), nn.Dropout(0.5)).double()
     oracle = torch_oracles.sgd(step=0.1, iterations=3, batch=4)

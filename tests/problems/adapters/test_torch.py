@@ -122,6 +122,8 @@ def test_a_module_that_fails_while_it_runs_is_a_sentence() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x).detach()
 
+    with pytest.raises(FedpdError, match="module = 'Detached': its scores have no gradient in PyTorch"):
+        problems.network(Detached(INPUTS, CLASSES), agents())
     problem = problems.network(Detached(INPUTS, CLASSES), agents(), backend="callback", check=False)
     sentence = "the module failed: RuntimeError: element 0 of tensors does not require grad.*Check that it computes"
     with pytest.raises(FedpdError, match=sentence):

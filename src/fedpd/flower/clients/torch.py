@@ -16,7 +16,6 @@ of the PyTorch template in one process took 3.1 s of CPU for three rounds and 12
 
 import copy
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,8 +29,19 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
-from fedpd.core import Array, Tree
+from fedpd.core import Array, Key, Tree
 from fedpd.core.agents import BLOCK
+from fedpd.flower.clients.torch_module import (
+    are_classes,
+    array_of,
+    load,
+    locked,
+    one_per_sample,
+    parameters_of,
+    predicts_target,
+    seeded,
+    tensor_of,
+)
 from fedpd.flower.method.agent import Local
 from fedpd.flower.method.shapes import TorchArray
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, normalised_by_buffers, statistics
@@ -43,8 +53,8 @@ with extra("torch", "fedpd.flower.torch"):
     from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, TensorDataset, default_collate
 
 PerSample = Callable[[Any, Any], Tensor]  # (the module's outputs, targets) -> (B,)
+FEW = 8  # samples on which the module's modes are compared
 CHUNK = 256  # samples that a full gradient takes at a time, if the loader has no batch size
-_ONE_AT_A_TIME = threading.Lock()
 _NUMBERS = count(1)
 _CLIENTS: WeakValueDictionary[int, "TorchLosses"] = WeakValueDictionary()  # the clients of this process, by number
 
@@ -65,17 +75,24 @@ def torch_local(
         loss: A loss of PyTorch's, or a function (outputs, targets) -> (B,), one loss per sample.
         loader: Batches (inputs, targets). fedpd uses its dataset, batch size and collate_fn, but draws its own order.
         test: Test samples.
-        correct: (outputs, targets) -> (B,), whether the module is right; by default, whether the largest output is.
+        correct: (outputs, targets) -> (B,), whether the module is right. None: whether the largest output is that of
+            the class, and of one output whether its sign is that of the class (0 and 1, or -1 and 1); if the targets
+            are not classes, there are no accuracies.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B,)}.
     """
     size, more = (0 if one is None else _size(one) for one in (loader, test))
     dataset = loader.dataset if test is None else ConcatDataset([loader.dataset, test.dataset])
     losses = TorchLosses(module, loss, dataset, loader)
-    is_right = None if test is None and correct is None else losses.judged("correct", correct or largest_output)
     rows = np.stack([np.full(size + more, losses.number), np.arange(size + more)], axis=1).astype(np.int32)
+    if correct is None and test is not None and _predicts_classes(losses, rows[size : size + CHUNK]):
+        correct = predicts_target
+    judge = None if correct is None else losses.judged("correct", correct)
     own = {name: losses.judged(f"metric {name}", metric) for name, metric in (metrics or {}).items()}
     tests = None if test is None else rows[size:]
-    local = Local(losses, rows[:size], correct=is_right, test=tests, metrics=own, check=False)
+    local = Local(losses, rows[:size], correct=judge, test=tests, metrics=own, check=False)
+    losses.modes_differ = _modes_differ(losses, rows[:size][:FEW] if size > 1 else rows[[0, 0]])
+    if losses.modes_differ:
+        local = local._replace(random=TrainingLosses(losses))
     if losses.judge is module:
         return local
     return local._replace(statistics=BatchStatistics(losses), test_losses=losses.judged("loss", losses.loss))
@@ -104,11 +121,6 @@ def load_model(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
     return module
 
 
-def largest_output(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return whether the largest output is that of the target class."""
-    return outputs.argmax(-1) == targets
-
-
 class TorchLosses:
     """The losses F(x; xi) of a module, as a function of (parameters, rows of `torch_local`) for JAX code.
 
@@ -118,6 +130,8 @@ class TorchLosses:
 
     Attributes:
         number: The client's number in this process, from 1.
+        modes_differ: Whether the module in training differs from the module in evaluation, e.g. by dropout. Then its
+            losses are those in evaluation, and oracles train it as after `module.train()`; otherwise in its own mode.
         judges: The functions (outputs, targets) -> (B,) of `judged`, by name.
     """
 
@@ -129,6 +143,7 @@ class TorchLosses:
         self.judge = normalised_by_buffers(module) if self.norms else module
         self.chunk = BLOCK if self.norms else self.chunk  # f_i is made of batches of this size
         self.judges: dict[str, PerSample] = {}
+        self.modes_differ = False
         self._call = external(self._values, self._gradient)
         self._program = tuple((name, layer.num_features) for name, layer in self.norms.items()), _digest(module)
         self.number = next(_NUMBERS)
@@ -172,6 +187,12 @@ class TorchLosses:
         device = next(iter(self.parameters.values())).device
         return [part.to(device) if isinstance(part, Tensor) else part for part in batch]
 
+    def set_mode(self, *, train: bool) -> None:
+        """Set the module's mode; batches are normalised by their own statistics in both. Use it if modes differ."""
+        self.module.train(train)
+        for layer in self.norms.values():
+            layer.train()
+
     def gradient(self, indices: np.ndarray, weights: Tensor | None = None) -> dict[str, Tensor]:
         """Return the gradient of the mean of the losses, or of their weighted sum, at the module's own parameters."""
         losses = self.losses(indices)
@@ -201,16 +222,46 @@ class TorchLosses:
         self.judges[name] = values
         return Judged(self, name)
 
+    @contextmanager
+    def at(self, model: Tree, seed: int = 0, *, train: bool = False) -> Iterator[None]:
+        """Compute at a model, in evaluation or in training if these differ, with the random numbers of a seed."""
+        with locked(self.module), seeded(seed):
+            load(self.parameters, model)
+            if self.modes_differ:
+                self.set_mode(train=train)
+            yield
+
     def _values(self, model: Tree, indices: np.ndarray) -> np.ndarray:
         own = self.owner(indices)
-        with torch.no_grad(), locked(own.module), seeded(0):
-            load(own.parameters, model)
+        with torch.no_grad(), own.at(model):
             return array_of(own.losses(indices))
 
     def _gradient(self, model: Tree, indices: np.ndarray, weights: np.ndarray) -> Tree:
         own = self.owner(indices)
-        with locked(own.module), seeded(0):
-            load(own.parameters, model)
+        with own.at(model):
+            return {name: array_of(part) for name, part in own.weighted_gradient(indices, tensor_of(weights)).items()}
+
+
+@dataclass(frozen=True)
+class TrainingLosses:
+    """The losses in training, as a function of (model, rows, key) for JAX code; random numbers come from the key."""
+
+    losses: TorchLosses
+
+    def __call__(self, model: Tree, batch: Tree, key: Key) -> Array:
+        return external(self._values, self._gradient)(model, (batch, jax.random.bits(key, dtype=jnp.uint32)))
+
+    def _values(self, model: Tree, batch: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        indices, seed = batch
+        own = self.losses.owner(indices)
+        pieces = range(0, len(indices), own.chunk)  # those of the gradient, so that they draw the same numbers
+        with torch.no_grad(), own.at(model, int(seed), train=True):
+            return np.concatenate([array_of(own.losses(indices[first : first + own.chunk])) for first in pieces])
+
+    def _gradient(self, model: Tree, batch: tuple[np.ndarray, np.ndarray], weights: np.ndarray) -> Tree:
+        indices, seed = batch
+        own = self.losses.owner(indices)
+        with own.at(model, int(seed), train=True):
             return {name: array_of(part) for name, part in own.weighted_gradient(indices, tensor_of(weights)).items()}
 
 
@@ -262,67 +313,27 @@ class BatchStatistics:
             return {name: array_of(one) for name, one in statistics(own.module, {}, (own.fetch(indices)[0],)).items()}
 
 
-def one_per_sample(values: Tensor, number: int) -> Tensor:
-    """Return the values (B,) of B samples, means over the other axes; refuse values that are averaged over samples."""
-    if values.shape[:1] != (number,):
-        shape = tuple(values.shape)
-        refuse("shape of the loss", shape, f"must be ({number},), one per sample", "Give it reduction='none'")
-    return values.flatten(1).mean(1) if values.ndim > 1 else values
+def _modes_differ(losses: TorchLosses, indices: np.ndarray) -> bool:
+    """Return whether `module.train()` changes the outputs for some samples, apart from batch statistics."""
+    inputs = losses.fetch(indices)[0]
+
+    def outputs(train: bool, seed: int) -> tuple[list[Tensor], bool]:
+        with torch.no_grad(), locked(losses.module), seeded(seed):
+            losses.set_mode(train=train)
+            before = torch.get_rng_state()
+            found = [one for one in jax.tree.leaves(losses.module(inputs)) if isinstance(one, Tensor)]
+            return found, torch.equal(before, torch.get_rng_state())
+
+    (quiet, _), (train, is_still), (other, _) = outputs(False, 0), outputs(True, 0), outputs(True, 1)
+    pairs = [*zip(train, quiet, strict=True), *zip(train, other, strict=True)]
+    return not (is_still and all(torch.allclose(a, b, equal_nan=True) for a, b in pairs))
 
 
-def parameters_of(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that require a gradient, by name; refuse a module without such parameters."""
-    if not isinstance(module, nn.Module):
-        refuse("module", module, "must be an nn.Module", "Give the model itself, not its class")
-    parameters = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
-    if not parameters:
-        raise FedpdError("the module has no parameters that require a gradient. Set requires_grad of some to True.")
-    for name, tensor in parameters.items():
-        if tensor.dtype not in (torch.float32, torch.float64):
-            refuse(f"type of parameter {name}", str(tensor.dtype), "must be float32 or float64", "Use module.float()")
-    return parameters
-
-
-def load(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Copy arrays into tensors, in place."""
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(tensor_of(values[name]))
-
-
-def tensor_of(array: Any) -> Tensor:
-    """Return a copy of an array as a tensor."""
-    return torch.from_numpy(np.array(array))  # a copy: JAX's arrays must not be written to
-
-
-def array_of(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as an array on the CPU."""
-    return tensor.detach().cpu().numpy()
-
-
-@contextmanager
-def locked(module: nn.Module) -> Iterator[None]:
-    """Lock the module, and restore its buffers and mode at the end.
-
-    JAX calls back from one thread per device, and there is one module. Without the lock, threads would compute with
-    each other's parameters.
-    """
-    with _ONE_AT_A_TIME:
-        mode, buffers = module.training, {name: tensor.clone() for name, tensor in module.named_buffers()}
-        try:
-            yield
-        finally:
-            module.train(mode)
-            for name, tensor in module.named_buffers():
-                tensor.copy_(buffers[name])
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Use this seed for the module's random numbers (dropout); restore the user's generators at the end."""
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # torchax adds a device without generators
-        torch.manual_seed(seed)
-        yield
+def _predicts_classes(losses: TorchLosses, indices: np.ndarray) -> bool:
+    """Return whether the targets of these samples are classes, for which the outputs are scores."""
+    with torch.no_grad(), locked(losses.module), seeded(0):
+        inputs, targets = losses.fetch(indices)
+        return are_classes(losses.module.eval()(inputs), targets)
 
 
 def _size(loader: DataLoader) -> int:

@@ -18,7 +18,8 @@ from fedpd.base.checks import count, positive, refuse
 from fedpd.base.extras import extra
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
 from fedpd.core.sampling import Draw, uniform
-from fedpd.flower.clients.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
+from fedpd.flower.clients.torch import TorchLosses
+from fedpd.flower.clients.torch_module import array_of, load, locked, seeded, tensor_of
 from fedpd.oracles import Loop, Step, schedule
 from fedpd.problems.external import call_back
 
@@ -261,6 +262,8 @@ def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vec
     )
     with locked(losses.module), seeded(int(given.seed)):
         load(losses.parameters, given.x.tree)
+        if losses.modes_differ:
+            losses.set_mode(train=True)
         kept = "buffers" in given.memory  # otherwise every solve uses the module's own buffers
         load(dict(losses.module.named_buffers()) if kept else {}, given.memory.get("buffers", {}))
         g = descend(task)

@@ -27,11 +27,12 @@ from fedpd.core import (
     Metric,
     Penalty,
     Problem,
+    RandomLosses,
     Statistics,
     Tree,
     Update,
 )
-from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, local_objective, objective_in_round
+from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, block_for, local_objective, objective_in_round
 from fedpd.engine.random_layers import check_batch, check_random_layers
 from fedpd.flower.carry.protocol import Order
 from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
@@ -57,6 +58,8 @@ class Local(NamedTuple):
         statistics: (model, batch) -> the statistics that `losses` normalises the batch by (batch normalisation). Then
             `correct`, `metrics` and `test_losses` receive (model, the client's own statistics) in place of the model.
         test_losses: (model, batch) -> (B,), the losses of test samples; None: `losses`.
+        random: (model, batch, key) -> (B,), the losses in training, if they have random numbers (dropout), which come
+            from the key; None: `losses`.
         check: Whether to check the functions once, as for `problems.from_losses`.
     """
 
@@ -69,6 +72,7 @@ class Local(NamedTuple):
     metrics: Mapping[str, Losses | Metric] | None = None
     statistics: Statistics | None = None
     test_losses: Losses | None = None
+    random: RandomLosses | None = None
     check: bool = True
 
 
@@ -144,9 +148,11 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     weights = None if local.weight is None else [local.weight]
     try:
         block = None if local.statistics is None else BLOCK
+        if block is None and local.random is not None:
+            block = block_for(np.array([len(jax.tree.leaves(local.data)[0])]))  # as in a simulation
         own: dict[str, Any] = {"penalty": local.penalty, "weights": weights, "block": block, "name": name}
         problem = from_losses(local.losses, [local.data], start, **own, check=False)
-        problem = replace(problem, statistics=local.statistics)
+        problem = replace(problem, statistics=local.statistics, random=local.random)
         problem = check_training(problem) if local.check else problem
     except FedpdError as error:  # a problem of one agent calls it agent 0, a name that nobody here knows
         raise FedpdError(str(error).replace("agent 0", f"client {name!r}")) from None

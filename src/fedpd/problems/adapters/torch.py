@@ -1,7 +1,7 @@
 """Modules of PyTorch, compiled by JAX through torchax, or called back: the model is a dict of parameters by name."""
 
 import copy
-import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +14,7 @@ import numpy as np
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
 from fedpd.base.identity import fingerprint
+from fedpd.base.precision import is_double
 from fedpd.core import Array, Key, Spec, Tree
 from fedpd.problems.adapters.adapter import Adapter, identify
 from fedpd.problems.adapters.torch_batch_norm import (
@@ -23,6 +24,8 @@ from fedpd.problems.adapters.torch_batch_norm import (
     normalised_by_buffers,
     statistics,
 )
+from fedpd.problems.adapters.torch_check import second_opinion as second_opinion
+from fedpd.problems.adapters.torch_reference import ONE_AT_A_TIME, seeded, trains_differently
 from fedpd.problems.adapters.torchax_import import environment
 from fedpd.problems.classification import Normalisation
 from fedpd.problems.external import call_back
@@ -31,8 +34,6 @@ with extra("torch", "problems.network"):
     import torch
     from torch import Tensor, nn
     from torch.func import functional_call
-
-_ONE_AT_A_TIME = threading.RLock()  # torch's modes and generators belong to the process, and JAX traces in threads
 
 
 class Compiled:
@@ -47,32 +48,32 @@ class Compiled:
         return identify(self.quiet.named_modules(), (Tensor, nn.Module))
 
     def __call__(self, arrays: Tree, x: Array, key: Key | None) -> Array:
-        return _run(self.quiet if key is None else self.train, arrays, x, key)[0]
+        return _run(self.quiet if key is None else self.train, arrays, x, key)
 
     def statistics(self, arrays: Tree, x: Array) -> Tree:
         """Return the statistics that normalise a batch, by the names of the buffers."""
-        return _in_torchax(partial(statistics, self.quiet), arrays, x, None)[0]
+        return _in_torchax(partial(statistics, self.quiet), arrays, x, None)
 
     def evaluate(self, arrays: Tree, known: Tree, x: Array) -> Array:
         """Return the scores of samples that are normalised by known statistics."""
         assert self.judged is not None
-        return _run(self.judged, arrays | known, x, None)[0]
+        return _run(self.judged, arrays | known, x, None)
 
 
-def _run(module: nn.Module, arrays: Tree, x: Array | tuple[Array, ...], key: Key | None) -> tuple[Array, bool]:
-    """Return the scores by torchax, and whether the module drew random numbers."""
+def _run(module: nn.Module, arrays: Tree, x: Array | tuple[Array, ...], key: Key | None) -> Array:
+    """Return the scores by torchax."""
     return _in_torchax(partial(functional_call, module), arrays, x, key)
 
 
-def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None) -> tuple[Any, bool]:
-    """Return call(tensors, inputs) by torchax, and whether it drew random numbers."""
+def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None) -> Any:
+    """Return call(tensors, inputs) by torchax; random numbers come from the key."""
     first, env = jax.random.key(0) if key is None else key, environment()
-    with _ONE_AT_A_TIME, env.override_property(prng=first), torch.no_grad():
+    with ONE_AT_A_TIME, env.override_property(prng=first), torch.no_grad():
         tensors, inputs = env.j2t_iso(jax.tree.map(jnp.asarray, (dict(arrays), x)))
-        with env:
+        with env, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype")  # 64-bit integers, as torch.arange has
             found = call(tensors, inputs)
-        drew = env.param.prng is not first
-    return env.t2j_iso(found), drew
+    return env.t2j_iso(found)
 
 
 class CalledBack:
@@ -81,13 +82,11 @@ class CalledBack:
     def __init__(self, module: nn.Module, example: Array) -> None:
         self.train, self.quiet = normalised_by_batch(module).train(), normalised_by_batch(module).eval()
         self.judged = normalised_by_buffers(module) if batch_norms(module) else None
-        two = _tensor(example).repeat_interleave(2, 0)  # PyTorch does not normalise a batch of one
-        with _ONE_AT_A_TIME, torch.no_grad(), torch.random.fork_rng(devices=[]):
-            before = torch.get_rng_state()
-            self.outputs = tuple(self.quiet(two).shape[1:])
-            self.train(two)
-            self.random = not torch.equal(before, torch.get_rng_state())
-            known = statistics(self.quiet, dict(module.named_parameters()), (two,))
+        x = _tensor(example)
+        x = x.to(next(module.parameters()).dtype) if x.is_floating_point() else x
+        with ONE_AT_A_TIME, torch.no_grad():
+            self.outputs = tuple(self.quiet(x).shape[1:])
+            known = statistics(self.quiet, dict(module.named_parameters()), (x,))
         self.shapes = {name: tuple(one.shape) for name, one in known.items()}
         self.names = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
         self._scores = self._differentiable()
@@ -145,18 +144,17 @@ class CalledBack:
         return {name: np.zeros(one.shape, np.float32) if g is None else g.numpy() for (name, one), g in pairs}
 
     def _statistics(self, arrays: Tree, x: np.ndarray) -> Tree:
-        with _ONE_AT_A_TIME, torch.no_grad():
+        with ONE_AT_A_TIME, torch.no_grad():
             found = statistics(self.quiet, _tensors(arrays), (_tensor(x),))
         return {name: one.numpy() for name, one in found.items()}
 
     def _evaluate(self, arrays: Tree, x: np.ndarray) -> np.ndarray:
         assert self.judged is not None
-        with _ONE_AT_A_TIME, torch.no_grad():
+        with ONE_AT_A_TIME, torch.no_grad():
             return functional_call(self.judged, _tensors(arrays), (_tensor(x),)).numpy()
 
     def _call(self, train: bool, own: dict[str, Tensor], others: Tree, x: Any, seed: Any) -> Tensor:
-        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(seed))
+        with seeded(int(seed)):
             return functional_call(self.train if train else self.quiet, own | _tensors(others), (_tensor(x),))
 
 
@@ -166,7 +164,7 @@ def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adap
     Args:
         module: The module. Its parameters without `requires_grad`, and its buffers, are frozen; those of batch
             normalisation are not used.
-        example: One sample, (1, ...).
+        example: Some samples of one agent, (B, ...).
         backend: "jax" compiles the module by torchax; "callback" calls PyTorch back.
         seed: Not used: the module comes initialised.
 
@@ -184,11 +182,12 @@ def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adap
     made: Compiled | CalledBack
     if backend == "callback":
         made = CalledBack(module, example)
-        random = made.random
     else:
         made = Compiled(module)
-        jax.eval_shape(partial(_try, made.quiet), start, example)
-        random = _draws(made, start, example)
+        jax.eval_shape(partial(_try, made.quiet), start, example[:1])
+    random = trains_differently(module, np.asarray(example), is_double(example, start))
+    if random and isinstance(made, Compiled):
+        jax.eval_shape(partial(_try, made.train), start, example)
     rule = Normalisation(partial(_statistics, made), partial(_evaluated, made)) if made.judged is not None else None
     return Adapter(start, made, random, rule, frozen)
 
@@ -217,7 +216,7 @@ class TorchLoss:
         return Spec("loss", (*own.settings, ("arrays", fingerprint(self.arrays))))
 
     def __call__(self, scores: Array, y: Array) -> Array:
-        return _run(self.loss, self.arrays, (scores, y), None)[0]
+        return _run(self.loss, self.arrays, (scores, y), None)
 
 
 def load(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:
@@ -251,7 +250,7 @@ def _try(module: nn.Module, arrays: Tree, x: Array) -> Array:
     """Return the scores; if the module fails, the error names the layer."""
     with _named_layers(module) as inside:
         try:
-            return _run(module, arrays, x, None)[0]
+            return _run(module, arrays, x, None)
         except Exception as error:
             from torchax.tensor import OperatorNotFound
 
@@ -281,15 +280,3 @@ def _named_layers(module: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _draws(compiled: Compiled, start: Tree, example: Array) -> bool:
-    """Return whether the module draws random numbers in training, and refuse one that does so in evaluation."""
-    found = []
-    for module in (compiled.train, compiled.quiet):
-        jax.eval_shape(lambda arrays, module=module: found.append(_run(module, arrays, example, None)[1]), start)
-    if found[1]:
-        raise FedpdError(
-            "the module draws random numbers also after module.eval(), where fedpd measures. Use nn.Dropout."
-        )
-    return found[0]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
+from fedpd.base.typed import first_line
 
 with extra("torch", "problems.network"):
     import torch
@@ -19,6 +20,20 @@ with extra("torch", "problems.network"):
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 INSTANCE_NORM = nn.modules.instancenorm._InstanceNorm
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module.
+
+    Raises:
+        FedpdError: If it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        remedy = "Make the module anew, without tensors of an earlier call in its attributes"
+        sentence = f"module = {type(module).__name__!r}: cannot be copied ({first_line(error)})"
+        raise FedpdError(f"{sentence}. {remedy}.") from error
 
 
 def batch_norms(module: nn.Module) -> dict[str, Any]:
@@ -39,7 +54,7 @@ def buffer_names(module: nn.Module) -> set[str]:
 
 def normalised_by_batch(module: nn.Module) -> nn.Module:
     """Return a copy that normalises every batch by its own statistics, also after `eval()`, and keeps none."""
-    own = copy.deepcopy(module)
+    own = copied(module)
     for layer in batch_norms(own).values():
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
@@ -48,7 +63,7 @@ def normalised_by_batch(module: nn.Module) -> nn.Module:
 
 def normalised_by_buffers(module: nn.Module) -> nn.Module:
     """Return a copy in evaluation that normalises by the buffers of its layers, also by those that it had not."""
-    own = copy.deepcopy(module).eval()
+    own = copied(module).eval()
     like = next(own.parameters())
     for layer in batch_norms(own).values():
         layer.track_running_stats = True

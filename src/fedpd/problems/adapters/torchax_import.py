@@ -49,7 +49,7 @@ def without_named_dimensions() -> Iterator[list[str]]:
 def environment() -> Any:
     """Return torchax's environment in which fedpd runs modules; it has operations of its own, see `torch_layers`."""
     with extra("torch", "problems.network"), without_named_dimensions():
-        from torchax.tensor import Environment
+        from fedpd.problems.adapters.torchax_random import Environment
 
         made = Environment()
     from fedpd.problems.adapters.torch_layers import use_fast_layers
