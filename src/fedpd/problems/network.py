@@ -14,13 +14,14 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
 from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Problem, Tree
-from fedpd.core.agents import BLOCK
 from fedpd.data.federated import Federated
 from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import SOFTMAX, Loss, Normalisation, classify
 from fedpd.problems.evaluation import Metrics
 from fedpd.problems.second_opinion import Plain
+
+FEW = 8  # samples on which a PyTorch module is run when the problem is built
 
 
 @explained
@@ -128,11 +129,11 @@ def network(
 
 
 def _few_samples(data: Federated) -> Any:
-    """Return at most BLOCK samples of the smallest agent that has two, which batch normalisation needs."""
+    """Return a few samples of the smallest agent that has two, which batch normalisation needs."""
     sizes = np.asarray(data.sizes)
-    agent = int(np.argmin(np.where(sizes > 1, sizes, sizes.max() + 1)))
+    agent = int(np.argmin(np.where(sizes > 1, sizes, np.inf)) if (sizes > 1).any() else np.argmax(sizes))
     samples = data.train[agent]
-    rows = np.arange(min(max(len(samples["y"]), 2), BLOCK)) % max(len(samples["y"]), 1)
+    rows = np.arange(min(max(len(samples["y"]), 2), FEW)) % max(len(samples["y"]), 1)
     return {name: samples[name][rows] for name in ("x", "y")} if len(samples["y"]) else samples
 
 

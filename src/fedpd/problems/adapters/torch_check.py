@@ -17,9 +17,9 @@ import numpy as np
 from fedpd.base.checks import refuse
 from fedpd.base.extras import extra
 from fedpd.base.precision import scope
-from fedpd.core import Array, Problem, Tree
+from fedpd.core import Array, Key, Problem, Tree
 from fedpd.problems.adapters.torch_batch_norm import copied
-from fedpd.problems.adapters.torch_reference import Outcome, Reference
+from fedpd.problems.adapters.torch_reference import ONE_AT_A_TIME, Outcome, Reference
 from fedpd.problems.adapters.torchax_import import environment
 
 with extra("torch", "problems.network"):
@@ -36,8 +36,8 @@ SHIFT = 0.1  # of the size of a parameter: a start of zeros hides most of a grad
 def second_opinion(module: nn.Module, problem: Problem, samples: Tree, loss: Any, *, compiled: bool) -> str | None:
     """Return how the problem's loss or gradient differs from PyTorch's own on a batch; None if they agree.
 
-    The batch is compared in the problem's precision, at the start and near it, in evaluation and, if that differs, in
-    training with the same random numbers. A small difference in float32 counts only if it is there in float64, too.
+    The batch is compared in the problem's precision, at the start and near it in evaluation, and near it in training if
+    that differs, with the same random numbers. A small difference in float32 counts only if float64 has it, too.
 
     Args:
         module: The module.
@@ -46,47 +46,52 @@ def second_opinion(module: nn.Module, problem: Problem, samples: Tree, loss: Any
         loss: The loss that the user gave: None, a module of PyTorch, or a function in JAX.
         compiled: Whether the problem runs the module by torchax, or calls PyTorch back.
     """
-    found = _compare(module, problem, samples, loss, compiled, problem.double)
-    if found is None or found[0] <= TIGHT[problem.double]:
+    size, sentence = _compare(module, problem, samples, loss, compiled, problem.double)
+    if size <= TIGHT[problem.double]:
         return None
-    size, sentence = found
     if problem.double or size > WRONG:
         return sentence
     try:
-        precise = _compare(module, problem, samples, loss, compiled, True)
+        precise, in_double = _compare(module, problem, samples, loss, compiled, True)
     except Exception:  # the module converts to float32 itself, so there is only one opinion
         return sentence if size > LOOSE else None
-    return None if precise is None or precise[0] <= TIGHT[True] else precise[1]
+    return in_double if precise > TIGHT[True] else None
 
 
 def _compare(
     module: nn.Module, problem: Problem, samples: Tree, loss: Any, compiled: bool, double: bool
-) -> tuple[float, str] | None:
-    """Return the largest relative difference and where it is; None if there is none."""
+) -> tuple[float, str]:
+    """Return the largest relative difference and where it is."""
     reference = Reference(module, double)
     dtype = np.float64 if double else np.float32
     batch = jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.dtype.kind == "f" else leaf, samples)
     inputs, scalar = reference.inputs(batch["x"]), _scalar(loss, batch["y"], double)
-    worst: tuple[float, str] | None = None
     with scope(double):
-        key = jax.random.key(0)
-        seed = int(jax.random.bits(key, dtype=jnp.uint32))  # that of CalledBack
-        for train in (False, True)[: 1 if problem.random is None else 2]:
-            for model in _points(problem.start, dtype):
-                expected = reference.evaluate(model, inputs, scalar, train=train, seed=seed)
-                if not expected.has_gradient:
-                    rule = "its scores have no gradient in PyTorch"
-                    refuse("module", type(module).__name__, rule, "Check that it does not detach them")
-                if not np.isfinite(expected.loss):
-                    continue
-                if train and compiled and (lost := _lost_draws(problem, model, batch, key, expected)):
-                    return np.inf, lost
-                found = _found(problem, model, batch, key if train else None, expected if compiled else None)
-                if found is None:
-                    return np.inf, "in training, it draws other random numbers than in PyTorch"
-                difference = _difference(*found, expected, "in training" if train else "in evaluation")
-                worst = difference if worst is None or difference[0] > worst[0] else worst
-    return worst
+        start, near = _points(problem.start, dtype)
+        program = jax.jit(jax.value_and_grad(lambda model: jnp.mean(problem.losses(model, batch))))
+        differences = []
+        for model in (start, near):
+            expected = reference.evaluate(model, inputs, scalar, train=False)
+            _check_gradient(module, expected)
+            differences.append(_difference(program(model), expected, "in evaluation"))
+        if problem.random is not None:
+            key = jax.random.key(0)
+            seed = int(jax.random.bits(key, dtype=jnp.uint32))  # that of CalledBack
+            expected = reference.evaluate(near, inputs, scalar, train=True, seed=seed)
+            _check_gradient(module, expected)
+            differences.append(_in_training(partial(_random_losses, problem, batch), near, key, expected, compiled))
+    return max(differences)
+
+
+def _random_losses(problem: Problem, batch: Tree, model: Tree, key: Key) -> Array:
+    assert problem.random is not None  # the caller knows
+    return problem.random(model, batch, key)
+
+
+def _check_gradient(module: nn.Module, expected: Outcome) -> None:
+    if not expected.has_gradient:
+        rule = "its scores have no gradient in PyTorch"
+        refuse("module", type(module).__name__, rule, "Check that it does not detach them")
 
 
 def _points(start: Tree, dtype: Any) -> list[Tree]:
@@ -100,64 +105,64 @@ def _points(start: Tree, dtype: Any) -> list[Tree]:
     return [jax.tree.map(lambda leaf: leaf.astype(dtype), start), jax.tree.map(shift, start)]
 
 
-def _found(
-    problem: Problem, model: Tree, batch: Tree, key: Any, replayed: Outcome | None
-) -> tuple[float, dict[str, np.ndarray]] | None:
-    """Return the problem's loss and gradient, by a compiled program; None if it draws other numbers than the replayed.
+def _in_training(
+    losses: Callable[[Tree, Key], Array], model: Tree, key: Key, expected: Outcome, compiled: bool
+) -> tuple[float, str]:
+    """Return the relative difference in training. torchax gets the random numbers that PyTorch drew.
 
     Args:
-        problem: The problem.
+        losses: (model, key) -> the losses of the batch.
         model: Where.
-        batch: The samples.
-        key: The key of random layers in training; None: in evaluation.
-        replayed: PyTorch's outcome, whose random numbers take the place of torchax's; None: PyTorch draws them again.
+        key: The key from which PyTorch's seed was made.
+        expected: PyTorch's outcome.
+        compiled: Whether torchax runs the module; otherwise PyTorch draws the same numbers again.
     """
     from fedpd.problems.adapters.torchax_random import ReplayError
 
-    def value(model: Tree) -> Array:
-        if key is None:
-            return jnp.mean(problem.losses(model, batch))
-        assert problem.random is not None  # there is a key only then
-        return jnp.mean(problem.random(model, batch, key))
-
-    replay = nullcontext() if key is None or replayed is None else environment().replaying(replayed.drawn)
+    if compiled and (lost := _lost_draws(partial(losses, model), key, len(expected.drawn))):
+        return np.inf, lost
+    replay = environment().replaying(expected.drawn) if compiled else nullcontext()
+    alone = ONE_AT_A_TIME if compiled else nullcontext()  # a callback runs in another thread, which needs the lock
     try:
-        with replay:
-            loss, gradient = jax.device_get(jax.jit(jax.value_and_grad(value))(model))
+        with alone, replay:
+            found = jax.jit(jax.value_and_grad(lambda model: jnp.mean(losses(model, key))))(model)
     except ReplayError:
-        return None
-    return float(loss), gradient
+        return np.inf, "in training, it draws other random numbers than in PyTorch"
+    return _difference(found, expected, "in training")
 
 
-def _lost_draws(problem: Problem, model: Tree, batch: Tree, key: Any, expected: Outcome) -> str:
-    """Return which random numbers do not come from JAX's key, so that they are the same in all steps; "" if none."""
-    assert problem.random is not None
+def _lost_draws(losses: Callable[[Key], Array], key: Key, number: int) -> str:
+    """Return how many draws do not come from JAX's key, so that they are the same in all steps; "" if all do."""
     env, before = environment(), torch.get_rng_state()
     first = env.drawn
-    jax.eval_shape(partial(problem.random, model, batch), key)
-    drawn, number = env.drawn - first, len(expected.drawn)
-    if drawn == number and torch.equal(before, torch.get_rng_state()):
-        return ""
+    jax.eval_shape(losses, key)
+    drawn, untouched = env.drawn - first, torch.equal(before, torch.get_rng_state())
     torch.set_rng_state(before)
+    if drawn == number and untouched:
+        return ""
     return f"in training, {drawn} of its {number} draws of random numbers differ from step to step"
 
 
-def _difference(loss: float, gradient: dict[str, np.ndarray], expected: Outcome, mode: str) -> tuple[float, str]:
-    """Return the largest relative difference of two outcomes, and a sentence with the numbers."""
-    scale = max(abs(expected.loss), 1e-6)
-    differences = [(abs(loss - expected.loss) / scale, f"the loss is {loss:.5g}, and in PyTorch {expected.loss:.5g}")]
+def _difference(found: tuple[Array, Tree], expected: Outcome, mode: str) -> tuple[float, str]:
+    """Return the largest relative difference of two outcomes, and a sentence with the numbers.
+
+    Numbers that are not finite in PyTorch are not compared.
+    """
+    loss, gradient = jax.device_get(found)
+    pairs = {"the loss": (np.asarray(loss), np.asarray(expected.loss))}
+    pairs |= {f"an entry of the gradient of {name!r}": (gradient[name], g) for name, g in expected.gradient.items()}
     largest = max((float(np.abs(g).max(initial=0)) for g in expected.gradient.values()), default=0.0)
-    for name, wanted in expected.gradient.items():
-        error, found = np.abs(gradient[name] - wanted), gradient[name]
-        if not error.size:
+    worst, sentence = 0.0, ""
+    for what, (one, other) in pairs.items():
+        if not other.size or not np.isfinite(other).all():
             continue
-        place = np.unravel_index(int(np.argmax(np.nan_to_num(error, nan=np.inf))), error.shape)
-        scale = max(float(np.abs(wanted).max()), NEGLIGIBLE * largest, 1e-12)
-        size = float(np.nan_to_num(error[place], nan=np.inf)) / scale
-        numbers = f"{found[place]:.5g}, and in PyTorch {wanted[place]:.5g}"
-        differences.append((size, f"an entry of the gradient of {name!r} is {numbers}"))
-    size, sentence = max(differences)
-    return size, f"{mode}, {sentence}"
+        error = np.nan_to_num(np.abs(one - other), nan=np.inf)
+        place = np.unravel_index(int(error.argmax()), error.shape)
+        least = 1e-6 if what == "the loss" else max(NEGLIGIBLE * largest, 1e-12)
+        size = float(error[place]) / max(float(np.abs(other).max()), least)
+        if size > worst:
+            worst, sentence = size, f"{mode}, {what} is {one[place]:.5g}, and in PyTorch {other[place]:.5g}"
+    return worst, sentence
 
 
 def _scalar(loss: Any, y: np.ndarray, double: bool) -> Callable[[Tensor], Tensor]:
