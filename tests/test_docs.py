@@ -222,6 +222,7 @@ def test_the_readmes_ten_lines_run(
 
 # The first block of these pages is a whole program. Those that take seconds to compile run with the slow tests.
 PROGRAMS = [
+    "coupled.md",
     "data.md",
     "data/sources.md",
     "data/rules.md",

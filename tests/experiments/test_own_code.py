@@ -290,6 +290,20 @@ def test_a_log_and_a_callback(place: Place, tmp_path: Path) -> None:
     assert {row["round"] for row in rows} == {0, 1, 2, 3, 4}
 
 
+def test_one_loss_per_agent(place: Place, tmp_path: Path) -> None:
+    plain = run(place, tmp_path / "plain")
+    module = place.folder / f"{place.module}.py"
+    one = "def one(model, samples, mask):\n    return (losses(model, samples) * mask).sum() / mask.sum()\n"
+    module.write_text(f"{module.read_text()}\n{one}")
+    place.forget()
+    place.edit(
+        f'name = "from_losses"\nlosses = "{place.module}:losses"',
+        f'name = "from_agent_loss"\nloss = "{place.module}:one"',
+    )
+    for wanted, found in zip(plain, run(place, tmp_path / "one"), strict=True):
+        np.testing.assert_allclose(found.runs[0].model, wanted.runs[0].model, rtol=1e-10)
+
+
 def test_a_text_with_a_colon_is_no_code_elsewhere() -> None:
     assert not own_code.is_reference("FedPD: half")
     assert not own_code.is_reference("C:\\data")

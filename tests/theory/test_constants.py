@@ -48,7 +48,7 @@ def test_a_linear_problem_has_smoothness_0(dtype: Any) -> None:
 
 
 def test_where_a_hessian_is_not_a_number_neither_is_the_estimate() -> None:
-    problem = from_losses(lambda x, c: c * jnp.sqrt(jnp.abs(x)), np.ones((2, 1)), np.float64(0))
+    problem = from_losses(lambda x, c: c * jnp.sqrt(jnp.abs(x)), np.ones((2, 1)), np.float64(0), check=False)
     assert np.isnan(smoothness(problem))
 
 

@@ -79,8 +79,8 @@ class Problem:
     start:  the model x^0.
     double: whether fedpd computes in float64.
     block:  the size of the batches that f_i consists of, if a sample's loss depends on its batch (batch
-            normalisation, dropout): the agent's samples in order. The first samples fill up the last batch, and are not
-            summed again. None: F depends on its own sample only.
+            normalisation, dropout, contrastive losses): the agent's samples in order. The first samples fill up the
+            last batch, and are not summed again. None: F depends on its own sample only.
     statistics: returns the statistics that normalise a batch. The functions of `evaluation` then receive (model, the
             mean of the statistics over the agent's own batches) in place of the model. None: they receive the model.
     offsets: (N,) the row of `data` where each agent's samples begin. None: `data` has an axis of agents.
@@ -128,11 +128,6 @@ class Problem:
         """The hash of the test samples in memory."""
         tests = () if self.evaluation is None else (self.evaluation.data, self.evaluation.sizes)
         return checkpoint.fingerprint(*tests)
-
-    @property
-    def couples_samples(self) -> bool:
-        """Whether a sample's loss depends on its batch; the blocks of a model with dropout alone do not say so."""
-        return self.statistics is not None or (self.block is not None and self.random is None)
 
     @property
     def dimension(self) -> int:
@@ -205,6 +200,11 @@ class Problem:
                 f"  known       {_known(self.answer)}",
             )
         )
+
+
+def couples_samples(problem: Problem) -> bool:
+    """Return whether a sample's loss depends on its batch; a model with dropout alone has blocks for another reason."""
+    return problem.statistics is not None or (problem.block is not None and problem.random is None)
 
 
 def _loaded(problem: Problem) -> Problem:

@@ -3,6 +3,7 @@
 from fedpd.algorithms import cards
 from fedpd.base.checks import refuse
 from fedpd.core import Algorithm, Problem, Spec
+from fedpd.core.problem import couples_samples
 from fedpd.oracles import COMPARING
 
 
@@ -27,6 +28,6 @@ def check_random_layers(algorithm: Algorithm, problem: Problem) -> None:
 
 def check_batch(algorithm: Algorithm, problem: Problem) -> None:
     """Refuse steps on one sample, if the loss of a sample depends on its batch."""
-    if problem.couples_samples and algorithm.batch == 1:
+    if couples_samples(problem) and algorithm.batch == 1:
         rule = "must be at least 2, because a sample's loss depends on its batch"
         refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")

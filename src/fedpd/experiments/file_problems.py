@@ -116,6 +116,7 @@ def _network(
     standardise: bool = False,
     weights: Any = None,
     precision: Literal["float32", "bfloat16"] = "float32",
+    check: bool = True,
 ) -> Problem:
     """Return a network on federated data.
 
@@ -127,7 +128,7 @@ def _network(
         model = NETWORKS[model](classes=len(data.classes))
     elif isinstance(model, type):
         refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
-    return problems.network(model, data, seed=seed, l2=l2, weights=weights, precision=precision)
+    return problems.network(model, data, seed=seed, l2=l2, weights=weights, precision=precision, check=check)
 
 
 def _softmax_regression(
@@ -158,10 +159,11 @@ def _classification(
     standardise: bool = False,
     weights: Any = None,
     metrics: Any = None,
+    check: bool = True,
 ) -> Problem:
     """Return a classification problem on federated data, with a function of the user's own that returns scores."""
     data = _prepared(data, agents, test_share, title, seed, standardise)
-    named = {"l2": l2, "weights": weights, "metrics": metrics}
+    named = {"l2": l2, "weights": weights, "metrics": metrics, "check": check}
     return problems.classification(apply, data, _arrays(start), normalisation=normalisation, **named)
 
 
@@ -191,10 +193,11 @@ def _regression(
     l2: float = 0.0,
     standardise: bool = False,
     weights: Any = None,
+    check: bool = True,
 ) -> Problem:
     """Return a regression on federated data that were loaded with classes = false."""
     task = _task(model, data, start, agents, test_share, title, seed, standardise)
-    return problems.regression(*task, loss=loss, metrics=metrics, seed=seed, l2=l2, weights=weights)
+    return problems.regression(*task, loss=loss, metrics=metrics, seed=seed, l2=l2, weights=weights, check=check)
 
 
 def _multilabel(
@@ -209,10 +212,11 @@ def _multilabel(
     l2: float = 0.0,
     standardise: bool = False,
     weights: Any = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of several yes-or-no labels per sample, loaded with classes = false."""
     task = _task(model, data, start, agents, test_share, title, seed, standardise)
-    return problems.multilabel(*task, metrics=metrics, seed=seed, l2=l2, weights=weights)
+    return problems.multilabel(*task, metrics=metrics, seed=seed, l2=l2, weights=weights, check=check)
 
 
 def _next_token(
@@ -227,10 +231,11 @@ def _next_token(
     seed: int = 0,
     l2: float = 0.0,
     weights: Any = None,
+    check: bool = True,
 ) -> Problem:
     """Return the problem of predicting the next token at every position, with a model of the user's own."""
     data = _prepared(data, agents, test_share, title, seed, standardise=False)
-    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics}
+    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics, "check": check}
     return problems.next_token(model, data, _arrays(start), padding=padding, **named)
 
 
@@ -248,10 +253,12 @@ def _supervised(
     l2: float = 0.0,
     standardise: bool = False,
     weights: Any = None,
+    check: bool = True,
 ) -> Problem:
     """Return a problem with a loss of outputs and targets of the user's own."""
     task = _task(model, data, start, agents, test_share, title, seed, standardise)
-    return problems.supervised(*task, loss=loss, correct=correct, metrics=metrics, seed=seed, l2=l2, weights=weights)
+    named = {"seed": seed, "l2": l2, "weights": weights, "check": check}
+    return problems.supervised(*task, loss=loss, correct=correct, metrics=metrics, **named)
 
 
 def _from_losses(
@@ -264,17 +271,38 @@ def _from_losses(
     answer: Any = UNKNOWN,
     title: str = "problem",
     standardise: bool = False,
+    check: bool = True,
 ) -> Problem:
     """Return a problem from a loss of the user's own. If the data are federated, it uses the training samples."""
-    if isinstance(data, Federated):
-        data = _prepared(data, None, 0.0, None, 0, standardise).train
-    elif standardise:
+    samples = _own_samples("losses", losses, data, standardise)
+    named = {"penalty": penalty, "weights": weights, "block": block, "answer": answer, "check": check}
+    return problems.from_losses(losses, samples, _arrays(start), **named, name=title)
+
+
+def _from_agent_loss(
+    loss: Any,
+    data: Any,
+    start: Any,
+    penalty: Any = None,
+    weights: Any = None,
+    answer: Any = UNKNOWN,
+    title: str = "problem",
+    standardise: bool = False,
+    check: bool = True,
+) -> Problem:
+    """Return a problem with one loss per agent. If the data are federated, it uses the training samples."""
+    samples = _own_samples("loss", loss, data, standardise)
+    named = {"penalty": penalty, "weights": weights, "answer": answer, "check": check}
+    return problems.from_agent_loss(loss, samples, _arrays(start), **named, name=title)
+
+
+def _own_samples(name: str, function: Any, data: Any, standardise: bool) -> Any:
+    """Return the training samples of federated data, or other data as they are; refuse a loss that is no function."""
+    if not isinstance(data, Federated) and standardise:
         refuse("standardise", standardise, "applies to federated data only", "Call data.standardise in your loader")
-    if not callable(losses):
-        refuse("losses", losses, "must be a function", 'Write losses = "my_module:losses"')
-    return problems.from_losses(
-        losses, data, _arrays(start), penalty=penalty, weights=weights, block=block, answer=answer, name=title
-    )
+    if not callable(function):
+        refuse(name, function, "must be a function", f'Write {name} = "my_module:{name}"')
+    return _prepared(data, None, 0.0, None, 0, standardise).train if isinstance(data, Federated) else data
 
 
 def _quadratic(hessians: Any, linear: Any, start: Any = None) -> Problem:
@@ -298,6 +326,7 @@ PROBLEMS: Functions = {
     "next_token": _next_token,
     "supervised": _supervised,
     "from_losses": _from_losses,
+    "from_agent_loss": _from_agent_loss,
     "quadratic": _quadratic,
     "random_quadratic": problems.random_quadratic,
     "opposing_quadratics": problems.opposing_quadratics,

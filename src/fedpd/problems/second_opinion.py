@@ -1,10 +1,11 @@
 """A second opinion on a problem when it is built: the plain way beside the way of fedpd's compiled programs.
 
 The plain way calls the user's functions on the samples of one agent and differentiates them with `jax.grad`: without
-compilation, padding, blocks or frozen parts. fedpd compares the losses, the gradient, and the loss of a sample in two
-different batches. Measured on two cores, the first problem of a process, with what from_losses took without the check
-in brackets: 0.35 s (0.02 s) for a linear model, 1.8 s (0.05 s) for a CNN of 20,000 parameters, most of which is the
-time that JAX needs to compile the loss and its gradient once. `check=False` turns it off.
+compilation, padding or blocks. fedpd compares the losses, the gradient, and the loss of a sample in two batches.
+
+Measured in seconds of computing time with 64 samples: 0.8 s for the first linear model of a process and 0.1 s later,
+5.5 s and 1.0 s for a CNN of 20,490 parameters. The first round of FedAvg took 1.6 s and 13.5 s, with its compilation.
+So the check costs about half of the first round, or less. `check=False` turns it off.
 """
 
 from collections.abc import Callable
