@@ -122,7 +122,7 @@ def test_long_histories_are_thinned_for_drawing_only() -> None:
 def test_nothing_finite_is_refused() -> None:
     broken = diverging("Broken")
     broken.runs[0].history["stationarity"][:] = np.nan
-    with pytest.raises(FedpdError, match=r"Broken: no measured stationarity is finite.*NaN"):
+    with pytest.raises(FedpdError, match=r"Broken: its history has no finite stationarity.*NaN"):
         page_of([record(broken)])
 
 

@@ -24,7 +24,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
 from fedpd.engine.targets import check_target
 from fedpd.engine.tracing import trace_round
-from fedpd.engine.views.entries import Entry, entry_of
+from fedpd.engine.views.entries import Entry, entry_of, last_value
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import table_of
 from fedpd.experiments.remake import with_settings
@@ -314,4 +314,4 @@ def _last(run: Run, column: Column) -> float:
     """Return a run's last value of a column; for a run that diverged, the worst possible value."""
     if run.diverged is not None:
         return np.inf if column.better == "less" else -np.inf
-    return float(run.history[column.name][-1])
+    return last_value(run, column.name)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpd.base.spec import label_of
 from fedpd.engine.columns import column_of
-from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.html import end_text, entries_html, html_table
 from fedpd.engine.views.quantities import MAIN, value_text
 
@@ -90,7 +90,7 @@ def sweep_html(entries: Sequence[Entry], names: Sequence[str], seeds: Sequence[i
 def _best(entries: Sequence[Entry]) -> Entry | None:
     """Return the entry with the lowest mean stationarity at the end, of those without a diverged seed."""
     whole = [entry for entry in entries if all(run.diverged is None for run in entry.runs)]
-    return min(whole, key=lambda entry: np.mean([run.history[MAIN][-1] for run in entry.runs]), default=None)
+    return min(whole, key=lambda entry: np.mean([last_value(run, MAIN) for run in entry.runs]), default=None)
 
 
 def tuned_text(tuned: Tries) -> str:
