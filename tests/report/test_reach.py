@@ -139,12 +139,14 @@ def test_the_target_is_one_that_several_methods_reached() -> None:
 def test_the_finding_is_about_the_cost_that_is_asked_for() -> None:
     rare = entry("Rare", 0.1, every=4)
     both = [FAST, rare]
+    unequal = "Unequal local work, from 1.5 k (Fast) to 6 k (Rare) sample gradients per communication: "
     assert finding(both, "stationarity", 1e-8).startswith(
-        "Rare reached ‖∇f‖² ≤ 1e-08 with 20 communications, the fewest"
+        f"{unequal}Rare reached ‖∇f‖² ≤ 1e-08 with 20 communications, the fewest"
     )
+    assert finding(both, "stationarity", 1e-30).startswith(f"{unequal}No method reached")
     by = {name: finding(both, "stationarity", 1e-8, COSTS[name]) for name in COSTS}
     assert by["samples"].startswith("Fast reached ‖∇f‖² ≤ 1e-08 with 54 k sample gradients, the fewest")
-    assert by["bytes"].startswith("Rare reached ‖∇f‖² ≤ 1e-08 with 960 kB of messages")
+    assert by["bytes"].startswith(f"{unequal}Rare reached ‖∇f‖² ≤ 1e-08 with 960 kB of messages")
     assert by["seconds"].startswith("Fast reached ‖∇f‖² ≤ 1e-08 in 9.4 s, the least time: Rare, the next, took 2.22")
 
 

@@ -7,9 +7,11 @@ import numpy as np
 
 from fedpd.engine.columns import Column, column_of
 from fedpd.engine.views.entries import Entry, Measured, measured_rows, measured_values
+from fedpd.engine.views.local_work import local_work, unequal_work
 from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, cost_values, goal, target_text
 
+COMMUNICATED = ("communications", "bytes")  # costs that do not count local work
 USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for
 
 
@@ -21,12 +23,14 @@ class Reached(NamedTuple):
         costs: Mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it.
         best: The best value of the seed whose best value is the worst; NaN if no value is finite.
         at: The communications of that seed at that value.
+        work: The sample gradients of all agents per communication; see `local_work`.
     """
 
     seeds: int
     costs: dict[str, tuple[float, float, float]] | None
     best: float
     at: float
+    work: float = float("nan")
 
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
@@ -35,11 +39,11 @@ def reach(entry: Entry, quantity: str, target: float) -> Reached:
     best, at = _worst_best(entry, quantity)
     seeds = sum(row is not None for row in rows)
     if seeds < len(rows):
-        return Reached(seeds, None, best, at)
+        return Reached(seeds, None, best, at, local_work(entry))
     each = [cost_values(run) for run in entry.runs]
     spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in each[0]}
     costs = {name: (float(np.mean(values)), min(values), max(values)) for name, values in spent.items()}
-    return Reached(seeds, costs, best, at)
+    return Reached(seeds, costs, best, at, local_work(entry))
 
 
 def best_text(found: Reached, quantity: str, target: float) -> str:
@@ -186,13 +190,20 @@ def examples(entries: Sequence[Entry], quantity: str, target: float, number: int
 def finding(entries: Sequence[Entry], quantity: str, target: float, cost: Column = COSTS["communications"]) -> str:
     """Return the finding as a sentence.
 
-    It says which method reached the target at the lowest cost, by what factor, and which did not reach it.
+    It says which method reached the target at the lowest cost, by what factor, and which did not reach it. If the cost
+    does not count local work, and the methods differ in it, the sentence begins with that.
     """
     return sentence([(entry.label, reach(entry, quantity, target)) for entry in entries], quantity, target, cost)
 
 
 def sentence(found: Sequence[tuple[str, Reached]], quantity: str, target: float, cost: Column) -> str:
     """Return the finding from the costs of each method, by label; see `finding`."""
+    unequal = unequal_work({label: r.work for label, r in found}) if cost.name in COMMUNICATED else ""
+    said = _outcome(found, quantity, target, cost)
+    return f"{unequal}: {said}" if unequal else said
+
+
+def _outcome(found: Sequence[tuple[str, Reached]], quantity: str, target: float, cost: Column) -> str:
     spent = sorted((r.costs[cost.name][0], label) for label, r in found if r.costs is not None)
     missed = [label for label, r in found if r.costs is None]
     what = goal(quantity, target)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from fedpd.engine.columns import KNOWN, Column, column_of
 from fedpd.engine.views.entries import Entry, last_value
+from fedpd.engine.views.local_work import unequal_work, works_of
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text
 from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import best_text, reach
@@ -36,7 +37,12 @@ def comparison_table(results: Results) -> Table:
     entries = entries_of(results)
     shared = shared_quantities(entries)
     judged = ACCURACY in [column.name for column in shared]
-    table = Table(title="Final stationarity ‖∇f‖² and its costs", title_justify="left")
+    table = Table(
+        title="Final stationarity ‖∇f‖² and its costs",
+        title_justify="left",
+        caption_justify="left",
+        caption=work_caption(entries),
+    )
     own = [column for column in shared if column.name not in KNOWN]
     table.add_column("method", no_wrap=not judged and not own and _are_short(entries), overflow="fold")
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
@@ -65,7 +71,12 @@ def target_table(results: Results, target: float) -> Table:
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
     entries, shown = entries_of(results), ("communications", "samples", "bytes")
-    table = Table(title=f"Cost to reach ‖∇f‖² ≤ {target:g}", title_justify="left")
+    table = Table(
+        title=f"Cost to reach ‖∇f‖² ≤ {target:g}",
+        title_justify="left",
+        caption_justify="left",
+        caption=work_caption(entries),
+    )
     table.add_column("method", no_wrap=_are_short(entries), overflow="fold")
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
@@ -77,6 +88,12 @@ def target_table(results: Results, target: float) -> Table:
         if met.costs is None:
             table.add_row(Text(entry.label), f"no: best {best_text(met, MAIN, target)}", "", "")
     return table
+
+
+def work_caption(entries: Sequence[Entry]) -> str | None:
+    """Return how the local work of the methods differs, for the caption of a table; None if it is equal."""
+    unequal = unequal_work(works_of(entries))
+    return f"{unequal}." if unequal else None
 
 
 def _are_short(entries: Sequence[Entry]) -> bool:
