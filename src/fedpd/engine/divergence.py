@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd import theory
+from fedpd.base.errors import FedpdError
 from fedpd.core import Algorithm, Problem
 from fedpd.engine.history import History
 
-LARGE_PROBLEM = 1e9  # parameters times samples; for larger problems, the message about a divergence has no L
+LARGE_PROBLEM = 2e8  # parameters times samples; for larger problems, the message about a divergence has no L
 EXPLOSION = 1e12  # a loss or stationarity above this multiple of its start (or of 1, if larger) is a divergence
 
 
@@ -31,9 +32,8 @@ def is_healthy(start: History, metrics: Mapping[str, Any]) -> np.ndarray:
 def explain(algorithm: Algorithm, problem: Problem, number: int, stationarity: Any) -> Divergence:
     """Return the message about a run that diverged, with the step sizes to try."""
     L, source = problem.answer.smoothness, "known"
-    if not L:  # for a large network, the estimate would take longer than the run
-        small = problem.dimension * problem.samples < LARGE_PROBLEM
-        L, source = theory.smoothness(problem) if small else 0.0, "estimated at the start"
+    if not L:
+        L, source = _estimate(problem), "an estimate near the start: the true L may be larger"
     bound = f"; with L = {L:.3g} ({source}), below 1/L = {1 / L:.3g}" if L > 0 else ""
     return Divergence(
         int(number),
@@ -41,3 +41,13 @@ def explain(algorithm: Algorithm, problem: Problem, number: int, stationarity: A
         f"Try a smaller local step size{bound}. If the method adds a penalty 1/eta (FedProx: rho), try one below "
         "1/(L + 1/eta).",
     )
+
+
+def _estimate(problem: Problem) -> float:
+    """Return an estimate of L; 0 if there is none. For a large network, it would take longer than the run."""
+    if problem.dimension * problem.samples >= LARGE_PROBLEM:
+        return 0.0
+    try:
+        return theory.smoothness(problem)
+    except FedpdError:  # a Hessian at the start is not finite
+        return 0.0

@@ -91,10 +91,12 @@ def advice_notes(advice: Advice) -> list[str]:
     ]
     if advice.smoothness.exact:
         notes.append("L is exact, so a large eta saves more here than skipping, and every round communicates.")
-    elif "p" in advice.recommended.table:
-        notes.append('L is an estimate, so eta may be too small. p="auto" skips the communications that this wastes.')
     else:
-        notes.append('L is an estimate, so eta may be too small. Not all agents take part, so p="auto" does not apply.')
+        known = "an upper bound" if advice.smoothness.bound else "an estimate that includes a safety factor"
+        auto = 'p="auto" skips the communications that this wastes.'
+        without = 'Not all agents take part, so p="auto" does not apply.'
+        said = auto if "p" in advice.recommended.table else without
+        notes.append(f"L is {known}, so eta may be too small. {said}")
     return notes
 
 

@@ -308,7 +308,8 @@ def _guaranteed(
     oracle = {"name": "gd", "step": 1 / (L + 1 / eta), "iterations": iterations, "tolerance": accuracy}
     table = {"label": "FedPD, guaranteed", "name": "fedpd", "eta": eta, "p": p, "oracle": oracle}
     communications = rounds * (1 - p)
-    known = "L is exact" if smoothness.exact else "if L is not larger than estimated"
+    upper = "L is exact" if smoothness.exact else "L is an upper bound"
+    known = upper if smoothness.exact or smoothness.bound else "if L is not larger than estimated"
     return Setting(
         table,
         True,
