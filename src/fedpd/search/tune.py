@@ -169,7 +169,7 @@ def tune(
     Raises:
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
     """
-    judged, record = _criterion(problem, criterion, record)
+    judged, record = judged_column(problem, criterion, record)
     count("rounds", rounds, "Give the rounds of each try, e.g. 200", bits=31)
     if not len(scales):
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
@@ -220,8 +220,8 @@ def _needs_everyone(algorithm: Algorithm) -> bool:
     return algorithm.away.everyone or any(isinstance(one.aggregate, Mixing) for one in algorithm.exchanges)
 
 
-def _criterion(
-    problem: Problem, name: str, record: Sequence[str | Column] | None
+def judged_column(
+    problem: Problem, name: str, record: Sequence[str | Column] | None = None
 ) -> tuple[Column, Sequence[str | Column] | None]:
     """Return the column of a criterion, and the value of `record` that measures it."""
     metrics = {column.name: column for column in metric_columns(problem)}
@@ -230,7 +230,8 @@ def _criterion(
     own = {one.name: one for one in record or () if isinstance(one, Column)}
     known = {key: column for key, column in (KNOWN | own).items() if column.kind == "value" and column.better}
     if name not in known:
-        refuse("criterion", name, "must be a column of which less or more is better", nearest(name, known))
+        options = [*known, *metrics]
+        refuse("criterion", name, "must be a column of which less or more is better", nearest(name, options))
     words = [word for word, columns in RECORDABLE.items() if name in {column.name for column in columns}]
     if "accuracy" in words and problem.evaluation is None:
         remedy = "Give data with test samples, e.g. data.split(data, 0.2), or another criterion"
