@@ -12,6 +12,7 @@ Both hold for the test workers and for the processes that tests start. Measured 
 import gc
 import os
 import shutil
+import tempfile
 from itertools import count
 from pathlib import Path
 
@@ -39,6 +40,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
+# One byte per failure of all workers; they inherit the name.
+FAILURES = Path(
+    os.environ.setdefault("FEDPD_TEST_FAILURES", f"{tempfile.gettempdir()}/fedpd-test-failures-{os.getpid()}")
+)
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+
 MAPS = Path("/proc/self/maps")
 MOST = 30_000  # mapped regions of a process; Linux allows 65530, and XLA crashes where it gets no more
 TESTS = count(1)
@@ -47,6 +54,28 @@ TESTS = count(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with federations of real processes, which mostly wait: another worker computes meanwhile."""
     items.sort(key=lambda item: item.get_closest_marker("smoke") is None)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell the other workers that a test failed."""
+    if IS_WORKER and report.failed:
+        with FAILURES.open("ab") as file:
+            file.write(b"!")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Stop this worker where -x or --maxfail ends the run: xdist lets it first run all tests that it has been given."""
+    most = item.config.getoption("maxfail")
+    if not (IS_WORKER and most and FAILURES.exists() and FAILURES.stat().st_size >= most):
+        return None
+    item.session.shouldstop = f"{most} failures"
+    return True
+
+
+def pytest_sessionfinish() -> None:
+    if not IS_WORKER:
+        FAILURES.unlink(missing_ok=True)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from fedpd.base.arrays import as_array
-from fedpd.base.atomic import read_file
+from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.bits import GOLDEN, mixed
 from fedpd.base.checks import FedpdError, as_number, at_least, at_most, choice, count, nearest, refuse, shown
 from fedpd.base.typed import typed
@@ -173,7 +173,9 @@ def from_file(path: str | Path) -> Clock:
         ValueError,
         RecursionError,
     ) as error:  # tomllib raises a ValueError, and so does a text that is no UTF-8
-        raise FedpdError(f"{path} cannot be read ({error}). Give a clock in TOML, e.g. up = '3 Mbit/s'.") from None
+        raise FedpdError(
+            f"{path} cannot be read ({reading_fault(error)}). Give a clock in TOML, e.g. up = '3 Mbit/s'."
+        ) from None
     try:
         return from_table(table)
     except FedpdError as error:
@@ -193,7 +195,9 @@ def from_csv(path: str | Path) -> Clock:
     try:
         rows = list(csv.DictReader(io.StringIO(read_file(Path(path)).decode("utf-8-sig"), newline="")))
     except (OSError, ValueError, csv.Error) as error:  # ValueError: it is no UTF-8
-        raise FedpdError(f"{path} cannot be read ({error}). Give a CSV file with one row per agent.") from None
+        raise FedpdError(
+            f"{path} cannot be read ({reading_fault(error)}). Give a CSV file with one row per agent."
+        ) from None
     names = list(rows[0]) if rows else []
     for name in ("up", "down"):
         if name not in names:

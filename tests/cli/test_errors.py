@@ -1,15 +1,20 @@
 """Every error of a command is a sentence with exit code 2 or 1, and no other file is touched."""
 
 import csv
+import errno
 import os
+import subprocess
+import sys
+from contextlib import chdir, redirect_stdout
 from importlib.resources import files
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from fedpd.base.errors import UnexpectedError
-from fedpd.cli import sentence_of
+from fedpd.cli import main, sentence_of
 from fedpd.experiments import run_folder
 
 from .test_cli import fedpd
@@ -59,9 +64,9 @@ def test_errors_of_the_system_are_sentences(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: out/x: No space left on device. Choose another place")
     assert sentence_of(MemoryError()).startswith("There is not enough memory.")
-    for out, code in (("x.toml", 2), ("x.toml/run", 1), ("a" * 300, 1)):
+    for out in ("x.toml", "x.toml/run", "a" * 300):
         done = fedpd("run", "x.toml", "--out", out, folder=tmp_path)
-        assert done.returncode in (code, 2)
+        assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert done.stderr.startswith("error: ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.toml"]
@@ -143,3 +148,111 @@ def test_a_users_file_is_never_replaced(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert "a file of this name exists. Choose another name" in done.stderr
     assert (tmp_path / "mine.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+def test_a_disk_that_takes_nothing_is_a_failure_of_the_system(number: int, tmp_path: Path) -> None:
+    write(tmp_path)
+    with patch("fedpd.base.atomic.os.fsync", side_effect=OSError(number, os.strerror(number))):
+        done = fedpd("run", "x.toml", "--out", "out", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert f"cannot be written ({os.strerror(number)}). Make room there" in done.stderr
+    with patch("fedpd.base.atomic.Path.mkdir", side_effect=OSError(number, os.strerror(number))):
+        done = fedpd("run", "x.toml", "--out", "out", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_question_marks(encoding: str, tmp_path: Path) -> None:
+    write(tmp_path, label="Größe ‖x‖")
+    bytes_out = BytesIO()
+    out = TextIOWrapper(bytes_out, encoding=encoding)
+    words = patch.object(sys, "argv", ["fedpd", "run", "x.toml", "--out", "out"])
+    with redirect_stdout(out), chdir(tmp_path), words, pytest.raises(SystemExit) as end:
+        main()
+    out.flush()
+    assert end.value.code == 0
+    shown = "Gr??e ?x?" if encoding == "ascii" else "Größe ?x?"
+    assert shown in bytes_out.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("variable", "error"),
+    [
+        ("JAX_NUM_CPU_DEVICES=abc", ValueError('Invalid value "abc" for JAX flag jax_num_cpu_devices')),
+        ("JAX_ENABLE_X64=maybe", ValueError("invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'")),
+        ("JAX_PLATFORMS=quantum", RuntimeError("Unable to initialize backend 'quantum': it is not known")),
+    ],
+)
+def test_a_wrong_variable_of_jax_is_named(
+    variable: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("JAX_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(*variable.split("="))
+    with patch("fedpd.experiments.experiment.load", side_effect=error):
+        done = fedpd("run", "x.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {variable}: JAX does not start with this environment (")
+    assert "fault of fedpd" not in done.stderr
+
+
+def test_jax_refuses_a_number_of_devices_that_is_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedpd", "tune", "strong"]
+    wrong = os.environ | {"JAX_NUM_CPU_DEVICES": "abc"}
+    done = subprocess.run(command, cwd=tmp_path, env=wrong, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: JAX_NUM_CPU_DEVICES=abc: ")
+
+
+WRONG: dict[str, str] = {
+    "run none.toml": "none.toml cannot be read (No such file or directory). Give the path of an experiment file",
+    "run bin.toml": "bin.toml cannot be read (it is not text in UTF-8; save it as UTF-8)",
+    "run .": "cannot be read (it is a folder)",
+    "run key.toml": "key.toml: [run]: round = 3: there is no such key. Did you mean 'rounds'?",
+    "run x.toml --out x.toml": "--out x.toml: this is a file, not a folder. Choose another folder",
+    "tune x.toml --criterion accuracyy": "criterion = 'accuracyy': must be a column of which less or more is better. "
+    "Did you mean 'test_accuracy'?",
+    "tune x.toml --methods all,FedPD-GD": "all stands for every method, so no other name may be beside it",
+    "tune x.toml --methods FedPD-GE": "methods = 'FedPD-GE': there is no such choice. Did you mean 'FedPD-",
+    "tune x.toml --seeds 0": "--seeds = 0: must be an integer of at least 1",
+    "tune x.toml --criterion test_accuracy": "criterion = 'test_accuracy': needs a problem with test samples",
+    "solve name.toml": "name.toml: [problem] name = 'opposing': there is no such name. ",
+    "solve bad.toml": "bad.toml: not valid TOML: ",
+    "solve x.toml --target 0": "--target = 0.0: must be positive and finite",
+    "solve x.toml --max-communications 0": "--max-communications = 0: must be an integer of at least 1",
+    "solve share.toml": "share.toml: [run] participation = 2",
+    "advise weekly": "PROBLEM 'weekly': there is no such file or problem. Did you mean 'weak'?",
+    "advise x.toml --floor 1e9": "floor = 1000000000.0: must be at most",
+    "advise x.toml --epsilon 0": "epsilon = 0.0: must be positive and finite",
+    "advise x.toml --pilot 0": "pilot = 0: must be an integer of at least 1",
+    "advise x.toml --out x.toml": "--out x.toml: a file of this name exists",
+    "report nowhere": "nowhere: there is no such folder. Start a run: fedpd run FILE",
+    "report x.toml": "x.toml: this is a file, not the folder of a run. Start a run: fedpd run FILE",
+    "report .": "fedpd did not make this folder for a run",
+    "report . --target 0": "--target = 0.0: must be positive and finite",
+    "report . --out r.pdf": "--out = 'r.pdf': must end in .html, because the report is HTML",
+    "compare --data strongg": "--data = 'strongg': there is no such choice. Did you mean 'strong'?",
+    "compare --methods fedpd": "--methods = 'fedpd': there is no such choice. Choose from: paper, all",
+    "compare --rounds 0": "--rounds = 0: must be an integer of at least 1",
+    "compare --seeds -1": "--seeds = -1: must be an integer of at least 1",
+    "compare --target 0": "--target = 0.0: must be positive and finite",
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_wrong_input_is_named_with_its_remedy_before_anything_runs(command: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    right = (tmp_path / "x.toml").read_text()
+    (tmp_path / "key.toml").write_text(right.replace("rounds", "round"))
+    (tmp_path / "name.toml").write_text(right.replace("opposing_quadratics", "opposing"))
+    (tmp_path / "share.toml").write_text(right.replace("rounds = 3", "rounds = 3\nparticipation = 2"))
+    (tmp_path / "bad.toml").write_text("[run")
+    (tmp_path / "bin.toml").write_bytes(b"\xff\xfe\x00")
+    before = sorted(tmp_path.iterdir())
+    done = fedpd(*command.split(), folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert WRONG[command] in done.stderr
+    assert done.stdout.strip() == ""
+    assert sorted(tmp_path.iterdir()) == before

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -181,6 +182,16 @@ def test_divergence_is_an_answer() -> None:
 def test_divergence_where_the_smoothness_is_zero_at_the_start() -> None:
     problem = problems.from_losses(lambda x, rows: rows * (abs(x) ** 3 + x), np.ones((1, 1)), np.float64(0))
     run = simulate(algorithms.fedavg(oracle=oracles.gd(step=1.0, iterations=5)), problem, rounds=20)
+    assert run.diverged is not None
+    assert "an estimate near the start: the true L may be larger), below 1/L" in run.diverged.message
+
+
+def test_divergence_where_no_smoothness_can_be_estimated() -> None:
+    def losses(x: Any, rows: Any) -> Any:  # f'' is infinite at 0
+        return rows * (jnp.maximum(x, 0) ** 1.5 + x**4 - x)
+
+    problem = problems.from_losses(losses, np.ones((1, 1)), np.float64(0))
+    run = simulate(algorithms.fedavg(oracle=oracles.gd(step=9.0, iterations=5)), problem, rounds=20)
     assert run.diverged is not None
     assert "Try a smaller local step size. If" in run.diverged.message
 

@@ -31,6 +31,15 @@ def entry(label: str, *rates: float, every: int = 1, accuracy: bool = False) -> 
     return Entry(label, tuple(recorded(rate, i, 100, every, accuracy) for i, rate in enumerate(rates)), 100)
 
 
+def sparse(label: str, rate: float = 1.0, every: int = 5, rounds: int = 20) -> Entry:
+    """A federation that evaluates every `every` communications: what was not measured is NaN."""
+    rows = history(rate, rounds, accuracy=True)
+    skipped = rows["round"] % every != 0
+    for name in ("loss", "stationarity", "test_accuracy"):
+        rows[name][skipped] = np.nan
+    return Entry(label, (Recorded(0, rows, 0.26 * rows["round"]),), rounds)
+
+
 def diverging(label: str) -> Entry:
     rows = {name: column[:4].copy() for name, column in history(0.1).items()}
     rows["stationarity"][1:] = [1e3, np.inf, np.nan]

@@ -122,7 +122,7 @@ def test_long_histories_are_thinned_for_drawing_only() -> None:
 def test_nothing_finite_is_refused() -> None:
     broken = diverging("Broken")
     broken.runs[0].history["stationarity"][:] = np.nan
-    with pytest.raises(FedpdError, match=r"Broken: no measured stationarity is finite.*NaN"):
+    with pytest.raises(FedpdError, match=r"Broken: its history has no finite stationarity.*NaN"):
         page_of([record(broken)])
 
 
@@ -134,7 +134,7 @@ def test_facts_of_equal_agents_and_of_labels() -> None:
     assert np.allclose(found.alignment, 1)
     assert found.labels is not None
     assert np.allclose(found.labels, 0.5)
-    assert "a lower bound" in found.rows["smoothness L"]
+    assert "an estimate near the start; the true L may be larger" in found.rows["smoothness L"]
 
 
 def test_facts_of_some_agents_where_there_are_too_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

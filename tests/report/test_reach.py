@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.quantities import COSTS, shared_quantities
 from fedpd.report.curves import page_data
 from fedpd.report.reach import best_text, departures, finding, reach, starts_at_best, targets, usual_target
-from tests.report.recordings import diverging, entry
+from tests.report.recordings import diverging, entry, sparse
 
 
 def names(*entries: Entry) -> list[str]:
@@ -139,12 +139,14 @@ def test_the_target_is_one_that_several_methods_reached() -> None:
 def test_the_finding_is_about_the_cost_that_is_asked_for() -> None:
     rare = entry("Rare", 0.1, every=4)
     both = [FAST, rare]
+    unequal = "Unequal local work, from 1.5 k (Fast) to 6 k (Rare) sample gradients per communication: "
     assert finding(both, "stationarity", 1e-8).startswith(
-        "Rare reached ‖∇f‖² ≤ 1e-08 with 20 communications, the fewest"
+        f"{unequal}Rare reached ‖∇f‖² ≤ 1e-08 with 20 communications, the fewest"
     )
+    assert finding(both, "stationarity", 1e-30).startswith(f"{unequal}No method reached")
     by = {name: finding(both, "stationarity", 1e-8, COSTS[name]) for name in COSTS}
     assert by["samples"].startswith("Fast reached ‖∇f‖² ≤ 1e-08 with 54 k sample gradients, the fewest")
-    assert by["bytes"].startswith("Rare reached ‖∇f‖² ≤ 1e-08 with 960 kB of messages")
+    assert by["bytes"].startswith(f"{unequal}Rare reached ‖∇f‖² ≤ 1e-08 with 960 kB of messages")
     assert by["seconds"].startswith("Fast reached ‖∇f‖² ≤ 1e-08 in 9.4 s, the least time: Rare, the next, took 2.22")
 
 
@@ -160,3 +162,41 @@ def test_a_quantity_that_starts_at_its_best_has_no_target() -> None:
     assert departures([SLOW], "consensus") == "consensus gap: no method moves away from the value at the start."
     (consensus,) = (one for one in page_data([apart])["quantities"] if one["name"] == "consensus")
     assert consensus["targets"] == []
+
+
+def test_rows_that_were_not_measured_are_no_rows() -> None:
+    one = sparse("Flower", rate=1.0, every=5)  # 1e-10 from row 10 on, where it was measured
+    met = reach(one, "stationarity", 1e-10)
+    assert met.costs is not None
+    assert met.costs["communications"] == (10, 10, 10)
+    assert met.costs["bytes"] == (480_200, 480_200, 480_200)
+    more = reach(one, "test_accuracy", 0.99)  # 1 - 0.9e-5 at row 5
+    assert more.costs is not None
+    assert more.costs["communications"][0] == 5
+    assert finding([one], "stationarity", 1e-10) == "Flower reached ‖∇f‖² ≤ 1e-10 with 10 communications."
+
+
+def test_a_target_that_holds_in_every_measured_row_holds_from_the_first_of_them() -> None:
+    one = sparse("Flower")
+    one.runs[0].history["stationarity"][0] = np.nan  # the start was not evaluated
+    met = reach(one, "stationarity", 1e-4)
+    assert met.costs is not None
+    assert met.costs["communications"][0] == 5
+    offered = targets([one], "stationarity")
+    assert (offered[0], offered[-1]) == (5e-6, 1e-20), "from the first measured value on"
+
+
+def test_a_column_that_was_never_measured_is_no_quantity() -> None:
+    one = sparse("Flower")
+    for name in ("loss", "stationarity"):
+        one.runs[0].history[name][:] = np.nan
+    assert names(one) == ["test_accuracy", "consensus"]
+    assert reach(one, "stationarity", 1e-4).costs is None
+    data = page_data([one])
+    assert data["quantities"][0]["name"] == "test_accuracy"
+
+
+def test_the_last_row_of_a_run_that_diverged_was_measured() -> None:
+    broken = diverging("Broken")  # its last stationarity is NaN
+    assert np.isnan(last_value(broken.runs[0], "stationarity"))
+    assert reach(broken, "stationarity", 1.0).costs is None

@@ -1,5 +1,6 @@
 """solve: nothing to choose."""
 
+import numpy as np
 import pytest
 
 import fedpd
@@ -34,3 +35,14 @@ def test_the_memory_fits_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=8), memory=6)"
     monkeypatch.setattr(rules, "ROOM", 1)
     assert rules.chosen_method(problem).description == "fedpd(eta=auto, oracle=lbfgs(pairs=1), memory=1)"
+
+
+@pytest.mark.slow
+def test_an_f_without_a_minimum_is_told_and_no_step_is_advised() -> None:
+    """f(x) = x: solve has no step size that could be smaller."""
+    unbounded = problems.from_losses(lambda x, c: c * x, np.ones((2, 1)), np.float64(0.5))
+    with pytest.warns(UserWarning, match=r"f may have no minimum: it may be unbounded below\. Add a penalty") as told:
+        run = fedpd.solve(unbounded, max_communications=20)
+    assert run.diverged is not None
+    assert "step size" not in run.diverged.message
+    assert "more communications" not in str(told[0].message)

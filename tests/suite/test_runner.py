@@ -168,6 +168,10 @@ def test_profiles_by_hand() -> None:
     nobody = np.full((1, 2), np.inf)
     assert shares(nobody, np.array([1.0])).tolist() == [[0.0, 0.0]]
     assert finding(CELLS, 0).startswith("b is within twice the fewest communications on 3 of 3 problems")
+    assert "local work" not in finding(CELLS, 0), "one gradient per communication each"
+    more = [cell._replace(gradients=20 * cell.gradients) if cell.method == "b" else cell for cell in CELLS]
+    unequal = "Unequal local work, from 1 (a) to 20 (b) gradients of all samples per communication"
+    assert finding(more, 0).endswith(unequal)
     assert "| q | 8 | **4** |" in table_markdown(CELLS, "communications", 0)
     assert "| r | fails | **3** |" in table_markdown(CELLS, "communications", 0)
     assert len(profile_figure(CELLS, 0).axes) == 4

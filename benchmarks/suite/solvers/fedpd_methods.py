@@ -5,10 +5,9 @@ from typing import Any
 from benchopt import BaseSolver
 
 import fedpd
-from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.suite.federation import flat
-from fedpd.suite.runner import default_methods
+from fedpd.suite.runner import default_methods, rule_smoothness
 
 
 class Solver(BaseSolver):
@@ -20,7 +19,7 @@ class Solver(BaseSolver):
 
     def set_objective(self, federation: Any) -> None:
         self.federation, problem = federation, federation.problem
-        self.algorithm = variants()[self.method].rule(theory.smoothness(problem), problem.agents, 1.0)
+        self.algorithm = variants()[self.method].rule(rule_smoothness(problem), problem.agents, 1.0)
 
     def run(self, n_iter: int) -> None:
         self.model, self.communications = self.federation.start, 0

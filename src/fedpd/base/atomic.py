@@ -99,3 +99,15 @@ def read_file(path: Path) -> bytes:
     if path.exists() and not path.is_file():
         raise OSError("it is a folder" if path.is_dir() else "it is not a file, but a pipe or a device")
     return path.read_bytes()
+
+
+def reading_fault(error: Exception) -> str:
+    """Return why a file cannot be read, without its name, which a message has already.
+
+    Examples:
+        >>> reading_fault(FileNotFoundError(2, "No such file or directory", "x.toml"))
+        'No such file or directory'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8; save it as UTF-8"
+    return getattr(error, "strerror", None) or str(error)

@@ -4,12 +4,14 @@ The files of this package hold the commands by topic. They import JAX and everyt
 a command runs, so that `fedpd --help` answers at once.
 """
 
+import errno
 import logging
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from typing import Annotated, NoReturn, TextIO
 
 import typer
@@ -18,6 +20,9 @@ from fedpd import __version__
 from fedpd.base.errors import FedpdError, UnexpectedError
 from fedpd.cli import benchmark, data, deploy, experiments, results, running, search, sites
 from fedpd.cli.arguments import PlainList
+
+# Errors of the system that a correct command meets too.
+FAILED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENOMEM)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,10 +78,12 @@ def _note(
 def main(function: Callable[[], None] = app) -> None:
     """Run the command line, and end every error with a sentence.
 
-    The exit code is 2 after a mistake of the user, and 1 if the system or fedpd failed. Only `--debug` shows where in
-    the code it happened.
+    The exit code is 2 after a mistake of the user, and 1 if the system or fedpd failed; the page on commands has the
+    table. Only `--debug` shows where in the code it happened.
     """
     warnings.showwarning = _note
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII or Latin-1 terminal shows ? for other characters
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         function()
@@ -94,12 +101,37 @@ def _end(error: Exception) -> NoReturn:
     if "--debug" in sys.argv:
         traceback.print_exception(error)
     say_beside("error: ", "bold red", sentence_of(error))
-    sys.exit(2 if isinstance(error, FedpdError) and not _is_unexpected(error) else 1)
+    sys.exit(2 if _is_mistake(error) else 1)
 
 
-def _is_unexpected(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, may be a fault of fedpd."""
-    return error is not None and (isinstance(error, UnexpectedError) or _is_unexpected(error.__context__))
+def _is_mistake(error: Exception) -> bool:
+    """Return whether the user made a mistake, and neither the system nor fedpd failed."""
+    if isinstance(error, FedpdError):
+        return not any(isinstance(one, UnexpectedError) or _is_of_system(one) for one in _causes(error))
+    return bool(_wrong_variables(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__context__
+
+
+def _is_of_system(error: BaseException) -> bool:
+    """Return whether the system failed: a full or read-only disk, no permission, or a device that does not answer."""
+    return isinstance(error, OSError) and error.errno in FAILED
+
+
+def _wrong_variables(error: Exception) -> list[str]:
+    """Return the environment variables for JAX, with their values, that made JAX refuse to start."""
+    given = [name for name in os.environ if name.startswith("JAX_")]
+    text = str(error).lower()
+    named = [name for name in given if name.lower() in text]
+    unusable = isinstance(error, RuntimeError) and "unable to initialize backend" in text
+    chosen = named or (given if unusable else [])
+    refused = isinstance(error, ValueError | RuntimeError) and not isinstance(error, FedpdError)
+    return [f"{name}={os.environ[name]}" for name in chosen] if refused else []
 
 
 def sentence_of(error: Exception) -> str:
@@ -117,6 +149,9 @@ def sentence_of(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "There is not enough memory. Use fewer agents or samples, a smaller batch, or the key store of [run]."
     what = " ".join(str(error).split())[:300].rstrip(".")
+    variables = _wrong_variables(error)
+    if variables:
+        return f"{', '.join(variables)}: JAX does not start with this environment ({what}). Correct or unset it."
     return (
         f"{type(error).__name__}: {what}. This is a fault of fedpd. Repeat the command as `fedpd --debug ...`, and "
         "report what it prints."

@@ -1,11 +1,15 @@
 """The commands that search, solve and check: advise, tune, solve and reproduce."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedpd.cli.arguments import Out, Overwrite, Source
+
+if TYPE_CHECKING:
+    from fedpd.core import Problem
+    from fedpd.experiments.experiment import FoundProblem
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +44,7 @@ def advise(
         check_replaceable(out)
     setting = experiment.find_problem(problem, say)
     with explain_errors(setting.code):
-        built = calls.build_problem(setting.problem, setting.find)
+        built = _build(problem, setting)
         with steps() as display:
             advice = find(built, epsilon, floor=floor, pilot=pilot, progress=display, **setting.run)
     console.print(report.constants_table(advice), report.settings_table(advice))
@@ -82,18 +86,20 @@ def tune(
     from fedpd.experiments.own_code import explain_errors
     from fedpd.report import advice as report
     from fedpd.report import save_figure
-    from fedpd.search.tune import target_of, usable
+    from fedpd.search.tune import judged_column, target_of, usable
     from fedpd.search.tune import tune as find
 
     count("--seeds", seeds, "Give the number of seeds, e.g. 3", bits=16)
-    folder, goal = out or new_folder("tune"), target_of(criterion, target)
+    folder = out or new_folder("tune")
     run_folder.check_free(folder, overwrite)
     setting = experiment.find_problem(problem, say)
     names = _method_names(methods)
     if methods == "all":
         names = usable(variants(), setting.run.get("participation", 0.5 if "cohort" in setting.run else 1.0))
     with explain_errors(setting.code):
-        built = calls.build_problem(setting.problem, setting.find)
+        built = _build(problem, setting)
+        judged_column(built, criterion)  # a misspelt criterion has no target either
+        goal = target_of(criterion, target)
         options = {"target": goal, "rounds": rounds, "seeds": range(seeds), "criterion": criterion, **setting.run}
         with steps() as display:
             tuned = find(built, methods=names, progress=display, **options)
@@ -114,9 +120,24 @@ def _method_names(methods: str) -> list[str] | None:
     from fedpd.base.checks import refuse
 
     names = [name.strip() for name in methods.split(",")]
+    if methods and "all" in names and len(names) > 1:
+        refuse("--methods", methods, "all stands for every method, so no other name may be beside it", "Give all alone")
     if methods and not all(names):
         refuse("--methods", methods, "must be names separated by commas", "Give e.g. FedPD-GD,SCAFFOLD, or all")
     return names if methods else None
+
+
+def _build(source: str, setting: "FoundProblem") -> "Problem":
+    """Return the problem of a file or of a name. An error begins with the file."""
+    from fedpd.base.checks import FedpdError
+    from fedpd.experiments.calls import build_problem
+
+    try:
+        return build_problem(setting.problem, setting.find)
+    except FedpdError as error:
+        if not source.endswith(".toml"):
+            raise
+        raise FedpdError(f"{source}: {error}") from error.__cause__
 
 
 def solve(
@@ -134,7 +155,7 @@ def solve(
     from fedpd.base.checks import count, positive
     from fedpd.base.saved import check_free
     from fedpd.cli.terminal import new_folder, say, show_lines
-    from fedpd.experiments import calls, experiment
+    from fedpd.experiments import experiment
     from fedpd.experiments.own_code import explain_errors
     from fedpd.report import save_figure
     from fedpd.search.solve import check_everyone, memory_for
@@ -147,7 +168,7 @@ def solve(
     folder = out or new_folder("solve")
     check_free(folder, overwrite)
     with explain_errors(setting.code):
-        built = calls.build_problem(setting.problem, setting.find)
+        built = _build(problem, setting)
         memory = memory_for(built)
         rounds = "1 round" if memory == 1 else f"{memory} rounds"
         say(f"FedPD with a memory of {rounds}; L-BFGS solves the local problems; eta is found during the run.")

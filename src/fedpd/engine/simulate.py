@@ -37,6 +37,7 @@ from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
 from fedpd.engine.tracing import check_outside_of_jax, check_settings, explain_running, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
+from fedpd.theory.curvature import known_smoothness
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
 Callback = Callable[[int, Tree, Row], Any]  # (round, model, row) -> True: stop the run
@@ -347,12 +348,13 @@ def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
 
 def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
     """Warn if the method's card says that no theorem covers this run."""
-    card, L = cards().get(algorithm.name), problem.answer.smoothness
-    if card is None or card.caution is None or L is None or not isinstance(algorithm.spec, Spec):
+    card, known = cards().get(algorithm.name), known_smoothness(problem)
+    if card is None or card.caution is None or known is None or not isinstance(algorithm.spec, Spec):
         return
-    caution = card.caution(algorithm.spec, L)
-    if caution is not None:
-        warn(caution, TheoryWarning)
+    if card.caution(algorithm.spec, known.value / known.safety) is None:  # below the factor, L is a lower bound
+        return
+    estimated = "" if known.bound else " L is an estimate, and the true L may be larger."
+    warn(f"{card.caution(algorithm.spec, known.value)}{estimated}", TheoryWarning)
 
 
 def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) -> None:

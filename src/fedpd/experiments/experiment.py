@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from fedpd.base.atomic import read_file
+from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
 from fedpd.base.spec import spec_of
 from fedpd.clock import Clock, from_table, seconds
@@ -180,7 +180,9 @@ def read_text(path: Path) -> str:
     try:
         return read_file(path).decode("utf-8-sig")  # editors on Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
-        raise FedpdError(f"{path} cannot be read ({error}). Give the path of an experiment file (TOML).") from None
+        raise FedpdError(
+            f"{path} cannot be read ({reading_fault(error)}). Give the path of an experiment file (TOML)."
+        ) from None
 
 
 def _tables(text: str) -> Table:
@@ -226,7 +228,7 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     if not source.endswith(".toml") and not Path(source).exists():
         names = (*DATA, *PROBLEMS)
         raise FedpdError(f"PROBLEM {source!r}: there is no such file or problem. {nearest(source, names)}")
-    tables = _tables(read_text(Path(source)))
+    tables = at(f"{source}:", _tables, read_text(Path(source)))
     if not isinstance(tables.get("problem"), dict):
         raise FedpdError(
             f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
@@ -236,7 +238,7 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
         raise FedpdError(f"{source}: run = {shown(run)}: must be a table. Write [run] on a line of its own.")
     known_keys(f"{source}: [run]", run, RunSettings._fields, required=())
     kept = {key: run[key] for key in ("participation", "cohort", "sampling", "stragglers") if key in run}
-    _settings({"rounds": 1, **kept})  # refuses wrong values
+    at(f"{source}:", _settings, {"rounds": 1, **kept})  # refuses wrong values
     beside = beside_of(Path(source))
     code = own_code.locate(own_code.references(tables["problem"]), beside)
     _announce(code, on_code)

@@ -158,6 +158,8 @@ def read_experiment(folder: Path) -> str:
     path = folder / EXPERIMENT
     if not path.is_file() or not is_run_folder(folder):
         what = "fedpd did not make this folder for a run" if folder.exists() else "there is no such folder"
+        if folder.is_file():
+            what = "this is a file, not the folder of a run"
         raise FedpdError(f"{folder}: {what}. Start a run: fedpd run FILE.")
     try:
         return read_file(path).decode("utf-8-sig")

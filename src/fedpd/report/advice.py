@@ -7,6 +7,8 @@ from rich.table import Table
 
 from fedpd.engine.columns import column_of
 from fedpd.engine.history import first_row
+from fedpd.engine.views.local_work import unequal_work, works_of
+from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import COSTS, cost_text, cost_values
 from fedpd.experiments.calls import toml_text
 from fedpd.report.step_sizes import step_text
@@ -89,10 +91,12 @@ def advice_notes(advice: Advice) -> list[str]:
     ]
     if advice.smoothness.exact:
         notes.append("L is exact, so a large eta saves more here than skipping, and every round communicates.")
-    elif "p" in advice.recommended.table:
-        notes.append('L is an estimate, so eta may be too small. p="auto" skips the communications that this wastes.')
     else:
-        notes.append('L is an estimate, so eta may be too small. Not all agents take part, so p="auto" does not apply.')
+        known = "an upper bound" if advice.smoothness.bound else "an estimate that includes a safety factor"
+        auto = 'p="auto" skips the communications that this wastes.'
+        without = 'Not all agents take part, so p="auto" does not apply.'
+        said = auto if "p" in advice.recommended.table else without
+        notes.append(f"L is {known}, so eta may be too small. {said}")
     return notes
 
 
@@ -117,9 +121,13 @@ def _comparison(advice: Advice) -> list[str]:
         better = "the untuned setting (fedpd solve)" if ours < theirs else "the recommended setting"
         verdict = "Both settings need as many communications" if ours == theirs else f"Use {better}"
         costs = (
-            f"{one.communications:.0f} and {cost_text(COSTS['bytes'], one.transfer)}" for one in (untuned, recommended)
+            f"{one.communications:.0f}, {cost_text(COSTS['bytes'], one.transfer)} and {short_number(one.samples)}"
+            for one in (untuned, recommended)
         )
-        notes.append("{}. Communications and bytes: untuned {}, recommended {}.".format(verdict, *costs))
+        spent = "Communications, bytes and sample gradients: untuned {}, recommended {}.".format(*costs)
+        works = {"untuned": untuned, "recommended": recommended}
+        unequal = unequal_work({name: one.samples / max(one.communications, 1) for name, one in works.items()})
+        notes.append(f"{verdict}. {spent}" + (f" {unequal}." if unequal else ""))
     return notes
 
 
@@ -152,14 +160,19 @@ def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[di
 
 def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
     """Return a table of the best step size of each method, beside the step size of its own rule."""
+    works = works_of(entry for one in tuned for entry in one.entries())
+    unequal = unequal_work(works)
+    title = f"Best step sizes, by communications to {goal_text(tuned, '||grad f||^2 <=', target)}"
     table = Table(
-        title=f"Best step sizes, by communications to {goal_text(tuned, '||grad f||^2 <=', target)}",
-        caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end",
+        title=f"{title}. {unequal}." if unequal else title,
+        caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end. "
+        "samples, per comm.: sample gradients of all agents, in all and per communication",
         title_justify="left",
         caption_justify="left",
     )
-    for heading in ("method", "step size", "x rule", "comm.", "by the rule", "samples", "bytes"):
-        table.add_column(heading, justify="left" if heading in ("method", "step size") else "right")
+    for heading in ("method", "step size", "x rule", "comm.", "by the\nrule", "samples,\nper comm.", "bytes"):
+        left = heading in ("method", "step size")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=heading == "step size")
     for one in tuned:
         better = column_of(one.criterion).better or "less"
         first = first_row(one.runs[0].history[one.criterion], target, better) if one.reached else None
@@ -170,7 +183,8 @@ def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
             f"{one.scales[one.best]:.3g}",
             f"{one.communications[one.best]:.4g}" if one.reached else f"never: {one.values[one.best]:.2g}",
             _by_rule(one),
-            *(cost_text(COSTS[name], costs[name][row]) for name in ("samples", "bytes")),
+            f"{cost_text(COSTS['samples'], costs['samples'][row])},\n{short_number(works[one.label])}",
+            cost_text(COSTS["bytes"], costs["bytes"][row]),
         )
     return table
 

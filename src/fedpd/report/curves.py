@@ -1,13 +1,13 @@
 """Make the data of the page's script: curves with their bands, and the costs to every target of the slider."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedpd.engine.columns import NETWORK, Column
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import cost_values, goal, heading, known_costs, shared_quantities
+from fedpd.engine.views.entries import Entry, measured_rows
+from fedpd.engine.views.quantities import cost_values, drawn_quantities, goal, heading, known_costs, shared_quantities
 from fedpd.engine.views.style import DASHES, Style, styles
 from fedpd.report.reach import best_text, departures, examples, reach, sentence, starts_at_best, targets, usual_target
 
@@ -28,19 +28,30 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = Non
     quantities, costs = shared_quantities(entries), known_costs(entries)
     scales = _scales(entries, costs)
     wanted = wanted or {}
-    first = quantities[0]
     offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
     measured = [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities]
-    goal = measured[0]["targets"][measured[0]["chosen"]]
     return {
         "quantities": measured,
-        "shown": examples(entries, first.name, goal) if len(entries) > MOST_CURVES else list(range(len(entries))),
+        "shown": _shown(entries, quantities[0], measured[0]),
         "costs": [_shown_cost(cost, cost.name in scales) for cost in costs],
         "entries": [
             {"style": style_data(style), **_entry(entry, offered, costs, scales, len(entries))}
             for entry, style in zip(entries, styles([entry.label for entry in entries]), strict=True)
         ],
     }
+
+
+def is_drawable(entry: Entry) -> bool:
+    """Return whether a method has a finite value of the quantity that the page begins with."""
+    first = drawn_quantities([entry])[:1]
+    return any(np.isfinite(run.history[column.name]).any() for column in first for run in entry.runs)
+
+
+def _shown(entries: Sequence[Entry], column: Column, found: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of the methods whose curves the page shows at first."""
+    if len(entries) <= MOST_CURVES or not found["targets"]:
+        return list(range(len(entries)))
+    return examples(entries, column.name, found["targets"][found["chosen"]])
 
 
 def style_data(style: Style) -> dict[str, str]:
@@ -102,7 +113,7 @@ def _entry(
     entries: int,
 ) -> dict[str, Any]:
     rows = min(len(run.history["round"]) for run in entry.runs)
-    kept = thinned(rows, POINTS if entries <= ENTRIES else POINTS // 2)
+    kept = _drawn_rows(entry, offered, rows, POINTS if entries <= ENTRIES else POINTS // 2)
     each = [cost_values(run) for run in entry.runs]
     spent = [{name: values / scales.get(name, 1) for name, values in one.items()} for one in each]
     return {
@@ -117,6 +128,16 @@ def _entry(
             for column, found in offered.items()
         },
     }
+
+
+def _drawn_rows(entry: Entry, columns: Iterable[Column], rows: int, points: int) -> np.ndarray:
+    """Return which of the first `rows` to draw: for each column, about `points` of those in which it was measured."""
+    found = []
+    for column in columns:
+        measured = np.unique(np.concatenate([measured_rows(run, column.name) for run in entry.runs]))
+        measured = measured[measured < rows]
+        found.append(measured[thinned(len(measured), points)])
+    return np.unique(np.concatenate(found))
 
 
 def thinned(rows: int, points: int) -> np.ndarray:

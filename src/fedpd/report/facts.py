@@ -98,10 +98,13 @@ def _smoothness(problem: Problem) -> str:
     if problem.answer.smoothness is not None:
         how = "known"
     elif problem.dimension * problem.samples < LARGE_PROBLEM:
-        how = "largest curvature at the start, a lower bound"
+        how = "an estimate near the start; the true L may be larger"
     else:
         return "not estimated, because the problem is large; theory.smoothness(problem) estimates it"
-    L = theory.smoothness(problem)
+    try:
+        L = theory.smoothness(problem)
+    except FedpdError as error:
+        return f"not estimated: {error}"
     return f"{L:.3g} ({how})" + (f"; 1/L = {1 / L:.3g}" if L > 0 else "")
 
 

@@ -98,7 +98,8 @@
     if (!quantity || !cost) return;
     const log = quantity.log && quantity.positive;
     const traces = data.entries.map((entry) => ({
-      x: entry.x[cost.name], y: entry.y[quantity.name].mean, name: plain(entry.label), mode: "lines",
+      x: entry.x[cost.name], y: entry.y[quantity.name].mean, name: plain(entry.label), connectgaps: true, // rows without a value were not measured
+      mode: entry.y[quantity.name].mean.filter((y) => y !== null).length === 1 ? "markers" : "lines",
       line: { color: entry.style[dark.matches ? "dark" : "light"], dash: entry.style.dash, width: 2 },
     }));
     const axis = (more) => ({ gridcolor: style("--line"), linecolor: style("--soft"), zeroline: false, automargin: true, exponentformat: "power", ...more });

@@ -18,9 +18,9 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.extras import extra
 from fedpd.engine.columns import FEDERATED
 from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs
+from fedpd.engine.views.quantities import COSTS, cost_text, last_costs
 from fedpd.experiments.recorded import Record, read
-from fedpd.report.curves import page_data
+from fedpd.report.curves import is_drawable, page_data
 from fedpd.report.pages import plotly_script
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def state(folder: Path) -> dict[str, Any]:
         record = read(folder)
     except FedpdError as error:  # e.g. a folder that was removed meanwhile
         return {"name": folder.name, "problem": str(error)}
-    shown = [entry for entry in record.entries if any(np.isfinite(run.history[MAIN]).any() for run in entry.runs)]
+    shown = [entry for entry in record.entries if is_drawable(entry)]
     curves = page_data(shown) if shown else {}
     progress = [_progress(entry) for entry in record.entries]
     found = {"name": record.name, "finished": record.finished, "progress": progress + _waiting(record)}

@@ -55,12 +55,13 @@
           fill: "toself", fillcolor: `${colour(i)}2e`, line: { width: 0 }, mode: "lines", hoverinfo: "skip", showlegend: false,
         });
       }
+      const known = mean.filter((y, k) => y !== null && at[k] !== null).length; // a row without a value was not measured
       const end = mean.findLastIndex((y, k) => y !== null && at[k] !== null && (!state.logY || y > 0)); // where it diverged
       const digits = quantity.share ? ".2%" : quantity.log ? ".2e" : ".5~g";
       const format = cost.unit === "s" || cost.unit === "h" ? ".3~g" : cost.log ? ".3~s" : ",.6~g";
       const spread = low ? `<br>seeds: %{customdata[1]:${digits}} to %{customdata[2]:${digits}}` : "";
       drawn.push({
-        x: at, y: mean, mode: at.length === 1 ? "markers" : entry.diverged ? "lines+markers" : "lines", name: plain(entry.label),
+        x: at, y: mean, connectgaps: true, mode: known === 1 ? "markers" : entry.diverged ? "lines+markers" : "lines", name: plain(entry.label),
         line: { color: colour(i), dash: entries[i].style.dash, width: 2 },
         marker: entry.diverged ? { color: colour(i), symbol: "x", opacity: 1, size: mean.map((_, k) => (k === end ? 11 : 0)) } : { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,

@@ -24,7 +24,7 @@ from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import MAIN
 from fedpd.experiments.recorded import Record, Results, records_of
-from fedpd.report.curves import page_data
+from fedpd.report.curves import is_drawable, page_data
 from fedpd.report.facts import Facts, facts, rebuild
 from fedpd.report.sections import divergences, ends_table, experiment_section, notices, problem_section, title
 
@@ -138,10 +138,10 @@ def experiment_targets(records: Sequence[Record]) -> dict[str, float]:
 
 def _measured(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
-        if not any(np.isfinite(run.history[MAIN]).any() for run in entry.runs):
+        if not is_drawable(entry):
             raise FedpdError(
-                f"{entry.label}: no measured stationarity is finite, not even at the start, so there is nothing to "
-                "draw. Check the problem's data for NaN."
+                f"{entry.label}: its history has no finite stationarity, so there is nothing to draw. If it is "
+                "a federation with evaluate-every = 0, evaluate its model. Otherwise check the problem's data for NaN."
             )
     return entries
 

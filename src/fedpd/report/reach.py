@@ -6,10 +6,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpd.engine.columns import Column, column_of
-from fedpd.engine.views.entries import Entry, Measured
+from fedpd.engine.views.entries import Entry, Measured, measured_rows, measured_values
+from fedpd.engine.views.local_work import local_work, unequal_work
 from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, cost_values, goal, target_text
 
+COMMUNICATED = ("communications", "bytes")  # costs that do not count local work
 USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for
 
 
@@ -21,12 +23,14 @@ class Reached(NamedTuple):
         costs: Mean, least and most over the seeds, by the names of `cost_values`; None unless all seeds reached it.
         best: The best value of the seed whose best value is the worst; NaN if no value is finite.
         at: The communications of that seed at that value.
+        work: The sample gradients of all agents per communication; see `local_work`.
     """
 
     seeds: int
     costs: dict[str, tuple[float, float, float]] | None
     best: float
     at: float
+    work: float = float("nan")
 
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
@@ -35,11 +39,11 @@ def reach(entry: Entry, quantity: str, target: float) -> Reached:
     best, at = _worst_best(entry, quantity)
     seeds = sum(row is not None for row in rows)
     if seeds < len(rows):
-        return Reached(seeds, None, best, at)
+        return Reached(seeds, None, best, at, local_work(entry))
     each = [cost_values(run) for run in entry.runs]
     spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in each[0]}
     costs = {name: (float(np.mean(values)), min(values), max(values)) for name, values in spent.items()}
-    return Reached(seeds, costs, best, at)
+    return Reached(seeds, costs, best, at, local_work(entry))
 
 
 def best_text(found: Reached, quantity: str, target: float) -> str:
@@ -51,16 +55,17 @@ def best_text(found: Reached, quantity: str, target: float) -> str:
 
 
 def settled_row(run: Measured, quantity: str, target: float) -> int | None:
-    """Return the first row from which on all values are at least as good as the target, or None if there is none.
+    """Return the first row from which on all measured values are at least as good as the target; None: there is none.
 
     A value that is only touched, by noise or before a divergence, does not count as reached.
     """
-    values = run.history[quantity]
+    rows = measured_rows(run, quantity)
+    values = run.history[quantity][rows]
     met = np.isfinite(values) & (values >= target if _better(quantity) == "more" else values <= target)
-    if run.diverged is not None or not met[-1]:
+    if run.diverged is not None or not met[-1:].any():
         return None
     missed = np.flatnonzero(~met)
-    return int(missed[-1]) + 1 if len(missed) else 0
+    return int(rows[missed[-1] + 1] if len(missed) else rows[0])
 
 
 def _better(quantity: str) -> Literal["less", "more"]:
@@ -83,7 +88,8 @@ def _worst_best(entry: Entry, quantity: str) -> tuple[float, float]:
 def targets(entries: Sequence[Entry], quantity: str, also: float | None = None) -> list[float]:
     """Return round numbers from the start to the best value of all methods, the easiest first, and `also`."""
     more = _better(quantity) == "more"
-    starts = np.array([run.history[quantity][0] for entry in entries for run in entry.runs])
+    firsts = [measured_values(run, quantity)[:1] for entry in entries for run in entry.runs]
+    starts = np.concatenate(firsts)
     bests = np.array([_worst_best(entry, quantity)[0] for entry in entries])
     starts, bests = starts[np.isfinite(starts)], bests[np.isfinite(bests)]
     low, high = _ends(starts, bests, more)
@@ -125,7 +131,9 @@ def starts_at_best(entries: Sequence[Entry], quantity: str) -> bool:
 def departures(entries: Sequence[Entry], quantity: str) -> str:
     """Return the finding of a quantity that no run improved: how far the methods moved away from their start."""
     name, more = column_of(quantity).symbol or quantity, _better(quantity) == "more"
-    far = [(max(_departure(run.history[quantity], more) for run in entry.runs), entry.label) for entry in entries]
+    far = [
+        (max(_departure(measured_values(run, quantity), more) for run in entry.runs), entry.label) for entry in entries
+    ]
     stayed, (most, label) = sum(distance == 0 for distance, _ in far), max(far)
     if most == 0:
         return f"{name}: no method moves away from the value at the start."
@@ -134,7 +142,7 @@ def departures(entries: Sequence[Entry], quantity: str) -> str:
 
 
 def _departure(values: np.ndarray, more: bool) -> float:
-    worse = (values[0] - values if more else values - values[0])[np.isfinite(values)]
+    worse = (values[:1] - values if more else values - values[:1])[np.isfinite(values)]
     return float(worse.max()) if len(worse) else 0.0
 
 
@@ -182,13 +190,20 @@ def examples(entries: Sequence[Entry], quantity: str, target: float, number: int
 def finding(entries: Sequence[Entry], quantity: str, target: float, cost: Column = COSTS["communications"]) -> str:
     """Return the finding as a sentence.
 
-    It says which method reached the target at the lowest cost, by what factor, and which did not reach it.
+    It says which method reached the target at the lowest cost, by what factor, and which did not reach it. If the cost
+    does not count local work, and the methods differ in it, the sentence begins with that.
     """
     return sentence([(entry.label, reach(entry, quantity, target)) for entry in entries], quantity, target, cost)
 
 
 def sentence(found: Sequence[tuple[str, Reached]], quantity: str, target: float, cost: Column) -> str:
     """Return the finding from the costs of each method, by label; see `finding`."""
+    unequal = unequal_work({label: r.work for label, r in found}) if cost.name in COMMUNICATED else ""
+    said = _outcome(found, quantity, target, cost)
+    return f"{unequal}: {said}" if unequal else said
+
+
+def _outcome(found: Sequence[tuple[str, Reached]], quantity: str, target: float, cost: Column) -> str:
     spent = sorted((r.costs[cost.name][0], label) for label, r in found if r.costs is not None)
     missed = [label for label, r in found if r.costs is None]
     what = goal(quantity, target)

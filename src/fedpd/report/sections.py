@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpd.core import Problem
 from fedpd.engine.columns import Column
-from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.quantities import (
     MAIN,
     SECONDS,
@@ -63,7 +63,7 @@ def _end(entry: Entry, quantities: Sequence[Column], spent: Mapping[str, Column]
     costs = last_costs(entry.runs)
     cells = [f"{entry.done:,}"]
     for column in quantities:
-        values = np.array([run.history[column.name][-1] for run in entry.runs])
+        values = np.array([last_value(run, column.name) for run in entry.runs])
         with np.errstate(all="ignore"):  # a run may have diverged
             cells.append(_final(entry, values) if column.name == MAIN else value_text(column, float(values.mean())))
     for name, column in spent.items():

@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.engine.columns import KNOWN, Column, column_of
-from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.entries import Entry, last_value
+from fedpd.engine.views.local_work import unequal_work, works_of
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text
 from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import best_text, reach
@@ -34,9 +35,15 @@ def comparison_table(results: Results) -> Table:
         1
     """
     entries = entries_of(results)
-    judged = all(ACCURACY in run.history for entry in entries for run in entry.runs)
-    table = Table(title="Final stationarity ‖∇f‖² and its costs", title_justify="left")
-    own = [column for column in shared_quantities(entries) if column.name not in KNOWN]
+    shared = shared_quantities(entries)
+    judged = ACCURACY in [column.name for column in shared]
+    table = Table(
+        title="Final stationarity ‖∇f‖² and its costs",
+        title_justify="left",
+        caption_justify="left",
+        caption=work_caption(entries),
+    )
+    own = [column for column in shared if column.name not in KNOWN]
     table.add_column("method", no_wrap=not judged and not own and _are_short(entries), overflow="fold")
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
     if own:
@@ -64,7 +71,12 @@ def target_table(results: Results, target: float) -> Table:
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
     entries, shown = entries_of(results), ("communications", "samples", "bytes")
-    table = Table(title=f"Cost to reach ‖∇f‖² ≤ {target:g}", title_justify="left")
+    table = Table(
+        title=f"Cost to reach ‖∇f‖² ≤ {target:g}",
+        title_justify="left",
+        caption_justify="left",
+        caption=work_caption(entries),
+    )
     table.add_column("method", no_wrap=_are_short(entries), overflow="fold")
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
@@ -78,6 +90,12 @@ def target_table(results: Results, target: float) -> Table:
     return table
 
 
+def work_caption(entries: Sequence[Entry]) -> str | None:
+    """Return how the local work of the methods differs, for the caption of a table; None if it is equal."""
+    unequal = unequal_work(works_of(entries))
+    return f"{unequal}." if unequal else None
+
+
 def _are_short(entries: Sequence[Entry]) -> bool:
     """Return whether the labels fit beside the numbers in 80 columns. The table wraps longer ones."""
     return all(len(entry.label) <= LONGEST_LABEL for entry in entries)
@@ -87,9 +105,11 @@ def _final_stationarity(entry: Entry) -> str:
     diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
     if diverged:
         return f"diverged at {min(diverged)}"
-    values = np.array([run.history[MAIN][-1] for run in entry.runs])
+    values = np.array([last_value(run, MAIN) for run in entry.runs])
+    if np.isnan(values).all():
+        return "not measured"
     return f"{values[0]:.2e}" if len(values) == 1 else f"{values.mean():.2e} ± {values.std():.0e}"
 
 
 def _final_mean(entry: Entry, column: Column) -> str:
-    return value_text(column, float(np.mean([run.history[column.name][-1] for run in entry.runs])))
+    return value_text(column, float(np.mean([last_value(run, column.name) for run in entry.runs])))

@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.base.interrupts import in_order
-from fedpd.engine.columns import column_of
-from fedpd.engine.views.entries import Entry, Measured
-from fedpd.engine.views.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, value_text
+from fedpd.engine.views.entries import Entry, Measured, measured_rows
+from fedpd.engine.views.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, last_text, shared_quantities
 from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
 from fedpd.report.braille import Curve, plot, sample
@@ -57,14 +56,17 @@ def view(record: Record, width: int) -> Group:
 def _curve(entry: Entry) -> Curve:
     """Return log10 of the stationarity against communications."""
     run = _longest(entry)
-    kept = thinned(len(run.history["round"]), POINTS)
+    measured = measured_rows(run, MAIN)
+    kept = measured[thinned(len(measured), POINTS)]
     x, y = run.history["communications"][kept], run.history[MAIN][kept]
     shown = np.isfinite(y) & (y > 0)
     return x[shown], np.log10(y[shown])
 
 
 def _figure(curves: list[Curve], drawn: list[Style], width: int) -> list[Text]:
-    if not any(len(x) for x, _ in curves):
+    if curves and not any(len(x) for x, _ in curves):
+        return [Text("No stationarity above zero was measured yet, so there is no curve.", "yellow")]
+    if not curves:
         return [Text("There are no rows yet. The first checkpoint will add them.", "yellow")]
     lines, (left, right, bottom, top) = plot(curves, drawn, width, HEIGHT)
     ticks = {0: f"{10**top:.1e}", HEIGHT - 1: f"{10**bottom:.1e}"}
@@ -77,7 +79,7 @@ def _figure(curves: list[Curve], drawn: list[Style], width: int) -> list[Text]:
 def _table(record: Record, drawn: list[Style]) -> Table:
     """Return a table with one row per method, for the seed that the plot shows."""
     table = Table(box=None, pad_edge=False)
-    with_accuracy = all("test_accuracy" in run.history for entry in record.entries for run in entry.runs)
+    with_accuracy = bool(record.entries) and "test_accuracy" in [one.name for one in shared_quantities(record.entries)]
     table.add_column("method", overflow="fold")
     table.add_column("rounds", min_width=8)
     for name in ("stationarity", "loss", *(("accuracy",) if with_accuracy else ()), "comm.", "bytes", "time"):
@@ -95,7 +97,7 @@ def _row(entry: Entry, with_accuracy: bool, style: Style) -> list[Text | Progres
     if entry.finished:
         progress = Text("diverged", "red") if entry.diverged else Text(f"{entry.done:,}", "green")
     measured = (MAIN, "loss", *(("test_accuracy",) if with_accuracy else ()))
-    values = [value_text(column_of(name), run.history[name][-1]) for name in measured]
+    values = [last_text(run, name) for name in measured]
     costs = last_costs([run])
     spent = [cost_text(COSTS[name], costs[name]) for name in ("communications", "bytes")]
     seconds = cost_text(SECONDS, costs["seconds"]) if np.isfinite(costs["seconds"]) else ""

@@ -169,12 +169,12 @@ def advise(
     idle = straggler_rule(stragglers) is not None
     who: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
     conditions: RunOptions = {**who, "stragglers": stragglers}
+    gap, gap_how = _gap(problem, floor)
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
     if smoothness.value == 0:
         rule = "has no curvature around its start (L = 0), because f is linear or all its outputs are saturated"
         refuse("problem", problem.name, rule, "Scale the features (data.standardise), or start from another model")
     similarity = theory.similarity(problem, epsilon=epsilon, progress=progress_of("measuring delta"))
-    gap, gap_how = _gap(problem, floor)
     table = _recommended(smoothness, everyone)
     run = _trial(table, problem, pilot, conditions, progress_of("trying the recommended setting"))
     recommended, ends, tried = _tried(table, run, epsilon), run, [run]
@@ -308,7 +308,8 @@ def _guaranteed(
     oracle = {"name": "gd", "step": 1 / (L + 1 / eta), "iterations": iterations, "tolerance": accuracy}
     table = {"label": "FedPD, guaranteed", "name": "fedpd", "eta": eta, "p": p, "oracle": oracle}
     communications = rounds * (1 - p)
-    known = "L is exact" if smoothness.exact else "if L is not larger than estimated"
+    upper = "L is exact" if smoothness.exact else "L is an upper bound"
+    known = upper if smoothness.exact or smoothness.bound else "if L is not larger than estimated"
     return Setting(
         table,
         True,

@@ -59,11 +59,13 @@ def solve(
     until = {"stationarity": target}
     run = simulate(chosen_method(problem), problem, rounds=max_communications, until=until, progress=progress)
     last, communications = run.history["stationarity"][-1], run.history["communications"][-1]
-    if not last <= target:
-        precision = "float64" if problem.double else "float32"
+    if run.diverged is not None:
+        warn(f"solve did not reach {target:g}: {run.diverged.message}")
+    elif not last <= target:
+        precision, plural = "float64" if problem.double else "float32", "" if communications == 1 else "s"
         warn(
-            f"solve came to ||grad f||^2 = {last:.3g} in {communications} communications and did not reach {target:g}. "
-            f"Give it more communications, or a larger target if that is below what {precision} resolves."
+            f"solve came to ||grad f||^2 = {last:.3g} in {communications} communication{plural} and did not reach "
+            f"{target:g}. Give it more communications, or a larger target if that is below what {precision} resolves."
         )
     elif ended_higher(run):
         warn(f"solve reached ||grad f||^2 = {last:.3g}, but {rise_text(run)}")

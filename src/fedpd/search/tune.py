@@ -25,7 +25,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
 from fedpd.engine.targets import check_target
 from fedpd.engine.tracing import trace_round
-from fedpd.engine.views.entries import Entry, entry_of
+from fedpd.engine.views.entries import Entry, entry_of, last_value
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import table_of
 from fedpd.experiments.remake import with_settings
@@ -170,7 +170,7 @@ def tune(
     Raises:
         FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
     """
-    judged, record = _criterion(problem, criterion, record)
+    judged, record = judged_column(problem, criterion, record)
     count("rounds", rounds, "Give the rounds of each try, e.g. 200", bits=31)
     if not len(scales):
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
@@ -221,8 +221,8 @@ def _needs_everyone(algorithm: Algorithm) -> bool:
     return algorithm.away.everyone or any(isinstance(one.aggregate, Mixing) for one in algorithm.exchanges)
 
 
-def _criterion(
-    problem: Problem, name: str, record: Sequence[str | Column] | None
+def judged_column(
+    problem: Problem, name: str, record: Sequence[str | Column] | None = None
 ) -> tuple[Column, Sequence[str | Column] | None]:
     """Return the column of a criterion, and the value of `record` that measures it."""
     metrics = {column.name: column for column in metric_columns(problem)}
@@ -231,7 +231,8 @@ def _criterion(
     own = {one.name: one for one in record or () if isinstance(one, Column)}
     known = {key: column for key, column in (KNOWN | own).items() if column.kind == "value" and column.better}
     if name not in known:
-        refuse("criterion", name, "must be a column of which less or more is better", nearest(name, known))
+        options = [*known, *metrics]
+        refuse("criterion", name, "must be a column of which less or more is better", nearest(name, options))
     words = [word for word, columns in RECORDABLE.items() if name in {column.name for column in columns}]
     if "accuracy" in words and problem.evaluation is None:
         remedy = "Give data with test samples, e.g. data.split(data, 0.2), or another criterion"
@@ -315,4 +316,4 @@ def _last(run: Run, column: Column) -> float:
     """Return a run's last value of a column; for a run that diverged, the worst possible value."""
     if run.diverged is not None:
         return np.inf if column.better == "less" else -np.inf
-    return float(run.history[column.name][-1])
+    return last_value(run, column.name)

@@ -1,14 +1,17 @@
 """Show sweeps, tuned methods and advice as text, as a table in a notebook, and as a figure."""
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fedpd.base.spec import label_of
 from fedpd.engine.columns import column_of
-from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.html import end_text, entries_html, html_table
+from fedpd.engine.views.local_work import local_work, unequal_work, works_of
+from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import MAIN, value_text
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ class Tries(Protocol):
     def best(self) -> int: ...
     @property
     def criterion(self) -> str: ...
+    def entries(self) -> Sequence[Entry]: ...
 
 
 class Described(Protocol):
@@ -77,26 +81,32 @@ def sweep_text(entries: Sequence[Entry], names: Sequence[str], seeds: Sequence[i
     ]
     if best is not None:
         lines.append(f"  lowest stationarity {end_text(best, column_of(MAIN))} at {best.label}")
+        lines += [f"  {note}" for note in _work_notes(entries)]
     return "\n".join(lines + ([f"  {diverged} of {len(entries)} points diverged"] if diverged else []))
 
 
 def sweep_html(entries: Sequence[Entry], names: Sequence[str], seeds: Sequence[int]) -> str:
     """Return a sweep as a table with one row per point."""
     caption, best = f"Sweep over {', '.join(names)}, {len(seeds)} seed{'s' * (len(seeds) > 1)}", _best(entries)
-    notes = [] if best is None else [f"Lowest stationarity: {best.label}"]
+    notes = [] if best is None else [f"Lowest stationarity: {best.label}", *_work_notes(entries)]
     return entries_html(caption, entries, ", ".join(names), notes)
+
+
+def _work_notes(entries: Sequence[Entry]) -> list[str]:
+    unequal = unequal_work(works_of(entries))
+    return [unequal] if unequal else []
 
 
 def _best(entries: Sequence[Entry]) -> Entry | None:
     """Return the entry with the lowest mean stationarity at the end, of those without a diverged seed."""
     whole = [entry for entry in entries if all(run.diverged is None for run in entry.runs)]
-    return min(whole, key=lambda entry: np.mean([run.history[MAIN][-1] for run in entry.runs]), default=None)
+    return min(whole, key=lambda entry: np.mean([last_value(run, MAIN) for run in entry.runs]), default=None)
 
 
 def tuned_text(tuned: Tries) -> str:
     """Return a tuned method in two lines, with its best factor and the result."""
     tried = f"{len(tuned.scales)} factors from {tuned.scales.min():.3g} to {tuned.scales.max():.3g} on its own rule"
-    return f"Tuned {tuned.label}: {tried}\n  best factor {tuned.scales[tuned.best]:.3g}: {_outcome(tuned, tuned.best)}"
+    return f"Tuned {tuned.label}: {tried}\n  best factor {tuned.scales[tuned.best]:.3g}: {_best_outcome(tuned)}"
 
 
 def tuned_html(tuned: Tries) -> str:
@@ -114,11 +124,16 @@ def tuned_html(tuned: Tries) -> str:
     return html_table(f"Tuned {tuned.label}", head, rows)
 
 
-def _outcome(tuned: Tries, i: int) -> str:
+def _best_outcome(tuned: Tries) -> str:
+    i = tuned.best
     last = value_text(column_of(MAIN), tuned.stationarity[i])
     if np.isnan(tuned.communications[i]):
         return f"the target was not reached, stationarity {last} at the end"
-    return f"{tuned.communications[i]:.4g} communications to the target, stationarity {last} at the end"
+    work = short_number(local_work(tuned.entries()[0]))
+    return (
+        f"{tuned.communications[i]:.4g} communications to the target, with {work} sample gradients each, "
+        f"stationarity {last} at the end"
+    )
 
 
 def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, rounds: int | None = None) -> "Figure":
@@ -155,6 +170,9 @@ def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, roun
     axes.set_ylabel(f"communications to {goal}")
     within = "" if rounds is None else f" within {rounds} rounds"
     axes.set_title(f"gaps: not reached{within}", fontsize=9, loc="right", color="0.4")
+    unequal = unequal_work(works_of(entry for one in tuned for entry in one.entries()))
+    if unequal:
+        figure.suptitle(fill(drawable(unequal, 200), 100, break_on_hyphens=False), fontsize="medium")
     clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
@@ -205,7 +223,8 @@ def advice_text(epsilon: float, settings: Mapping[str, Described]) -> str:
     """Return advice in one line per setting."""
     lines = [f"Advice for ||grad f||^2 <= {epsilon:g}"]
     for name, setting in settings.items():
-        table, spent = setting.table, f"{amount_text(setting, setting.communications)} communications"
+        table, samples = setting.table, f"{amount_text(setting, setting.samples)} sample gradients"
+        spent = f"{amount_text(setting, setting.communications)} communications, {samples}"
         more = f"memory = {table['memory']}" if "memory" in table else f"p = {number_text(table.get('p', 0.0), 3)}"
         lines.append(f"  {name}: FedPD with eta = {number_text(table['eta'])}, {more}: {spent}")
     return "\n".join(lines)

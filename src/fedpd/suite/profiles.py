@@ -1,12 +1,14 @@
 """Performance profiles (Dolan and Moré, 2002): on how many problems a method is within a factor of the best."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from fedpd.engine.views.drawing import line_styles
+from fedpd.engine.views.local_work import unequal_work
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS
 
@@ -81,7 +83,7 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
         axes.set_ylabel(f"share of {len(problems)} problems within the factor")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle(finding(cells, budget))
+    figure.suptitle(fill(finding(cells, budget), 120, break_on_hyphens=False))
     return figure
 
 
@@ -96,10 +98,21 @@ def finding(cells: Sequence[Cell], budget: int) -> str:
     within = shares(spent, np.array([2.0]))[0]
     best = int(np.argmax(within))
     how = "with nothing tuned" if budget == 0 else f"with up to {budget} runs to tune each method"
-    return (
+    said = (
         f"{methods[best]} is within twice the fewest communications on {round(within[best] * len(problems))} of "
         f"{len(problems)} problems, {how}"
     )
+    unequal = unequal_work(_works(cells, budget), "gradients of all samples")
+    return f"{said}. {unequal}" if unequal else said
+
+
+def _works(cells: Sequence[Cell], budget: int) -> dict[str, float]:
+    """Return the gradients of all samples per communication of each method, the median over the problems it solved."""
+    found: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.budget == budget and np.isfinite(cell.communications) and cell.communications > 0:
+            found.setdefault(cell.method, []).append(cell.gradients / cell.communications)
+    return {method: float(np.median(works)) for method, works in found.items()}
 
 
 def table_markdown(cells: Sequence[Cell], cost: str, budget: int) -> str:

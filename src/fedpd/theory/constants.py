@@ -7,27 +7,29 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.base.checks import count
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Problem, Tree
 from fedpd.core.agents import Functions, Layout, arrays, local_objective, map_agents
-from fedpd.theory.curvature import TOLERANCE, agent_curvature
+from fedpd.theory.curvature import estimate_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 from fedpd.theory.points import as_model
 
 
 @explained
 def smoothness(problem: Problem, *, iterations: int = 50) -> float:
-    """Return L, which is exact for quadratics and logistic regression, and an estimate for other problems.
+    """Return L = max_i L_i of Assumption 1, the value of `smoothness_constants`, which also says how it was found.
 
-    The estimate is the largest |eigenvalue| of the Hessians of the f_i at the start, found by power iteration on
-    Hessian-vector products. It is a lower bound of the true L, which is a supremum over all x. It is NaN if a Hessian
-    is NaN. `estimate_smoothness` uses more points.
+    It is exact for quadratics and logistic regression, and an upper bound for softmax regression. For other problems it
+    is an estimate: the largest |eigenvalue| of the Hessians of the f_i at the start and at four random models near it,
+    times 1.1. The true L is a supremum over all x and may be larger, so a step size 1/L may be too large.
 
     Args:
         problem: The problem.
-        iterations: The number of power iterations.
+        iterations: The largest number of power iterations of an estimate.
+
+    Raises:
+        FedpdError: A Hessian at the start is not finite.
 
     Examples:
         >>> import numpy as np
@@ -37,11 +39,7 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
-    count("iterations", iterations, "Give the number of power iterations, e.g. 50")
-    functions = Functions.of(problem)
-    with scope(problem.double):
-        each, _ = agent_curvature(functions, arrays(problem), Vector(problem.start), iterations, TOLERANCE)
-        return float(jnp.max(each))
+    return estimate_smoothness(problem, iterations=iterations, average=False).value
 
 
 @explained

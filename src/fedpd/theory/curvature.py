@@ -1,9 +1,13 @@
-"""The smoothness L of Assumption 1: exact for quadratics and logistic regression, estimated for other problems."""
+"""The smoothness L of Assumption 1, L = max_i L_i: exact, an upper bound that the problem knows, or an estimate.
+
+`constants.smoothness` returns the same L as a plain number.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +23,7 @@ from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents
 from fedpd.core.problem import couples_samples
-from fedpd.theory.points import Progress, check_finite, places
+from fedpd.theory.points import Places, Progress, check_finite, places
 
 TOLERANCE = 1e-6  # power iteration has converged when the estimate grows by less than this, relatively
 LEAST = 8  # smallest number of iterations: a start almost orthogonal to the eigenvector grows slowly at first
@@ -29,7 +33,7 @@ Part = Callable[..., tuple[Array, Array]]  # (functions, shard, x, iterations, t
 
 
 class Smoothness(NamedTuple):
-    """The smoothness of the f_i, of f and of the samples; estimates include the safety factor.
+    """The smoothness of the f_i, of f and of the samples, and how it was found; estimates include the safety factor.
 
     Attributes:
         value: L of all f_i, the largest of per_agent.
@@ -41,6 +45,7 @@ class Smoothness(NamedTuple):
         iterations: The largest number of iterations of a power iteration; 0 if exact.
         safety: The safety factor; 1 if exact.
         how: A sentence that says how the numbers were found.
+        bound: Whether they are upper bounds for all x that the problem knows, and may be larger than the suprema.
     """
 
     value: float
@@ -52,6 +57,7 @@ class Smoothness(NamedTuple):
     iterations: int
     safety: float
     how: str
+    bound: bool = False
 
     def __repr__(self) -> str:
         return brief(self)
@@ -59,7 +65,10 @@ class Smoothness(NamedTuple):
 
 @explained
 def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
-    """Return `exact_smoothness` if there is a closed form for the problem, else `estimate_smoothness`.
+    """Return L = max_i L_i of Assumption 1, and how it was found.
+
+    It is `exact_smoothness` if there is a closed form for the problem, else the upper bound that the problem knows, and
+    else `estimate_smoothness`. The true L may be larger than an estimate. `theory.smoothness` returns the same L.
 
     Args:
         problem: The problem.
@@ -68,7 +77,24 @@ def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
     known = list(inspect.signature(estimate_smoothness).parameters)[1:]
     for name in settings:
         choice("setting", name, known)  # also if there is a closed form, which needs no setting
-    return exact_smoothness(problem) or estimate_smoothness(problem, **settings)
+    return exact_smoothness(problem) or _bound(problem) or estimate_smoothness(problem, **settings)
+
+
+def _bound(problem: Problem) -> Smoothness | None:
+    """Return the upper bound of L that a problem knows, else None."""
+    L = problem.answer.smoothness
+    if L is None:
+        return None
+    each = np.full(problem.agents, L)
+    return Smoothness(L, each, L, None, False, 0, 0, 1.0, "an upper bound for all x, which the problem knows", True)
+
+
+_ESTIMATES: WeakKeyDictionary[Problem, Smoothness] = WeakKeyDictionary()
+
+
+def known_smoothness(problem: Problem) -> Smoothness | None:
+    """Return what is known of L without any work: the problem's own, or the largest estimate so far; None: nothing."""
+    return _bound(problem) or _ESTIMATES.get(problem)
 
 
 @explained
@@ -159,7 +185,8 @@ def estimate_smoothness(
     """Return the largest |eigenvalue| of the Hessians at some points, times `safety`.
 
     L is a supremum over all x, and power iteration approaches an eigenvalue from below. So the numbers before the
-    safety factor are lower bounds of L (up to rounding).
+    safety factor are lower bounds of L (up to rounding). Random models at which a Hessian is not finite do not count,
+    because a loss need not be defined there.
 
     Args:
         problem: The problem.
@@ -183,18 +210,22 @@ def estimate_smoothness(
         refuse("per_sample", per_sample, rule, "Leave it out")
     where = places(problem, points, radius, samples, seed)
     parts = [agent_curvature, *[_of_f] * average, *[_of_samples] * per_sample]
-    found, most = _over_points(problem, where.models, parts, (iterations, tolerance), progress)
+    found, most, left_out = _over_points(problem, where, parts, (iterations, tolerance), progress)
     each = safety * found[agent_curvature]
     of_f, of_samples = (safety * float(np.max(found[part])) if part in found else None for part in (_of_f, _of_samples))
-    how = _sentence(problem, where.words, most, safety)
-    return Smoothness(float(each.max()), each, of_f, of_samples, False, len(where.models), most, safety, how)
+    words = f"{where.words}, without {left_out} where a Hessian is not finite" if left_out else where.words
+    how, number = _sentence(problem, words, most, safety), len(where.models) - left_out
+    estimate = Smoothness(float(each.max()), each, of_f, of_samples, False, number, most, safety, how)
+    known = _ESTIMATES.get(problem, estimate)
+    _ESTIMATES[problem] = max(known, estimate, key=lambda one: one.value / one.safety)
+    return estimate
 
 
 def _over_points(
-    problem: Problem, models: list[Tree], parts: Sequence[Part], limits: tuple[int, float], progress: Progress | None
-) -> tuple[dict[Part, np.ndarray], int]:
-    """Return the largest values of each part over all models, and the largest number of iterations."""
-    functions, most = Functions.of(problem), 0
+    problem: Problem, where: Places, parts: Sequence[Part], limits: tuple[int, float], progress: Progress | None
+) -> tuple[dict[Part, np.ndarray], int, int]:
+    """Return the largest values of each part, the most iterations, and the number of models that were left out."""
+    functions, models, most, left_out = Functions.of(problem), where.models, 0, 0
     found: dict[Part, list[np.ndarray]] = {part: [] for part in parts}
     with scope(problem.double):
         shard = jax.device_put(arrays(problem))
@@ -202,12 +233,15 @@ def _over_points(
             x = Vector(jax.device_put(model))
             for k, part in enumerate(parts):
                 values, used = jax.device_get(part(functions, shard, x, *limits))
+                if i >= where.given and not np.isfinite(values).all():
+                    left_out += 1
+                    break
                 check_finite(values, "a Hessian", i)
                 found[part].append(np.asarray(values, np.float64))
                 most = max(most, int(used.max()))
                 if progress is not None:
                     progress(i * len(parts) + k + 1, len(models) * len(parts))
-    return {part: np.max(values, axis=0) for part, values in found.items()}, most
+    return {part: np.max(values, axis=0) for part, values in found.items()}, most, left_out
 
 
 def _sentence(problem: Problem, where: str, iterations: int, safety: float) -> str:

@@ -21,10 +21,12 @@ class Places(NamedTuple):
     Attributes:
         models: The models.
         words: A description of the models.
+        given: How many of them are not random; they come first.
     """
 
     models: list[Tree]
     words: str
+    given: int
 
 
 @explained
@@ -66,10 +68,12 @@ def places(problem: Problem, points: Iterable[Tree] | None, radius: float, sampl
     drawn = region(problem, radius, samples, seed, centres=centres) if samples else []
     given = "the start" if points is None else f"{len(centres)} given"
     if not drawn:
-        return Places(centres, f"at {given}" if points is None else f"at the {_points(len(centres), 'given ')}")
+        words = f"at {given}" if points is None else f"at the {_points(len(centres), 'given ')}"
+        return Places(centres, words, len(centres))
     near = "it" if len(centres) == 1 else "them"
     total = _points(len(centres) + len(drawn))
-    return Places(centres + drawn, f"at {total} ({given} and {len(drawn)} random within {radius:g} of {near})")
+    words = f"at {total} ({given} and {len(drawn)} random within {radius:g} of {near})"
+    return Places(centres + drawn, words, len(centres))
 
 
 def check_finite(values: Any, what: str, point: int) -> None:

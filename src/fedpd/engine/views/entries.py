@@ -66,3 +66,27 @@ class Entry(NamedTuple):
 def entry_of(label: str, runs: Sequence[Measured]) -> Entry:
     """Return the entry of finished runs."""
     return Entry(label, tuple(runs), max(int(run.history["round"][-1]) for run in runs))
+
+
+def measured_rows(run: Measured, name: str) -> np.ndarray:
+    """Return the numbers of the rows in which a column was measured.
+
+    A federation evaluates its model only in some rows; in the others its columns are NaN. The last row of a run that
+    diverged was measured, also if it is NaN.
+    """
+    values = run.history[name]
+    measured = ~np.isnan(values)
+    if run.diverged is not None:
+        measured[-1] = True
+    return np.flatnonzero(measured)
+
+
+def measured_values(run: Measured, name: str) -> np.ndarray:
+    """Return the values of a column in the rows in which it was measured, in order; see `measured_rows`."""
+    return run.history[name][measured_rows(run, name)]
+
+
+def last_value(run: Measured, name: str) -> float:
+    """Return the last value of a column that was measured; NaN if there is none."""
+    values = measured_values(run, name)
+    return float(values[-1]) if len(values) else float("nan")

@@ -5,8 +5,8 @@ from html import escape
 
 import numpy as np
 
-from fedpd.engine.columns import NETWORK, Column, column_of
-from fedpd.engine.views.entries import Entry, Measured
+from fedpd.engine.columns import NETWORK, Column
+from fedpd.engine.views.entries import Entry, Measured, last_value, measured_values
 from fedpd.engine.views.quantities import (
     COSTS,
     MAIN,
@@ -15,6 +15,7 @@ from fedpd.engine.views.quantities import (
     drawn_quantities,
     heading,
     last_costs,
+    last_text,
     value_text,
 )
 
@@ -78,7 +79,7 @@ def run_html(caption: str, entry: Entry) -> str:
     rows = [
         [heading(column), value_text(column, values[0]), value_text(column, values[-1]), sparkline(values, column.log)]
         for column in drawn_quantities([entry])
-        for values in [run.history[column.name]]
+        for values in [measured_values(run, column.name)]
     ]
     return html_table(caption, ("", "start", "end", "by round"), rows, [spent_text([run]), *divergence_texts([run])])
 
@@ -90,7 +91,7 @@ def entries_html(caption: str, entries: Sequence[Entry], names: str = "", notes:
     rows = [
         [entry.label, f"{entry.done:,}", cost_text(COSTS["communications"], costs["communications"])]
         + [end_text(entry, column) for column in columns]
-        + [sparkline(entry.usable[0].history[MAIN], log=True)]
+        + [sparkline(measured_values(entry.usable[0], MAIN), log=True)]
         for entry in entries
         for costs in [last_costs(entry.usable)]
     ]
@@ -103,7 +104,7 @@ def end_text(entry: Entry, column: Column) -> str:
     if entry.diverged:
         rounds = min(run.diverged.round for run in entry.runs if run.diverged is not None)
         return f"diverged at {rounds}" if column.name == MAIN else ""
-    values = np.array([run.history[column.name][-1] for run in entry.usable])
+    values = np.array([last_value(run, column.name) for run in entry.usable])
     spread = f" ± {values.std():.0e}" if values.std() > 0 and column.unit != "share" else ""
     return value_text(column, float(values.mean())) + spread
 
@@ -126,5 +127,4 @@ def divergence_texts(runs: Iterable[Measured]) -> list[str]:
 def ends_text(run: Measured) -> str:
     """Return the last values of a run, such as "loss 0.3412, stationarity 1.25e-10, test accuracy 97.3%"."""
     names = [name for name in ("loss", MAIN, "test_accuracy") if name in run.history]
-    values = [(column_of(name), float(run.history[name][-1])) for name in names]
-    return ", ".join(f"{column.name.replace('_', ' ')} {value_text(column, value)}" for column, value in values)
+    return ", ".join(f"{name.replace('_', ' ')} {last_text(run, name)}" for name in names)

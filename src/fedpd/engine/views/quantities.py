@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedpd.engine.columns import KNOWN, NETWORK, Column, column_of
-from fedpd.engine.views.entries import Entry, Measured
+from fedpd.engine.views.entries import Entry, Measured, last_value, measured_rows
 from fedpd.engine.views.numbers import short_number
 
 BYTES = Column("bytes", "bytes sent and received, all agents together", "bytes", "cost", np.int64, "bytes", log=True)
@@ -23,11 +23,15 @@ def cost_values(run: Measured) -> dict[str, np.ndarray]:
 
 
 def shared_quantities(entries: Sequence[Entry]) -> list[Column]:
-    """Return the quantities that all runs measured, the main one first and the user's own last."""
-    histories = [run.history for entry in entries for run in entry.runs]
-    names = dict.fromkeys((*KNOWN, *histories[0]))
-    columns = [column_of(name) for name in names if all(name in history for history in histories)]
-    return sorted((column for column in columns if column.kind == "value"), key=lambda column: column.name != MAIN)
+    """Return the quantities that all runs measured at least once, the main one first and the user's own last."""
+    runs = [run for entry in entries for run in entry.runs]
+    names = dict.fromkeys((*KNOWN, *runs[0].history))
+    shared = [column_of(name) for name in names if all(name in run.history for run in runs)]
+    values = [column for column in shared if column.kind == "value"]
+    columns = [column for column in values if all(len(measured_rows(run, column.name)) for run in runs)]
+    others = [column.name for column in columns if column.name != "consensus"]
+    first = MAIN if MAIN in others else "".join(others[:1])  # a federation may evaluate only columns of the user's own
+    return sorted(columns, key=lambda column: column.name != first)
 
 
 def drawn_quantities(entries: Sequence[Entry]) -> list[Column]:
@@ -63,6 +67,11 @@ def value_text(column: Column, value: float) -> str:
     if column.unit == "share":
         return f"{value:.1%}"
     return f"{value:.2e}" if column.log else f"{value:.4g}"
+
+
+def last_text(run: Measured, name: str) -> str:
+    """Return the last value of a column that was measured, for a table; "not measured" if there is none."""
+    return value_text(column_of(name), last_value(run, name)) if len(measured_rows(run, name)) else "not measured"
 
 
 def cost_text(column: Column, value: float) -> str:
