@@ -223,7 +223,7 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
     with scope(plan.problem.double):
         try:
             with explain_running():
-                driver = Driver(plan)
+                driver = Driver(plan, methods)
                 drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:
             if not plan.settings:
@@ -233,7 +233,7 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
                 f"the grid over {', '.join(plan.settings)} cannot be one program ({reason}). Put names that must "
                 "be constants into static=[...], e.g. the iterations of a stochastic oracle."
             ) from error
-        return results(driver, methods)
+        return results(driver)
 
 
 def _dtype(column: np.ndarray, double: bool) -> Any:
