@@ -37,6 +37,7 @@ from fedpd.core.step_sizes import Step as Step
 from fedpd.core.step_sizes import schedule as schedule
 
 COMPARING = frozenset({"vr", "lbfgs"})  # they compare gradients of different rounds
+PER_SAMPLE = frozenset({"dp_sgd"})  # they need the gradient of each sample
 
 
 @specified

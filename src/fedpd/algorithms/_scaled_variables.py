@@ -157,6 +157,7 @@ def scales(h: Vector) -> Vector:
 def _scaled(f: LocalObjective, scale: Vector) -> LocalObjective:
     """Return z -> f_i(D z)."""
     losses, penalty = f.losses, f.penalty
+    assert f.noise is None  # fedpd refuses random layers here, because rounds are compared
     return f._replace(
         losses=lambda z, batch: losses((scale * Vector(z)).tree, batch),
         penalty=None if penalty is None else lambda z: penalty((scale * Vector(z)).tree),

@@ -9,10 +9,10 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, positive
 from fedpd.base.spec import specified
-from fedpd.core.objective import LocalObjective, Subproblem, take_rows
+from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.oracle import Oracle, Work
 from fedpd.core.step_sizes import ITERATIONS, Step, schedule
-from fedpd.core.types import Array, Key, Tree
+from fedpd.core.types import Array, Key
 
 BLOCK = 32  # samples whose gradients are in memory at a time
 
@@ -28,6 +28,9 @@ def dp_sgd(
     delta: float = 1e-5,
 ) -> Oracle:
     """Return DP-SGD (Abadi et al., 2016): gradient steps with example-level differential privacy, for simulations.
+
+    It needs the gradient of each sample, so a sample's loss must not depend on its batch: fedpd refuses models with
+    batch normalisation and problems with `block=`.
 
     Args:
         step: The step size, or a function of the round r and the local step q.
@@ -50,7 +53,7 @@ def dp_sgd(
 
     def solve(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         def descend(q: Array, x: Vector) -> Vector:
-            slope = private_gradient(phi.f, x, clip, noise_multiplier, share, jax.random.fold_in(key, q))
+            slope = private_gradient(phi.f.at_step(q), x, clip, noise_multiplier, share, jax.random.fold_in(key, q))
             return x - step_at(r, q) * phi.complete(slope, x)
 
         steps = phi.f.steps(iterations)
@@ -77,14 +80,12 @@ def private_gradient(f: LocalObjective, x: Vector, clip: Any, noise_multiplier: 
     """
     drawing, noise = jax.random.split(key)
 
-    def clipped(row: Tree) -> Vector:
-        one = jax.tree.map(lambda leaf: leaf[None], row)
-        slope = jax.grad(lambda x: f.losses(x.tree, one)[0])(x)
+    def clipped(slope: Vector) -> Vector:
         return slope * (clip / jnp.maximum(jnp.sqrt(slope @ slope), clip))
 
     def add(block: Array, total: Vector) -> Vector:
         index = block * BLOCK + jnp.arange(BLOCK)
-        slopes = jax.vmap(clipped)(take_rows(f.data, index % jnp.maximum(f.size, 1), f.offset))
+        slopes = jax.vmap(clipped)(f.sample_gradients(x, index % jnp.maximum(f.size, 1)))
         drawn = jax.random.uniform(jax.random.fold_in(drawing, block), (BLOCK,)) < share
         chosen = (index < f.size) & drawn
         return total + jax.tree.map(lambda leaf: jnp.tensordot(chosen.astype(leaf.dtype), leaf, 1), slopes)

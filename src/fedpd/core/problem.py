@@ -117,6 +117,11 @@ class Problem:
         return self.load is not None or (self.evaluation is not None and self.evaluation.load is not None)
 
     @property
+    def depends_on_batch(self) -> bool:
+        """Whether the loss of a sample depends on the other samples of its batch (batch normalisation, `block=`)."""
+        return self.statistics is not None or (self.block is not None and self.random is None)
+
+    @property
     def dimension(self) -> int:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
 

@@ -12,7 +12,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.brief import brief
-from fedpd.base.checks import at_least, choice, count
+from fedpd.base.checks import at_least, choice, count, refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
@@ -177,6 +177,9 @@ def estimate_smoothness(
     count("iterations", iterations, "Give the number of power iterations, e.g. 50")
     at_least("tolerance", tolerance, 0, "Give a relative growth, e.g. 1e-6")
     at_least("safety", safety, 1, "1 returns the lower bound itself, 1.1 adds a tenth")
+    if per_sample and problem.depends_on_batch:
+        rule = "needs the loss of each sample, but a sample's loss depends on its batch (batch normalisation, block=)"
+        refuse("per_sample", per_sample, rule, "Leave per_sample out")
     where = places(problem, points, radius, samples, seed)
     parts = [agent_curvature, *[_of_f] * average, *[_of_samples] * per_sample]
     found, most = _over_points(problem, where.models, parts, (iterations, tolerance), progress)
