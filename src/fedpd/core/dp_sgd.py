@@ -45,7 +45,7 @@ def dp_sgd(
         'dp_sgd(step=0.1, iterations=8, clip=1, noise_multiplier=2)'
     """
     step_at = schedule(step)
-    count("iterations", iterations, ITERATIONS)
+    count("iterations", iterations, ITERATIONS, bits=31)
     positive("clip", clip, "Give the largest norm of the gradient of a sample, e.g. 1.0")
     positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
     at_most("share", positive("share", share, "Give a probability, e.g. 0.1"), 1, "Give a probability, e.g. 0.1")
@@ -57,7 +57,7 @@ def dp_sgd(
             return x - step_at(r, q) * phi.complete(slope, x)
 
         steps = phi.f.steps(iterations)
-        return lax.fori_loop(0, steps, descend, x), None, Work(jnp.int32(steps), steps * phi.f.size)
+        return lax.fori_loop(0, steps, descend, x), None, Work.of(steps, steps, phi.f.size)
 
     return Oracle("dp_sgd", lambda f, x: None, solve)
 
