@@ -20,6 +20,7 @@ from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
+from fedpd.engine.agent_rules import check_agents, fewest_present
 from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.clocked import apply_clock
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
@@ -35,7 +36,7 @@ from fedpd.engine.random_layers import check_batch, check_random_layers
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
-from fedpd.engine.tracing import check_outside_of_jax, check_settings, explain_running, explain_tracing
+from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_running, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
 
 Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
@@ -247,7 +248,8 @@ def make_plan(
     _check_mixing(algorithm, problem.agents, who is not None)
     check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
-    check_settings(algorithm, rounds, problem.agents)
+    check_schedules(algorithm, rounds)
+    check_agents(algorithm, problem.agents, lambda: fewest_present(who, seeds, rounds, problem.agents))
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
     recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
