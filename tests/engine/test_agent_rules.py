@@ -81,6 +81,16 @@ def test_locodl_has_a_largest_rho_for_its_agents() -> None:
     assert simulate(algorithms.locodl(step=0.1, p=0.5, omega=1.0, rho=0.8), FOUR, rounds=1).diverged is None
 
 
+def test_locodl_knows_the_variance_of_its_compressor() -> None:
+    def compressed(omega: float) -> Algorithm:
+        method = algorithms.locodl(step=0.1, p=0.5, omega=omega)
+        return transforms.wrap(method, up=transforms.random_k(0.3, unbiased=True))  # 1 of 3 entries
+
+    with pytest.raises(FedpdError, match=r"omega = 1.5: must be at least d/k - 1 = 2, the variance of random_k"):
+        simulate(compressed(1.5), FOUR, rounds=1)
+    assert simulate(compressed(2.0), FOUR, rounds=1).diverged is None
+
+
 def test_attackers_are_named_once_and_exist() -> None:
     with pytest.raises(FedpdError, match=r"agents = \[0, 0\]: names an agent twice"):
         transforms.attack(FEDAVG, transforms.sign_flip(), agents=[0, 0])

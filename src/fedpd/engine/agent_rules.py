@@ -10,6 +10,7 @@ from fedpd.base.spec import Spec
 from fedpd.core import Algorithm
 from fedpd.engine.cohorts import who
 from fedpd.engine.participation import Participation
+from fedpd.transforms._sparse import number_sent
 
 
 def check_agents(algorithm: Algorithm, agents: int, fewest: Callable[[], int]) -> None:
@@ -27,9 +28,21 @@ def check_agents(algorithm: Algorithm, agents: int, fewest: Callable[[], int]) -
         _check_tamuna(algorithm.spec, agents)
     if algorithm.name == "locodl":
         _check_locodl(algorithm.spec, agents)
-    for rule in _means(algorithm.spec):
+    for rule in _transforms(algorithm.spec, "mean"):
         if rule.name == "krum":
             _check_krum(rule, algorithm, fewest())
+
+
+def check_variance(algorithm: Algorithm, dimension: int) -> None:
+    """Refuse a LoCoDL whose omega is smaller than the variance of its compressor, for models of d numbers."""
+    if not isinstance(algorithm.spec, Spec) or algorithm.name != "locodl":
+        return
+    for rule in _transforms(algorithm.spec, "up"):
+        if rule.name == "random_k" and _is_number(algorithm.spec["omega"]):
+            variance, omega = dimension / number_sent(rule["share"], dimension) - 1, algorithm.spec["omega"]
+            if omega < variance * (1 - 1e-6):
+                text = f"must be at least d/k - 1 = {variance:.6g}, the variance of {rule.label()}"
+                refuse("omega", omega, text, f"Give omega={variance:.6g}")
 
 
 def fewest_present(rule: Participation | None, seeds: Sequence[int], rounds: int, agents: int) -> int:
@@ -71,10 +84,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _means(spec: Spec) -> Iterator[Spec]:
-    """Yield the rules by which the server replaces the mean of the messages."""
+def _transforms(spec: Spec, way: str) -> Iterator[Spec]:
+    """Yield the transforms that `wrap` has as `up`, `down` or `mean`."""
     for name, value in spec.settings:
-        if name == "mean":
+        if name == way:
             yield from (one for one in value if isinstance(one, Spec))
 
 

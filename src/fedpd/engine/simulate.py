@@ -20,7 +20,7 @@ from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
-from fedpd.engine.agent_rules import check_agents, fewest_present
+from fedpd.engine.agent_rules import check_agents, check_variance, fewest_present
 from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.clocked import apply_clock
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
@@ -249,6 +249,7 @@ def make_plan(
     check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
     check_schedules(algorithm, rounds)
+    check_variance(algorithm, problem.dimension)
     check_agents(algorithm, problem.agents, lambda: fewest_present(who, seeds, rounds, problem.agents))
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
