@@ -37,6 +37,7 @@ from fedpd.core.step_sizes import Step as Step
 from fedpd.core.step_sizes import schedule as schedule
 
 COMPARING = frozenset({"vr", "lbfgs"})  # they compare gradients of different rounds
+PER_SAMPLE = frozenset({"dp_sgd"})  # they need the gradient of each sample
 
 
 @specified
@@ -55,13 +56,13 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
         True
     """
     step_at = schedule(step)
-    count("iterations", iterations, ITERATIONS)
+    count("iterations", iterations, ITERATIONS, bits=31)
     _check_tolerance(tolerance)
 
     def solve_fixed(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = phi.f.steps(iterations)
         x = lax.fori_loop(0, steps, lambda q, x: x - step_at(r, q) * phi.gradient(x), x)
-        return x, None, Work(jnp.int32(steps), steps * phi.f.size)
+        return x, None, Work.of(steps, steps, phi.f.size)
 
     def solve_to_tolerance(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = phi.f.steps(iterations)
@@ -76,7 +77,7 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
             return q + 1, x, phi.gradient(x)
 
         q, x, _ = lax.while_loop(unfinished, descend, (jnp.int32(0), x, phi.gradient(x)))
-        return x, None, Work(q, (q + 1) * phi.f.size)
+        return x, None, Work.of(q, q + 1, phi.f.size)
 
     return Oracle("gd", lambda f, x: None, solve_fixed if tolerance is None else solve_to_tolerance)
 
@@ -133,12 +134,12 @@ def lbfgs(tolerance: float = 3e-3, iterations: int = 100, pairs: int = 20) -> Or
         'lbfgs(tolerance=0.01, iterations=50)'
     """
     positive("tolerance", tolerance, "Give the factor by which a solve reduces ||grad phi_i||, e.g. 3e-3")
-    count("iterations", iterations, ITERATIONS)
+    count("iterations", iterations, ITERATIONS, bits=31)
     count("pairs", pairs, "Give the secant pairs that are kept, e.g. 20")
 
     def solve(phi: Subproblem, x: Vector, known: Secants, r: Array, key: Key) -> tuple[Vector, Secants, Work]:
         x, known, trials = minimise(phi, x, known, tolerance, phi.f.steps(iterations))
-        return x, known, Work(trials, (trials + 1) * phi.f.size)
+        return x, known, Work.of(trials, trials + 1, phi.f.size)
 
     return Oracle("lbfgs", lambda f, x: no_secants(x, pairs), solve)
 
@@ -295,9 +296,9 @@ class Loop(NamedTuple):
         check: int | None = None,
         draw: Draw = uniform,
     ) -> "Loop":
-        iterations = count("iterations", iterations, ITERATIONS)
+        iterations = count("iterations", iterations, ITERATIONS, bits=31)
         if batch is not None:
-            batch = count("batch", batch, "Give the samples per step, or None for all samples of the agent")
+            batch = count("batch", batch, "Give the samples per step, or None for all samples of the agent", bits=31)
         _check_tolerance(tolerance)
         if check is not None and tolerance is None:
             refuse("check", check, "is an interval of checks, so it needs a tolerance", "Give both or neither")
@@ -339,7 +340,7 @@ class Loop(NamedTuple):
             return lax.scan(step, carry, (first + jnp.arange(length), drawn))[0]
 
         if self.tolerance is None:
-            return block(carry, key, 0, self.iterations), Work(jnp.int32(steps), steps * cost)
+            return block(carry, key, 0, self.iterations), Work.of(steps, steps, cost)
 
         def too_large(carry: Any) -> Array:
             gradient = phi.gradient(position(carry))
@@ -355,7 +356,7 @@ class Loop(NamedTuple):
 
         q, carry, _ = lax.while_loop(unfinished, next_block, (jnp.int32(0), carry, too_large(carry)))
         taken = jnp.minimum(q, steps)
-        return carry, Work(taken, taken * cost + (q // self.check + 1) * size)
+        return carry, Work.of(taken, taken, cost).plus(Work.of(0, q // self.check + 1, size))
 
 
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:

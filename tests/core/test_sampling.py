@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd.base.precision import scope
-from fedpd.core.sampling import _multiply, uniform
+from fedpd.core.sampling import uniform
+from fedpd.core.words import multiply_words
 
 WORDS = 2**32
 OFTEN_REJECTED = 3 * 2**29  # 2^32 mod size = 2^30: a quarter of all words is drawn again
 MANY, FEW = (30_000,), (32, 2)  # two shapes, so that little is compiled
 uint32 = st.integers(0, WORDS - 1)
-multiply = jax.jit(_multiply)
+multiply = jax.jit(multiply_words)
 draw = jax.jit(uniform, static_argnums=4)
 
 

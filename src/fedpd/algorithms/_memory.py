@@ -225,7 +225,7 @@ def outcome_of_start(f: LocalObjective, x: Vector, eta: float | None, rules: Rul
     """Return the first row of an agent, L_i (1 if eta is given), and the work."""
     value, gradient = f.value_and_gradient(x)
     smoothness = largest_curvature(f, x, gradient) if eta is None else jnp.ones((), float)
-    work = Work(jnp.int32(0), (1 + PROBES if eta is None else 1) * jnp.asarray(f.size, jnp.int32))
+    work = Work.of(0, 1 + PROBES if eta is None else 1, f.size)
     return Outcome(x, -rules.informed * gradient, value.astype(float)), smoothness, work
 
 
@@ -239,7 +239,7 @@ def solve_locally(
         value, solve = kept.value, Solve(kept, -kept.lowest, steepest(kept), work)
     else:
         value, none = f.value(w).astype(float), jnp.zeros((), float)
-        solve = Solve(kept, none, none, work._replace(samples=work.samples + f.size))
+        solve = Solve(kept, none, none, work.plus(Work.of(0, 1, f.size)))
     return Outcome(w, dual + (w - v) / eta, value), solve
 
 

@@ -82,12 +82,11 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
             return agent._replace(inner=inner), work
 
         def rest(agent: Agent) -> tuple[Agent, Work]:
-            return agent, Work(jnp.int32(0), 0 * jnp.asarray(f.size, jnp.int32))
+            return agent, Work.of(0, 0, f.size)
 
         own, spread = lax.cond(r == 0, partial(equilibrated, f, agent.inner.x0), lambda: (agent.own, agent.spread))
         agent, done = lax.cond(agent.asked == SEND_SCALES, rest, work, agent._replace(own=own, spread=spread))
-        probed = jnp.where(r == 0, SETS * PROBES, 0) * jnp.asarray(f.size, jnp.int32)
-        return agent, done._replace(samples=done.samples + probed)
+        return agent, done.plus(Work.of(0, jnp.where(r == 0, SETS * PROBES, 0), f.size))
 
     def send(agent: Agent) -> Message:
         x, numbers = exchange.send(agent.inner)
@@ -157,6 +156,7 @@ def scales(h: Vector) -> Vector:
 def _scaled(f: LocalObjective, scale: Vector) -> LocalObjective:
     """Return z -> f_i(D z)."""
     losses, penalty = f.losses, f.penalty
+    assert f.noise is None  # fedpd refuses random layers here, because rounds are compared
     return f._replace(
         losses=lambda z, batch: losses((scale * Vector(z)).tree, batch),
         penalty=None if penalty is None else lambda z: penalty((scale * Vector(z)).tree),

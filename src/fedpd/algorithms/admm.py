@@ -7,8 +7,8 @@ In the order x_0, x_i, lambda_i, with the scaled penalty 1/eta:
     lambda_i = lambda_i + (x_i - x_0) / eta
 
 Agents send x_i + eta lambda_i, the server sends x_0 (CTA). With g = 0 and an exact oracle its iterates are FedPD's at p
-= 0. Absent agents keep their x_i and lambda_i. The server keeps the mean of the last messages, so all agents must be
-present in the first round. Difference from the textbook: x_i may be inexact.
+= 0. Absent agents keep their x_i and lambda_i. The server keeps the mean of the last messages; an agent that was never
+present counts with x^0. Difference from the textbook: x_i may be inexact.
 """
 
 from typing import Any, NamedTuple

@@ -55,7 +55,7 @@ def ditto(*, rho: float, oracle: Oracle, own: Oracle | None = None) -> Algorithm
         phi, draws = proximal(f, agent.x, rho), jax.random.fold_in(key, 1)
         v, own_memory, more = personal.solve(phi, agent.personal, agent.own_memory, r, draws)
         x, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
-        total = Work(work.updates + more.updates, work.samples + more.samples)
+        total = work.plus(more)
         return Agent(x, v, memory, own_memory), total
 
     return beside_personal_models("ditto", init, local, lambda server, mean: mean)

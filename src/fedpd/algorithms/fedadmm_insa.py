@@ -49,7 +49,7 @@ def fedadmm_insa(
     positive("beta", beta, "beta = L is a good start, L the smoothness of the f_i")
     positive("smoothness", smoothness, "Give L of the f_i; theory.smoothness(problem) finds it")
     positive("convexity", convexity, "Give c of the f_i, e.g. the weight of an l2 penalty")
-    count("iterations", iterations, ITERATIONS)
+    count("iterations", iterations, ITERATIONS, bits=31)
     at_least("ratio", ratio, 1, "By how much residuals may differ before a penalty changes; 5 is usual")
     at_least("tau", tau, 1, "The factor by which a penalty changes; 2 is usual, 1 keeps penalties")
     at_least("delta", delta, 0, "The weight of the server's last model; 0 forgets it")
@@ -78,7 +78,7 @@ def fedadmm_insa(
         primal, between = own * jnp.sqrt(moved @ moved), jnp.sqrt(apart @ apart)
         grown = jnp.where(ratio * between < primal, own / tau, own)
         grown = jnp.where(ratio * primal < between, own * tau, grown)
-        return Agent(z, x, dual - own * apart, grown), Work(q, (q + 1) * f.size)
+        return Agent(z, x, dual - own * apart, grown), Work.of(q, q + 1, f.size)
 
     def send(agent: Agent) -> tuple[Vector, Array]:
         return agent.beta * agent.x - agent.dual, agent.beta

@@ -43,7 +43,7 @@ def fedosaa(
 ) -> Algorithm:
     """Return FedOSAA with Q = `iterations` local steps before each Anderson step."""
     positive("step", step, STEP)
-    count("iterations", iterations, ITERATIONS)
+    count("iterations", iterations, ITERATIONS, bits=31)
     choice("base", base, ("svrg", "scaffold"))
     positive("cut", cut, "The share of a change of the gradient that must be new, e.g. 1e-8")
 
@@ -67,7 +67,7 @@ def fedosaa(
         _, (steps, changes) = lax.scan(onward, (agent.x, first), length=iterations)
         local = agent.x - anderson(first, steps, changes)
         counted = iterations + (base == "scaffold")
-        return agent._replace(local=local, new=at_x), Work(jnp.int32(iterations), counted * f.size)
+        return agent._replace(local=local, new=at_x), Work.of(iterations, counted, f.size)
 
     def anderson(h: Vector, steps: Vector, changes: Vector) -> Vector:
         """Return step (h - Y a) + S a with the best a."""

@@ -44,7 +44,7 @@ class Server(NamedTuple):
 @specified
 def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
     """Return GIANT with Q = `iterations` conjugate gradient steps per agent, on Hessians plus damping I."""
-    count("iterations", iterations, "Give the conjugate gradient steps of an agent, e.g. 20")
+    count("iterations", iterations, "Give the conjugate gradient steps of an agent, e.g. 20", bits=31)
     at_least("damping", damping, 0, "0 is the paper's; a singular Hessian of an agent needs a positive number")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
@@ -63,7 +63,7 @@ def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
             return jax.jvp(f.gradient, (agent.x,), (d,))[1] + damping * d
 
         p = conjugate_gradients(product, agent.mean, steps)
-        return agent._replace(own=p), Work(jnp.int32(steps), steps * f.size)
+        return agent._replace(own=p), Work.of(steps, steps, f.size)
 
     def search(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         lengths = jnp.append(0.0, 4.0 ** -jnp.arange(LENGTHS))

@@ -52,7 +52,7 @@ class Question(NamedTuple):
 @specified
 def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Algorithm:
     """Return Newton's method with at most Q = `iterations` products with the Hessian per step."""
-    count("iterations", iterations, "Give the products with the Hessian per step, at most, e.g. 100")
+    count("iterations", iterations, "Give the products with the Hessian per step, at most, e.g. 100", bits=31)
     positive("forcing", forcing, "The smaller, the more exact are the Newton steps; 1 is usual")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
@@ -140,4 +140,5 @@ CARD = Card(
         "The condition on the residual of the Newton equations agrees with the abstract. The forcing term "
         "sqrt(||grad f||) is a usual choice, here relative to the start so that it does not depend on units."
     ),
+    compares=lambda spec: True,
 )

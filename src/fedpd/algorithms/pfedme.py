@@ -15,7 +15,6 @@ mini-batch; and the authors' program starts the first solve of a round at x^r, t
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
@@ -48,7 +47,7 @@ def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_s
     check_oracle(oracle)
     positive("rho", rho, "a rho above the smoothness L of the f_i makes each theta_i unique")
     positive("step", step, "1/rho moves w to the personal model; smaller steps are safer")
-    count("iterations", iterations, "Give R, the steps on the envelope per round, e.g. 5")
+    count("iterations", iterations, "Give R, the steps on the envelope per round, e.g. 5", bits=31)
     positive("server_step", server_step, "1 is the mean of the agents' w")
 
     def init(f: LocalObjective, x: Vector) -> Agent:
@@ -58,10 +57,9 @@ def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_s
         def descend(q: Any, carry: Any) -> Any:
             w, theta, memory, work = carry
             theta, memory, more = oracle.solve(proximal(f, w, rho), theta, memory, r, jax.random.fold_in(key, q))
-            done = Work(work.updates + more.updates, work.samples + more.samples)
-            return w - step * rho * (w - theta), theta, memory, done
+            return w - step * rho * (w - theta), theta, memory, work.plus(more)
 
-        nothing = Work(jnp.zeros((), jnp.int32), jnp.zeros_like(f.size))
+        nothing = Work.of(0, 0, f.size)
         w, theta, memory, work = lax.fori_loop(0, iterations, descend, (agent.x, agent.personal, agent.memory, nothing))
         return Agent(w, theta, memory), work
 
@@ -92,7 +90,7 @@ CARD = Card(
     ),
     parameters={
         "rho": "ρ > 0, the weight of the proximal term of the personal models (the paper's λ)",
-        "step": "η, the step size on the envelope; at most 1/ρ",
+        "step": "η, the step size on the envelope; 1/ρ moves w to the personal model",
         "iterations": "R, the number of steps on the envelope per round",
         "server_step": "β, the server's step size; 1 gives the mean of the agents' w",
     },

@@ -110,7 +110,7 @@ def tamuna(
     Args:
         step: The step size.
         p: The probability of skipping a communication.
-        agents: N, the number of agents of the problem.
+        agents: N, which must be the number of agents of the problem.
         copies: s, from 2 to N: how many agents send each coordinate.
         eta: The step of the control variates times `step`; None: the largest that the paper allows.
         batch: Samples per step; None: all of the agent's.

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
+from fedpd.base.checks import refuse
+
 PATIENCE = 2.0  # seconds after which a bar appears if the user did not ask for one
 
 Row = dict[str, Any]
@@ -22,7 +24,8 @@ class Event(NamedTuple):
         total: The total number of rounds (or other steps).
         stationarity: The newest stationarity of a run; NaN if there is none.
         rows: Returns the rows that the history gained since the last event, by seed.
-        model: Returns the current model.
+        models: Returns the current model of the seed of each of these rows. It is the model of the row's round if the
+            run has an event after every row.
         compiling: Whether JAX is compiling the program, so that no round is done for a while.
     """
 
@@ -31,13 +34,28 @@ class Event(NamedTuple):
     total: int
     stationarity: float = math.nan
     rows: Callable[[], list[Row]] = list
-    model: Callable[[], Any] | None = None
+    models: Callable[[], list[Any]] = list
     compiling: bool = False
 
 
 Listener = Callable[[Event], Any]  # True: stop the run, and return what it has so far
 ProgressFunction = Callable[[Any, int, float], Any]  # the user's function: (rounds done, total, stationarity)
 StepFunction = Callable[[str, int, int], Any]  # the user's function: (what, done, total)
+
+
+def ends_run(answer: Any) -> bool:
+    """Return whether the answer of a user's callback ends the run: True does, False and None do not.
+
+    NumPy, JAX and PyTorch have truth values of their own, for example the result of a comparison.
+
+    Raises:
+        FedpdError: The answer is something else.
+    """
+    scalar = getattr(answer, "shape", None) == () and str(getattr(answer, "dtype", "")) in ("bool", "torch.bool")
+    if not (answer is None or isinstance(answer, bool) or scalar):
+        rule = "the callback returned neither True, False nor None"
+        refuse("callback", answer, rule, "Return True to end the run, and False or nothing to continue it")
+    return bool(answer)
 
 
 def all_listeners(listeners: Sequence[Listener | None]) -> Listener:

@@ -26,7 +26,7 @@ from fedpd.core.algorithm import (
     When,
 )
 from fedpd.core.objective import LocalObjective, Noise, Subproblem, augmented_lagrangian, in_blocks, proximal
-from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle
+from fedpd.core.oracle import InitMemory, Oracle, Solve, Work, check_oracle, count_samples
 from fedpd.core.packed import Packed, Update, as_sent, has_packed, opened
 from fedpd.core.problem import UNKNOWN, Answer, Evaluation, Metric, Problem
 from fedpd.core.types import Array, Key, Losses, Penalty, RandomLosses, Statistics, Tree
@@ -79,6 +79,7 @@ __all__ = [
     "as_sent",
     "augmented_lagrangian",
     "check_oracle",
+    "count_samples",
     "has_packed",
     "in_blocks",
     "opened",

@@ -9,10 +9,10 @@ from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, positive, refuse
 from fedpd.base.spec import specified
-from fedpd.core.objective import LocalObjective, Subproblem, take_rows
+from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.oracle import Oracle, Work
 from fedpd.core.step_sizes import ITERATIONS, Step, schedule
-from fedpd.core.types import Array, Key, Tree
+from fedpd.core.types import Array, Key
 
 BLOCK = 32  # samples whose gradients are in memory at a time
 
@@ -29,6 +29,9 @@ def dp_sgd(
 ) -> Oracle:
     """Return DP-SGD (Abadi et al., 2016): gradient steps with example-level differential privacy, for simulations.
 
+    It needs the gradient of each sample, so a sample's loss must not depend on its batch: fedpd refuses models with
+    batch normalisation and problems with `block=`.
+
     Args:
         step: The step size, or a function of the round r and the local step q.
         iterations: Q, the number of local steps per round.
@@ -42,7 +45,7 @@ def dp_sgd(
         'dp_sgd(step=0.1, iterations=8, clip=1, noise_multiplier=2)'
     """
     step_at = schedule(step)
-    count("iterations", iterations, ITERATIONS)
+    count("iterations", iterations, ITERATIONS, bits=31)
     positive("clip", clip, "Give the largest norm of the gradient of a sample, e.g. 1.0")
     positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
     at_most("share", positive("share", share, "Give a probability, e.g. 0.1"), 1, "Give a probability, e.g. 0.1")
@@ -50,11 +53,11 @@ def dp_sgd(
 
     def solve(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         def descend(q: Array, x: Vector) -> Vector:
-            slope = private_gradient(phi.f, x, clip, noise_multiplier, share, jax.random.fold_in(key, q))
+            slope = private_gradient(phi.f.at_step(q), x, clip, noise_multiplier, share, jax.random.fold_in(key, q))
             return x - step_at(r, q) * phi.complete(slope, x)
 
         steps = phi.f.steps(iterations)
-        return lax.fori_loop(0, steps, descend, x), None, Work(jnp.int32(steps), steps * phi.f.size)
+        return lax.fori_loop(0, steps, descend, x), None, Work.of(steps, steps, phi.f.size)
 
     return Oracle("dp_sgd", lambda f, x: None, solve)
 
@@ -80,14 +83,12 @@ def private_gradient(f: LocalObjective, x: Vector, clip: Any, noise_multiplier: 
         refuse("oracle", "dp_sgd", rule, "Use another oracle, or a problem with one loss per sample")
     drawing, noise = jax.random.split(key)
 
-    def clipped(row: Tree) -> Vector:
-        one = jax.tree.map(lambda leaf: leaf[None], row)
-        slope = jax.grad(lambda x: f.losses(x.tree, one)[0])(x)
+    def clipped(slope: Vector) -> Vector:
         return slope * (clip / jnp.maximum(jnp.sqrt(slope @ slope), clip))
 
     def add(block: Array, total: Vector) -> Vector:
         index = block * BLOCK + jnp.arange(BLOCK)
-        slopes = jax.vmap(clipped)(take_rows(f.data, index % jnp.maximum(f.size, 1), f.offset))
+        slopes = jax.vmap(clipped)(f.sample_gradients(x, index % jnp.maximum(f.size, 1)))
         drawn = jax.random.uniform(jax.random.fold_in(drawing, block), (BLOCK,)) < share
         chosen = (index < f.size) & drawn
         return total + jax.tree.map(lambda leaf: jnp.tensordot(chosen.astype(leaf.dtype), leaf, 1), slopes)

@@ -64,7 +64,10 @@ class LocalObjective(NamedTuple):
         return self._replace(noise=self.noise._replace(key=jax.random.fold_in(self.noise.key, 1 + q)))
 
     def _losses(self, x: Vector, batch: Tree, block: Any = 0) -> Array:
-        """Return the losses of a batch; `block` is its number among the blocks of a full gradient."""
+        """Return the losses of a batch; `block` is its number among the blocks, or samples, of a full gradient.
+
+        All gradients and values go through this function, so that all methods and oracles see the same F.
+        """
         if self.noise is None:
             return self.losses(x.tree, batch)
         return self.noise.losses(x.tree, batch, jax.random.fold_in(self.noise.key, block))
@@ -120,6 +123,23 @@ class LocalObjective(NamedTuple):
     def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
         """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples."""
         return jax.grad(self._mean)(x, batch, None)
+
+    def sample_gradients(self, x: Vector, indices: Array) -> Vector:
+        """Return the gradients of F of single samples, without the penalty and the scale, leaves (B, ...).
+
+        Each sample is a batch of its own. So a sample's loss must not depend on its batch. Random layers draw from the
+        sample's index.
+
+        Args:
+            x: The model.
+            indices: (B,) the numbers of the samples.
+        """
+
+        def of_one(row: Tree, index: Array) -> Vector:
+            alone = jax.tree.map(lambda leaf: leaf[None], row)
+            return jax.grad(lambda x: self._losses(x, alone, index)[0])(x)
+
+        return jax.vmap(of_one)(self.rows(indices), indices)
 
     def rows(self, indices: Array) -> Tree:
         """Return the samples with these indices, leaves (*indices.shape, ...); `indices` may have any shape."""

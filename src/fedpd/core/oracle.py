@@ -2,24 +2,67 @@
 
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
+import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec, label_of
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.types import Array, Key
+from fedpd.core.words import multiply_words
+
+WORD = 30  # bits of the samples that a 32-bit number holds; JAX has no 64-bit integers with float32
 
 
 class Work(NamedTuple):
-    """The work of one agent in a local solve.
+    """The work of one agent in a local solve. The number of sample gradients is samples + 2^30 carried.
+
+    Use `Work.of` if the number may reach 2^31, and `plus` to add the work of two solves: both are exact up to 2^60.
 
     Attributes:
         updates: Local steps, Q_i.
-        samples: Sample gradients that were computed.
+        samples: Sample gradients that were computed, below 2^31.
+        carried: Further 2^30 sample gradients, so many times.
     """
 
     updates: Array
     samples: Array
+    carried: Array | np.int32 = np.int32(0)  # of 32 bits in float64 as well, so that both branches of a cond agree
+
+    @staticmethod
+    def of(updates: Any, gradients: Any, samples: Any) -> "Work":
+        """Return the work of local steps that computed `gradients` gradients, each on this number of samples."""
+        high, low = multiply_words(jnp.asarray(gradients, jnp.uint32), jnp.asarray(samples, jnp.uint32))
+        carried = (high << (32 - WORD)) | (low >> WORD)
+        return Work(jnp.asarray(updates, jnp.int32), _low(low).astype(jnp.int32), carried.astype(jnp.int32))
+
+    def plus(self, other: "Work") -> "Work":
+        """Return the work of both."""
+        low = _low(self.samples) + _low(other.samples)
+        carried = self.carried + other.carried + sum(_high(one) for one in (self.samples, other.samples, low))
+        return Work(self.updates + other.updates, _low(low), carried)
+
+
+def _low(samples: Array) -> Array:
+    return samples & (2**WORD - 1)
+
+
+def _high(samples: Array) -> Array:
+    return samples >> WORD
+
+
+def count_samples(work: Work) -> np.ndarray:
+    """Return the numbers of sample gradients of works whose arrays are on the host, as 64-bit integers.
+
+    Raises:
+        FedpdError: A number is negative, because a method or an oracle of the user's own multiplied 32-bit numbers.
+    """
+    samples = np.asarray(work.samples, np.int64)
+    if samples.min(initial=0) < 0:
+        rule = "a method or an oracle counted 2^31 sample gradients or more in 32 bits"
+        refuse("samples", int(samples.min()), rule, "Return Work.of(steps, gradients, samples), which is exact")
+    return samples + (np.asarray(work.carried, np.int64) << WORD)
 
 
 class InitMemory(Protocol):

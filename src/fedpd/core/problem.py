@@ -130,6 +130,14 @@ class Problem:
         return checkpoint.fingerprint(*tests)
 
     @property
+    def depends_on_batch(self) -> bool:
+        """Whether the loss of a sample depends on the other samples of its batch (batch normalisation, `block=`).
+
+        A model with dropout alone has blocks for another reason.
+        """
+        return self.statistics is not None or (self.block is not None and self.random is None)
+
+    @property
     def dimension(self) -> int:
         return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.start))
 
@@ -200,11 +208,6 @@ class Problem:
                 f"  known       {_known(self.answer)}",
             )
         )
-
-
-def couples_samples(problem: Problem) -> bool:
-    """Return whether a sample's loss depends on its batch; a model with dropout alone has blocks for another reason."""
-    return problem.statistics is not None or (problem.block is not None and problem.random is None)
 
 
 def _loaded(problem: Problem) -> Problem:

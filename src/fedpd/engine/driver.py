@@ -11,7 +11,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
-from fedpd.core import Array, State, Tree
+from fedpd.core import Algorithm, Array, State, Tree
 from fedpd.core.agents import SHARED, sharded
 from fedpd.engine import disk
 from fedpd.engine.attendance import PartialRun, begin_partial
@@ -142,8 +142,10 @@ def begin_traced(plan: Plan) -> StartedRun:
 class Driver:
     """A run in progress, with its state, its measurements and its times."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, methods: Sequence[Algorithm] | None = None) -> None:
+        """Begin a run; `methods` are the methods of the variants, in a sweep."""
         self.began, self.plan = time.perf_counter(), plan
+        self.methods = [plan.algorithm] * len(plan.seeds) if methods is None else methods
         self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
         costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
         self.costs = costs._replace(privacy=plan.privacy, examples=plan.examples)
@@ -170,7 +172,7 @@ class Driver:
             listen: Receives an event after every chunk.
             save: Writes a checkpoint; None: the run writes none.
             save_every: Rounds between two checkpoints.
-            row_by_row: Whether to end a chunk at every measured row, so that the listener sees the model there.
+            row_by_row: Whether to end a chunk at every measured row, so that `Event.models` are those of its rows.
         """
         rounds, before, step, stop = self.plan.rounds, self.seconds, 1, False
         while self.done < rounds and not stop and not self.ended:
@@ -182,7 +184,7 @@ class Driver:
             step = _pace(step, time.perf_counter() - started) if compiled else 1
             self.seconds = before + time.perf_counter() - self.began
             self.clock.append((self.done, self.seconds))
-            stop = listen(self._event(self.done, self._new_rows)) is True
+            stop = listen(self._event_with_rows()) is True
             if save is not None and (self.done == until or self.ended or stop):
                 save()
 
@@ -205,7 +207,7 @@ class Driver:
         else:
             place = self.place
             if isinstance(place, disk.OnDisk):  # a round may take minutes
-                place = place._replace(on_progress=lambda part: listen(self._event(self.done + part, list)))
+                place = place._replace(on_progress=lambda part: listen(self._event(self.done + part)))
             state, rows = _round_on_host(place, plan, self.program, self.inputs, self.state)
         rows, explained = jax.tree.map(on_host, rows), partial(explain, plan.algorithm, plan.problem)
         number = int(on_host(state.round)) - self.done  # a chunk may end early
@@ -216,21 +218,29 @@ class Driver:
             )
         self.state, self.done = state, int(on_host(state.round))
 
-    def event(self) -> Event:
-        """Return the progress of the run."""
-        return self._event(self.done, list)
+    def first_event(self) -> Event:
+        """Return the event before the first chunk, while the program compiles: the row of the start, if it is new."""
+        event = self._event(self.done) if self.done else self._event_with_rows()
+        return event._replace(compiling=True)
 
-    def _event(self, done: float, rows: Callable[[], list[Row]]) -> Event:
+    def _event(self, done: float) -> Event:
         stationarity = float(np.mean([one.history["stationarity"][-1] for one in self.measurements]))
-        return Event(self.plan.algorithm.name, done, self.plan.rounds, stationarity, rows, self.model)
+        return Event(self.plan.algorithm.name, done, self.plan.rounds, stationarity)
 
-    def _new_rows(self) -> list[Row]:
-        """Return the rows of the last chunk, by seed; for the first chunk, also the row of the start."""
-        found, name = [], self.plan.algorithm.description
-        for i, (seed, measurements) in enumerate(zip(self.plan.seeds, self.measurements, strict=True)):
-            since = self.clock[-2][0] or -1
-            found += rows_since(measurements.history, self.elapsed(i), since, algorithm=name, seed=int(seed))
-        return found
+    def _event_with_rows(self) -> Event:
+        def rows() -> list[Row]:
+            return [row for i in range(len(self.measurements)) for row in self._new_rows(i)]
+
+        def models() -> list[Tree]:
+            return [self.model(i) for i in range(len(self.measurements)) for _ in self._new_rows(i)]
+
+        return self._event(self.done)._replace(rows=rows, models=models)
+
+    def _new_rows(self, i: int) -> list[Row]:
+        """Return the rows of the last chunk of variant i; before the first chunk, the row of the start."""
+        since = self.clock[-2][0] if len(self.clock) > 1 else -1
+        about = {"algorithm": self.methods[i].description, "seed": int(self.plan.seeds[i])}
+        return rows_since(self.measurements[i].history, self.elapsed(i), since, **about)
 
     def elapsed(self, i: int) -> np.ndarray:
         """Return the seconds at each row of variant i's history, interpolated between the ends of chunks."""

@@ -12,6 +12,7 @@ from fedpd.core import Algorithm, Oracle, Work
 from fedpd.core.agents import Shard, local_objective, one_agent
 from fedpd.engine.costs import run_exchange
 from fedpd.engine.plan import Plan, prepare
+from fedpd.engine.privacy import warn_of_delta
 from fedpd.transforms import ExampleAccountant
 from fedpd.transforms._wrap import private_parts
 
@@ -29,6 +30,7 @@ def with_example_privacy(plan: Plan) -> Plan:
         rule = "covers the steps of the oracle only, and the method reads the samples elsewhere, too"
         remedy = "Choose a method that does not, e.g. fedpd(eta=...), fedavg(...) or fedprox(...)"
         refuse("oracle", oracle.label(), f"{rule}: {plan.algorithm.name}", remedy)
+    warn_of_delta(oracle["delta"], int(plan.problem.sizes.max()), "sample", "1/|D_i|")
     numbers = (oracle["noise_multiplier"], oracle["delta"], oracle["share"], oracle["iterations"])
     return plan._replace(examples=ExampleAccountant(*numbers))
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fedpd.base.checks import refuse
+from fedpd.core import count_samples
 from fedpd.engine.costs import Costs
 from fedpd.engine.divergence import Divergence, is_healthy
 from fedpd.engine.history import History, Totals, extend, start_row
@@ -71,6 +72,7 @@ def add_rounds(
         return measurements
     agents = len(measurements.updates)
     communicated, senders, receivers, work = rows.rounds
+    samples = count_samples(work)
     numbers = done + 1 + np.arange(len(communicated))
     measured = (numbers % every == 0) | (numbers == last)
     rounds: dict[str, Any] = {
@@ -78,7 +80,7 @@ def add_rounds(
         "senders": senders,
         "receivers": receivers,
         "updates": work.updates[:, :agents] if who is None else work.updates,
-        "samples": work.samples[:, :agents] if who is None else work.samples,
+        "samples": samples[:, :agents] if who is None else samples,
         **rows.metrics,
     }
     bad = np.flatnonzero(measured & ~is_healthy(measurements.history, dict(rows.metrics)))

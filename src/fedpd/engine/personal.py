@@ -13,8 +13,9 @@ from tree_math import Vector
 from fedpd.base.checks import FedpdError, check_seeds, refuse
 from fedpd.base.precision import scope
 from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
-from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, local_objective
+from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.columns import ACCURACY, METRICS, AgentView, MetricSum, metric_value
+from fedpd.engine.random_layers import check_oracle_fits
 from fedpd.engine.views.frames import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
@@ -120,6 +121,7 @@ def personalize(problem: Problem, model: Tree, oracle: Oracle, *, seed: int = 0)
     """
     check_oracle(oracle)
     check_fit(problem, model)
+    check_oracle_fits(oracle, problem)
     check_seeds("seed", [seed])
     functions, layout, shard = _prepared(problem)
     with scope(problem.double):
@@ -203,8 +205,8 @@ def _tune(functions: Functions, layout: Layout, oracle: Oracle, shard: Shard, st
     """Return the agents' models after their local steps, leaves (N, ...)."""
 
     def of_agent(one: Shard) -> tuple[Tree, Vector]:
-        f = local_objective(functions, one)
         r = jnp.int32(0)
+        f = objective_in_round(functions, one, key, r)
         x, _, _ = oracle.solve(Subproblem(f), start, oracle.init(f, start), r, agent_key(key, r, f.agent))
         return (), x
 

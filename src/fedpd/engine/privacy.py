@@ -1,6 +1,7 @@
 """The privacy of a run: who takes part decides how much noise each agent adds, and how epsilon is counted."""
 
 from fedpd.base.checks import refuse
+from fedpd.base.warn import warn
 from fedpd.core import Algorithm
 from fedpd.engine.attendance import shapes_of
 from fedpd.engine.kept import kept_leaves
@@ -21,6 +22,7 @@ def with_privacy(plan: Plan) -> Plan:
         return plan
     method, rule = parts
     agents, number = plan.problem.agents, senders(plan)
+    warn_of_delta(rule.delta, agents, "agent", "1/N")
     if rule.agents not in (None, number):
         refuse("agents", rule.agents, f"must be {number}, the agents that send in a round", "Leave agents out")
     known = (
@@ -35,6 +37,15 @@ def with_privacy(plan: Plan) -> Plan:
     else:
         noise = rule.noise_multiplier
     return plan._replace(algorithm=known, privacy=Accountant(noise / vectors**0.5, rule.delta, agents, cohort))
+
+
+def warn_of_delta(delta: float, number: int, what: str, bound: str) -> None:
+    """Warn of a delta so large that the guarantee allows to reveal all data of one of `number` agents or samples."""
+    if delta >= 1 / number:
+        warn(
+            f"delta = {delta:g} is not below {bound} = {1 / number:.3g}. A mechanism that reveals one {what} of "
+            f"{number} at random has this privacy, so epsilon says little. Give a smaller delta."
+        )
 
 
 def complete(rule: Gaussian) -> bool:

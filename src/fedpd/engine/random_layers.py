@@ -1,10 +1,11 @@
-"""Which methods train models with random layers (dropout), and which with batch normalisation."""
+"""Which methods and oracles train models with random layers (dropout), and which with batch normalisation."""
+
+from typing import Any
 
 from fedpd.algorithms import cards
 from fedpd.base.checks import refuse
-from fedpd.core import Algorithm, Problem, Spec
-from fedpd.core.problem import couples_samples
-from fedpd.oracles import COMPARING
+from fedpd.core import Algorithm, Oracle, Problem, Spec
+from fedpd.oracles import COMPARING, PER_SAMPLE
 
 
 def check_random_layers(algorithm: Algorithm, problem: Problem) -> None:
@@ -15,19 +16,44 @@ def check_random_layers(algorithm: Algorithm, problem: Problem) -> None:
     """
     if problem.random is None or not isinstance(algorithm.spec, Spec):
         return
-    card, oracle = cards().get(algorithm.name), algorithm.spec.find("oracle")
+    _check_rounds_differ(algorithm.spec.find("oracle"))
+    card = cards().get(algorithm.name)
+    if card is not None and card.compares is not None and card.compares(algorithm.spec):
+        _refuse_random("algorithm", algorithm.description)
+
+
+def check_batch(algorithm: Algorithm, problem: Problem) -> None:
+    """Refuse steps on single samples, if the loss of a sample depends on its batch."""
+    oracle = algorithm.spec.find("oracle") if isinstance(algorithm.spec, Spec) else None
+    _check_samples_alone(oracle, algorithm.batch, problem)
+
+
+def check_oracle_fits(oracle: Oracle, problem: Problem) -> None:
+    """Refuse an oracle that cannot train the model of a problem, as `check_random_layers` and `check_batch` do."""
+    if problem.random is not None:
+        _check_rounds_differ(oracle.spec)
+    _check_samples_alone(oracle.spec, oracle.batch, problem)
+
+
+def _check_rounds_differ(oracle: Any) -> None:
     if isinstance(oracle, Spec) and oracle.name in COMPARING:
-        what, value = "oracle", oracle.label()
-    elif card is not None and card.compares is not None and card.compares(algorithm.spec):
-        what, value = "algorithm", algorithm.description
-    else:
-        return
+        _refuse_random("oracle", oracle.label())
+
+
+def _refuse_random(what: str, value: str) -> None:
     rule = "compares gradients of different rounds, but the model has random layers (dropout), which change the loss"
     refuse(what, value, rule, "Remove the random layers, or use oracles.sgd, oracles.gd or oracles.optax")
 
 
-def check_batch(algorithm: Algorithm, problem: Problem) -> None:
-    """Refuse steps on one sample, if the loss of a sample depends on its batch."""
-    if couples_samples(problem) and algorithm.batch == 1:
+def _check_samples_alone(oracle: Any, batch: int | None, problem: Problem) -> None:
+    if not problem.depends_on_batch:
+        return
+    if isinstance(oracle, Spec) and oracle.name in PER_SAMPLE:
+        rule = (
+            "needs the gradient of each sample, but a sample's loss depends on its batch (batch normalisation, block=)"
+        )
+        remedy = "Use a model with group or layer normalisation, or another oracle"
+        refuse("oracle", oracle.label(), rule, remedy)
+    if batch == 1:
         rule = "must be at least 2, because a sample's loss depends on its batch"
-        refuse("batch", algorithm.batch, rule, "Give the oracle e.g. batch=10")
+        refuse("batch", batch, rule, "Give the oracle e.g. batch=10")

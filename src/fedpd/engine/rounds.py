@@ -170,7 +170,7 @@ def one_round(program: Program, inputs: Inputs, state: State, place: Place | Non
     senders, receivers = [], []
     for number in range(len(program.algorithm.exchanges)):
         sums, agents, messages, more = place.compute(program, number, inputs, agents, r)
-        work = more if work is None else jax.tree.map(jnp.add, work, more)
+        work = more if work is None else work.plus(more)
         server, broadcast, silent = place.server_step(program, number, sums, server, skipped, r)
         broadcast = messages if broadcast is None else broadcast
         agents = place.deliver(program, number, inputs, agents, broadcast, silent, r)
@@ -382,7 +382,7 @@ def empty_rows(program: Program, length: int, agents: int) -> Rows:
     work = jnp.zeros((length, agents), jnp.int32)
     messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
     metrics = jax.tree.map(lambda nothing: jnp.full(length, nothing), not_measured(program.columns))
-    return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work)), metrics)
+    return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work, work)), metrics)
 
 
 # The sharding of each array.

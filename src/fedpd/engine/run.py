@@ -243,7 +243,7 @@ def history_of(plan: Plan, history: History, i: int) -> History:
     return timed_rows(plan.timing, history, plan.problem.agents, plan.participation, plan.seeds[i])
 
 
-def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
+def results(driver: Driver) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
     server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
     models = [driver.model(i) for i in range(len(plan.seeds))] if driver.has_absent_agents else None
@@ -268,4 +268,4 @@ def results(driver: Driver, algorithms: Sequence[Algorithm]) -> tuple[Run, ...]:
             identity=identity_of(plan, algorithm, driver.done),
         )
 
-    return tuple(result(i, algorithm) for i, algorithm in enumerate(algorithms))
+    return tuple(result(i, algorithm) for i, algorithm in enumerate(driver.methods))

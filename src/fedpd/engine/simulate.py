@@ -15,11 +15,12 @@ from fedpd.algorithms import cards
 from fedpd.base.checks import TheoryWarning, check_seeds, check_takes, count, refuse
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
-from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, shown
+from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, ends_run, shown
 from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
+from fedpd.engine.agent_rules import check_agents, check_variance, fewest_present
 from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.clocked import apply_clock
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
@@ -35,7 +36,7 @@ from fedpd.engine.random_layers import check_batch, check_random_layers
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.targets import Until, are_reached, make_targets
-from fedpd.engine.tracing import check_outside_of_jax, check_settings, explain_running, explain_tracing
+from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_running, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
 from fedpd.theory.curvature import known_smoothness
 
@@ -153,9 +154,10 @@ def simulate(
         progress (bool | Callable): Whether to show a bar, or a function of (rounds done, total rounds, stationarity).
             Default: a bar in a terminal or a notebook, if the run takes more than two seconds.
         log (Callable): A function that receives the new rows of the history; see `fedpd.loggers`.
-        callback (Callable): A function of (round, model, row), called with every measured row. With several seeds, it
-            is called with the row of each seed and the model of the first seed. If it returns True, the run ends and
-            `simulate` returns the result so far.
+        callback (Callable): A function of (round, model, row), called with every measured row, the row of the start
+            included, and the model of that round. With several seeds, it is called with the row and the model of each
+            seed. If it returns True, the run ends and `simulate` returns the result so far. It may return True, False
+            or None; fedpd refuses any other answer.
         until (Mapping): Ends the run at the first measured row in which all these columns have reached their values,
             e.g. {"stationarity": 1e-10}. Each column defines whether less or more is better. With several seeds, the
             run ends when every seed that did not diverge has had such a row.
@@ -247,7 +249,9 @@ def make_plan(
     _check_mixing(algorithm, problem.agents, who is not None)
     check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
-    check_settings(algorithm, rounds, problem.agents)
+    check_schedules(algorithm, rounds)
+    check_variance(algorithm, problem.dimension)
+    check_agents(algorithm, problem.agents, lambda: fewest_present(who, seeds, rounds, problem.agents))
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
     recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
@@ -283,7 +287,7 @@ def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) ->
             driver = Driver(plan)
         with explain_running():
             drive(driver, options, listen)
-        return results(driver, [plan.algorithm] * len(plan.seeds))
+        return results(driver)
 
 
 def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -> None:
@@ -299,25 +303,22 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
             if jax.process_index() == 0:  # it alone writes
                 stack.enter_context(held(folder))
             restore(driver, folder, identified)
-        if are_reached(targets, driver.measurements):
-            return
         bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
         stack.enter_context(opened(log))
-        bar(driver.event()._replace(compiling=True))
         listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
         listeners.append((lambda event: are_reached(targets, driver.measurements)) if targets else None)
         write = None if folder is None else lambda: save(driver, folder, identified)
         rows = callback is not None or (driver.plan.many and bool(targets))  # a single run's chunk ends at its targets
-        driver.run(all_listeners(listeners), write, options["checkpoint_every"], row_by_row=rows)
+        listen_all = all_listeners(listeners)
+        if not listen_all(driver.first_event()):
+            driver.run(listen_all, write, options["checkpoint_every"], row_by_row=rows)
 
 
 def _call_back(callback: Callback) -> Listener:
     def listen(event: Event) -> bool:
-        assert event.model is not None
-        rows = event.rows()
-        model = event.model() if rows else None
-        answers = [callback(row["round"], model, row) for row in rows]
-        return any(answer is True for answer in answers)
+        pairs = zip(event.models(), event.rows(), strict=True)
+        answers = [ends_run(callback(row["round"], model, row)) for model, row in pairs]
+        return any(answers)
 
     return listen
 

@@ -88,13 +88,7 @@ def check_outside_of_jax(name: str) -> None:
         )
 
 
-def check_settings(algorithm: Algorithm, rounds: int, agents: int) -> None:
-    """Refuse schedules of the user's own with values that are not valid, and attacks by agents that do not exist."""
-    _check_schedules(algorithm, rounds)
-    _check_attackers(algorithm, agents)
-
-
-def _check_schedules(algorithm: Algorithm, rounds: int) -> None:
+def check_schedules(algorithm: Algorithm, rounds: int) -> None:
     """Try the user's own schedules p(r) and step(r, q) at some rounds, and refuse values that are not valid."""
     tried = np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS_TRIED)).round().astype(int)).tolist()
     for name, own in _own_functions(algorithm.spec):
@@ -108,14 +102,6 @@ def _check_schedules(algorithm: Algorithm, rounds: int) -> None:
             array = np.asarray(value)
             if array.shape != () or array.dtype.kind not in "buif" or not 0 <= float(array) <= most:
                 refuse(f"{name}({', '.join(map(str, (r, *arguments)))})", array.tolist(), rule, remedy)
-
-
-def _check_attackers(algorithm: Algorithm, agents: int) -> None:
-    """Refuse attacks by agents that do not exist."""
-    settings = dict(algorithm.spec.settings) if isinstance(algorithm.spec, Spec) else {}
-    if "attack" in settings and max(settings["agents"], default=0) >= agents:
-        rule = f"must be below {agents}, the number of agents"
-        refuse("agents", list(settings["agents"]), rule, "Count the agents from 0")
 
 
 def _own_functions(spec: Any) -> Iterator[tuple[str, Callable[..., Any]]]:

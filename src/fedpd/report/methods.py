@@ -19,6 +19,7 @@ from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
+from fedpd.core.oracle import WORD
 from fedpd.engine.costs import message_costs, run_exchange
 
 
@@ -147,7 +148,7 @@ def measure_work(algorithm: Algorithm) -> WorkPerRound:
             samples: Any = 0
             for exchange in algorithm.exchanges:
                 agent, server, _, _, work = run_exchange(exchange, f, agent, server, r, key)
-                updates, samples = updates + work.updates, samples + work.samples
+                updates, samples = updates + work.updates, samples + work.samples + 2.0**WORD * work.carried
             return (agent, server), (updates, samples)
 
         @jax.jit

@@ -5,6 +5,7 @@ points. Numbers are traced arrays, not constants, so another value needs no comp
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -17,6 +18,7 @@ from fedpd.base.progress import Event, Listener, shown
 from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
 from fedpd.core import Algorithm, Problem
+from fedpd.engine.agent_rules import check_agents, fewest_present
 from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
 from fedpd.engine.history import first_row
@@ -159,6 +161,10 @@ def sweep(
         if value is not None:
             refuse(name, value, "the points of a sweep share their rounds", "Call simulate for each point")
     plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # check all plans before the first run
+    for group, plan in zip(groups, plans, strict=True):
+        for i in group.members:
+            fewest = partial(fewest_present, plan.participation, seeds, rounds, problem.agents)
+            check_agents(methods[i], problem.agents, fewest)
     runs: dict[int, tuple[Run, ...]] = {}
     with shown(chosen["progress"]) as bar:
         for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):
@@ -223,7 +229,7 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
     with scope(plan.problem.double):
         try:
             with explain_running():
-                driver = Driver(plan)
+                driver = Driver(plan, methods)
                 drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:
             if not plan.settings:
@@ -233,7 +239,7 @@ def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: 
                 f"the grid over {', '.join(plan.settings)} cannot be one program ({reason}). Put names that must "
                 "be constants into static=[...], e.g. the iterations of a stochastic oracle."
             ) from error
-        return results(driver, methods)
+        return results(driver)
 
 
 def _dtype(column: np.ndarray, double: bool) -> Any:

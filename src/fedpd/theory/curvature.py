@@ -22,7 +22,6 @@ from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents
-from fedpd.core.problem import couples_samples
 from fedpd.theory.points import Places, Progress, check_finite, places
 
 TOLERANCE = 1e-6  # power iteration has converged when the estimate grows by less than this, relatively
@@ -205,7 +204,7 @@ def estimate_smoothness(
     count("iterations", iterations, "Give the number of power iterations, e.g. 50")
     at_least("tolerance", tolerance, 0, "Give a relative growth, e.g. 1e-6")
     at_least("safety", safety, 1, "1 returns the lower bound itself, 1.1 adds a tenth")
-    if per_sample and couples_samples(problem):
+    if per_sample and problem.depends_on_batch:
         rule = "there is no L of one sample, because its loss depends on its batch"
         refuse("per_sample", per_sample, rule, "Leave it out")
     where = places(problem, points, radius, samples, seed)

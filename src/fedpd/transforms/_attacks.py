@@ -161,7 +161,7 @@ def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Al
     Args:
         algorithm: A method with a server. Give it to `wrap` afterwards, for a robust mean.
         attack: What they send.
-        agents: The numbers of the agents that attack.
+        agents: The numbers of the agents that attack, each once and below the number of agents.
 
     Examples:
         >>> from fedpd import algorithms, oracles, transforms
@@ -176,6 +176,8 @@ def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Al
     numbers = as_array(agents, "agents", "Give e.g. agents=[0, 1]")
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu") or (numbers < 0).any():
         refuse("agents", agents, "must be a list of numbers of agents", "Give e.g. agents=[0, 1]")
+    if len(np.unique(numbers)) < len(numbers):
+        refuse("agents", agents, "names an agent twice, and an agent attacks once", "Give different numbers")
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
         rule = "its agents mix their models without a server"
         refuse("algorithm", algorithm.description, rule, "Choose a method with a server, e.g. fedavg(...)")

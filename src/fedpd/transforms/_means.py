@@ -69,8 +69,9 @@ def krum(f: int, m: int = 1) -> MeanRule:
     The score of a message is the sum of its squared distances to the C - f - 2 messages that are closest to it.
 
     Args:
-        f: The number of wrong messages that it tolerates, of C >= 2f + 3 messages.
-        m: The number of messages with the smallest scores that are averaged.
+        f: The number of wrong messages that it tolerates, of C >= 2f + 3 messages. fedpd refuses a run in which a
+            communication has fewer.
+        m: The number of messages with the smallest scores that are averaged, at most C - f.
     """
     count("f", f, "Give the number of wrong messages to tolerate, e.g. 1", least=0, bits=31)
     count("m", m, "Give the number of messages to average, e.g. 1", bits=31)

@@ -29,16 +29,22 @@ def watched(rounds: int = ROUNDS, **options: Any) -> Any:
 def test_the_callback_gets_every_row_with_its_model_and_can_end_the_run(tmp_path: Path) -> None:
     seen: list[tuple[int, Tree, dict[str, Any]]] = []
 
-    def callback(r: int, model: Tree, row: dict[str, Any]) -> bool:
+    def callback(r: int, model: Tree, row: dict[str, Any]) -> Any:
         seen.append((r, model, row))
-        return r == 2
+        return np.bool_(r == 2)
 
     found = watched(callback=callback, out=tmp_path)
     assert [r for r, _, _ in seen] == found.history["round"].tolist() == [0, 1, 2]
+    assert_same(seen[0][1], start())
     assert_same(seen[-1][1], found.model)
     assert seen[-1][2]["loss"] == found.history["loss"][-1]
     assert seen[0][2]["algorithm"] == found.algorithm
     assert_same(watched(out=tmp_path).model, run(FEDPD, ROUNDS).model)  # started again, it goes on to the end
+
+
+def test_another_answer_of_a_callback_is_refused() -> None:
+    with pytest.raises(fedpd.FedpdError, match=r"callback = 1: the callback returned neither True, False nor None"):
+        watched(callback=lambda r, model, row: 1)
 
 
 def test_targets_end_the_run_and_a_run_that_has_reached_them_does_not_go_on(tmp_path: Path) -> None:

@@ -125,11 +125,24 @@ def test_a_full_gradient_has_one_set_of_random_numbers_per_round() -> None:
         (algorithms.fedpd(eta=1.0, oracle=oracles.gd(step=0.1, iterations=2), memory=3), "algorithm = 'fedpd"),
         (algorithms.fedpd(eta="auto", oracle=oracles.gd(step=0.1, iterations=2)), "algorithm = 'fedpd"),
         (algorithms.lbfgs(), "algorithm = 'lbfgs"),
+        (algorithms.newton_cg(), "algorithm = 'newton_cg"),
     ],
 )
 def test_methods_that_compare_rounds_are_refused(method: Any, named: str) -> None:
     with pytest.raises(FedpdError, match=rf"{named}.*compares gradients of different rounds.*Remove the random layers"):
         fedpd.simulate(method, problem(), rounds=2, progress=False)
+
+
+def test_dp_sgd_trains_with_dropout() -> None:
+    dp_sgd = oracles.dp_sgd(0.1, 2, clip=100.0, noise_multiplier=1e-6)
+    module: Any = torch_module()
+    models = [
+        fedpd.simulate(
+            algorithms.fedavg(oracle=dp_sgd), problems.network(one, agents()), rounds=1, progress=False
+        ).model
+        for one in (module, nn.Sequential(nn.Identity(), module[1]))
+    ]
+    assert np.abs(models[0]["1.weight"] - models[1]["1.weight"]).max() > 1e-3
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ def _oracle(
         if refresh is not None:  # as in fedpd.oracles.vr: start with grad f_i(x^0), counted when used
             renew, owed = r % refresh == 0, memory["owed"]
         cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
-        work = Work(jnp.int32(steps), steps * cost + jnp.where(renew | owed, f.size, 0))
+        work = Work.of(steps, steps, cost).plus(Work.of(0, renew | owed, f.size))
         if not jax.tree.leaves(f.data):  # the caller needs only shapes
             return x, memory, work
         losses = _check(f)

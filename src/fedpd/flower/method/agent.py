@@ -31,6 +31,8 @@ from fedpd.core import (
     Statistics,
     Tree,
     Update,
+    Work,
+    count_samples,
 )
 from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, block_for, local_objective, objective_in_round
 from fedpd.engine.random_layers import check_batch, check_random_layers
@@ -226,19 +228,19 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     setup = setup._replace(shard=setup.shard._replace(agent=jnp.int32(order.agent)))
     agent, rebuilt = _agent_at_first_step(setup, order, content, saved)
     before, key = agent, jax.random.key(order.seed, impl="threefry2x32")
-    updates, samples = [], []
+    works = []
     exchanges = setup.algorithm.exchanges
     for step in order.steps:
         r, e = divmod(step, len(exchanges))
         local = setup.functions, setup.frozen, setup.shard
         agent, work = _local_step(exchanges[e], e, *local, agent, jnp.int32(r), key)
-        updates.append(work.updates)
-        samples.append(work.samples)
-    numbers = [np.array(jax.device_get(column), np.int64) for column in (updates, samples)]
+        works.append(work)
+    done = Work(*np.array(jax.device_get(works), np.int64).reshape(-1, len(Work._fields)).T)
     before, agent = jax.device_get((before, agent))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
         raise FedpdError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
-    return SavedAgent(order.number, before, agent, rebuilt, numbers[0], numbers[1], order.sends)
+    counts = np.asarray(done.updates), count_samples(done)
+    return SavedAgent(order.number, before, agent, rebuilt, *counts, order.sends)
 
 
 def _agent_at_first_step(

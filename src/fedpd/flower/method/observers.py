@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base.checks import refuse
-from fedpd.base.progress import ProgressFunction, Row
+from fedpd.base.progress import ProgressFunction, Row, ends_run
 from fedpd.base.spec import spec_of
 from fedpd.core import Tree
 from fedpd.engine.columns import KNOWN
@@ -82,7 +82,8 @@ class Observation:
         done, report = int(row["round"]), self.observers.report or _log
         if run.state.number:
             report(done, run.settings.rounds, float(row["stationarity"]))
-        stops = self.observers.callback is not None and self.observers.callback(done, _model(run), row) is True
+        callback = self.observers.callback
+        stops = callback is not None and ends_run(callback(done, _model(run), row))
         if stops or self.is_reached(run):
             log.info("The run ends early, after round %d.", done)
             return True

@@ -20,6 +20,7 @@ from tree_math import Vector
 
 from fedpd.base import checkpoint
 from fedpd.core import Algorithm, Tree
+from fedpd.engine.agent_rules import check_agents
 from fedpd.engine.cohorts import attendance_rule
 from fedpd.engine.participation import Participation
 from fedpd.experiments.federated import CHECKPOINTS
@@ -82,6 +83,7 @@ def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) 
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
     check_secure(algorithm, made, settings)
     check_packed(algorithm, made, settings)
+    check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)
     identity, folder = identity_of(algorithm, start, settings), _folder(settings)
     found = None
     if folder is not None:
