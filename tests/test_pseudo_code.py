@@ -12,6 +12,7 @@ from fedpd import algorithms, data, oracles, problems, simulate
 from fedpd.schedules import inverse_sqrt
 from tests.differential import methods as paper
 from tests.differential.expected import logistic_agents
+from tests.differential.primal_dual import fedpd
 from tests.trajectories import recorded_coins, recorded_draw, trajectories
 
 T, N, SIZES = 25, 6, (12, 5, 9, 12, 7, 10)
@@ -55,7 +56,7 @@ ORACLES = {
 def test_fedpd_is_the_pseudo_code(oracle: str, x0_rule: Any) -> None:
     ours, theirs = ORACLES[oracle]
     algorithm = algorithms.fedpd(eta=0.5, oracle=ours, p=recorded_coins(COINS), x0_rule=x0_rule)
-    x, last = paper.path(SOMETIMES, paper.fedpd(SOMETIMES, eta=0.5, oracle=theirs, x0_rule=x0_rule))
+    x, last = paper.path(SOMETIMES, fedpd(SOMETIMES, eta=0.5, oracle=theirs, x0_rule=x0_rule))
     (found,) = trajectories(algorithm, SMALL, rounds=T)
     np.testing.assert_allclose(found.x, x, rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.agents.x.tree, last.kept["x"], rtol=0, atol=1e-12)
@@ -90,7 +91,7 @@ def test_fedprox_is_the_pseudo_code(oracle: str) -> None:
 @pytest.mark.parametrize("oracle", ["gd", "vr"])
 def test_simulate_is_the_pseudo_code(oracle: str) -> None:
     ours, theirs = ORACLES[oracle]
-    x, last = paper.path(SOMETIMES, paper.fedpd(SOMETIMES, eta=0.5, oracle=theirs))
+    x, last = paper.path(SOMETIMES, fedpd(SOMETIMES, eta=0.5, oracle=theirs))
     run = simulate(algorithms.fedpd(eta=0.5, oracle=ours, p=recorded_coins(COINS)), SMALL, rounds=T)
     gap = [sum(np.mean([agent.gradient(point) for agent in AGENTS], axis=0) ** 2) for point in x]
     np.testing.assert_allclose(run.model, x[-1], rtol=0, atol=1e-12)

@@ -16,6 +16,7 @@ from fedpd.core.sampling import Draw
 from fedpd.schedules import inverse_sqrt, program_fedavg_sgd, program_fedpd_sgd
 from tests.differential import methods as paper
 from tests.differential.expected import logistic_agents
+from tests.differential.primal_dual import fedpd
 from tests.trajectories import gaps, recorded_coins, recorded_draw, trajectories
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
@@ -200,12 +201,12 @@ def test_the_pseudo_code_gives_the_recorded_runs(reference: dict[str, Arrays]) -
     skipping = given(5)._replace(skipped=~runs["coin_p05"][:5].astype(bool))
     of_8, of_2, of_600 = given(3, "idx_vr_Q8"), given(3, "idx_vr_Q2"), given(1, "idx_sgd_Q600")
     found = {
-        "fedpd_gd__eta0.08_eta1eq_Q8_p05": (skipping, paper.fedpd(skipping, eta=0.08, oracle=gd(0.08, 8))),
-        "fedpd_vr__eta0.08_gamma0.08_Q8_I20_B1": (of_8, paper.fedpd(of_8, eta=0.08, oracle=paper.vr(0.08, 8, 20))),
-        "fedpd_vr__eta0.08_gammaInf_Q2_I100_B1": (of_2, paper.fedpd(of_2, eta=0.08, oracle=paper.vr(np.inf, 2, 100))),
+        "fedpd_gd__eta0.08_eta1eq_Q8_p05": (skipping, fedpd(skipping, eta=0.08, oracle=gd(0.08, 8))),
+        "fedpd_vr__eta0.08_gamma0.08_Q8_I20_B1": (of_8, fedpd(of_8, eta=0.08, oracle=paper.vr(0.08, 8, 20))),
+        "fedpd_vr__eta0.08_gammaInf_Q2_I100_B1": (of_2, fedpd(of_2, eta=0.08, oracle=paper.vr(np.inf, 2, 100))),
         "fedpd_sgd__eta4_eta1_1over600_Q600_T6": (
             of_600,
-            paper.fedpd(of_600, eta=4.0, oracle=paper.sgd(lambda r, q: 1 / 600, 600)),
+            fedpd(of_600, eta=4.0, oracle=paper.sgd(lambda r, q: 1 / 600, 600)),
         ),
         "fedavg_gd__eta0.005_Q8": (given(3), paper.fedavg(given(3), oracle=gd(0.005, 8))),
         "fedprox_gd__eta0.04_rho25_Q8": (given(3), paper.fedprox(given(3), rho=25.0, oracle=gd(0.04, 8))),

@@ -1,4 +1,4 @@
-"""Nineteen methods in plain NumPy, agent by agent, written from the papers and from the first lines of each module.
+"""Methods in plain NumPy, agent by agent, written from the papers and from the first lines of each module.
 
 They check the package, so they import nothing of it. Randomness is given, never drawn: `Given` says who is present in a
 round, whether it skips its communication, how many local steps an agent does, and which samples it uses. After every
@@ -189,140 +189,9 @@ def near(given: Given, r: int, i: int, centre: Vector, rho: float) -> Phi:
     return Phi(given, r, i, -rho * centre, rho)
 
 
-# --- primal-dual ----------------------------------------------------------------------------------------------------
-
-
-def fedpd(given: Given, *, eta: float, oracle: Oracle, x0_rule: str = "paper", start: str = "local") -> Iterator[Round]:
-    """Algorithm 2, with everyone present."""
-    x, x0, dual = given.copies(), given.copies(), given.copies(0)
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work = Work(given)
-        for i in here:
-            begin = x[i] if start == "local" else x0[i]
-            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0[i], dual[i], eta), begin, memory[i])
-            work.add(i, *cost)
-            old = dual[i].copy()
-            dual[i] = old + (x[i] - x0[i]) / eta
-            x0[i] = x[i] + eta * (dual[i] if x0_rule == "paper" else old)
-        if communicates:
-            x0[:] = x0.mean(axis=0)
-            work.send(here)
-        yield work.done(x0, x=x, dual=dual)
-
-
-def fedpd_some_present(
-    given: Given, *, eta: float, oracle: Oracle, skips: bool, start: str = "local"
-) -> Iterator[Round]:
-    """FedPD whose server keeps the mean of all duals. Agents send x_i, and with skips the change of their dual."""
-    x, x0, dual, sent, mean_dual = given.copies(), given.copies(), given.copies(0), given.copies(0), 0 * given.start
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work = Work(given)
-        for i in here:
-            begin = x[i] if start == "local" else x0[i]
-            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0[i], dual[i], eta), begin, memory[i])
-            work.add(i, *cost)
-            dual[i] = dual[i] + (x[i] - x0[i]) / eta
-            x0[i] = x[i] + eta * dual[i]
-        if communicates:
-            mean_dual = mean_dual + len(here) / given.number * np.mean([dual[i] - sent[i] for i in here], axis=0)
-            x0[:] = np.mean([x[i] for i in here], axis=0) + eta * mean_dual
-            sent[here] = dual[here]
-            work.send(here, up=2 if skips else 1)
-        yield work.done(x0)
-
-
-def feddyn(given: Given, *, alpha: float, oracle: Oracle) -> Iterator[Round]:
-    x, g, x0, h = given.copies(), given.copies(0), given.start, 0 * given.start
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work = Work(given)
-        for i in here:
-            phi = Phi(given, r, i, -g[i] - alpha * x0, alpha)
-            x[i], memory[i], *cost = oracle(phi, x[i], memory[i])
-            work.add(i, *cost)
-            g[i] = g[i] - alpha * (x[i] - x0)
-        if communicates:
-            mean = x[here].mean(axis=0)
-            h = h - alpha * len(here) / given.number * (mean - x0)
-            x0 = mean - h / alpha
-            work.send(here)
-        yield work.done(np.stack([x0] * given.number))
-
-
 def soft(x: Vector, threshold: float) -> Vector:
     """The proximal step of threshold ||x||_1."""
     return np.sign(x) * np.maximum(np.abs(x) - threshold, 0).astype(x.dtype)
-
-
-def admm(given: Given, *, eta: float, oracle: Oracle, l1: float = 0.0) -> Iterator[Round]:
-    """Consensus ADMM for f + l1 ||x||_1, whose server keeps the mean of the last x_i + eta lambda_i of all agents."""
-    x, dual, told, x0 = given.copies(), given.copies(0), given.copies(), soft(given.start, eta * l1)
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work = Work(given)
-        for i in here:
-            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0, dual[i], eta), x[i], memory[i])
-            work.add(i, *cost)
-            dual[i] = dual[i] + (x[i] - x0) / eta
-            told[i] = x[i] + eta * dual[i]
-        if communicates:
-            x0 = soft(told.mean(axis=0), eta * l1)
-            work.send(here)
-        yield work.done(np.stack([x0] * given.number))
-
-
-def fedadmm(given: Given, *, rho: float, oracle: Oracle, server_step: float | None = None) -> Iterator[Round]:
-    x, dual, told, x0 = given.copies(), given.copies(0), given.copies(), given.start
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work, deltas = Work(given), []
-        for i in here:
-            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0, dual[i], 1 / rho), x[i], memory[i])
-            work.add(i, *cost)
-            dual[i] = dual[i] + rho * (x[i] - x0)
-            deltas.append(x[i] + dual[i] / rho - told[i])
-            told[i] = x[i] + dual[i] / rho
-        if communicates:
-            x0 = x0 + (len(here) / given.number if server_step is None else server_step) * np.mean(deltas, axis=0)
-            work.send(here)
-        yield work.done(np.stack([x0] * given.number))
-
-
-def feddr(given: Given, *, eta: float, oracle: Oracle, alpha: float = 1.0, l1: float = 0.0) -> Iterator[Round]:
-    x, y, told, x0 = given.copies(), given.copies(), given.copies(), soft(given.start, eta * l1)
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work = Work(given)
-        for i in here:
-            y[i] = y[i] + alpha * (x0 - x[i])
-            x[i], memory[i], *cost = oracle(near(given, r, i, y[i], 1 / eta), x[i], memory[i])
-            work.add(i, *cost)
-            told[i] = 2 * x[i] - y[i]
-        if communicates:
-            x0 = soft(told.mean(axis=0), eta * l1)
-            work.send(here)
-        yield work.done(np.stack([x0] * given.number))
-
-
-def five_gcs(given: Given, *, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Iterator[Round]:
-    u, v, mean_u = given.copies(0), given.start, 0 * given.start
-    memory: list[Any] = [None] * given.number
-    for r, here, communicates in given.rounds():
-        work, changes = Work(given), []
-        for i in here:
-            y, memory[i], updates, samples = oracle(Phi(given, r, i, -u[i] - tau * v, tau - mu), v, memory[i])
-            work.add(i, updates, samples + given.agents[i].size)
-            new = given.agents[i].gradient(y) - mu * y
-            changes.append(new - u[i])
-            u[i] = new
-        if communicates:
-            mean_u = mean_u + len(here) / given.number * np.mean(changes, axis=0)
-            x = v - step * np.mean(changes, axis=0)
-            v = (x - step * mean_u) / (1 + step * mu)
-            work.send(here)
-        yield work.done(np.stack([v] * given.number))
 
 
 # --- averaging and corrected gradients ------------------------------------------------------------------------------
@@ -381,6 +250,61 @@ def vrl_sgd(given: Given, *, step: float, Q: int) -> Iterator[Round]:
                 delta[i] = delta[i] + (x - models[i]) / (updates[i] * step)
             work.send(here)
         yield work.done(np.stack([x] * given.number))
+
+
+def scallion(given: Given, *, step: float, Q: int, alpha: float, server_step: float) -> Iterator[Round]:
+    """SCALLION without compression."""
+    x, c, own = given.start, 0 * given.start, given.copies(0)
+    oracle = sgd(lambda r, q: step, Q)
+    for r, here, communicates in given.rounds():
+        work, changes = Work(given), []
+        for i in here:
+            y, _, updates, samples = oracle(Phi(given, r, i, c - own[i]), x, None)
+            work.add(i, updates, samples)
+            changes.append(alpha * ((x - y) / (updates * step) - c))
+            own[i] = own[i] + changes[-1]
+        if communicates:
+            x = x - server_step * Q * step * (c + np.mean(changes, axis=0))
+            c = c + len(here) / given.number * np.mean(changes, axis=0)
+            work.send(here, down=2)
+        yield work.done(np.stack([x] * given.number))
+
+
+def mpr_sgd(given: Given, *, step: float, Q: int, momentum: float) -> Iterator[Round]:
+    x, u = given.start, 0 * given.start
+    for r, here, communicates in given.rounds():
+        work, models, buffers = Work(given), [], []
+        for i in here:
+            phi, own, buffer = Phi(given, r, i), x, u
+            for q in range(given.steps(r, i, Q)):
+                rows = phi.rows(q, True)
+                buffer = momentum * buffer + phi.gradient(own, rows)
+                own = own - step * buffer
+                work.add(i, 1, phi.cost(rows))
+            models.append(own)
+            buffers.append(buffer)
+        if communicates:
+            x, u = np.mean(models, axis=0), np.mean(buffers, axis=0)
+            work.send(here, up=2, down=2)
+        yield work.done(np.stack([x] * given.number))
+
+
+def s_dane(given: Given, *, rho: float, oracle: Oracle, mu: float) -> Iterator[Round]:
+    v = given.start
+    memory: list[Any] = [None] * given.number
+    for r, here, communicates in given.rounds():
+        work, sent = Work(given), []
+        own = {i: given.agents[i].gradient(v) for i in here}
+        for i in here:
+            linear = np.mean(list(own.values()), axis=0) - own[i] - rho * v
+            x, memory[i], updates, samples = oracle(Phi(given, r, i, linear, rho, exchange=1), v, memory[i])
+            work.add(i, updates, samples + 2 * given.agents[i].size)
+            sent.append(mu * x - given.agents[i].gradient(x))
+        if communicates:
+            v = (rho * v + np.mean(sent, axis=0)) / (rho + mu)
+            work.send(here)
+            work.send(here)
+        yield work.done(np.stack([v] * given.number))
 
 
 def gradients_first(given: Given, solve: Callable[[int, int, Vector, Vector, Vector, Any], Solved]) -> Iterator[Round]:

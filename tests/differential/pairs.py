@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpd import Algorithm, algorithms, oracles, regularizers, schedules
 
-from . import methods
+from . import methods, primal_dual
 from .methods import Given, Round
 
 Numbers = dict[str, Any]
@@ -103,9 +103,9 @@ def package_fedpd(numbers: Numbers) -> Algorithm:
 def plain_fedpd(given: Given, numbers: Numbers) -> Iterator[Round]:
     eta, oracle, start = numbers["eta"], plain_oracle(numbers), numbers["start"]
     if given.present.all():
-        return methods.fedpd(given, eta=eta, oracle=oracle, x0_rule=numbers["x0_rule"], start=start)
+        return primal_dual.fedpd(given, eta=eta, oracle=oracle, x0_rule=numbers["x0_rule"], start=start)
     skips = numbers["p"] > 0 or "p_of_round" in numbers
-    return methods.fedpd_some_present(given, eta=eta, oracle=oracle, skips=skips, start=start)
+    return primal_dual.fedpd_some_present(given, eta=eta, oracle=oracle, skips=skips, start=start)
 
 
 def draw_fedpd(rng: np.random.Generator, safe: float) -> Numbers:
@@ -118,6 +118,12 @@ def draw_fedpd(rng: np.random.Generator, safe: float) -> Numbers:
 
 def draw_fedpd_matlab(rng: np.random.Generator, safe: float) -> Numbers:
     return draw_fedpd(rng, safe) | {"x0_rule": "matlab"}
+
+
+def corrected(drift: Any) -> Callable[[Numbers], Algorithm]:
+    return lambda numbers: algorithms.fedpd(
+        eta=numbers["eta"], oracle=package_oracle(numbers), p=skipping(numbers), drift=drift
+    )
 
 
 def regularised(factory: Callable[..., Algorithm], *names: str) -> Callable[[Numbers], Algorithm]:
@@ -149,6 +155,45 @@ def package_proxskip(numbers: Numbers) -> Algorithm:
 PAIRS: dict[str, Pair] = {
     "fedpd": Pair(draw_fedpd, package_fedpd, plain_fedpd),
     "fedpd, matlab": Pair(draw_fedpd_matlab, package_fedpd, plain_fedpd, everyone=True),
+    "fedpd, corrected": Pair(
+        draw_fedpd,
+        corrected("corrected"),
+        plain_with_oracle(primal_dual.fedpd_corrected, "eta"),
+        everyone=True,
+    ),
+    "fedpd, corrected-exact": Pair(
+        draw_fedpd,
+        corrected("corrected-exact"),
+        plain_with_oracle(primal_dual.fedpd_corrected_exact, "eta"),
+    ),
+    "a_fedpd": Pair(
+        lambda rng, safe: {"eta": 2 * safe},
+        with_oracle(algorithms.a_fedpd, "eta"),
+        plain_with_oracle(primal_dual.a_fedpd, "eta"),
+        oracle=("gd", "sgd"),
+    ),
+    "s_dane": Pair(
+        lambda rng, safe: {"rho": 0.5 / safe, "mu": rng.choice([0.0, 0.05]).item()},
+        with_oracle(algorithms.s_dane, "rho", "mu"),
+        plain_with_oracle(methods.s_dane, "rho", "mu"),
+        oracle=("gd", "sgd"),
+        sweeps="rho",
+        exchange=1,
+    ),
+    "scallion": Pair(
+        lambda rng, safe: {"alpha": rng.choice([1.0, 0.6]).item(), "server_step": rng.choice([1.0, 0.7]).item()},
+        without_oracle(algorithms.scallion, "step", "batch", "alpha", "server_step", iterations="Q"),
+        plain_without_oracle(methods.scallion, "step", "Q", "alpha", "server_step"),
+        oracle=(),
+        sweeps="step",
+    ),
+    "mpr_sgd": Pair(
+        lambda rng, safe: {"momentum": rng.choice([0.0, 0.5]).item()},
+        without_oracle(algorithms.mpr_sgd, "step", "batch", "momentum", iterations="Q"),
+        plain_without_oracle(methods.mpr_sgd, "step", "Q", "momentum"),
+        oracle=(),
+        sweeps="step",
+    ),
     "fedavg": Pair(
         lambda rng, safe: {},
         with_oracle(algorithms.fedavg),
@@ -166,31 +211,31 @@ PAIRS: dict[str, Pair] = {
     "feddyn": Pair(
         lambda rng, safe: {"alpha": 0.5 / safe},
         with_oracle(algorithms.feddyn, "alpha"),
-        plain_with_oracle(methods.feddyn, "alpha"),
+        plain_with_oracle(primal_dual.feddyn, "alpha"),
         sweeps="alpha",
     ),
     "admm": Pair(
         lambda rng, safe: {"eta": 2 * safe, "l1": some_l1(rng)},
         regularised(algorithms.admm, "eta"),
-        plain_with_oracle(methods.admm, "eta", "l1"),
+        plain_with_oracle(primal_dual.admm, "eta", "l1"),
         first=after_proximal_step,
     ),
     "fedadmm": Pair(
         lambda rng, safe: {"rho": 0.5 / safe, **({"server_step": 0.8} if rng.random() < 0.5 else {})},
         with_oracle(algorithms.fedadmm, "rho", "server_step"),
-        plain_with_oracle(methods.fedadmm, "rho", "server_step"),
+        plain_with_oracle(primal_dual.fedadmm, "rho", "server_step"),
         sweeps="rho",
     ),
     "feddr": Pair(
         lambda rng, safe: {"eta": 2 * safe, "alpha": rng.choice([1.0, 1.4]).item(), "l1": some_l1(rng)},
         regularised(algorithms.feddr, "eta", "alpha"),
-        plain_with_oracle(methods.feddr, "eta", "alpha", "l1"),
+        plain_with_oracle(primal_dual.feddr, "eta", "alpha", "l1"),
         first=after_proximal_step,
     ),
     "five_gcs": Pair(
         lambda rng, safe: {"server": safe, "tau": 0.5 / safe, "mu": rng.choice([0.0, 0.05]).item()},
         lambda numbers: with_oracle(algorithms.five_gcs, "tau", "mu", step=numbers["server"])(numbers),
-        lambda given, numbers: methods.five_gcs(
+        lambda given, numbers: primal_dual.five_gcs(
             given, step=numbers["server"], tau=numbers["tau"], mu=numbers["mu"], oracle=plain_oracle(numbers)
         ),
         sweeps="tau",

@@ -7,7 +7,7 @@
 a is in [0, 1]: 0 gives SPIDER's recursion, 1 plain stochastic gradients. Agents and server send two models each way.
 One of them is a gradient estimate, so it is not CTA. Absent agents take the newest x and d when they return.
 Differences from the paper: step and a are constant, where the paper decreases them as t^(-1/3) and t^(-2/3); the first
-d_i is a full gradient.
+d_i is a full gradient, which agents compute in round 0. If nobody is present in round 0, d begins at 0.
 """
 
 from typing import NamedTuple

@@ -18,7 +18,7 @@ from fedpd.engine.attendance import PartialRun, begin_partial
 from fedpd.engine.columns import EPSILON, EPSILON_EXAMPLES
 from fedpd.engine.divergence import explain
 from fedpd.engine.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
-from fedpd.engine.metrics import not_measured
+from fedpd.engine.metrics import Metrics, not_measured
 from fedpd.engine.plan import (
     EACH_INPUTS,
     EACH_STATE,
@@ -139,6 +139,19 @@ def begin_traced(plan: Plan) -> StartedRun:
     return begun
 
 
+def _measured_starts(plan: Plan, program: Program, metrics: Metrics) -> list[Measurements]:
+    """Return row 0 of each variant, whose columns are in the order of the program's."""
+    spent = {} if plan.privacy is None else {EPSILON.name: 0.0}
+    spent |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
+
+    def of_variant(i: int) -> Measurements:
+        own = variant(metrics, i, plan.settings is not None)
+        ordered = {column.name: own[column.name] for column in program.columns}
+        return first_measurements(plan.problem.agents, ordered | spent)
+
+    return [of_variant(i) for i in range(len(plan.seeds))]
+
+
 class Driver:
     """A run in progress, with its state, its measurements and its times."""
 
@@ -149,17 +162,7 @@ class Driver:
         self.place, self.program, self.template, self.inputs, self.state, metrics = begin_traced(plan)
         costs = bytes_of_messages(plan, self.place, self.program, self.inputs, self.state)
         self.costs = costs._replace(privacy=plan.privacy, examples=plan.examples)
-        found = jax.device_get(metrics)
-        spent: dict[str, Any] = {}
-        spent |= {} if plan.privacy is None else {EPSILON.name: 0.0}
-        spent |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
-
-        def first(i: int) -> Measurements:
-            own = variant(found, i, plan.settings is not None)
-            ordered = {column.name: own[column.name] for column in self.program.columns}
-            return first_measurements(plan.problem.agents, ordered | spent)
-
-        self.measurements: list[Measurements] = [first(i) for i in range(len(plan.seeds))]
+        self.measurements = _measured_starts(plan, self.program, jax.device_get(metrics))
         self.done, self.seconds = 0, 0.0
         self.clock = [(0, 0.0)]  # (rounds, seconds) when each chunk was done
 
