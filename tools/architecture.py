@@ -47,8 +47,6 @@ def main() -> int:
         files_per_loader(),
         fields_of("Algorithm", "src/fedpd/core/algorithm.py", most=7),
         fields_of("Exchange", "src/fedpd/core/algorithm.py", most=11),  # seven, and four that transforms read
-        longest_class(sources, most=120),
-        longest_file(sources, most=400),
         ignored_types(sources, most=6),
         ignored_without_reason(sources),
     ]
@@ -125,30 +123,6 @@ def fields_of(name: str, path: str, most: int) -> Number:
         node.target.id for node in found.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     return Number(f"fields of {name}", len(fields), most, fields)
-
-
-def longest_class(sources: dict[str, str], most: int) -> Number:
-    lengths = [
-        ((node.end_lineno or 0) - node.lineno + 1, f"{path}: {node.name}")
-        for path, text in sources.items()
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ClassDef)
-    ]
-    return _longest("lines of the longest class", lengths, most)
-
-
-def longest_file(sources: dict[str, str], most: int) -> Number:
-    return _longest(
-        "lines of the longest file in src", [(text.count("\n"), path) for path, text in sources.items()], most
-    )
-
-
-def _longest(words: str, lengths: list[tuple[int, str]], most: int) -> Number:
-    longest = max(lengths)[0]
-    shown = [
-        f"{place} has {length}" for length, place in sorted(lengths, reverse=True) if length >= min(most + 1, longest)
-    ]
-    return Number(words, longest, most, shown)
 
 
 def ignored_types(sources: dict[str, str], most: int) -> Number:

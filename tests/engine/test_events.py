@@ -94,7 +94,7 @@ CASES += [("cohort", SAMPLED), ("store and cohort", SAMPLED)]
     [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.slow, id=case[0]) for case in CASES],
 )
 def test_the_model_of_a_row_has_the_loss_of_the_row(mode: str, method: Algorithm, tmp_path: Path) -> None:
-    options = {name: tmp_path if value == "folder" else value for name, value in MODES[mode].items()}
+    options: dict[str, Any] = {name: tmp_path if value == "folder" else value for name, value in MODES[mode].items()}
     seen: list[tuple[int, np.ndarray, dict[str, Any]]] = []
     found: Any = simulate(
         method,
