@@ -97,7 +97,7 @@ def test_an_oracle_of_ones_own_that_overflows_is_named() -> None:
 @pytest.mark.parametrize("name", ["iterations", "batch"])
 def test_steps_and_batches_fit_32_bits(name: str) -> None:
     with pytest.raises(FedpdError, match=rf"{name} = 2147483648: must be below 2\^31"):
-        oracles.sgd(0.1, **{"iterations": 2, "batch": 1, name: 2**31})
+        oracles.sgd(0.1, 2**31 if name == "iterations" else 2, 2**31 if name == "batch" else 1)
 
 
 def test_debug_counts_too() -> None:
