@@ -202,3 +202,21 @@ def test_a_module_in_another_precision_than_the_data_is_checked() -> None:
     for backend in ("jax", "callback"):
         _, warned = built(Net(lambda own, h: torch.tanh(h)).double(), backend=backend)
         assert not warned
+
+
+def test_a_module_that_converts_to_float32_is_checked_in_float32() -> None:
+    class Cast(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.float())
+
+    own = {"a": {"x": np.random.default_rng(0).normal(size=(4, INPUTS)), "y": np.arange(4) % 3}}
+    assert problems.network(Cast(INPUTS, 3), data.from_arrays(own, classes=3)).double
+
+
+def test_a_loss_of_pytorch_with_another_gradient_is_refused() -> None:
+    class Detached(nn.Module):
+        def forward(self, scores: Tensor, y: Tensor) -> Tensor:
+            return functional.cross_entropy(torch.cat([scores[:, :1].detach(), scores[:, 1:]], 1), y, reduction="none")
+
+    with pytest.raises(FedpdError, match="another function than PyTorch: in evaluation, an entry of the gradient"):
+        problems.network(nn.Linear(INPUTS, CLASSES), agents(), loss=Detached())

@@ -46,7 +46,13 @@ def second_opinion(module: nn.Module, problem: Problem, samples: Tree, loss: Any
         loss: The loss that the user gave: None, a module of PyTorch, or a function in JAX.
         compiled: Whether the problem runs the module by torchax, or calls PyTorch back.
     """
-    size, sentence = _compare(module, problem, samples, loss, compiled, problem.double)
+    try:
+        size, sentence = _compare(module, problem, samples, loss, compiled, problem.double)
+    except RuntimeError:
+        if not problem.double:
+            raise
+        size, sentence = _compare(module, problem, samples, loss, compiled, False)  # it converts to float32 itself
+        return sentence if size > LOOSE else None
     if size <= TIGHT[problem.double]:
         return None
     if problem.double or size > WRONG:

@@ -150,11 +150,19 @@ def trains_differently(module: nn.Module, x: np.ndarray, double: bool) -> bool:
     Raises:
         FedpdError: If it draws random numbers in evaluation, or numbers that PyTorch's seed does not determine.
     """
-    reference = Reference(module, double)
+    try:
+        return _trains_differently(Reference(module, double), x)
+    except RuntimeError:
+        if not double:
+            raise
+        return _trains_differently(Reference(module, False), x)  # it converts to float32 itself
+
+
+def _trains_differently(reference: Reference, x: np.ndarray) -> bool:
     model = {name: tensor.detach().numpy() for name, tensor in reference.parameters.items() if tensor.requires_grad}
     if not model:
         return False
-    inputs, name = reference.inputs(x), type(module).__name__
+    inputs, name = reference.inputs(x), type(reference.module).__name__
 
     def found(train: bool, seed: int = 0) -> Outcome:
         return reference.evaluate(model, inputs, _uneven_sum, train=train, seed=seed)
