@@ -172,9 +172,12 @@ def test_options_of_a_run(line: str) -> None:
         ("participation = [0.5, 1.0]", r"\[run\] participation = 'array of shape \(2,\)': must have the shape \(3,\)"),
         (
             'participation = [0.5, "x", 1]',
-            r"\[run\] participation = \[0.5, 'x', 1\]: must hold numbers, in rows of equal",
+            r"\[run\] participation must be an array of real numbers, not of <U32\. Give a share",
         ),
-        ("participation = [[1, 0], [1, 1, 1]]", "must hold numbers, in rows of equal length. Give a share"),
+        (
+            "participation = [[1, 0], [1, 1, 1]]",
+            "participation must be an array of numbers, in rows of equal length. Give a share",
+        ),
         ('execution = "serial"', r"\[run\] execution = 'serial': there is no such choice. Did you mean 'seq"),
         ("devices = 0", r"\[run\] devices = 0: must be an integer of at least 1"),
         ("store = 3", r"\[run\] store = 3: must be a text"),
