@@ -174,3 +174,13 @@ def test_composite_problems_are_solved(g: Any, solution: Callable[[np.ndarray], 
     ):
         run = simulate(algorithm, problem, rounds=150, metrics_every=150)
         np.testing.assert_allclose(run.model, solution(centres.mean(0)), atol=1e-12)
+
+
+@pytest.mark.parametrize("execution", ["auto", "debug"])
+def test_a_mixing_matrix_is_used_in_the_precision_of_the_data(execution: Any) -> None:
+    """1/3 in float32 would move the model of a float64 problem by 1e-8 of its size."""
+    problem = problems.random_quadratic(agents=3, dimension=2)
+    oracle = oracles.gd(step=0.1, iterations=2)
+    mixed = algorithms.coop_sgd(oracle=oracle, mixing=np.full((3, 3), 1 / 3))
+    runs = [simulate(one, problem, rounds=3, execution=execution) for one in (mixed, algorithms.fedavg(oracle=oracle))]
+    np.testing.assert_allclose(runs[0].model, runs[1].model, rtol=1e-13)

@@ -97,7 +97,7 @@ def _mixed(local: Any, mixing: Any) -> Exchange:
         refuse("mixing", weights.tolist(), rule, "Use entries of at least 0")
 
     def row(agent: Array) -> Array:
-        return jnp.asarray(weights)[agent]
+        return jnp.asarray(weights.copy())[agent]  # JAX keeps the precision in which it first saw an array
 
     return Exchange(local, lambda agent: agent.x, Mixing(row), lambda agent, x: agent._replace(x=x))
 
