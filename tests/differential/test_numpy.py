@@ -20,8 +20,21 @@ CASES = 2  # of each method in make test, which share a compiled program
 QUICK_MODES = [mode for mode in dict.fromkeys(MODES) if mode != "debug"]  # without compilation, a case takes seconds
 
 
+SLOW = (
+    "dane",
+    "feddr",
+    "feddyn",
+    "fedlin",
+    "five_gcs",
+    "gradient_descent",
+    "local_gd",
+    "scaffold",
+    "vrl_sgd",
+)  # above 2 s
+
+
 @pytest.mark.skipif(SCALE > 1, reason="make fuzz draws other cases")
-@pytest.mark.parametrize("method", PAIRS)
+@pytest.mark.parametrize("method", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in PAIRS])
 def test_a_method_in_some_mode_agrees_with_numpy(method: str) -> None:
     number = list(PAIRS).index(method)
     for seed in range(number * GROUP, number * GROUP + CASES):
