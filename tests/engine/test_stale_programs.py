@@ -227,3 +227,16 @@ def test_what_a_function_counts_itself_drops_no_program(monkeypatch: pytest.Monk
     simulate(METHOD, problem, rounds=1)
     simulate(METHOD, problem, rounds=1)
     assert len(calls) == total > 0
+
+
+def test_a_compiled_loss_that_the_user_called_before_is_traced_again() -> None:
+    weights = np.array([0.1, 0.2, 0.3, 0.4])
+
+    @jax.jit
+    def losses(x: Any, rows: Any) -> Any:
+        return squares(x, rows) + WEIGHT + jnp.sum(weights * x)
+
+    losses(START, ROWS[0])  # in float32, the precision of JAX outside of fedpd
+    set_weight(1.0)
+    run = simulate(METHOD, problems.from_losses(losses, ROWS, START), rounds=1)
+    assert run.history["loss"][0] == pytest.approx(plain_loss(0.0) + 2.0, rel=1e-14)

@@ -129,6 +129,8 @@ def drop_stale_programs(*values: Any) -> None:
         if id(value) in seen.inside or not _can_be_watched(value):
             continue
         before = _traced.get(value)
+        if before is None and hasattr(value, "clear_cache"):  # of jax.jit: the user may have called it before
+            value.clear_cache()
         changed = changed or (before is not None and before != digest)
         _traced.set(value, digest)
     if changed:

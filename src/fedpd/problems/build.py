@@ -11,6 +11,7 @@ from jax.errors import JAXTypeError
 
 from fedpd.base.arrays import as_array, owned, seal
 from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.base.identity import drop_stale_programs
 from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.base.typed import explained, first_line
 from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
@@ -93,6 +94,7 @@ def from_losses(
         offsets=held.offsets,
         load=held.load,
     )
+    drop_stale_programs(losses, penalty)
     _try(problem)
     return check_training(problem) if check else problem
 
