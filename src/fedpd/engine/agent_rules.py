@@ -43,8 +43,8 @@ def check_variance(algorithm: Algorithm, dimension: int) -> None:
             variance, omega = dimension / number_sent(rule["share"], dimension) - 1, algorithm.spec["omega"]
             if omega < variance * (1 - 1e-6):
                 warn(
-                    f"omega = {omega:g} is below d/k - 1 = {variance:.6g}, the variance of {rule.label()}, so no theorem "
-                    f"covers this run. It may still converge, or it may diverge. Give omega={variance:.6g}.",
+                    f"omega = {omega:g} is below d/k - 1 = {variance:.6g}, the variance of {rule.label()}, so no "
+                    f"theorem covers this run. It may still converge, or it may diverge. Give omega={variance:.6g}.",
                     TheoryWarning,
                 )
 
