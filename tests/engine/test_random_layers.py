@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpd import Algorithm, FedpdError, Oracle, Problem, algorithms, oracles, problems, simulate
-from tests.algorithms.test_conformance import ROWS
+from tests.algorithms.test_conformance import AGENTS, ROWS
 
 FIRST = {row.make().description.split("(")[0]: row for row in reversed(ROWS.values())}  # a row for each method
 ORACLES = {
@@ -34,7 +34,7 @@ def masked(x: Any, batch: Any, key: Any) -> Any:
 
 def plain() -> Problem:
     rng = np.random.default_rng(0)
-    return problems.from_losses(losses, [{"a": rng.standard_normal((n, 3))} for n in (3, 4, 5, 6)], np.zeros(3))
+    return problems.from_losses(losses, [{"a": rng.standard_normal((n, 3))} for n in range(3, 3 + AGENTS)], np.zeros(3))
 
 
 def assert_random(algorithm: Algorithm) -> None:

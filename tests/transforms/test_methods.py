@@ -51,7 +51,7 @@ def rule(name: str) -> Algorithm:
     return algorithms.variants()[name].rule(1.0, 4, 1.0)
 
 
-@pytest.mark.filterwarnings("ignore:eta")
+@pytest.mark.filterwarnings("ignore:eta", "ignore:omega = 0 is below")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_compressed_method_runs_and_an_exact_one_stays_exact(name: str) -> None:
     wrapped = transforms.wrap(rule(name), up=UNBIASED_UP if name in UNBIASED else UP)

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import TheoryWarning, refuse
 from fedpd.base.spec import Spec
+from fedpd.base.warn import warn
 from fedpd.core import Algorithm
 from fedpd.engine.cohorts import who
 from fedpd.engine.participation import Participation
@@ -34,15 +35,18 @@ def check_agents(algorithm: Algorithm, agents: int, fewest: Callable[[], int]) -
 
 
 def check_variance(algorithm: Algorithm, dimension: int) -> None:
-    """Refuse a LoCoDL whose omega is smaller than the variance of its compressor, for models of d numbers."""
+    """Warn of a LoCoDL whose omega is smaller than the variance of its compressor, for models of d numbers."""
     if not isinstance(algorithm.spec, Spec) or algorithm.name != "locodl":
         return
     for rule in _transforms(algorithm.spec, "up"):
         if rule.name == "random_k" and _is_number(algorithm.spec["omega"]):
             variance, omega = dimension / number_sent(rule["share"], dimension) - 1, algorithm.spec["omega"]
             if omega < variance * (1 - 1e-6):
-                text = f"must be at least d/k - 1 = {variance:.6g}, the variance of {rule.label()}"
-                refuse("omega", omega, text, f"Give omega={variance:.6g}")
+                warn(
+                    f"omega = {omega:g} is below d/k - 1 = {variance:.6g}, the variance of {rule.label()}, so no "
+                    f"theorem covers this run. It may still converge, or it may diverge. Give omega={variance:.6g}.",
+                    TheoryWarning,
+                )
 
 
 def fewest_present(rule: Participation | None, seeds: Sequence[int], rounds: int, agents: int) -> int:
