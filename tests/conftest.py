@@ -9,10 +9,12 @@ Both hold for the test workers and for the processes that tests start. Measured 
 - 90 of them: 50 if XLA splits a program into parts that it compiles in parallel, and 45 if it does not.
 """
 
+import ctypes
 import gc
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -46,8 +48,9 @@ FAILURES = Path(
 )
 IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
-MAPS = Path("/proc/self/maps")
+MAPS, STATM = Path("/proc/self/maps"), Path("/proc/self/statm")
 MOST = 30_000  # mapped regions of a process; Linux allows 65530, and XLA crashes where it gets no more
+MOST_BYTES = 2 * 2**30  # of memory; two workers then fit a laptop with 8 GB
 TESTS = count(1)
 
 
@@ -80,7 +83,13 @@ def pytest_sessionfinish() -> None:
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Compiled programs are mapped memory, and a worker keeps thousands: forget them before there are too many."""
-    if next(TESTS) % 10 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST:
+    if next(TESTS) % 10 or not MAPS.exists():
+        return
+    held = int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if held > MOST_BYTES or MAPS.read_bytes().count(b"\n") > MOST:
         import jax  # after the environment is set
 
         jax.clear_caches()
+        gc.collect()
+        with suppress(OSError, AttributeError):  # glibc keeps freed memory until it is told not to
+            ctypes.CDLL(None).malloc_trim(0)
