@@ -34,3 +34,9 @@ def test_sharing_lowers_the_floor() -> None:
 def test_no_more_than_everything_can_be_shared() -> None:
     with pytest.raises(FedpdError, match="copies = 6: must be below 6, the number of agents"):
         problems.share_blocks(problems.random_quadratic(6, 3), 6)
+
+
+def test_weights_would_be_lost() -> None:
+    problem = problems.from_losses(_losses, np.ones((2, 3, 2)), np.zeros(2), weights=[1.0, 2.0])
+    with pytest.raises(FedpdError, match="has weights, and f_i would lose them"):
+        problems.share_blocks(problem, 1)

@@ -27,6 +27,9 @@ def share_blocks(problem: Problem, copies: int) -> Problem:
         refuse("copies", copies, f"must be below {problem.agents}, the number of agents", "N - 1 shares all data")
     if isinstance(problem.losses, AgentLoss):
         refuse("problem", problem.name, "has one loss per agent", "Use a problem with one loss per sample")
+    if not (problem.scale == 1).all():
+        rule = "has weights, and f_i would lose them: it becomes the mean over all samples that agent i holds"
+        refuse("problem", problem.name, rule, "Build it without weights=")
     held = problem.in_memory()
     groups = (np.arange(held.agents)[:, None] + np.arange(copies + 1)) % held.agents  # (N, copies + 1)
     rows = held.rows_of(groups.reshape(-1))[0]
