@@ -131,6 +131,10 @@ def squares(x: Any, rows: Any) -> Any:
     return (rows["a"] @ x - rows["b"]) ** 2
 
 
+def mean_square(x: Any, rows: Any, mask: Any) -> Any:
+    return jnp.sum(squares(x, rows) * mask) / jnp.sum(mask)
+
+
 def linear(x: Any, a: Any) -> Any:
     return a @ x
 
@@ -179,6 +183,8 @@ ENTRIES = [
           (("data", 0, "a"), ("data", 1, "b"))),
     Entry(problems.from_losses, {"losses": squares, "data": data.ragged({"a": FEATURES[0], "b": SIGNS[0]}, [1, 2]),
                                  "start": START}, (("start",),)),
+    Entry(problems.from_agent_loss, {"loss": mean_square, "data": ROWS, "start": START, "weights": WEIGHTS},
+          (("data", "a"), ("data", "b"), ("start",), ("weights",))),
     Entry(problems.penalized_logistic, {"features": FEATURES, "labels": SIGNS, "start": START, "weights": WEIGHTS},
           (("features",), ("labels",), ("start",), ("weights",))),
     Entry(problems.penalized_logistic, {"features": [*FEATURES], "labels": [*SIGNS]}, (("features", 0), ("labels", 1))),

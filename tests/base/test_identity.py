@@ -3,6 +3,7 @@
 import cmath
 import copy
 import functools
+import logging
 import math
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -111,6 +112,15 @@ def reading(notes: list[float]) -> Callable[[Any], Any]:
     return function
 
 
+class Pair(NamedTuple):
+    first: float
+    second: Any = None
+
+    @functools.cached_property
+    def both(self) -> tuple[float, Any]:
+        return self.first, self.second
+
+
 def guarded(wide: bool) -> Callable[[Any], Any]:
     """Return one of two functions with the same steps, inside and outside of `try`."""
     before = "    y = f(x)\n    try: z = g(y)\n" if not wide else "    try: y = f(x); z = g(y)\n"
@@ -204,6 +214,8 @@ SAME: dict[str, Callable[[], Any]] = {
     "a network": lambda: nn.Sequential([nn.Dense(3), nn.relu, nn.Dense(2)]),
     "a network of ours": lambda: networks.MLP(classes=3),
     "a class": lambda: class_with(0.1),
+    "a tuple with names": lambda: Pair(1.0, lambda x: x),
+    "a function with a logger": lambda: scale_with(logging.getLogger("own")),
     "a set": lambda: {"b", "a", "c"},
     "a mapping": lambda: {"a": [1.0], "b": Scale(np.float32(1))},
     "a path": lambda: Path("a/b"),

@@ -51,7 +51,7 @@ def refused(
         (
             "method",
             'name = "fedavg"\noracle = { name = "sgd", step = 0.1, iterations = 2, batch = 4294967296 }',
-            r"batch = 4294967296: must be an integer below 2\^31",
+            r"batch = 4294967296: must be below 2\^31",
         ),
         ("method", 'name = "coop_sgd"\nmixing = [[1.0]]\noracle = { name = "lbfgs" }', "mixes 1 agents"),
         ("method", 'name = "fedavg"\noracle = { name = "vr", gamma = inf, iterations = 2, refresh = 2 }', "gamma"),

@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(FedpdError, match="batch = 1: must be at least 2"):
         fedpd.simulate(algorithms.fedavg(oracle=oracles.sgd(step=0.1, iterations=1)), problem, rounds=1)
     private = oracles.dp_sgd(step=0.1, iterations=1, clip=1.0, noise_multiplier=1.0)
-    with pytest.raises(FedpdError, match="one loss per agent"):
+    with pytest.raises(FedpdError, match="needs the gradient of each sample, but a sample's loss depends on its batch"):
         fedpd.simulate(algorithms.fedavg(oracle=private), problem, rounds=1)
     with pytest.raises(FedpdError, match="one loss per agent"):
         problems.share_blocks(problem, 1)

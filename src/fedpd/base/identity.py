@@ -13,6 +13,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import logging
 import sys
 import sysconfig
 import weakref
@@ -26,8 +27,6 @@ from types import (
     CellType,
     CodeType,
     FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -43,7 +42,6 @@ from fedpd.base.source import syntax_of
 # return nothing, so a function that calls nothing else does not read the list.
 CHANGERS = frozenset({"add", "append", "clear", "extend", "insert", "remove", "update"})
 OWN = ("_abc_impl", "__annotate_func__")  # what Python keeps in a class: caches, and annotations from 3.14 on
-SLOTS = GetSetDescriptorType | MemberDescriptorType | property
 LARGE = 2**20  # bytes
 NEVER = count()  # numbers that no value has had before
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib"))
@@ -158,8 +156,9 @@ def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
         yield f"{type(value).__name__} {value!r}".encode()  # repr of a float is exact
     elif isinstance(value, np.ndarray | np.generic | jax.Array) and not isinstance(value, jax.core.Tracer):
         yield _array_hash(value)
-    elif isinstance(value, np.dtype | Enum | ModuleType | np.ufunc):
-        yield f"named {type(value).__name__} {getattr(value, '__name__', value)}".encode()
+    elif isinstance(value, np.dtype | Enum | ModuleType | np.ufunc | logging.Logger):
+        name = value.name if isinstance(value, logging.Logger) else getattr(value, "__name__", value)
+        yield f"named {type(value).__name__} {name}".encode()
     elif id(value) in seen.path:
         depth = seen.path[id(value)]
         seen.inside.update(key for key, one in seen.path.items() if one > depth)
@@ -334,12 +333,12 @@ def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:
     if not _is_installed(kind):
         yield from _each(kind.__bases__, seen)
         for name, member in sorted(vars(kind).items()):
-            function = getattr(member, "__func__", getattr(member, "fget", member))
+            function = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
             function = inspect.unwrap(function) if callable(function) else function
             if isinstance(function, FunctionType) and name not in OWN:
                 yield name.encode()
                 yield from _function(function, seen)
-            elif not name.startswith("__") and name not in OWN and not isinstance(member, SLOTS):
+            elif not name.startswith("__") and name not in OWN and not hasattr(type(member), "__get__"):  # no field
                 yield from _each((name, member), seen)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
-from fedpd.base.checks import refuse
-
 PATIENCE = 2.0  # seconds after which a bar appears if the user did not ask for one
 
 Row = dict[str, Any]
@@ -54,6 +52,8 @@ def ends_run(answer: Any) -> bool:
     scalar = getattr(answer, "shape", None) == () and str(getattr(answer, "dtype", "")) in ("bool", "torch.bool")
     if not (answer is None or isinstance(answer, bool) or scalar):
         rule = "the callback returned neither True, False nor None"
+        from fedpd.base.checks import refuse  # it imports JAX, which fails in the process that reports why JAX fails
+
         refuse("callback", answer, rule, "Return True to end the run, and False or nothing to continue it")
     return bool(answer)
 

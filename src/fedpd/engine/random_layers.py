@@ -49,10 +49,8 @@ def _check_samples_alone(oracle: Any, batch: int | None, problem: Problem) -> No
     if not problem.depends_on_batch:
         return
     if isinstance(oracle, Spec) and oracle.name in PER_SAMPLE:
-        rule = (
-            "needs the gradient of each sample, but a sample's loss depends on its batch (batch normalisation, block=)"
-        )
-        remedy = "Use a model with group or layer normalisation, or another oracle"
+        rule = "needs the gradient of each sample, but a sample's loss depends on its batch"
+        remedy = "Use another oracle, or losses of single samples (group normalisation in place of batch normalisation)"
         refuse("oracle", oracle.label(), rule, remedy)
     if batch == 1:
         rule = "must be at least 2, because a sample's loss depends on its batch"

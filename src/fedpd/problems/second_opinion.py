@@ -22,6 +22,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import scope
 from fedpd.core import Array, Losses, Noise, Problem, RandomLosses, Tree
 from fedpd.core.agents import Functions, Shard, local_objective, one_agent
+from fedpd.core.problem import Evaluation
 from fedpd.problems.external import explain_callback
 from fedpd.problems.rounding import TINY, Outcome, agree, distance, norm, tolerance_of, within
 
@@ -137,7 +138,7 @@ def check_tests(problem: Problem) -> Problem:
         return problem
     agent = _small_agent(tests.sizes)
     with scope(problem.double), explain_callback():
-        rows = _first(problem.test_rows_of([agent])[0])
+        rows = _first_samples(tests, agent)
         model: Any = _near(problem.start)
         if problem.statistics is not None:
             model = (model, problem.statistics(model, _batch(rows)))
@@ -161,7 +162,7 @@ def _small_agent(sizes: np.ndarray) -> int:
 
 def _probe(problem: Problem, losses: Losses) -> Probe:
     agent = _small_agent(problem.sizes)
-    rows = _first(problem.rows_of([agent])[0])
+    rows = _first_samples(problem, agent)
     start, point = jax.tree.map(jnp.asarray, problem.start), _near(problem.start)
     if not _all_finite(losses(point, _batch(rows))):
         point = start
@@ -169,8 +170,15 @@ def _probe(problem: Problem, losses: Losses) -> Probe:
     return Probe(agent, rows, _length(rows), start, point, tolerance_of(losses, point, rows))
 
 
-def _first(rows: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[:MOST], rows)
+def _first_samples(held: Problem | Evaluation, agent: int) -> Tree:
+    """Return the first training or test samples of an agent. Of samples in memory it copies none."""
+    number = min(int(held.sizes[agent]), MOST)
+    if held.load is not None:
+        return jax.tree.map(lambda leaf: leaf[:number], held.load(np.array([agent])))
+    if held.offsets is None:
+        return jax.tree.map(lambda leaf: leaf[agent, :number], held.data)
+    first = int(held.offsets[agent])
+    return jax.tree.map(lambda leaf: leaf[first : first + number], held.data)
 
 
 def _taken(rows: Tree, chosen: np.ndarray) -> Tree:

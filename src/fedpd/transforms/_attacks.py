@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.base.arrays import as_array
+from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec, spec_of
 from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Work, specified
@@ -173,7 +173,7 @@ def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Al
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
     if not isinstance(attack, Attack):
         refuse("attack", attack, "must be an attack", "Give e.g. transforms.sign_flip()")
-    numbers = as_array(agents, "agents", "Give e.g. agents=[0, 1]")
+    numbers = owned(as_array(agents, "agents", "Give e.g. agents=[0, 1]"))
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu") or (numbers < 0).any():
         refuse("agents", agents, "must be a list of numbers of agents", "Give e.g. agents=[0, 1]")
     if len(np.unique(numbers)) < len(numbers):

@@ -1,7 +1,4 @@
-"""torchax with random numbers that fedpd controls: they come from JAX's keys, are counted, and can be replaced.
-
-Import it by `torchax_import.environment`, because torchax itself needs help to be imported.
-"""
+"""torchax with random numbers that fedpd controls: they come from JAX's keys, are counted, and can be replaced."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchax import tensor
 
 from fedpd.problems.adapters.torch_reference import is_random
+from fedpd.problems.adapters.torchax_import import without_named_dimensions
+
+with without_named_dimensions():
+    from torchax import tensor
 
 
 class ReplayError(Exception):
