@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd import FedpdError, algorithms, loggers, oracles, problems, simulate
+from fedpd import Algorithm, FedpdError, algorithms, loggers, oracles, problems, simulate, sweep
 from fedpd.engine.history import COLUMNS
 
 PROBLEM = problems.random_quadratic(4, 3)
@@ -55,6 +55,19 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
         assert [event.step for event in events] == list(range(6))
         values = [event.tensor_proto.float_val[0] for event in events]
         assert np.allclose(values, run.history["stationarity"])
+
+
+@pytest.mark.filterwarnings("ignore")  # TensorBoard's own
+def test_the_points_of_a_sweep_are_runs_of_their_own(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    def build(step: float) -> Algorithm:
+        return algorithms.fedavg(oracle=oracles.gd(step=step, iterations=1))
+
+    found = sweep(build, PROBLEM, grid={"step": [0.1, 0.2]}, rounds=2, log=loggers.tensorboard(tmp_path))
+    for folder, (run,) in zip(["seed-0", "fedavg(oracle=gd(step=0.2,_iterations=1))-seed-0"], found.runs, strict=True):
+        events = reading.EventAccumulator(str(tmp_path / folder), size_guidance={"tensors": 0}).Reload().Tensors("loss")
+        assert np.allclose([event.tensor_proto.float_val[0] for event in events], run.history["loss"])
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own, about what it is built on

@@ -11,6 +11,7 @@ the run and exits it after the run. A resumed run sends only the rows that it ad
 checkpoint a second time, with the same values.
 """
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -51,6 +52,11 @@ def measured(row: Row) -> dict[str, float]:
     return {name: float(value) for name, value in row.items() if name not in LABELS}
 
 
+def run_of(row: Row) -> tuple[str, int]:
+    """Return the method and the seed of a row. The points of a sweep share a seed."""
+    return str(row["algorithm"]), int(row["seed"])
+
+
 class TensorBoard:
     """The logger that `tensorboard` returns."""
 
@@ -59,16 +65,23 @@ class TensorBoard:
             from tensorboard.summary import Writer
 
         self.open = Writer
-        self.folder, self.writers = Path(folder), dict[int, Any]()
+        self.folder, self.writers = Path(folder), dict[tuple[str, int], Any]()
 
     def __call__(self, rows: list[Row]) -> None:
         for row in rows:
-            if row["seed"] not in self.writers:
-                self.writers[row["seed"]] = self.open(str(self.folder / f"seed-{row['seed']}"))
+            run = run_of(row)
+            if run not in self.writers:
+                self.writers[run] = self.open(str(self._folder_of(*run)))
             for name, value in measured(row).items():
-                self.writers[row["seed"]].add_scalar(name, value, row["round"])
+                self.writers[run].add_scalar(name, value, row["round"])
         for writer in self.writers.values():
             writer.flush()
+
+    def _folder_of(self, algorithm: str, seed: int) -> Path:
+        """Return the folder of a run; that of a further method with this seed has the method's name."""
+        if not any(other == seed for _, other in self.writers):
+            return self.folder / f"seed-{seed}"
+        return self.folder / f"{re.sub(r'[^0-9A-Za-z=.,()-]+', '_', algorithm)}-seed-{seed}"
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +93,8 @@ class TensorBoard:
 
 def tensorboard(folder: str | Path) -> TensorBoard:
     """Return a logger that writes every column as a scalar per round, with one run `seed-S` per seed.
+
+    In a sweep, the runs of further points have the name of their method before `-seed-S`.
 
     Args:
         folder: The folder that `tensorboard --logdir` shows.
@@ -96,19 +111,20 @@ class MLflow:
 
         self.module = mlflow
         self.client = self.module.MlflowClient(tracking_uri)
-        self.experiment, self.name, self.runs = experiment, name, dict[int, str]()
+        self.experiment, self.name, self.runs = experiment, name, dict[tuple[str, int], str]()
 
     def __call__(self, rows: list[Row]) -> None:
-        batches: dict[int, list[Any]] = {}
+        batches: dict[tuple[str, int], list[Any]] = {}
         for row in rows:
-            metrics = batches.setdefault(row["seed"], [])
+            run = run_of(row)
+            metrics = batches.setdefault(run, [])
             for key, value in measured(row).items():  # a metric's time is the run's, so that MLflow can plot over it
                 metrics.append(self.module.entities.Metric(key, value, int(1000 * row["seconds"]), row["round"]))
-            if row["seed"] not in self.runs:
-                self.runs[row["seed"]] = self._begin(row)
-        for seed, metrics in batches.items():
+            if run not in self.runs:
+                self.runs[run] = self._begin(row)
+        for run, metrics in batches.items():
             for first in range(0, len(metrics), BATCH):
-                self.client.log_batch(self.runs[seed], metrics=metrics[first : first + BATCH])
+                self.client.log_batch(self.runs[run], metrics=metrics[first : first + BATCH])
 
     def _begin(self, row: Row) -> str:
         found = self.client.get_experiment_by_name(self.experiment)
@@ -128,7 +144,7 @@ class MLflow:
 
 
 def mlflow(experiment: str = "fedpd", name: str | None = None, tracking_uri: str | None = None) -> MLflow:
-    """Return a logger that writes every column as a metric per round, with one MLflow run per seed.
+    """Return a logger that writes every column as a metric per round, with one MLflow run per method and seed.
 
     Args:
         experiment: The name of the experiment.
@@ -152,7 +168,7 @@ class Prometheus:
 
     def __call__(self, rows: list[Row]) -> None:
         for row in rows:
-            self.rows[str(row["algorithm"]), int(row["seed"])] = row
+            self.rows[run_of(row)] = row
 
     def text(self) -> str:
         """Return the newest rows in Prometheus' text format: one gauge per column."""

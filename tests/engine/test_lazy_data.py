@@ -112,6 +112,8 @@ def test_a_loader_that_fails_for_one_of_ten_thousand_agents_ends_the_run_before_
 def test_what_needs_all_samples_is_refused() -> None:
     with pytest.raises(FedpdError, match=r"not in memory.* Give simulate\(..., cohort=K\)"):
         simulate(METHOD, lazy_problem(), rounds=1)
+    with pytest.raises(FedpdError, match=r"execution = 'debug': needs the samples of all agents in memory"):
+        simulate(METHOD, lazy_problem(), rounds=1, cohort=1, execution="debug")
     with pytest.raises(FedpdError, match=r"record = '\w+': needs the samples of all agents several times"):
         simulate(METHOD, lazy_problem(), rounds=1, cohort=3, record=["heterogeneity"])
 

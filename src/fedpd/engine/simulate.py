@@ -259,6 +259,9 @@ def make_plan(
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
         _check_host_run(algorithm, store, many and (who is None or debug))
+    if debug and problem.lazy:
+        rule = "needs the samples of all agents in memory"
+        refuse("execution", "debug", rule, "Give problem.in_memory(), or problem.subset(agents).in_memory()")
     plan = Plan(
         algorithm,
         problem,
