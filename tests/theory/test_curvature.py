@@ -1,5 +1,6 @@
 """L: exact in closed form, and by power iteration on Hessian-vector products."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from fedpd import FedpdError, Problem
 from fedpd.base.precision import scope
 from fedpd.core import Answer
 from fedpd.core.agents import AGENTS, AXIS, SHARED, Functions, Layout, arrays, sharded, with_padding_agents
+from fedpd.data import strongly_noniid
 from fedpd.problems import from_losses, penalized_logistic, quadratic, share_blocks
 from fedpd.theory.curvature import (
     estimate_smoothness,
@@ -187,3 +189,18 @@ def test_local_smoothness_in_any_layout(parallel: bool, devices: int) -> None:
         compiled = jax.jit(sharded(at, layout, (AGENTS, SHARED), SHARED))
         found = float(compiled(with_padding_agents(arrays(problem), layout), Vector(problem.start)))
     assert found == pytest.approx(problem.answer.smoothness, rel=1e-5)
+
+
+def test_what_a_problem_is_decides_and_not_its_name() -> None:
+    problem = penalized_logistic(*strongly_noniid(agents=3, samples=6, dimension=2))
+    found, retitled = exact_smoothness(problem), exact_smoothness(replace(problem, name="hospitals"))
+    assert found is not None
+    assert retitled is not None
+    assert found.value == retitled.value
+    part = exact_smoothness(problem.subset([0, 1]))
+    assert part is not None
+    np.testing.assert_allclose(part.per_agent, found.per_agent[:2])
+    own = from_losses(lambda x, a: (a @ x) ** 2, np.ones((2, 3, 2)), np.zeros(2), name="penalized_logistic")
+    for name in ("penalized_logistic", "quadratic"):
+        assert exact_smoothness(replace(own, name=name, answer=Answer(smoothness=1.0))) is None
+    assert exact_smoothness(replace(problem, penalty=lambda x: x @ x)) is None

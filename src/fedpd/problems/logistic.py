@@ -4,7 +4,7 @@ F(x; (a, b)) = log(1 + exp(-b x^T a)) + beta sum_d alpha x_d^2 / (1 + alpha x_d^
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -54,11 +54,9 @@ def penalized_logistic(
     if len(signed):
         start = model_of_length(start, signed[0].shape[1], signed[0].dtype)
 
-    def penalty(x: Array) -> Array:
-        return beta * jnp.sum(saturation(alpha * x * x))
-
     rows = signed.map(_aligned) if isinstance(signed, Ragged) else [_aligned(block) for block in signed]
-    own: dict[str, Any] = {"penalty": penalty if beta else None, "weights": weights, "name": "penalized_logistic"}
+    penalty = SaturatingPenalty(alpha, beta) if beta else None
+    own: dict[str, Any] = {"penalty": penalty, "weights": weights, "name": "penalized_logistic"}
     problem = from_losses(_losses, rows, start, **own, check=False)
     # The logistic part of f_i is ||A||^2/(4n)-smooth; alpha x^2/(1 + alpha x^2) is 2 alpha-smooth.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -68,6 +66,22 @@ def penalized_logistic(
         refuse("smoothness", smoothness, rule, "Scale the features, e.g. with data.standardise")
     answer = Answer(smoothness=smoothness)
     return replace(problem, answer=answer)
+
+
+@dataclass(frozen=True)
+class SaturatingPenalty:
+    """The penalty beta sum_d alpha x_d^2 / (1 + alpha x_d^2). Equal ones share compiled programs."""
+
+    alpha: float
+    beta: float
+
+    def __call__(self, x: Array) -> Array:
+        return self.beta * jnp.sum(saturation(self.alpha * x * x))
+
+
+def is_penalized_logistic(problem: Problem) -> bool:
+    """Return whether a problem has the functions of `penalized_logistic`, whatever its name is."""
+    return problem.losses is _losses and isinstance(problem.penalty, SaturatingPenalty | None)
 
 
 def _signed_by_agent(features: Any, labels: Any) -> list[np.ndarray] | Ragged:

@@ -28,6 +28,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, simulate
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm, table_of
+from fedpd.problems.logistic import is_penalized_logistic
 from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, rise_text
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
@@ -220,7 +221,7 @@ def feature_sizes(problem: Problem) -> tuple[float, float] | None:
         problem: A classification problem, or logistic regression.
     """
     x = problem.data.get("x") if isinstance(problem.data, dict) else None
-    x = problem.data if problem.name == "penalized_logistic" else x
+    x = problem.data if is_penalized_logistic(problem) else x
     if x is None or x.dtype.kind != "f" or x.ndim < 3:
         return None
     sizes = np.sqrt(np.mean(np.square(x, dtype=np.float64), axis=(0, 1))).ravel()

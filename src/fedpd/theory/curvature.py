@@ -22,6 +22,8 @@ from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents
+from fedpd.problems.logistic import SaturatingPenalty, is_penalized_logistic
+from fedpd.problems.quadratic import is_quadratic
 from fedpd.theory.points import Places, Progress, check_finite, places
 
 TOLERANCE = 1e-6  # power iteration has converged when the estimate grows by less than this, relatively
@@ -108,11 +110,9 @@ def exact_smoothness(problem: Problem) -> Smoothness | None:
     Args:
         problem: The problem.
     """
-    if problem.answer.smoothness is None:  # the user's own problem, which may have any name
-        return None
-    if problem.name == "quadratic" and problem.offsets is None and problem.load is None:
+    if is_quadratic(problem) and problem.offsets is None and problem.load is None:
         return _exact_quadratic(problem)
-    if problem.name == "penalized_logistic":
+    if is_penalized_logistic(problem) and problem.load is None:
         return _exact_logistic(problem)
     return None
 
@@ -135,7 +135,8 @@ def _exact_quadratic(problem: Problem) -> Smoothness:
 
 def _exact_logistic(problem: Problem) -> Smoothness:
     """Return the curvature of logistic regression at x = 0, where it is largest."""
-    penalty = problem.scale * _penalty_curvature(problem)  # (N,) 2 alpha beta
+    own = problem.penalty
+    penalty = problem.scale * (2 * own.alpha * own.beta if isinstance(own, SaturatingPenalty) else 0)  # (N,)
     rows = signed_features(problem)
     weights = problem.scale / (4 * problem.sizes)
     of_agents = np.array([w * gram_eigenvalue(a) for w, a in zip(weights, rows, strict=True)])
@@ -155,15 +156,6 @@ def signed_features(problem: Problem) -> list[np.ndarray]:
     """Return the rows b a of each agent of a `problems.penalized_logistic`: N arrays (n_i, D) of float64."""
     rows = problem.rows_of(np.arange(problem.agents))[0].astype(np.float64)
     return np.split(rows, np.cumsum(problem.sizes)[:-1])
-
-
-def _penalty_curvature(problem: Problem) -> float:
-    """Return 2 alpha beta, the curvature of beta sum_d alpha x_d^2/(1 + alpha x_d^2) at 0, the largest in modulus."""
-    if problem.penalty is None:
-        return 0.0
-    with scope(True):
-        zero, one = jnp.zeros(problem.dimension), jnp.ones(problem.dimension)
-        return float(jnp.max(jax.jvp(jax.grad(problem.penalty), (zero,), (one,))[1]))
 
 
 @explained

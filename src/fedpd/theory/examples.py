@@ -21,6 +21,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.typed import explained
 from fedpd.core import Problem
+from fedpd.problems.logistic import is_penalized_logistic
 from fedpd.theory.curvature import signed_features
 
 EQUAL = 1e-12  # two Gram matrices with at most this relative difference count as equal, up to rounding
@@ -91,8 +92,7 @@ def delta_bound(problem: Problem) -> DeltaBound | None:
     Args:
         problem: The problem.
     """
-    own = problem.name == "penalized_logistic" and problem.answer.smoothness is not None
-    if not own or (problem.scale != 1).any():
+    if not is_penalized_logistic(problem) or (problem.scale != 1).any():
         return None
     return _delta_bound(signed_features(problem), 0.0, 1.0)
 
