@@ -158,3 +158,8 @@ def test_numbers_that_are_not_finite_are_named_with_their_place() -> None:
     assert check_finite(PLAIN, "x") is PLAIN
     with pytest.raises(FedpdError, match=r"x\[1, 0\] = nan: must be finite"):
         check_finite(np.array([[0.0, 1.0], [np.nan, 1.0]]), "x")
+
+
+def test_time_differences_are_no_numbers() -> None:
+    with pytest.raises(FedpdError, match=r"not of timedelta64\[ns\]"):
+        as_array(np.array([1, 2]).astype("m8[D]").astype("m8[ns]"), "x")

@@ -106,6 +106,8 @@ def test_attackers_are_named_once_and_exist() -> None:
     with pytest.raises(FedpdError, match=r"agents = \[0, 0\]: names an agent twice"):
         transforms.attack(FEDAVG, transforms.sign_flip(), agents=[0, 0])
     twice = transforms.attack(FEDAVG, transforms.sign_flip(), agents=[4])
+    with pytest.raises(FedpdError, match="attack already, and an agent attacks once"):
+        transforms.attack(twice, transforms.noise(1.0), agents=[4, 0])
     twice = transforms.attack(twice, transforms.noise(1.0), agents=[0])
     with pytest.raises(FedpdError, match=r"agents = \[4\]: must be below 4, the number of agents"):
         simulate(twice, FOUR, rounds=1)

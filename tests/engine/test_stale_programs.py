@@ -1,6 +1,7 @@
 """Functions whose content changed between two runs: no run uses the compiled program of the old content."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,43 @@ class Slots:
         return squares(x, rows) + self.weight * jnp.sum(x * x)
 
 
-RIDGE, SLOTS = Ridge(), Slots()
+class OnlySlots:
+    __slots__ = ("weight",)
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+
+    def losses(self, x: Any, rows: Any) -> Any:
+        return squares(x, rows) + self.weight * jnp.sum(x * x)
+
+
+class KeepsItsMethod:
+    plain = True  # a name that fedpd uses itself
+
+    def __init__(self) -> None:
+        self.weight, self.function = 0.0, self.losses
+
+    def losses(self, x: Any, rows: Any) -> Any:
+        return squares(x, rows) + self.weight * jnp.sum(x * x)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Equal to every other one, because its weight does not count."""
+
+    weight: float = field(compare=False)
+
+    def __call__(self, x: Any, rows: Any) -> Any:
+        return squares(x, rows) + self.weight * jnp.sum(x * x)
+
+
+RIDGE, SLOTS, ONLY_SLOTS, KEEPS = Ridge(), Slots(), OnlySlots(), KeepsItsMethod()
+
+
+def by_object(x: Any, rows: Any) -> Any:
+    return KEEPS.losses(x, rows)
+
+
 LOSSES: dict[str, Callable[..., Any]] = {
     "a global": by_global,
     "a dict": by_table,
@@ -99,6 +136,9 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "an attribute of the class": RIDGE.by_class,
     "a dict of the class": RIDGE.by_table,
     "a slot": SLOTS,
+    "a slot of an object without weak references": ONLY_SLOTS.losses,
+    "an object that keeps its own method": KEEPS.function,
+    "an object with an attribute of the name plain": by_object,
     "beside a value that cannot be identified": by_unknown,
     "a name that the user gave": fedpd.named("ridge", by_global),
 }
@@ -108,6 +148,7 @@ def set_weight(weight: float) -> None:
     """Change what all the losses read."""
     global WEIGHT
     WEIGHT = TABLE["weight"] = ARRAY[0] = RIDGE.own = Ridge.weight = Ridge.table["weight"] = SLOTS.weight = weight
+    ONLY_SLOTS.weight = KEEPS.weight = weight
     by_attribute.weight = weight  # type: ignore[attr-defined]
 
 
@@ -127,6 +168,12 @@ def test_a_loss_is_that_of_its_content_now(name: str) -> None:
     set_weight(1.0)
     for one in (problem, problems.from_losses(LOSSES[name], ROWS, START)):
         assert simulate(METHOD, one, rounds=1).history["loss"][0] == pytest.approx(plain_loss(1.0))
+
+
+def test_equal_objects_with_another_content_do_not_share_a_program() -> None:
+    for weight in (0.0, 1.0, 0.0):
+        run = simulate(METHOD, problems.from_losses(Named(weight), ROWS, START), rounds=1)
+        assert run.history["loss"][0] == pytest.approx(plain_loss(weight))
 
 
 MODES: dict[str, dict[str, Any]] = {

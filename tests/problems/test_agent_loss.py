@@ -173,3 +173,12 @@ def test_what_does_not_fit_is_refused() -> None:
         problems.share_blocks(problem, 1)
     with pytest.raises(FedpdError, match=r"per_sample = True: .* depends on its batch"):
         theory.estimate_smoothness(problem, per_sample=True)
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda x, s, mask: jnp.mean((s["a"] @ x) ** 2), lambda x, s, mask: jnp.var(s["a"] @ x)]
+)
+def test_a_mean_without_the_mask_is_refused(loss: Any) -> None:
+    """Means do not change if all samples are repeated equally often, and padding does not."""
+    with pytest.raises(FedpdError, match="must not change with padding"):
+        problems.from_agent_loss(loss, hospitals(), X)

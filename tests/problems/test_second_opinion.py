@@ -315,3 +315,12 @@ class TestModules:
             slope = jax.grad(trained)(start, factor)
             wanted = jax.tree.map(lambda leaf, g: leaf - 0.1 * g, start, slope)
             np.testing.assert_allclose(run.model["Dense_0"]["kernel"], wanted["kernel"], rtol=1e-4)
+
+
+def test_a_loss_that_counts_repeated_samples_is_refused() -> None:
+    def losses(x: Any, rows: Any) -> Any:
+        return (rows @ x - 1) ** 2 / jnp.sum(jnp.all(rows[:, None] == rows[None], -1), 1)
+
+    agents = [np.random.default_rng(n).normal(size=(n, 3)) for n in (5, 9)]
+    with pytest.raises(FedpdError, match="depends on the other samples of its batch"):
+        problems.from_losses(losses, agents, np.ones(3))

@@ -91,7 +91,9 @@ def has_mask(value: Any) -> bool:
 
 def is_number(dtype: Any) -> bool:
     """Return whether fedpd can compute with numbers of this type: bool, integers or floating-point numbers."""
-    return dtype == np.bool_ or jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
+    if dtype == np.bool_ or np.dtype(dtype).kind in "mM":  # NumPy takes a time difference for an integer
+        return bool(dtype == np.bool_)
+    return jnp.issubdtype(dtype, np.integer) or jnp.issubdtype(dtype, np.floating)
 
 
 def _without_gradient(value: Any) -> Any:

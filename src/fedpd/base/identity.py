@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import partial
 from itertools import count
 from pathlib import PurePath
 from types import (
@@ -91,10 +92,13 @@ class Seen:
 
 
 class WeakHashes:
-    """Hashes of objects by their identity, as long as the objects live. They need not be hashable."""
+    """Hashes of objects by their identity, as long as the objects live. They need not be hashable.
+
+    An object that allows no weak reference stays alive, as it does in JAX's own table of compiled programs.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[weakref.ref[Any], bytes]] = {}
+        self._found: dict[int, tuple[Callable[[], Any], bytes]] = {}
 
     def get(self, value: Any) -> bytes | None:
         found = self._found.get(id(value))
@@ -102,10 +106,19 @@ class WeakHashes:
 
     def set(self, value: Any, digest: bytes) -> None:
         key = id(value)
-        self._found[key] = weakref.ref(value, lambda _: self._found.pop(key, None)), digest
+        try:
+            reference: Callable[[], Any] = weakref.ref(value, lambda _: self._found.pop(key, None))
+        except TypeError:  # an object with __slots__
+            reference = partial(_itself, value)
+        self._found[key] = reference, digest
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 _traced = WeakHashes()  # the functions and objects of the last calls of `drop_stale_programs`
+_equals: dict[Any, bytes] = {}  # callable objects with an equality of their own
 _arrays = WeakHashes()  # large arrays of JAX, which never change
 
 
@@ -126,10 +139,10 @@ def drop_stale_programs(*values: Any) -> None:
     for value, digest in seen.done.values():
         if id(value) in seen.inside or not _can_be_watched(value):
             continue
-        before = _traced.get(value)
+        before, equal = _traced.get(value), _before_of_equal(value, digest)
         if before is None and hasattr(value, "clear_cache"):  # of jax.jit: the user may have called it before
             value.clear_cache()
-        changed = changed or (before is not None and before != digest)
+        changed = changed or any(old is not None and old != digest for old in (before, equal))
         _traced.set(value, digest)
     if changed:
         jax.clear_caches()
@@ -137,7 +150,20 @@ def drop_stale_programs(*values: Any) -> None:
 
 def _can_be_watched(value: Any) -> bool:
     """Return whether an object can change and be found again. A change of a list or a dict shows in its owner."""
-    return type(value).__weakrefoffset__ != 0 and not isinstance(value, MethodType | jax.Array)
+    return not isinstance(value, jax.Array | tuple | list | dict | set | frozenset | range)
+
+
+def _before_of_equal(value: Any, digest: bytes) -> bytes | None:
+    """Return the hash of an equal object that was traced before. JAX takes equal functions for the same one."""
+    kind = type(value)
+    if not callable(value) or kind.__eq__ is object.__eq__ or kind.__hash__ is None or _is_installed(kind):
+        return None
+    try:
+        before = _equals.get(value)
+        _equals[value] = digest
+    except Exception:  # its hash or its equality fails, as that of modules of equinox: JAX cannot look it up either
+        return None
+    return before
 
 
 def _hash(parts: Iterable[bytes | memoryview]) -> bytes:
@@ -159,6 +185,9 @@ def _parts(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     elif isinstance(value, np.dtype | Enum | ModuleType | np.ufunc | logging.Logger):
         name = value.name if isinstance(value, logging.Logger) else getattr(value, "__name__", value)
         yield f"named {type(value).__name__} {name}".encode()
+    elif isinstance(value, MethodType):  # made anew at every access: its object stands for it, also in a cycle
+        yield b"method"
+        yield from _each((value.__self__, value.__func__), seen)
     elif id(value) in seen.path:
         depth = seen.path[id(value)]
         seen.inside.update(key for key, one in seen.path.items() if one > depth)
@@ -196,9 +225,9 @@ def _array(value: Any) -> Iterable[bytes | memoryview]:
 
 def _compound(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     """Yield the parts of a value that contains other values."""
-    if seen.now and hasattr(value, "plain"):  # a spec: the value that has it is hashed itself
+    if seen.now and _is_spec(value):  # the value that has it is hashed itself
         yield b"spec"
-    elif not seen.now and hasattr(getattr(value, "spec", None), "plain"):  # it has a spec
+    elif not seen.now and _is_spec(getattr(value, "spec", None)):
         yield b"spec"
         yield from _parts(value.spec.plain(), seen)
     elif isinstance(value, Mapping):
@@ -214,9 +243,6 @@ def _compound(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     elif isinstance(value, functools.partial):
         yield b"partial"
         yield from _each((value.func, value.args, value.keywords), seen)
-    elif isinstance(value, MethodType):
-        yield b"method"
-        yield from _each((value.__self__, value.__func__), seen)
     elif isinstance(value, FunctionType):
         yield from _function(value, seen)
     elif isinstance(value, BuiltinFunctionType):
@@ -325,7 +351,12 @@ def _calls_changer(instruction: dis.Instruction | None) -> bool:
 def _attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that a user gave to a function, such as `loss.weight`."""
     given = getattr(value, "__dict__", {})
-    return {name: one for name, one in given.items() if not name.startswith("__") and not hasattr(one, "plain")}
+    return {name: one for name, one in given.items() if not name.startswith("__") and not _is_spec(one)}
+
+
+def _is_spec(value: Any) -> bool:
+    """Return whether a value is a `fedpd.base.spec.Spec`; that module imports this one."""
+    return type(value).__name__ == "Spec" and type(value).__module__ == "fedpd.base.spec"
 
 
 def _class(kind: type, seen: Seen) -> Iterable[bytes | memoryview]:

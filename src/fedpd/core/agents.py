@@ -83,7 +83,8 @@ def arrays(problem: Problem) -> Shard:
     if problem.lazy:
         raise FedpdError(
             f"{problem.name}: its samples are not in memory, and this computation needs those of all {problem.agents} "
-            "agents. Give simulate(..., cohort=K), or call problem.in_memory() or problem.subset(agents).in_memory()."
+            f"agents. Give simulate(..., cohort=K) with K below {problem.agents}, or call problem.in_memory() or "
+            "problem.subset(agents).in_memory()."
         )
     shard = bare_arrays(problem)._replace(data=problem.data, offset=_places(problem.offsets, problem.name))
     if problem.offsets is None:

@@ -15,6 +15,7 @@ from fedpd.base.typed import explained
 from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Problem, Tree
 from fedpd.data.federated import Federated
+from fedpd.data.lazy import Lazy
 from fedpd.problems.adapters.adapter import Adapter, Parts, Trainable, split
 from fedpd.problems.build import Weights
 from fedpd.problems.classification import SOFTMAX, Loss, Normalisation, classify
@@ -86,6 +87,7 @@ def network(
     if backend == "callback" and not is_torch:
         refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
     few = _few_samples(data)
+    few = {name: np.concatenate([leaf, *(one[name] for one in _extremes(data))]) for name, leaf in few.items()}
     example = few["x"] / np.float32(255) if few["x"].dtype == np.uint8 else few["x"]
     example = np.asarray(example if is_torch else example[:1])
 
@@ -109,7 +111,11 @@ def network(
             plain=_plain(library, module, adapter, parts, _loss(loss)),
         )
 
-    problem = build(backend, precision)
+    try:
+        problem = build(backend, precision)
+    except IndexError as error:  # of an embedding in PyTorch
+        rule = f"fails for samples of the data: {error}"
+        refuse("module", type(module).__name__, rule, "Check that all entries of x are indices that its layers have")
     if not check or not is_torch:
         return problem
     batch = {"x": few["x"], "y": np.searchsorted(data.classes, few["y"]).astype(np.int32)}
@@ -135,6 +141,26 @@ def _few_samples(data: Federated) -> Any:
     samples = data.train[agent]
     rows = np.arange(min(max(len(samples["y"]), 2), FEW)) % max(len(samples["y"]), 1)
     return {name: samples[name][rows] for name in ("x", "y")} if len(samples["y"]) else samples
+
+
+def _extremes(data: Federated) -> list[Any]:
+    """Return the samples with the smallest and the largest integers: compiled programs accept indices out of range.
+
+    Lazy samples are not looked at, because they are not in memory.
+    """
+    found: dict[str, tuple[int, Any]] = {}
+    parts = [part for part in (data.train, data.test) if not isinstance(part, Lazy)]
+    for x, y in ((own["x"], own["y"]) for part in parts for own in part):
+        if not len(y) or x.dtype.kind not in "iu" or x.dtype == np.uint8:
+            continue
+        flat = x.reshape(len(y), -1)
+        for name, row, value in (
+            ("least", int(flat.min(1).argmin()), -int(flat.min())),
+            ("most", int(flat.max(1).argmax()), int(flat.max())),
+        ):
+            if name not in found or value > found[name][0]:
+                found[name] = value, {"x": x[row : row + 1], "y": y[row : row + 1]}
+    return [sample for _, sample in found.values()]
 
 
 def _warn_of_callback(module: Any, difference: str) -> None:

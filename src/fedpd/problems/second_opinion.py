@@ -108,11 +108,17 @@ def check_agent_loss(problem: Problem) -> Problem:
         scale = float(problem.scale[probe.agent])
         _called(plain, probe.point, _batch(probe.rows))
         wanted = jax.value_and_grad(value)(probe.point)
-        alone, padded = (_compiled(problem, probe, block) for block in (probe.size, 2 * probe.size))
+        # A mean does not change if every sample is repeated as often, so the padding is less than all samples.
+        alone, padded = (_compiled(problem, probe, block) for block in (probe.size, _longer(probe.size)))
         _compare(alone(probe.point), wanted, value, "the loss", probe)
         _check_mask(padded(probe.point), wanted, probe)
         _check_start(padded(probe.start), plain, probe)
     return problem
+
+
+def _longer(size: int) -> int:
+    """Return the length of a batch in which some of the samples are repeated, and others are not."""
+    return size + size // 2 + 1
 
 
 def _check_mask(found: Outcome, wanted: Outcome, probe: Probe) -> None:
@@ -222,7 +228,8 @@ def _check_finite(agent: int, losses: Array) -> None:
 def _depends_on_batch(losses: Losses, probe: Probe) -> bool:
     """Return whether the losses of some samples change when other samples share their batch."""
     order = np.random.default_rng(0).permutation(probe.size)
-    part = order[: -(-probe.size // 2)] if probe.size > 1 else np.zeros(2, int)
+    half = order[: -(-probe.size // 2)]
+    part = half[np.arange(_longer(len(half))) % len(half)]  # without some samples, and with others twice
     whole, found = (_called(losses, probe.point, _taken(probe.rows, rows)) for rows in (np.arange(probe.size), part))
     if agree(found, whole[part], probe.tolerance):
         return False
@@ -258,7 +265,7 @@ def _in_batches(problem: Problem, losses: Losses, probe: Probe) -> Problem:
     remedy = "Use problems.from_agent_loss, where loss(model, samples, mask) is one value per agent"
     if problem.block is None:
         rule = f"{rule}, and padding would repeat samples of agents with {least} to {most}"
-        refuse("losses", _name(losses), rule, f"{remedy}, or give block=. {OFF}")
+        refuse("losses", _name(losses), rule, f"{remedy}, or from_losses with block=. {OFF}")
     if least < problem.block:
         rule = f"must be at most {least}, the samples of the smallest agent, because {rule}"
         refuse("block", problem.block, rule, f"{remedy}. {OFF}")
@@ -315,7 +322,7 @@ def _shard(problem: Problem, probe: Probe) -> Shard:
         return Shard(rows, sizes, scale, None, agent, offset=np.zeros(1, np.int32))
     if probe.size == problem.sizes.max() or probe.size < problem.sizes[probe.agent]:
         return Shard(jax.tree.map(lambda leaf: leaf[None], rows), sizes, scale, None, agent)
-    every = np.arange(min(2 * probe.size, int(problem.sizes.max())))  # padded, like the agent in the problem
+    every = np.arange(min(_longer(probe.size), int(problem.sizes.max())))  # padded, like the agent in the problem
     mask = ((every < probe.size) / probe.size).astype(dtype)
     return Shard(jax.tree.map(lambda leaf: leaf[every % probe.size][None], rows), sizes, scale, mask[None], agent)
 

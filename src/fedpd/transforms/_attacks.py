@@ -181,6 +181,9 @@ def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Al
     if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
         rule = "its agents mix their models without a server"
         refuse("algorithm", algorithm.description, rule, "Choose a method with a server, e.g. fedavg(...)")
+    earlier = [value for name, value in spec_of(algorithm).settings if name == "agents" and isinstance(value, tuple)]
+    if any(set(value) & set(numbers.tolist()) for value in earlier):
+        refuse("agents", agents, f"{earlier} attack already, and an agent attacks once", "Name other agents")
     made = _attacked(algorithm, attack, numbers)
     if algorithm.away.partial is not None:
         made = made._replace(away=made.away._replace(partial=_attacked(algorithm.away.partial, attack, numbers)))

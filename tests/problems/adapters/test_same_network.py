@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -85,3 +86,10 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32(module: Any) -> None:
     expected = numpy_losses(parameters(), batch()).mean()
     assert 1e-7 < abs(losses - expected) < 3e-2  # 8 bits
     assert {leaf.dtype for leaf in jax.tree.leaves((problem.start, gradient, losses))} == {np.dtype("float32")}
+
+
+def test_an_equinox_sequence_of_layers_without_state_is_accepted() -> None:
+    """Its class is that of layers with state."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    layers = [eqx.nn.Linear(INPUTS, 5, key=keys[0]), eqx.nn.Lambda(jax.nn.relu), eqx.nn.Linear(5, CLASSES, key=keys[1])]
+    assert problems.network(eqx.nn.Sequential(layers), agents()).dimension == 6 * CLASSES + 5 * (INPUTS + 1)

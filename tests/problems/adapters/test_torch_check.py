@@ -1,5 +1,6 @@
 """The mode in which a PyTorch module trains is found by running it, and its gradient is compared with PyTorch's."""
 
+import random
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -220,3 +221,29 @@ def test_a_loss_of_pytorch_with_another_gradient_is_refused() -> None:
 
     with pytest.raises(FedpdError, match="another function than PyTorch: in evaluation, an entry of the gradient"):
         problems.network(nn.Linear(INPUTS, CLASSES), agents(), loss=Detached())
+
+
+@pytest.mark.parametrize("index", [-1, 12])
+def test_an_index_out_of_range_anywhere_in_the_data_is_refused(index: int) -> None:
+    """A compiled program would wrap or clip it."""
+    x = np.arange(48).reshape(16, 3) % 10
+    x[15, 0] = index
+    texts = data.from_arrays({name: {"x": x, "y": np.arange(16) % 2} for name in "ab"})
+    module = nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2))
+    with pytest.raises(FedpdError, match="fails for samples of the data: index out of range"):
+        problems.network(module, texts)
+
+
+def test_random_numbers_of_python_are_refused_whatever_they_are() -> None:
+    class Sometimes(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(2 * x if self.training and random.random() < 1e-9 else x)
+
+    with pytest.raises(FedpdError, match="draws random numbers by Python's random or by NumPy"):
+        problems.network(Sometimes(INPUTS, CLASSES), agents())
+
+
+def test_a_mean_over_weights_is_not_the_mean_over_samples() -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.linspace(1, 5, CLASSES))
+    with pytest.warns(UserWarning, match="fedpd divides the sum of the losses by the number of samples"):
+        problems.network(nn.Linear(INPUTS, CLASSES), agents(), loss=loss)

@@ -105,7 +105,8 @@ def _without_state(module: Any) -> tuple[Any, Any]:
     """Return the module without its state, and a state without statistics, whose keys are the paths of the layers."""
 
     def is_state(node: Any) -> bool:
-        return isinstance(node, eqx.nn.StatefulLayer | eqx.nn.StateIndex)
+        layer = isinstance(node, eqx.nn.StatefulLayer) and not isinstance(node, eqx.nn.Sequential)  # of other layers
+        return layer or isinstance(node, eqx.nn.StateIndex)
 
     for node in jax.tree.leaves(module, is_leaf=is_state):
         if is_state(node) and not _is_norm(node):

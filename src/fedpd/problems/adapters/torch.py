@@ -15,6 +15,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.extras import extra
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import is_double
+from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Spec, Tree
 from fedpd.problems.adapters.adapter import Adapter, identify
 from fedpd.problems.adapters.torch_batch_norm import (
@@ -205,6 +206,7 @@ class TorchLoss:
 
     def __init__(self, loss: nn.Module) -> None:
         own: Any = copy.copy(loss)
+        _warn_of_mean(own)
         if hasattr(own, "reduction"):
             own.reduction = "none"
         self.loss: Any = own
@@ -217,6 +219,16 @@ class TorchLoss:
 
     def __call__(self, scores: Array, y: Array) -> Array:
         return _run(self.loss, self.arrays, (scores, y), None)
+
+
+def _warn_of_mean(loss: Any) -> None:
+    """Warn of a loss whose mean in PyTorch is not the mean over samples, which f is."""
+    weighted = getattr(loss, "weight", None) is not None or getattr(loss, "ignore_index", -1) >= 0
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss) and loss.reduction == "mean" and weighted:
+        warn(
+            f"loss = {loss}: fedpd divides the sum of the losses by the number of samples, and PyTorch by the sum of "
+            'their weights, so the numbers differ. Give reduction="none" to turn this warning off.'
+        )
 
 
 def load(module: nn.Module, model: Mapping[str, Any]) -> nn.Module:

@@ -3,6 +3,7 @@
 It also says how a module behaves in training: whether `module.train()` changes it, and whether it draws random numbers.
 """
 
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.base.extras import extra
+from fedpd.base.identity import fingerprint
 from fedpd.base.warn import warn
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, buffer_names, copied
 
@@ -167,7 +169,11 @@ def _trains_differently(reference: Reference, x: np.ndarray) -> bool:
     def found(train: bool, seed: int = 0) -> Outcome:
         return reference.evaluate(model, inputs, _uneven_sum, train=train, seed=seed)
 
+    others = _other_states()
     quiet, train, again = found(False), found(True), found(True)
+    if others != _other_states():
+        rule = "draws random numbers by Python's random or by NumPy, which fedpd cannot repeat"
+        refuse("module", name, rule, "Draw them by torch, e.g. torch.rand")
     if quiet.drawn and not all(_same(quiet, found(False, seed)) for seed in range(1, SEEDS)):
         rule = "draws random numbers also after module.eval(), where fedpd measures"
         refuse("module", name, rule, "Use nn.Dropout, or draw only if self.training")
@@ -179,6 +185,11 @@ def _trains_differently(reference: Reference, x: np.ndarray) -> bool:
         rule = f"changes its buffers {', '.join(train.changed)} in training, but fedpd keeps buffers as they are"
         warn(f"module = {name!r}: {rule}. Use layers without running state, e.g. nn.LayerNorm or nn.GroupNorm.")
     return bool(train.drawn) or not _same(train, quiet)
+
+
+def _other_states() -> str:
+    """Return a hash of the states of the generators of Python and NumPy, which no seed of PyTorch sets."""
+    return fingerprint(random.getstate(), np.random.get_state())  # noqa: NPY002 - a module may use the old one
 
 
 def _uneven_sum(scores: Tensor) -> Tensor:
