@@ -91,5 +91,9 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32(module: Any) -> None:
 def test_an_equinox_sequence_of_layers_without_state_is_accepted() -> None:
     """Its class is that of layers with state."""
     keys = jax.random.split(jax.random.key(0), 2)
-    layers = [eqx.nn.Linear(INPUTS, 5, key=keys[0]), eqx.nn.Lambda(jax.nn.relu), eqx.nn.Linear(5, CLASSES, key=keys[1])]
+    layers: list[Any] = [
+        eqx.nn.Linear(INPUTS, 5, key=keys[0]),
+        eqx.nn.Lambda(jax.nn.relu),
+        eqx.nn.Linear(5, CLASSES, key=keys[1]),
+    ]
     assert problems.network(eqx.nn.Sequential(layers), agents()).dimension == 6 * CLASSES + 5 * (INPUTS + 1)
