@@ -382,8 +382,8 @@ def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
     elif not isinstance(value, Iterator) and not jax.tree_util.all_leaves([value]):  # a pytree
         leaves, structure = jax.tree_util.tree_flatten(value)
         held = (str(structure), leaves)
-    elif hasattr(type(value), "__array__") and not isinstance(value, jax.core.Tracer):  # of PyTorch, pandas
-        held = np.asarray(value.detach() if hasattr(value, "detach") else value)
+    elif (array := _as_array(value)) is not None:
+        held = array
     elif hasattr(value, "__dict__") and not isinstance(value, jax.core.Tracer) and _is_all_in_dict(value):
         held = object.__getstate__(value)  # with __slots__, which vars would leave out
     elif seen.now:
@@ -394,6 +394,16 @@ def _object(value: Any, seen: Seen) -> Iterable[bytes | memoryview]:
         )
     yield from _class(type(value), seen)
     yield from _parts(held, seen)
+
+
+def _as_array(value: Any) -> np.ndarray | None:
+    """Return the numbers of an object of PyTorch or pandas; None if it has none, or none that can be read."""
+    if not hasattr(type(value), "__array__") or isinstance(value, jax.core.Tracer):
+        return None
+    try:
+        return np.asarray(value.detach() if hasattr(value, "detach") else value)
+    except Exception:  # e.g. a tensor that torchax left in a list of parameters, whose trace has ended
+        return None
 
 
 def _is_all_in_dict(value: Any) -> bool:
