@@ -23,6 +23,7 @@ _HOMES = {
     "Exchange": "fedpd.core",
     "FedpdError": "fedpd.base.errors",
     "Measure": "fedpd.engine.columns",
+    "Method": "fedpd.core",
     "Oracle": "fedpd.core",
     "Problem": "fedpd.core",
     "Run": "fedpd.engine.run",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.base.spec import named as named
     from fedpd.core import Algorithm as Algorithm
     from fedpd.core import Exchange as Exchange
+    from fedpd.core import Method as Method
     from fedpd.core import Oracle as Oracle
     from fedpd.core import Problem as Problem
     from fedpd.engine.columns import Column as Column

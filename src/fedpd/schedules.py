@@ -1,4 +1,4 @@
-"""Schedules: skip probabilities p_r and step sizes step(r, q) that change during a run, as named functions."""
+"""Schedules: skip probabilities p_r and step sizes step(r, q) that change during a run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,38 +6,36 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedpd.base.checks import count, positive
-from fedpd.base.spec import specified
+from fedpd.base.value import Value, makes
 
 Step = Callable[[Any, Any], Any]
 
 
-@specified
+class DecreasingSkips(Value):
+    rounds: int
+
+    def __call__(self, r: Any) -> Any:
+        return 1 - r / self.rounds
+
+
+@makes(DecreasingSkips)
 def decreasing_skips(rounds: int) -> Callable[[Any], Any]:
     """Return p_r = 1 - r/T: few communications at first, then more and more, which leaves no error floor.
 
     Args:
         rounds: T, the number of rounds of the run.
     """
-    count("rounds", rounds, "Give T, the number of rounds of the run")
-
-    def p(r: Any) -> Any:
-        return 1 - r / rounds
-
-    return p
+    return DecreasingSkips(rounds=count("rounds", rounds, "Give T, the number of rounds of the run"))
 
 
-@specified
-def inverse_sqrt(initial: float, iterations: int) -> Step:
-    """Return step(r, q) = initial / sqrt(Q r + q + 1), the paper's diminishing step size.
+class Every(Value):
+    rounds_apart: int
 
-    Args:
-        initial: The first step size.
-        iterations: Q, the number of local steps per round.
-    """
-    return _diminishing(initial, iterations, lambda r, q: jnp.sqrt(iterations * r + q + 1.0))
+    def __call__(self, r: Any) -> Any:
+        return jnp.where((r + 1) % self.rounds_apart == 0, 0.0, 1.0)
 
 
-@specified
+@makes(Every)
 def every(rounds_apart: int) -> Callable[[Any], Any]:
     """Return p_r = 0 in every R-th round and 1 in the others, to communicate at fixed times and not at random.
 
@@ -45,14 +43,54 @@ def every(rounds_apart: int) -> Callable[[Any], Any]:
         rounds_apart: R; 1 communicates in every round.
     """
     count("rounds_apart", rounds_apart, "Give R: 1 communicates in every round, 2 in every second round")
-
-    def p(r: Any) -> Any:
-        return jnp.where((r + 1) % rounds_apart == 0, 0.0, 1.0)
-
-    return p
+    return Every(rounds_apart=rounds_apart)
 
 
-@specified
+class Diminishing(Value):
+    """A step size initial / divisor(r, q)."""
+
+    initial: float
+    iterations: int
+
+    def __post_init__(self) -> None:
+        positive("initial", self.initial, "Give the first step size, e.g. 0.04")
+        count("iterations", self.iterations, "Give Q, the number of local steps per round")
+        super().__post_init__()
+
+    def __call__(self, r: Any, q: Any) -> Any:
+        return self.initial / self.divisor(r, q)
+
+    def divisor(self, r: Any, q: Any) -> Any:
+        raise NotImplementedError
+
+
+class InverseSqrt(Diminishing):
+    def divisor(self, r: Any, q: Any) -> Any:
+        return jnp.sqrt(self.iterations * r + q + 1.0)
+
+
+class ProgramFedPDSGD(Diminishing):
+    def divisor(self, r: Any, q: Any) -> Any:
+        return jnp.sqrt(self.iterations * r / 5 + q + 1.0)
+
+
+class ProgramFedAvgSGD(Diminishing):
+    def divisor(self, r: Any, q: Any) -> Any:
+        return jnp.where(q == 0, 10 * r + 1.0, self.iterations * r + q + 1.0)
+
+
+@makes(InverseSqrt)
+def inverse_sqrt(initial: float, iterations: int) -> Step:
+    """Return step(r, q) = initial / sqrt(Q r + q + 1), the paper's diminishing step size.
+
+    Args:
+        initial: The first step size.
+        iterations: Q, the number of local steps per round.
+    """
+    return InverseSqrt(initial=initial, iterations=iterations)
+
+
+@makes(ProgramFedPDSGD)
 def program_fedpd_sgd(initial: float, iterations: int) -> Step:
     """Return step(r, q) = initial / sqrt(Q r/5 + q + 1), the local step size of FedPD-SGD in the authors' program.
 
@@ -60,10 +98,10 @@ def program_fedpd_sgd(initial: float, iterations: int) -> Step:
         initial: The first step size.
         iterations: Q, the number of local steps per round.
     """
-    return _diminishing(initial, iterations, lambda r, q: jnp.sqrt(iterations * r / 5 + q + 1.0))
+    return ProgramFedPDSGD(initial=initial, iterations=iterations)
 
 
-@specified
+@makes(ProgramFedAvgSGD)
 def program_fedavg_sgd(initial: float, iterations: int) -> Step:
     """Return the local step size of FedAvg-SGD in the authors' program.
 
@@ -74,19 +112,4 @@ def program_fedavg_sgd(initial: float, iterations: int) -> Step:
         initial: The first step size.
         iterations: Q, the number of local steps per round.
     """
-
-    def divisor(r: Any, q: Any) -> Any:
-        return jnp.where(q == 0, 10 * r + 1.0, iterations * r + q + 1.0)
-
-    return _diminishing(initial, iterations, divisor)
-
-
-def _diminishing(initial: float, iterations: int, divisor: Step) -> Step:
-    """Return step(r, q) = initial / divisor(r, q)."""
-    positive("initial", initial, "Give the first step size, e.g. 0.04")
-    count("iterations", iterations, "Give Q, the number of local steps per round")
-
-    def step(r: Any, q: Any) -> Any:
-        return initial / divisor(r, q)
-
-    return step
+    return ProgramFedAvgSGD(initial=initial, iterations=iterations)

@@ -24,13 +24,13 @@ No stretch is longer than 1000 rounds. The solution is a fixed point for every k
 change the limit: there is no error floor.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._corrected import ServerOfDuals, corrected_exact
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Oracle, Work
+from fedpd.algorithms._corrected import ServerOfDuals
+from fedpd.core import Array, Key, LocalObjective, Method, Work
 
 HARMLESS = 10.0  # R
 FOLDS = 5.0  # largest number of e-foldings of the mean's error that one stretch may aim for
@@ -79,51 +79,51 @@ class Observed(NamedTuple):
     curvature: Array  # of the agents' last round
 
 
-def automatic(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Return Algorithm 2 (`paper`) with corrected skipped rounds and a server that plans the communications."""
-    exact = corrected_exact(paper, eta, oracle)
-    inner = exact.exchanges[0]
-    assert not isinstance(inner.aggregate, Mixing)
-    combine = inner.aggregate
+class PlannedRounds(Method):
+    """Beside `ExactRounds`: a server that plans the communications."""
 
-    def init(f: LocalObjective, x: Vector) -> Observer:
+    eta: float
+    p: str
+    needs_everyone: ClassVar = True
+    missed: ClassVar = None
+
+    def init(self, f: LocalObjective, x: Vector) -> Observer:
         zero = jnp.zeros((), float)
-        return Observer(**exact.init(f, x)._asdict(), server=x, model_change=zero, dual_change=zero)
+        return Observer(**super().init(f, x)._asdict(), server=x, model_change=zero, dual_change=zero)
 
-    def server(x: Vector) -> Planner:
+    def server(self, x: Vector) -> Planner:
         zero = jnp.zeros((), float)
         one, none = jnp.int32(1), jnp.int32(0)
-        return Planner(
-            exact.server(x), x, zero, zero + FOLDS, one, due=none, level=zero, lowest=zero, stalled=none, shortest=one
-        )
+        duals = super().server(x)
+        return Planner(duals, x, zero, zero + FOLDS, one, due=none, level=zero, lowest=zero, stalled=none, shortest=one)
 
-    def local(f: LocalObjective, agent: Observer, r: Array, key: Key) -> tuple[Observer, Work]:
-        new, work = inner.local(f, agent, r, key)
+    def local(self, f: LocalObjective, agent: Observer, r: Array, key: Key) -> tuple[Observer, Work]:
+        new, work = super().local(f, agent, r, key)
         return new._replace(model_change=_square(new.x - agent.x), dual_change=_square(new.dual - agent.dual)), work
 
-    def send(agent: Observer) -> tuple[Any, Array]:
-        return inner.send(agent), jnp.stack([agent.model_change, agent.dual_change, _square(agent.x - agent.server)])
+    def send(self, agent: Observer) -> tuple[Any, Array]:
+        numbers = jnp.stack([agent.model_change, agent.dual_change, _square(agent.x - agent.server)])
+        return super().send(agent), numbers
 
-    def aggregate(planner: Planner, mean: tuple[Any, Array], share: Any) -> tuple[Planner, Any]:
+    def aggregate(self, planner: Planner, mean: tuple[Any, Array], share: Any) -> tuple[Planner, Any]:
         message, (model_change, dual_change, offset) = mean
-        duals, broadcast = combine(planner.duals, message, share)
+        duals, broadcast = super().aggregate(planner.duals, message, share)
         x = message[0]
         spread = jnp.sqrt(jnp.maximum(offset - _square(x - planner.duals.x0), 0))
         curvature = jnp.sqrt(_ratio(dual_change, model_change))
         curvature = jnp.where(planner.due == 0, 0, curvature)  # unknown at first: lambda^0 = 0 is no gradient
         observed = Observed(jnp.sqrt(_square(duals.dual)), jnp.sqrt(_square(x - planner.x)), spread, curvature)
-        return plan(planner._replace(duals=duals, x=x), observed, eta), broadcast
+        return plan(planner._replace(duals=duals, x=x), observed, self.eta), broadcast
 
-    def receive(agent: Observer, broadcast: Any) -> Observer:
-        return inner.receive(agent, broadcast)._replace(server=broadcast[0])
+    def receive(self, agent: Observer, broadcast: Any) -> Observer:
+        x0, mean = broadcast
+        return agent._replace(x0=x0, mean=mean, sent=agent.dual, server=x0)
 
-    return exact._replace(
-        init=init,
-        server=server,
-        exchanges=(Exchange(local, send, aggregate, receive, sends=("iterate", "change", None)),),
-        away=exact.away._replace(everyone=True),
-        timing=exact.timing._replace(waits=lambda planner, r: r < planner.due),
-    )
+    def waits(self, planner: Planner, r: Array) -> Array:
+        return r < planner.due
+
+    def skip_probability(self, r: Any) -> None:
+        return None
 
 
 def plan(planner: Planner, observed: Observed, eta: Any) -> Planner:

@@ -2,13 +2,17 @@
 
 from typing import Any
 
-from fedpd.core import Exchange, Local
+from fedpd.core import Method
 
 
-def average_state(local: Local) -> Exchange:
-    """Return an exchange in which agents send their whole state and receive its mean; the server keeps the model."""
+class AveragedState(Method):
+    """Agents send their whole state and receive its mean; the server keeps the model. States have a field x."""
 
-    def aggregate(server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+    def send(self, agent: Any) -> Any:
+        return agent
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
         return mean.x, mean
 
-    return Exchange(local, lambda agent: agent, aggregate, lambda agent, mean: mean)
+    def receive(self, agent: Any, mean: Any) -> Any:
+        return mean

@@ -9,14 +9,14 @@
 S are the agents that are present. c is the mean of all c_i in every round, so it needs no message of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, Kind, LocalObjective, Subproblem, Work
-from fedpd.oracles import STEP, sgd
+from fedpd.core import Array, Difference, Key, LocalObjective, Method, Subproblem, Work
+from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -42,62 +42,68 @@ class Server(NamedTuple):
     c: Vector
 
 
-def controlled_averaging(
-    name: str,
-    kind: Kind,
-    *,
-    step: float,
-    iterations: int,
-    batch: int | None,
-    server_step: float,
-    momentum: float = 1.0,
-    scale: float = 1.0,
-) -> Algorithm:
-    """Return SCALLION or SCAFCOM; `kind` says which compressors it works with."""
-    positive("step", step, STEP)
-    positive("server_step", server_step, "1 is the mean of the local models")
-    oracle = sgd(step, iterations, batch)
+class ControlledAveraging(Method):
+    """SCALLION or SCAFCOM.
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
+    Attributes:
+        kind: The type of the messages, which says which compressors it works with.
+        momentum: The weight of the newest gradient in v_i.
+        scale: The factor of the change before it is compressed.
+    """
+
+    step: float
+    iterations: int
+    batch: int | None
+    server_step: float
+    kind: ClassVar[type[Difference]]
+
+    @property
+    def momentum(self) -> float:
+        return 1.0
+
+    @property
+    def scale(self) -> float:
+        return 1.0
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, 0 * x, 0 * x)
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        y, _, work = oracle.solve(Subproblem(f, agent.c - agent.own), agent.x, None, r, key)
-        gradient = (agent.x - y) / (step * work.updates.astype(float)) + agent.own - agent.c
-        estimate = (1 - momentum) * agent.estimate + momentum * gradient
-        return agent._replace(estimate=estimate, change=scale * (estimate - agent.own)), work
+    def server(self, x: Vector) -> Server:
+        return Server(x, 0 * x)
 
-    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Server]:
-        length = server_step * step * iterations * jnp.sign(jnp.asarray(share, float))  # 0 if nobody is present
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        oracle = sgd(self.step, self.iterations, self.batch)
+        y, _, work = oracle.solve(Subproblem(f, agent.c - agent.own), agent.x, None, r, key)
+        gradient = (agent.x - y) / (self.step * work.updates.astype(float)) + agent.own - agent.c
+        estimate = (1 - self.momentum) * agent.estimate + self.momentum * gradient
+        return agent._replace(estimate=estimate, change=self.scale * (estimate - agent.own)), work
+
+    def send(self, agent: Agent) -> Difference:
+        return self.kind(agent.change)
+
+    def aggregate(self, server: Server, change: Vector, share: Any) -> tuple[Server, Server]:
+        present = jnp.sign(jnp.asarray(share, float))  # 0 if nobody is
+        length = self.server_step * self.step * self.iterations * present
         server = Server(server.x - length * (server.c + change), server.c + share * change)
         return server, server
 
-    def receive(agent: Agent, server: Server) -> Agent:
+    def receive(self, agent: Agent, server: Server) -> Agent:
         return agent._replace(x=server.x, c=server.c, own=agent.own + agent.change)
 
-    def missed(agent: Agent, server: Server) -> Agent:
+    def missed(self, agent: Agent, server: Server) -> Agent:
         return agent._replace(x=server.x, c=server.c)
 
-    def with_message(agent: Agent, change: Vector) -> Agent:
+    def with_message(self, agent: Agent, change: Vector) -> Agent:
         return agent._replace(change=change)
 
-    exchange = Exchange(
-        local, lambda agent: agent.change, aggregate, receive, absent=missed, sends=kind, with_message=with_message
-    )
-    return Algorithm(
-        name, init=init, server=lambda x: Server(x, 0 * x), exchanges=(exchange,), model=lambda agent: agent.x
-    )
+
+def check_settings(step: float, iterations: int, batch: int | None, server_step: float) -> None:
+    """Refuse settings of `ControlledAveraging` that do not fit."""
+    positive("step", step, STEP)
+    positive("server_step", server_step, "1 is the mean of the local models")
+    check_stochastic(iterations, batch)
 
 
 AUTHORS = "Xinmeng Huang, Ping Li, Xiaoyun Li"
 TITLE = "Stochastic Controlled Averaging for Federated Learning with Communication Compression"
 VENUE = "International Conference on Learning Representations (ICLR 2024); arXiv:2308.08165"
-PAPER_CHECKED = (
-    "The conference's page (openreview.net/forum?id=jj5ZjZsWJe) and the abstract confirm the authors, the title, the "
-    "venue and the year."
-)
-SERVER_CHECKED = (
-    "The server's step and the update of c agree with a public strategy for Flower that has SCALLION and SCAFCOM. The "
-    "agents' part was not compared with the paper's listing. It was chosen so that the method without compression is "
-    "equivalent to SCAFFOLD, which the abstract says (a test checks this)."
-)

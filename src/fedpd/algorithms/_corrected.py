@@ -33,12 +33,12 @@ heterogeneous logistic data at eta = 0.28/L and k = 3: the average needs 30 comm
 needs 22.)
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Oracle, Work
+from fedpd.core import Array, Change, Iterate, Key, LocalObjective, Method, Oracle, Work
 
 
 class ServerOfDuals(NamedTuple):
@@ -66,68 +66,76 @@ class EstimatingAgent(NamedTuple):
     memory: Any
 
 
-def corrected_exact(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Return Algorithm 2 (`paper`) with corrected skipped rounds and the exact mean dual; agents may be absent."""
+class Corrected(Method):
+    """Algorithm 2's local updates, which a class beside this one has, with x_i + eta (lambda_i - lambda_i^c + m^c)."""
 
-    def init(f: LocalObjective, x: Vector) -> ExactAgent:
-        return ExactAgent(x=x, x0=x, dual=0 * x, sent=0 * x, mean=0 * x, memory=oracle.init(f, x))
+    eta: float
+    oracle: Oracle
+    repeats: ClassVar = False
+    with_message: ClassVar = None
 
-    def local(f: LocalObjective, agent: ExactAgent, r: Array, key: Key) -> tuple[ExactAgent, Work]:
-        return corrected_round(paper, eta, f, agent, r, key)
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        agent, work = super().local(f, agent, r, key)
+        return agent._replace(x0=agent.x0 - self.eta * (agent.sent - agent.mean)), work
 
-    def send(agent: ExactAgent) -> tuple[Vector, Vector]:
-        return agent.x, agent.dual - agent.sent
+    def partial(self) -> Method:
+        return self
 
-    def aggregate(server: ServerOfDuals, mean: tuple[Vector, Vector], share: Any) -> tuple[ServerOfDuals, Any]:
+    def asynchronous(self) -> None:
+        return None
+
+
+class ExactRounds(Corrected):
+    """Corrected skipped rounds with the exact mean dual; agents may be absent."""
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return ExactAgent(x=x, x0=x, dual=0 * x, sent=0 * x, mean=0 * x, memory=self.oracle.init(f, x))
+
+    def server(self, x: Vector) -> Any:
+        return ServerOfDuals(x, 0 * x)
+
+    def send(self, agent: Any) -> Any:
+        return Iterate(agent.x), Change(agent.dual - agent.sent)
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, tuple[Vector, Vector]]:
         x, change = mean
         dual = server.dual + share * change
-        server = ServerOfDuals(x + eta * dual, dual)
+        server = ServerOfDuals(x + self.eta * dual, dual)
         return server, (server.x0, server.dual)
 
-    def missed(agent: ExactAgent, broadcast: tuple[Vector, Vector]) -> ExactAgent:
+    def missed(self, agent: Any, broadcast: tuple[Vector, Vector]) -> Any:
         x0, mean = broadcast
         return agent._replace(x0=x0, mean=mean)
 
-    def receive(agent: ExactAgent, broadcast: tuple[Vector, Vector]) -> ExactAgent:
-        return missed(agent, broadcast)._replace(sent=agent.dual)
+    def receive(self, agent: Any, broadcast: tuple[Vector, Vector]) -> Any:
+        return self.missed(agent, broadcast)._replace(sent=agent.dual)
 
-    exchange = Exchange(local, send, aggregate, receive, absent=missed, sends=("iterate", "change"))
-    server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
-    away = paper.away._replace(partial=None, repeats=False)
-    return paper._replace(init=init, server=server, exchanges=(exchange,), away=away)
+    def rebuild(self, f: LocalObjective, agent: Any) -> Any:
+        agent = super().rebuild(f, agent)
+        return agent._replace(sent=agent.dual)
 
 
-def corrected(paper: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Return Algorithm 2 (`paper`) with corrected skipped rounds; agents estimate the mean dual from x_0."""
+class CorrectedRounds(Corrected):
+    """Corrected skipped rounds; agents estimate the mean dual from x_0."""
 
-    def init(f: LocalObjective, x: Vector) -> EstimatingAgent:
-        zero = 0 * x
-        return EstimatingAgent(x, x, zero, zero, zero, server=x, rounds=jnp.int32(0), memory=oracle.init(f, x))
+    needs_everyone: ClassVar = True
 
-    def local(f: LocalObjective, agent: EstimatingAgent, r: Array, key: Key) -> tuple[EstimatingAgent, Work]:
-        agent, work = corrected_round(paper, eta, f, agent, r, key)
+    def init(self, f: LocalObjective, x: Vector) -> EstimatingAgent:
+        zero, memory = 0 * x, self.oracle.init(f, x)
+        return EstimatingAgent(x, x, zero, zero, zero, server=x, rounds=jnp.int32(0), memory=memory)
+
+    def local(self, f: LocalObjective, agent: EstimatingAgent, r: Array, key: Key) -> tuple[EstimatingAgent, Work]:
+        agent, work = super().local(f, agent, r, key)
         return agent._replace(rounds=agent.rounds + 1), work
 
-    def send(agent: EstimatingAgent) -> Vector:
-        return agent.x + eta * agent.dual
+    def send(self, agent: EstimatingAgent) -> Iterate:
+        return Iterate(agent.x + self.eta * agent.dual)
 
-    def receive(agent: EstimatingAgent, x0: Vector) -> EstimatingAgent:
+    def receive(self, agent: EstimatingAgent, x0: Vector) -> EstimatingAgent:
         k = agent.rounds.astype(float)
-        mean = agent.mean + ((x0 - agent.server) / eta - agent.mean * k) * (2 / (k + 3))
+        mean = agent.mean + ((x0 - agent.server) / self.eta - agent.mean * k) * (2 / (k + 3))
         return agent._replace(x0=x0, server=x0, mean=mean, sent=agent.dual, rounds=jnp.int32(0))
 
-    def rebuild(f: LocalObjective, agent: EstimatingAgent) -> EstimatingAgent:
-        assert paper.away.rebuild is not None
-        rebuilt = paper.away.rebuild(f, agent)
-        return rebuilt._replace(mean=0 * agent.mean)  # its models do not determine m; 0 is its value at the solution
-
-    aggregate = paper.exchanges[0].aggregate
-    exchange = Exchange(local, send, aggregate, receive, sends="iterate")
-    away = Away(everyone=True, rebuild=rebuild)
-    return paper._replace(init=init, exchanges=(exchange,), away=away)
-
-
-def corrected_round(paper: Algorithm, eta: Any, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
-    """Return an agent after Algorithm 2's update with x_{0,i} = x_i + eta (lambda_i - lambda_i^c + m^c)."""
-    agent, work = paper.exchanges[0].local(f, agent, r, key)
-    return agent._replace(x0=agent.x0 - eta * (agent.sent - agent.mean)), work
+    def rebuild(self, f: LocalObjective, agent: EstimatingAgent) -> EstimatingAgent:
+        agent = super().rebuild(f, agent)  # its models do not determine m; 0 is its value at the solution
+        return agent._replace(sent=agent.dual, mean=0 * agent.mean)

@@ -1,20 +1,10 @@
 """The common part of ADMM and FedADMM: agents have a dual and send the change of x_i + eta lambda_i."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.core import (
-    Aggregate,
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-)
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work
 
 
 class Agent(NamedTuple):
@@ -25,35 +15,38 @@ class Agent(NamedTuple):
     memory: Any
 
 
-def dual_exchange(
-    oracle: Oracle,
-    eta: Any,
-    aggregate: Aggregate,
-    divide: Callable[[Vector], Vector],
-    multiply: Callable[[Vector], Vector],
-) -> Exchange:
-    """Return the exchange of agents that have a dual for x_i = x_0.
+class DualAgents(Method):
+    """A method whose agents have a dual for x_i = x_0. Subclasses have `lagrangian`, `divide` and `multiply`."""
 
-    Args:
-        oracle: Solves the local problem, from x_i.
-        eta: The penalty is 1/eta.
-        aggregate: How the server uses the mean change.
-        divide: Divides by eta, in the form of the method's own equations.
-        multiply: Multiplies by eta, in the same form.
-    """
+    oracle: Oracle
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, eta)
-        x, memory, work = oracle.solve(lagrangian, agent.x, agent.memory, r, key)
-        return agent._replace(x=x, dual=agent.dual + divide(x - agent.x0), memory=memory), work
+    def lagrangian(self, f: LocalObjective, agent: Agent) -> Subproblem:
+        """Return the local problem, whose penalty is 1/eta."""
+        raise NotImplementedError
 
-    def send(agent: Agent) -> Vector:
-        return agent.x + multiply(agent.dual) - agent.sent
+    def divide(self, v: Vector) -> Vector:
+        """Return v/eta, in the form of the method's own equations."""
+        raise NotImplementedError
 
-    def receive(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0, sent=agent.x + multiply(agent.dual))
+    def multiply(self, v: Vector) -> Vector:
+        """Return eta v, in the same form."""
+        raise NotImplementedError
 
-    def missed(agent: Agent, x0: Vector) -> Agent:
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=x, dual=0 * x, sent=x, memory=self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, memory, work = self.oracle.solve(self.lagrangian(f, agent), agent.x, agent.memory, r, key)
+        return agent._replace(x=x, dual=agent.dual + self.divide(x - agent.x0), memory=memory), work
+
+    def send(self, agent: Agent) -> Change:
+        return Change(agent.x + self.multiply(agent.dual) - agent.sent)
+
+    def receive(self, agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0, sent=agent.x + self.multiply(agent.dual))
+
+    def missed(self, agent: Agent, x0: Vector) -> Agent:
         return agent._replace(x0=x0)
 
-    return Exchange(local, send, aggregate, receive, absent=missed, sends="change")
+    def model(self, agent: Agent) -> Vector:
+        return agent.x0

@@ -6,15 +6,12 @@
 Agents and server send two models each way. One of them is a gradient, so this is not the CTA protocol.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, InitMemory, Key, LocalObjective, Work
-
-Solve = Callable[[LocalObjective, "Agent", Array, Key], tuple[Vector, Any, Work]]
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Work
 
 
 class Agent(NamedTuple):
@@ -24,32 +21,41 @@ class Agent(NamedTuple):
     memory: Any
 
 
-def gradients_first(init_memory: InitMemory, solve: Solve) -> Algorithm:
-    """Return a method with two exchanges per round.
+class GradientsFirst(Method):
+    """A method with two exchanges per round. Subclasses have `solve`."""
 
-    Args:
-        init_memory: Returns the memory that the local solver keeps between rounds.
-        solve: Computes x_i for an agent that knows the mean gradient; returns (x_i, memory, Work).
-    """
+    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
+        """Return the memory that the local solver keeps between rounds."""
+        return None
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, 0 * x, init_memory(f, x))
+    def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        """Return x_i of an agent that knows the mean gradient, the solver's memory and the work."""
+        raise NotImplementedError
 
-    def differentiate(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, 0 * x, self.init_memory(f, x))
+
+    def exchanges(self) -> tuple[Exchange, Exchange]:
+        return (
+            Exchange(self.differentiate, lambda agent: Gradient(agent.own), self.share_gradient, self.hear_gradient),
+            Exchange(self.local, self.send, self.aggregate, self.receive),
+        )
+
+    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
 
-    def descend(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        x, memory, work = solve(f, agent, r, key)
-        return agent._replace(x=x, memory=memory), work
-
-    def gradient_mean(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+    def share_gradient(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
         return server, mean
 
-    def model_mean(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return mean, mean
+    def hear_gradient(self, agent: Agent, mean: Vector) -> Agent:
+        return agent._replace(mean=mean)
 
-    first = Exchange(
-        differentiate, lambda a: a.own, gradient_mean, lambda a, mean: a._replace(mean=mean), sends="gradient"
-    )
-    second = Exchange(descend, lambda a: a.x, model_mean, lambda a, x: a._replace(x=x), sends="model")
-    return Algorithm("gradients_first", init, lambda x: x, (first, second), lambda agent: agent.x)
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, memory, work = self.solve(f, agent, r, key)
+        return agent._replace(x=x, memory=memory), work
+
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.x)
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)

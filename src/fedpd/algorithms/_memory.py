@@ -43,15 +43,23 @@ inexact solves and for non-convex f_i nothing is proved.
 """
 
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
 from fedpd.algorithms._descent import Descent, Search, descend, first_trial, no_descent, notice_stall, small_eta
+from fedpd.algorithms._memory_absent import FedPDMWithAbsent
+from fedpd.algorithms._memory_agents import (
+    Outcome,
+    Remembering,
+    bend_of_rows,
+    distance_to_row,
+    outcome_of_start,
+    solve_locally,
+    with_outcome,
+)
 from fedpd.algorithms._memory_server import (
     Newest,
     Rows,
@@ -61,30 +69,14 @@ from fedpd.algorithms._memory_server import (
     minus,
     new_server,
     next_server,
-    norm,
     symmetric,
 )
 from fedpd.algorithms._mixing import Rules
 from fedpd.algorithms._server_steps import choose
-from fedpd.base.checks import refuse
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Away,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Work,
-    augmented_lagrangian,
-)
-from fedpd.core.lbfgs import Secants, rounding_of, steepest
+from fedpd.core import Array, Key, LocalObjective, Method, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
 
 UNMIXED = 1e3  # the budget without mixing: on "one agent 100 times steeper", 1e6 swings far away and 1e9 diverges
-PROBES = 10  # gradients of the power iteration for L_i
-
-Held = TypeVar("Held", bound=Any)  # an agent of this form, or of the one for absent agents
 
 
 class Agent(NamedTuple):
@@ -116,140 +108,62 @@ class Broadcast(NamedTuple):
     eta: Array
 
 
-class Solve(NamedTuple):
-    """The facts that a local solve has shown beside its outcome."""
+class FedPDM(Remembering):
+    """FedPD-M with all agents in every communication."""
 
-    memory: Any  # of the oracle
-    lowest: Array  # the negative curvature of f_i that the oracle met; >= 0
-    largest: Array  # the largest curvature
-    work: Work
+    @property
+    def own_rules(self) -> Rules:
+        """The constants, without those that an eta of the user's own or a memory of 0 rules out."""
+        rules = self.rules
+        if self.given_eta is not None:
+            rules = rules._replace(change=1.0, convex=float("inf"), patience=float("inf"))
+        if self.memory == 0:  # no mixing mends a server step that is too long
+            rules = rules._replace(budget=min(rules.budget, UNMIXED))
+        return rules
 
-
-class Outcome(NamedTuple):
-    """A row of an agent, or a stack of rows."""
-
-    x: Vector
-    dual: Vector
-    value: Array  # of f_i
-
-
-def with_memory(
-    eta: float | None, oracle: Oracle, memory: int, start: str = "local", rules: Rules | None = None
-) -> Algorithm:
-    """Return FedPD-M.
-
-    Args:
-        eta: The penalty's eta; None finds it.
-        oracle: The local solver, on full gradients.
-        memory: M, the outcomes that are mixed with the newest.
-        start: Where the oracle begins: "local" at the mixed x_i, "server" at v.
-        rules: The constants; None: the usual ones.
-    """
-    rules = Rules() if rules is None else rules
-    rules = rules if eta is None else rules._replace(change=1.0, convex=float("inf"), patience=float("inf"))
-    if memory == 0:  # no mixing mends a server step that is too long
-        rules = rules._replace(budget=min(rules.budget, UNMIXED))
-    size = memory + 1
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        size = self.memory + 1
         none, zero = jnp.zeros(size), jnp.zeros((), float)
         stack, numbers = empty_stack(x, size), Numbers(none, none, zero, zero, zero, zero)
-        return Agent(x, x, 0 * x, stack, stack, none, zero, numbers, oracle.init(f, x))
+        return Agent(x, x, 0 * x, stack, stack, none, zero, numbers, self.oracle.init(f, x))
 
-    def server(x: Vector) -> Server[Descent]:
-        return new_server(x, size, no_descent(x, max(memory, 1)))
+    def server(self, x: Vector) -> Any:
+        return new_server(x, self.memory + 1, no_descent(x, max(self.memory, 1)))
 
-    def begin(f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
-        outcome, smoothness, work = outcome_of_start(f, agent.x0, eta, rules)
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        return lax.cond(r == 0, partial(self.begin, f), partial(self.proceed, f, r=r, key=key), agent)
+
+    def begin(self, f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
+        """Return an agent after the first round."""
+        outcome, smoothness, work = outcome_of_start(f, agent.x0, self.given_eta, self.rules)
         agent = with_outcome(agent, outcome, jnp.int32(0))
         numbers = agent.numbers._replace(curvature=smoothness)
         return agent._replace(x=outcome.dual, dual=outcome.dual, numbers=numbers), work  # x is sent
 
-    def proceed(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def proceed(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        """Return an agent after a later round."""
+        size = self.memory + 1
         moved = distance_to_row(agent, agent.x, agent.dual, (r - 1) % size)
-        first = agent.x if start == "local" else agent.x0
-        outcome, solve = solve_locally(oracle, f, agent, first, agent.dual, r, key)
+        first = agent.x if self.start == "local" else agent.x0
+        outcome, solve = solve_locally(self.oracle, f, agent, first, agent.dual, r, key)
         agent = with_outcome(agent, outcome, r % size)._replace(x=outcome.x, dual=outcome.dual, memory=solve.memory)
-        numbers = compare_rows(agent, outcome, solve.largest, rules.bend)
+        numbers = compare_rows(agent, outcome, solve.largest, self.rules.bend)
         numbers = numbers._replace(curvature=(agent.eta * solve.lowest) ** 8, moved=moved)
         return agent._replace(numbers=numbers), solve.work
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return lax.cond(r == 0, partial(begin, f), partial(proceed, f, r=r, key=key), agent)
-
-    def send(agent: Agent) -> tuple[Vector, Numbers]:
+    def send(self, agent: Any) -> Any:
         return agent.x, agent.numbers
 
-    def aggregate(
-        server: Server[Descent], mean: tuple[Vector, Numbers], share: Any
-    ) -> tuple[Server[Descent], Broadcast]:
-        first, later = partial(first_server_step, eta=eta), partial(later_server_step, rules=rules)
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        first, later = partial(first_server_step, eta=self.given_eta), partial(later_server_step, rules=self.own_rules)
         return lax.cond(server.number == 0, first, later, server, *mean)
 
-    def receive(agent: Agent, broadcast: Broadcast) -> Agent:
+    def receive(self, agent: Any, broadcast: Any) -> Any:
         x0, weights, eta = broadcast
         return agent._replace(x=mix(agent.xs, weights), x0=x0, dual=mix(agent.duals, weights), eta=eta)
 
-    def rebuild(f: LocalObjective, agent: Any) -> Agent:
-        rule = "mixes each agent's past outcomes, and this agent has lost its own"
-        refuse("memory", memory, rule, "Start the run again, from x^0 or from its last model")
-
-    return Algorithm(
-        "fedpd",
-        init=init,
-        server=server,
-        exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.x0,
-        away=Away(everyone=True, rebuild=rebuild),
-    )
-
-
-def largest_curvature(f: LocalObjective, x: Vector, gradient: Vector) -> Array:
-    """Return L_i, an estimate of ||Hessian of f_i(x)||, by power iteration on PROBES gradient differences."""
-    flat, unravel = ravel_pytree(x)
-    info = jnp.finfo(flat.dtype)
-    length = info.eps**0.25 * (1 + norm(x))
-    start = unravel(jax.random.normal(jax.random.key(0, impl="threefry2x32"), flat.shape, flat.dtype))
-
-    def probe(_: Any, carry: tuple[Vector, Array]) -> tuple[Vector, Array]:
-        direction, _ = carry
-        step = direction * (length / jnp.maximum(norm(direction), info.tiny))
-        change = (f.gradient(x + step) - gradient) / length
-        return change, norm(change)
-
-    _, largest = lax.fori_loop(0, PROBES, probe, (start, jnp.zeros((), flat.dtype)))
-    return jnp.maximum(largest, info.tiny).astype(float)
-
-
-def outcome_of_start(f: LocalObjective, x: Vector, eta: float | None, rules: Rules) -> tuple[Outcome, Array, Work]:
-    """Return the first row of an agent, L_i (1 if eta is given), and the work."""
-    value, gradient = f.value_and_gradient(x)
-    smoothness = largest_curvature(f, x, gradient) if eta is None else jnp.ones((), float)
-    work = Work.of(0, 1 + PROBES if eta is None else 1, f.size)
-    return Outcome(x, -rules.informed * gradient, value.astype(float)), smoothness, work
-
-
-def solve_locally(
-    oracle: Oracle, f: LocalObjective, agent: Any, first: Vector, dual: Vector, r: Array, key: Key
-) -> tuple[Outcome, Solve]:
-    """Return an agent's new outcome, and what its local solve, from `first` with the mixed dual, has shown."""
-    v, eta = agent.x0, agent.eta
-    w, kept, work = oracle.solve(augmented_lagrangian(f, v, dual, eta), first, agent.memory, r, key)
-    if isinstance(kept, Secants):
-        value, solve = kept.value, Solve(kept, -kept.lowest, steepest(kept), work)
-    else:
-        value, none = f.value(w).astype(float), jnp.zeros((), float)
-        solve = Solve(kept, none, none, work.plus(Work.of(0, 1, f.size)))
-    return Outcome(w, dual + (w - v) / eta, value), solve
-
-
-def with_outcome(agent: Held, outcome: Outcome, slot: Array) -> Held:
-    """Return the agent with a row in its place."""
-    return agent._replace(
-        xs=put(agent.xs, slot, outcome.x),
-        duals=put(agent.duals, slot, outcome.dual),
-        values=agent.values.at[slot].set(outcome.value),
-    )
+    def partial(self) -> Method:
+        return FedPDMWithAbsent(eta=self.eta, oracle=self.oracle, memory=self.memory, start=self.start)
 
 
 def compare_rows(agent: Agent, newest: Outcome, L: Array, bend: float) -> Numbers:
@@ -263,31 +177,6 @@ def compare_rows(agent: Agent, newest: Outcome, L: Array, bend: float) -> Number
     bent = bend_of_rows(Outcome(agent.xs, agent.duals, agent.values), newest, L, bend)
     none, level = jnp.zeros_like(value), value + (dual @ (w - v)).astype(float)
     return Numbers(near, bent, none, (dual @ dual).astype(float), level, none)
-
-
-def bend_of_rows(rows: Outcome, newest: Outcome, L: Array, bend: float) -> Array:
-    """Return nu_l of one agent: how far f_i is from a quadratic function between each row and the newest.
-
-    Args:
-        rows: The agent's rows.
-        newest: The newest of them.
-        L: The largest curvature of f_i, for the rounding of its values.
-        bend: The weight.
-    """
-    w, dual, value = newest
-    apart = minus(rows.x, w)  # X_l - w
-    duals = jax.tree.map(lambda leaf, one: leaf + one, rows.dual, dual)
-    excess = jnp.abs(rows.value - value + dots(apart, duals) / 2)
-    rounding = rounding_of(rows.value, dots(rows.x, rows.x), L) + rounding_of(value, (w @ w).astype(float), L)
-    excess = jnp.maximum(excess - rounding, 0)
-    distance = jnp.maximum(dots(apart, apart), jnp.finfo(excess.dtype).tiny)
-    return jnp.where(excess > 0, (bend * excess) ** 2 / distance, 0)
-
-
-def distance_to_row(agent: Any, x: Vector, dual: Vector, slot: Array) -> Array:
-    """Return the square of the distance of (x, dual) from the agent's row in a place, in the norm of Theorem 4."""
-    dx, turned = (one - row(stack, slot) for one, stack in ((x, agent.xs), (dual, agent.duals)))
-    return (dx @ dx).astype(float) / agent.eta + agent.eta * (turned @ turned).astype(float)
 
 
 def first_server_step(

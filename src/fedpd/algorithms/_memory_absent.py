@@ -34,8 +34,9 @@ import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.algorithms._memory import (
+from fedpd.algorithms._memory_agents import (
     Outcome,
+    Remembering,
     bend_of_rows,
     distance_to_row,
     outcome_of_start,
@@ -54,7 +55,7 @@ from fedpd.algorithms._memory_server import (
     symmetric,
 )
 from fedpd.algorithms._mixing import Rules
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Work
+from fedpd.core import Array, Key, LocalObjective, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
 
 LEAST = 0.2  # the mean share of agents present, below which nothing is mixed: it took up to 1.7 times as many rounds
@@ -108,67 +109,68 @@ class Mean(NamedTuple):
     share: Array  # q
 
 
-def with_absent_agents(eta: float | None, oracle: Oracle, memory: int, start: str = "local") -> Algorithm:
-    """Return the form of FedPD-M for partial participation; the arguments are those of `with_memory`."""
-    rules = Rules() if eta is None else Rules(change=1.0, convex=float("inf"))
-    size = max(memory, 1) + 1  # the newest row and the one before it are compared, even where nothing is mixed
+class FedPDMWithAbsent(Remembering):
+    """The form of FedPD-M for partial participation."""
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        none, zero, row_0 = jnp.zeros(size), jnp.zeros((), float), jnp.int32(0)
-        stack, numbers = empty_stack(x, size), Numbers(none, none, zero, zero, zero)
-        kept, change = oracle.init(f, x), (0 * x, 0 * x)
+    @property
+    def size(self) -> int:
+        """The rows of the memory: the newest and the one before it are compared, even where nothing is mixed."""
+        return max(self.memory, 1) + 1
+
+    @property
+    def own_rules(self) -> Rules:
+        return self.rules if self.given_eta is None else self.rules._replace(change=1.0, convex=float("inf"))
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        none, zero, row_0 = jnp.zeros(self.size), jnp.zeros((), float), jnp.int32(0)
+        stack, numbers = empty_stack(x, self.size), Numbers(none, none, zero, zero, zero)
+        kept, change = self.oracle.init(f, x), (0 * x, 0 * x)
         agent = Agent(x, stack, stack, none, none, row_0, none, zero, row_0, change, numbers, kept)
         return with_outcome(agent, Outcome(x, 0 * x, f.value(x).astype(float)), row_0)
 
-    def server(x: Vector) -> Server[Sums]:
-        return new_server(x, size, Sums(jnp.zeros(size), jnp.zeros((), float)))
+    def server(self, x: Vector) -> Server[Sums]:
+        return new_server(x, self.size, Sums(jnp.zeros(self.size), jnp.zeros((), float)))
 
-    def begin(f: LocalObjective, agent: Agent) -> tuple[Agent, Work]:
-        outcome, smoothness, work = outcome_of_start(f, agent.x0, eta, rules)
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        return lax.cond(agent.number == 0, partial(self.begin, f), partial(self.proceed, f, r=r, key=key), agent)
+
+    def begin(self, f: LocalObjective, agent: Any) -> tuple[Any, Work]:
+        outcome, smoothness, work = outcome_of_start(f, agent.x0, self.given_eta, self.rules)
         numbers = agent.numbers._replace(curvature=smoothness)
         agent = with_outcome(agent, outcome, jnp.int32(0))
         return agent._replace(change=(0 * outcome.x, outcome.dual), numbers=numbers), work
 
-    def proceed(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def proceed(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
         agent = with_missed_rows(agent)
-        slot, before = agent.number % size, (agent.number - 1) % size
+        slot, before = agent.number % self.size, (agent.number - 1) % self.size
         x, dual = mix(agent.xs, agent.weights), mix(agent.duals, agent.weights)
         moved = distance_to_row(agent, x, dual, before)
-        outcome, solve = solve_locally(oracle, f, agent, x if start == "local" else agent.x0, dual, r, key)
+        first = x if self.start == "local" else agent.x0
+        outcome, solve = solve_locally(self.oracle, f, agent, first, dual, r, key)
         change = (outcome.x - row(agent.xs, before), outcome.dual - row(agent.duals, before))
         agent = with_outcome(agent, outcome, slot)
         rows = Outcome(agent.xs, agent.duals, agent.values)
-        bent = bend_of_rows(rows, outcome, solve.largest, rules.bend)
+        bent = bend_of_rows(rows, outcome, solve.largest, self.rules.bend)
         near = dots(minus(agent.xs, agent.x0), change[0])
         lengths = (agent.eta * solve.lowest) ** 8, (outcome.dual @ outcome.dual).astype(float), moved
         numbers = Numbers(near, bent - agent.bent, *lengths)
         agent = agent._replace(bent=bent, last=agent.number, change=change, numbers=numbers, memory=solve.memory)
         return agent, solve.work
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return lax.cond(agent.number == 0, partial(begin, f), partial(proceed, f, r=r, key=key), agent)
-
-    def send(agent: Agent) -> tuple[tuple[Vector, Vector], Numbers]:
+    def send(self, agent: Agent) -> tuple[tuple[Vector, Vector], Numbers]:
         return agent.change, agent.numbers
 
-    def aggregate(server: Server[Sums], mean: Any, share: Any) -> tuple[Server[Sums], Broadcast]:
+    def aggregate(self, server: Server[Sums], mean: Any, share: Any) -> tuple[Server[Sums], Broadcast]:
         (moved, turned), numbers = mean
         heard = Mean(moved, turned, numbers, jnp.asarray(share, float))
-        first, later = partial(first_server_step, eta=eta), partial(later_server_step, mixes=memory > 0, rules=rules)
+        first = partial(first_server_step, eta=self.given_eta)
+        later = partial(later_server_step, mixes=self.memory > 0, rules=self.own_rules)
         server, weights = lax.cond(server.number == 0, first, later, server, heard)
         return server, Broadcast(server.x0, weights, server.eta, server.number)
 
-    def receive(agent: Agent, broadcast: Broadcast) -> Agent:
+    def receive(self, agent: Agent, broadcast: Broadcast) -> Agent:
         x0, weights, eta, number = broadcast
         return agent._replace(x0=x0, weights=weights, eta=eta, number=number)
-
-    return Algorithm(
-        "fedpd",
-        init=init,
-        server=server,
-        exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.x0,
-    )
 
 
 def with_missed_rows(agent: Agent) -> Agent:

@@ -25,7 +25,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Work
+from fedpd.algorithms._memory import FedPDM
+from fedpd.core import Array, Key, LocalObjective, Work
 
 SETS, PROBES = 3, 4  # products with a Hessian: so many per scaling of its rows
 SPREAD = 1e3  # of h_i, from which on variables are scaled
@@ -61,24 +62,21 @@ class Broadcast(NamedTuple):
     asked: Array
 
 
-def in_scaled_variables(method: Algorithm) -> Algorithm:
-    """Return a method of `_memory.py` that scales the variables where they differ by much.
+class ScaledFedPDM(FedPDM):
+    """FedPD-M that scales the variables where they differ by much."""
 
-    Args:
-        method: The method. Its messages are (a model, numbers). Its broadcasts, agents and server have a model `x0`.
-    """
-    (exchange,) = method.exchanges
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
         none = jnp.int32(GO_ON)
-        return Agent(method.init(f, x), x, _map(jnp.ones_like, x), 0 * x, jnp.zeros((), float), none, none)
+        return Agent(super().init(f, x), x, _map(jnp.ones_like, x), 0 * x, jnp.zeros((), float), none, none)
 
-    def server(x: Vector) -> Server:
-        return Server(method.server(x), _map(jnp.ones_like, x), jnp.int32(0), jnp.int32(GO_ON))
+    def server(self, x: Vector) -> Server:
+        return Server(super().server(x), _map(jnp.ones_like, x), jnp.int32(0), jnp.int32(GO_ON))
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        inner_local = super().local
+
         def work(agent: Agent) -> tuple[Agent, Work]:
-            inner, work = exchange.local(_scaled(f, agent.scale), agent.inner, r - agent.shift, key)
+            inner, work = inner_local(_scaled(f, agent.scale), agent.inner, r - agent.shift, key)
             return agent._replace(inner=inner), work
 
         def rest(agent: Agent) -> tuple[Agent, Work]:
@@ -88,13 +86,13 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
         agent, done = lax.cond(agent.asked == SEND_SCALES, rest, work, agent._replace(own=own, spread=spread))
         return agent, done.plus(Work.of(0, jnp.where(r == 0, SETS * PROBES, 0), f.size))
 
-    def send(agent: Agent) -> Message:
-        x, numbers = exchange.send(agent.inner)
+    def send(self, agent: Agent) -> Message:
+        x, numbers = super().send(agent.inner)
         asked = agent.asked == SEND_SCALES
         return Message((_map(partial(jnp.where, asked), agent.own, x), numbers), agent.spread)
 
-    def aggregate(server: Server, mean: Message, share: Any) -> tuple[Server, Broadcast]:
-        usual, broadcast = exchange.aggregate(server.inner, mean.inner, share)  # type: ignore[operator]  # no Mixing
+    def aggregate(self, server: Server, mean: Message, share: Any) -> tuple[Server, Broadcast]:
+        usual, broadcast = super().aggregate(server.inner, mean.inner, share)
         wanted = (server.number == 0) & (mean.spread > jnp.log(SPREAD))
         asked = jnp.where(wanted, SEND_SCALES, jnp.where(server.asked == SEND_SCALES, TAKE_SCALES, GO_ON))
         asked = asked.astype(jnp.int32)
@@ -105,9 +103,9 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
         sent = broadcast._replace(x0=_choose(asked, x, server.inner.x0, new))
         return Server(inner, scale, server.number + 1, asked), Broadcast(sent, asked)
 
-    def receive(agent: Agent, broadcast: Broadcast) -> Agent:
+    def receive(self, agent: Agent, broadcast: Broadcast) -> Agent:
         asked, given = broadcast.asked, broadcast.inner.x0
-        usual = exchange.receive(agent.inner, broadcast.inner._replace(x0=given / agent.scale))
+        usual = super().receive(agent.inner, broadcast.inner._replace(x0=given / agent.scale))
         begun = agent.inner._replace(x0=agent.inner.x0 / given)
         return agent._replace(
             inner=_choose(asked, usual, agent.inner, begun),
@@ -117,12 +115,8 @@ def in_scaled_variables(method: Algorithm) -> Algorithm:
             shift=jnp.where(asked == TAKE_SCALES, 2, agent.shift).astype(jnp.int32),
         )
 
-    return method._replace(
-        init=init,
-        server=server,
-        exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.x,
-    )
+    def model(self, agent: Agent) -> Vector:
+        return agent.x
 
 
 def equilibrated(f: LocalObjective, x: Vector) -> tuple[Vector, Array]:

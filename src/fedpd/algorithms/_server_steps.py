@@ -1,4 +1,4 @@
-"""Functions of methods whose agents only evaluate f_i at the server's point; the server does the rest.
+"""The common parts of methods whose agents only evaluate f_i at the server's point; the server does the rest.
 
     agents   send f_i(x) and grad f_i(x): one gradient per communication
     server   makes the next point x from their means, and sends it
@@ -7,18 +7,15 @@ The server of a line search tries points: `Trial` says where it stands, and a po
 costs a communication like any other. The model of a run is the newest point that agents hold, tried or accepted.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Away, Exchange, InitServer, Key, LocalObjective, Work
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Work
 
 DECREASE = 1e-4  # the share of the decrease promised by the slope that a step must keep (Armijo)
-
-Step = Callable[[Any, Array, Vector], tuple[Any, Vector]]  # (server, f(x), grad f(x)) -> (server, next x)
 
 
 class Agent(NamedTuple):
@@ -62,34 +59,37 @@ class Trial(NamedTuple):
         return self._replace(length=jnp.clip(jnp.where(jnp.isfinite(best), best, 0), 0.1 * t, 0.5 * t))
 
 
-def server_steps(start: InitServer, step: Step, *, values: bool = False, everyone: bool = True) -> Algorithm:
-    """Return a method whose server makes each point from the mean gradient at the last one.
+class ServerSteps(Method):
+    """A method whose server makes each point from the mean gradient at the last one. Subclasses have `aggregate`.
 
-    Args:
-        start: Makes the server's state.
-        step: Makes the next state and the next point.
-        values: Whether agents send f_i(x) too, one number.
-        everyone: Whether it needs all agents: mean gradients of different agents cannot be compared.
+    It needs all agents, because mean gradients of different agents cannot be compared.
     """
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
+    needs_everyone: ClassVar = True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, jnp.zeros(()), 0 * x)
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         value, gradient = f.value_and_gradient(agent.x)
         return Agent(agent.x, value, gradient), Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
 
-    def send(agent: Agent) -> Any:
-        return (agent.value, agent.gradient) if values else agent.gradient
+    def send(self, agent: Agent) -> Any:
+        return Gradient(agent.gradient)
 
-    def aggregate(server: Any, mean: Any, share: Any) -> tuple[Any, Vector]:
-        value, gradient = mean if values else (jnp.zeros(()), mean)
-        return step(server, value, gradient)
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
 
-    exchange = Exchange(
-        local, send, aggregate, lambda agent, x: agent._replace(x=x), sends=(None, "gradient") if values else "gradient"
-    )
-    return Algorithm("server_steps", init, start, (exchange,), lambda agent: agent.x, away=Away(everyone=everyone))
+
+class LineSearch(ServerSteps):
+    """The same with agents that send f_i(x) too, one number. The server compares the points of different rounds."""
+
+    def send(self, agent: Agent) -> tuple[Array, Gradient]:
+        return agent.value, Gradient(agent.gradient)
+
+    @property
+    def compares_rounds(self) -> bool:
+        return True
 
 
 def choose(condition: Array, one: Any, other: Any) -> Any:

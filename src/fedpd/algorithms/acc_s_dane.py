@@ -20,16 +20,18 @@ from tree_math import Vector
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
 from fedpd.core import (
-    Algorithm,
     Array,
     Exchange,
+    Gradient,
     Key,
     LocalObjective,
+    Method,
+    Model,
     Oracle,
     Subproblem,
     Work,
     check_oracle,
-    specified,
+    makes,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
@@ -48,58 +50,70 @@ class Server(NamedTuple):
     ratio: Array  # A/B
 
 
-@specified
-def acc_s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Algorithm:
+class AccSDane(Method):
+    """Acc-S-DANE: gradients at y in the first exchange, models and gradients there in the second."""
+
+    rho: float
+    oracle: Oracle
+    mu: float
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, 0 * x, self.oracle.init(f, x))
+
+    def server(self, x: Vector) -> Server:
+        return Server(x, x, jnp.zeros(()))
+
+    def exchanges(self) -> tuple[Exchange, Exchange]:
+        return (
+            Exchange(self.differentiate, lambda agent: Gradient(agent.own), self.share_gradient, self.hear_gradient),
+            Exchange(self.local, self.send, self.aggregate, self.receive),
+        )
+
+    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        return agent._replace(own=f.gradient(agent.y)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
+
+    def share_gradient(self, server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
+        return server, mean
+
+    def hear_gradient(self, agent: Agent, mean: Vector) -> Agent:
+        return agent._replace(mean=mean)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        phi = Subproblem(f, agent.mean - agent.own - self.rho * agent.y, self.rho)
+        x, memory, work = self.oracle.solve(phi, agent.y, agent.memory, r, key)
+        agent = agent._replace(x=x, own=f.gradient(x), memory=memory)
+        return agent, work._replace(samples=work.samples + f.size)
+
+    def send(self, agent: Agent) -> tuple[Model, Gradient]:
+        return Model(agent.x), Gradient(agent.own)
+
+    def aggregate(self, server: Server, mean: tuple[Vector, Vector], share: Any) -> tuple[Server, Vector]:
+        x, gradient = mean
+        a = self.growth(server.ratio)
+        v = (server.v + a * self.mu * x - a * gradient) / (1 + a * self.mu)
+        ratio = (server.ratio + a) / (1 + a * self.mu)
+        following = self.growth(ratio)
+        y = (ratio * x + following * v) / (ratio + following)
+        return Server(x, v, ratio), y
+
+    def receive(self, agent: Agent, y: Vector) -> Agent:
+        return agent._replace(y=y)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.y
+
+    def growth(self, ratio: Array) -> Array:
+        """Return a/B."""
+        return (1 + jnp.sqrt(1 + 4 * self.rho * ratio)) / (2 * self.rho)
+
+
+@makes(AccSDane)
+def acc_s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Method:
     """Return Acc-S-DANE with proximal weight rho, a local oracle, and f_i that are mu-strongly convex."""
     check_oracle(oracle)
     positive("rho", rho, "rho = L is a good start, L the smoothness of the f_i")
     at_least("mu", mu, 0, "mu is the strong convexity of the f_i; 0 where it is not known")
-
-    def growth(ratio: Array) -> Array:
-        """Return a/B."""
-        return (1 + jnp.sqrt(1 + 4 * rho * ratio)) / (2 * rho)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, 0 * x, 0 * x, oracle.init(f, x))
-
-    def differentiate(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return agent._replace(own=f.gradient(agent.y)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        phi = Subproblem(f, agent.mean - agent.own - rho * agent.y, rho)
-        x, memory, work = oracle.solve(phi, agent.y, agent.memory, r, key)
-        agent = agent._replace(x=x, own=f.gradient(x), memory=memory)
-        return agent, work._replace(samples=work.samples + f.size)
-
-    def gradient_mean(server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
-        return server, mean
-
-    def accelerate(server: Server, mean: tuple[Vector, Vector], share: Any) -> tuple[Server, Vector]:
-        x, gradient = mean
-        a = growth(server.ratio)
-        v = (server.v + a * mu * x - a * gradient) / (1 + a * mu)
-        ratio = (server.ratio + a) / (1 + a * mu)
-        following = growth(ratio)
-        y = (ratio * x + following * v) / (ratio + following)
-        return Server(x, v, ratio), y
-
-    exchanges = (
-        Exchange(
-            differentiate,
-            lambda agent: agent.own,
-            gradient_mean,
-            lambda agent, g: agent._replace(mean=g),
-            sends="gradient",
-        ),
-        Exchange(
-            solve,
-            lambda agent: (agent.x, agent.own),
-            accelerate,
-            lambda agent, y: agent._replace(y=y),
-            sends=("model", "gradient"),
-        ),
-    )
-    return Algorithm("acc_s_dane", init, lambda x: Server(x, x, jnp.zeros(())), exchanges, lambda agent: agent.y)
+    return AccSDane(rho=rho, oracle=oracle, mu=mu)
 
 
 CARD = Card(
@@ -111,7 +125,6 @@ CARD = Card(
         title="Stabilized Proximal-Point Methods for Federated Optimization",
         venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
         year=2024,
-        checked="The text of the proceedings' version confirms the authors, the title, the venue and the year.",
     ),
     variants=(
         Variant(
@@ -122,12 +135,4 @@ CARD = Card(
         ),
     ),
     parameters={"mu": "μ ≥ 0, the strong convexity of the f_i"},
-    theory_checked=(
-        "The abstract confirms that S-DANE keeps DANE's communication complexity and that Acc-S-DANE improves "
-        "it; the orders (D/mu) log(1/e) and sqrt(D/mu) log(1/e) were not confirmed."
-    ),
-    equations_checked=(
-        "All updates agree with a public program (class SDANE, 'Stabalized DANE and its accelerated version'), "
-        "whose lambda is rho here; its adaptive lambda is left out."
-    ),
 )

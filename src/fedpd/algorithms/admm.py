@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms._dual_agents import Agent, dual_exchange
+from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, LocalObjective, Oracle, check_oracle, specified
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.regularizers import Regularizer, proximal_step
 
@@ -28,28 +28,39 @@ class Server(NamedTuple):
     mean: Vector  # of the last message of every agent
 
 
-@specified
-def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Algorithm:
+class ADMM(DualAgents):
+    """Consensus ADMM with a regulariser at the server."""
+
+    eta: float
+    g: Regularizer | None
+
+    def lagrangian(self, f: LocalObjective, agent: Agent) -> Subproblem:
+        return augmented_lagrangian(f, agent.x0, agent.dual, self.eta)
+
+    def divide(self, v: Vector) -> Vector:
+        return v / self.eta
+
+    def multiply(self, v: Vector) -> Vector:
+        return self.eta * v
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return super().init(f, x)._replace(x0=proximal_step(self.g, x, self.eta))
+
+    def server(self, x: Vector) -> Server:
+        return Server(proximal_step(self.g, x, self.eta), x)
+
+    def aggregate(self, server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
+        mean = server.mean + share * change
+        x0 = proximal_step(self.g, mean, self.eta)
+        return Server(x0, mean), x0
+
+
+@makes(ADMM)
+def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Method:
     """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, x0=proximal_step(g, x, eta), dual=0 * x, sent=x, memory=oracle.init(f, x))
-
-    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
-        mean = server.mean + share * change
-        x0 = proximal_step(g, mean, eta)
-        return Server(x0, mean), x0
-
-    exchange = dual_exchange(oracle, eta, aggregate, lambda v: v / eta, lambda v: eta * v)
-    return Algorithm(
-        "admm",
-        init=init,
-        server=lambda x: Server(proximal_step(g, x, eta), x),
-        exchanges=(exchange,),
-        model=lambda agent: agent.x0,
-    )
+    return ADMM(eta=eta, oracle=oracle, g=g)
 
 
 CARD = Card(
@@ -61,10 +72,6 @@ CARD = Card(
         title=("Distributed Optimization and Statistical Learning via the Alternating Direction Method of Multipliers"),
         venue="Foundations and Trends in Machine Learning 3(1), 1-122",
         year=2011,
-        checked=(
-            "The publisher's page (nowpublishers.com/article/Details/MAL-016) confirms all five authors, the "
-            "title, the journal, volume, pages and year."
-        ),
     ),
     variants=(
         Variant(
@@ -74,12 +81,4 @@ CARD = Card(
         ),
     ),
     parameters={},
-    theory_checked=(
-        "The 1/e rounds on non-convex functions are not a result of this book, whose contents list a "
-        "convergence proof for convex problems; for g = 0 they follow from Case I of the FedPD paper's main "
-        "theorem, since the iterates are then FedPD's at p = 0, and the abstract of Hong, Luo and Razaviyayn "
-        "(SIAM Journal on Optimization 26(1), 337-364, 2016) confirms convergence of consensus ADMM to "
-        "stationary points of non-convex problems for a large enough penalty, without a rate in the abstract."
-    ),
-    equations_checked="The updates are the textbook's in scaled form, not compared line by line.",
 )

@@ -10,14 +10,14 @@ step has the length `first`. A point that is refused has cost a communication. A
 (not CTA), the server sends z. It needs all agents in every communication.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._server_steps import Trial, choose, server_steps
+from fedpd.algorithms._server_steps import LineSearch, Trial, choose
 from fedpd.base.checks import choice, count, positive
-from fedpd.core import Algorithm, Array, specified
+from fedpd.core import Array, Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -27,26 +27,30 @@ class Server(NamedTuple):
     step: Array
 
 
-@specified
-def barzilai_borwein(*, rule: Literal["long", "short"] = "long", window: int = 10, first: float = 1.0) -> Algorithm:
-    """Return the Barzilai-Borwein method with a nonmonotone line search over the last `window` values."""
-    choice("rule", rule, ("long", "short"))
-    count("window", window, "Give how many accepted values a new one is compared with, e.g. 10")
-    positive("first", first, "The length of the first step, e.g. 1")
+class BarzilaiBorwein(LineSearch):
+    """The Barzilai-Borwein method with a nonmonotone line search."""
 
-    def start(x: Vector) -> Server:
+    rule: Literal["long", "short"]
+    window: int
+    first: float
+
+    def server(self, x: Vector) -> Server:
         trial = Trial(x, jnp.asarray(jnp.inf), 0 * x, 0 * x, jnp.ones(()))
-        return Server(trial, jnp.full(window, -jnp.inf), jnp.zeros(()))
+        return Server(trial, jnp.full(self.window, -jnp.inf), jnp.zeros(()))
 
-    def step(server: Server, value: Array, gradient: Vector) -> tuple[Server, Vector]:
+    def aggregate(self, server: Server, mean: tuple[Array, Vector], share: Any) -> tuple[Server, Vector]:
+        value, gradient = mean
         trial, tried = server.trial, server.trial.point
         begins = jnp.isinf(trial.value)  # at x^0 there is nothing to compare with
         s, y = tried - trial.x, gradient - trial.gradient
         product = s @ y
         curved = product > 0
-        spectral = (s @ s) / jnp.where(curved, product, 1) if rule == "long" else product / jnp.maximum(y @ y, 1e-300)
+        if self.rule == "long":
+            spectral = (s @ s) / jnp.where(curved, product, 1)
+        else:
+            spectral = product / jnp.maximum(y @ y, 1e-300)
         length = jnp.sqrt(gradient @ gradient)
-        steepest = first / jnp.where(length > 0, length, 1)
+        steepest = self.first / jnp.where(length > 0, length, 1)
         chosen = jnp.where(begins, steepest, jnp.where(curved, spectral, server.step))
         values = jnp.roll(server.values, 1).at[0].set(value)
         onward = Server(Trial(tried, value, gradient, -chosen * gradient, jnp.ones(())), values, chosen)
@@ -54,7 +58,14 @@ def barzilai_borwein(*, rule: Literal["long", "short"] = "long", window: int = 1
         server = choose(begins | trial.is_enough(value, jnp.max(server.values)), onward, back)
         return server, server.trial.point
 
-    return server_steps(start, step, values=True)
+
+@makes(BarzilaiBorwein)
+def barzilai_borwein(*, rule: Literal["long", "short"] = "long", window: int = 10, first: float = 1.0) -> Method:
+    """Return the Barzilai-Borwein method with a nonmonotone line search over the last `window` values."""
+    choice("rule", rule, ("long", "short"))
+    count("window", window, "Give how many accepted values a new one is compared with, e.g. 10")
+    positive("first", first, "The length of the first step, e.g. 1")
+    return BarzilaiBorwein(rule=rule, window=window, first=first)
 
 
 CARD = Card(
@@ -66,10 +77,6 @@ CARD = Card(
         title="Two-Point Step Size Gradient Methods",
         venue="IMA Journal of Numerical Analysis 8, 141-148",
         year=1988,
-        checked=(
-            "A documentation page (hackage.haskell.org/package/optimization) confirms the authors' names and "
-            "the year; the title, the journal and the pages were not confirmed."
-        ),
     ),
     variants=(
         Variant(
@@ -84,14 +91,4 @@ CARD = Card(
         "window": "W, the accepted values that a new one is compared with",
         "first": "the length of the first step",
     },
-    theory_checked=(
-        "That every limit point is stationary is Raydan's result (1997) from memory; it was not confirmed by "
-        "public material at hand."
-    ),
-    equations_checked=(
-        "Both step lengths agree with the documentation of Stan's math library (mc-stan.org/math, "
-        "barzilai_borwein_step_size). The nonmonotone line search was not compared with Raydan's paper; its "
-        "backtracking is this file's own."
-    ),
-    compares=lambda spec: True,
 )

@@ -12,7 +12,7 @@ way (CTA); with W the server sends each agent its own mixture. With constant ste
 heterogeneous data. Elastic averaging does not change absent agents; mixing needs full participation.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,18 +22,18 @@ from fedpd.algorithms._rules import Q
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_most, positive, refuse
 from fedpd.core import (
-    Algorithm,
     Array,
     Exchange,
     Key,
     LocalObjective,
+    Method,
     Mixing,
+    Model,
     Oracle,
     Subproblem,
-    Timing,
     Work,
     check_oracle,
-    specified,
+    makes,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import gd
@@ -43,6 +43,7 @@ ELASTIC = (
     "moves to the agents' mean: both at most 1, e.g. beta = N alpha"
 )
 EITHER = "Give alpha and beta for elastic averaging, or a mixing matrix"
+FEDAVG = "np.full((N, N), 1/N) is FedAvg"
 
 
 class Agent(NamedTuple):
@@ -50,59 +51,86 @@ class Agent(NamedTuple):
     memory: Any
 
 
-@specified
-def coop_sgd(*, oracle: Oracle, alpha: float | None = None, beta: float | None = None, mixing: Any = None) -> Algorithm:
-    """Return Cooperative SGD with a local oracle, and elastic averaging (alpha, beta) or a mixing matrix (N, N)."""
-    check_oracle(oracle)
-    if {alpha is None, beta is None, mixing is not None} != {mixing is not None}:
-        refuse("alpha, beta, mixing", (alpha, beta, mixing), "must be either two weights or one matrix", EITHER)
+class CoopSGD(Method):
+    """Local steps from the agent's own model."""
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        x, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
+    oracle: Oracle
+    copies_differ: ClassVar = True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, memory, work = self.oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
         return Agent(x, memory), work
 
-    exchange = _elastic(local, alpha, beta) if mixing is None else _mixed(local, mixing)
-    return Algorithm(
-        "coop_sgd",
-        init=lambda f, x: Agent(x, oracle.init(f, x)),
-        server=lambda x: x,
-        exchanges=(exchange,),
-        model=lambda agent: agent.x,
-        timing=Timing(drifts=True),
-    )
+
+class ElasticSGD(CoopSGD):
+    """Elastic averaging, with z at the server."""
+
+    alpha: float
+    beta: float
+
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.x)
+
+    def aggregate(self, z: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        return z + self.beta * (mean - z), z
+
+    def receive(self, agent: Agent, z: Vector) -> Agent:
+        return agent._replace(x=agent.x + self.alpha * (z - agent.x))
+
+    def missed(self, agent: Agent, z: Vector) -> Agent:
+        return agent
 
 
-def _elastic(local: Any, alpha: Any, beta: Any) -> Exchange:
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        at_most(name, positive(name, value, ELASTIC), 1, ELASTIC)
+class MixedSGD(CoopSGD):
+    """Mixing with a matrix, without a server."""
 
-    def aggregate(z: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return z + beta * (mean - z), z
+    mixing: Any
 
-    def receive(agent: Agent, z: Vector) -> Agent:
-        return agent._replace(x=agent.x + alpha * (z - agent.x))
+    def send(self, agent: Agent) -> Vector:
+        return agent.x
 
-    return Exchange(local, lambda agent: agent.x, aggregate, receive, absent=lambda agent, z: agent, sends="model")
+    def weights(self, agent: Array) -> Array:
+        """Return a row of the matrix."""
+        # JAX keeps the precision in which it first saw an array, so it gets a new one each time.
+        return jnp.asarray(as_array(self.mixing, "mixing", FEDAVG).astype(float))[agent]
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def exchanges(self) -> tuple[Exchange]:
+        return (Exchange(self.local, self.send, Mixing(self.weights), self.receive),)
 
 
-def _mixed(local: Any, mixing: Any) -> Exchange:
-    weights = as_array(mixing, "mixing", "np.full((N, N), 1/N) is FedAvg").astype(float)
+@makes(ElasticSGD, MixedSGD)
+def coop_sgd(*, oracle: Oracle, alpha: float | None = None, beta: float | None = None, mixing: Any = None) -> Method:
+    """Return Cooperative SGD with a local oracle, and elastic averaging (alpha, beta) or a mixing matrix (N, N)."""
+    check_oracle(oracle)
+    if mixing is None and alpha is not None and beta is not None:
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            at_most(name, positive(name, value, ELASTIC), 1, ELASTIC)
+        return ElasticSGD(oracle=oracle, alpha=alpha, beta=beta)
+    if mixing is None or alpha is not None or beta is not None:
+        refuse("alpha, beta, mixing", (alpha, beta, mixing), "must be either two weights or one matrix", EITHER)
+    _check_mixing(mixing)
+    return MixedSGD(oracle=oracle, mixing=mixing)
+
+
+def _check_mixing(mixing: Any) -> None:
+    weights = as_array(mixing, "mixing", FEDAVG).astype(float)
     square = weights.ndim == 2 and weights.shape[0] == weights.shape[1]
     if not square or not np.allclose(weights, weights.T) or not np.allclose(weights.sum(1), 1):
         rule = "must be square, symmetric and with rows that sum to 1"
-        refuse("mixing", weights.tolist(), rule, "np.full((N, N), 1/N) is FedAvg")
+        refuse("mixing", weights.tolist(), rule, FEDAVG)
     largest = float(np.abs(np.linalg.eigvalsh(weights)).max())
     if largest > 1 + 1e-8:
         rule = f"has an eigenvalue of size {largest:.4g}, and above 1 the agents' models move apart in every round"
         refuse("mixing", weights.tolist(), rule, "Use entries of at least 0")
 
-    def row(agent: Array) -> Array:
-        return jnp.asarray(weights.copy())[agent]  # JAX keeps the precision in which it first saw an array
 
-    return Exchange(local, lambda agent: agent.x, Mixing(row), lambda agent, x: agent._replace(x=x))
-
-
-def _rule(L: float, agents: int, scale: Any) -> Algorithm:
+def _rule(L: float, agents: int, scale: Any) -> Method:
     oracle = gd(step=scale / (4 * L * Q), iterations=Q)
     return coop_sgd(oracle=oracle, alpha=0.9 / agents, beta=0.9)
 
@@ -119,11 +147,6 @@ CARD = Card(
             "of Communication-Efficient SGD Algorithms'"
         ),
         year=2021,
-        checked=(
-            "The journal's BibTeX entry (jmlr.org/papers/v22/20-147.bib) confirms the authors, the journal, "
-            "2021 and the published title, and the arXiv record confirms the 2018 preprint under a title that "
-            "ends in 'Communication-Efficient SGD Algorithms'."
-        ),
     ),
     variants=(Variant("Cooperative SGD", _rule, Guarantee("NC, iid", "1/e", "1/e^2", "1/e^2")),),
     parameters={
@@ -131,10 +154,4 @@ CARD = Card(
         "beta": "β in (0, 1], the fraction by which z moves to the agents; Nα makes it symmetric",
         "mixing": "W (N, N), symmetric and doubly stochastic; replaces α and β",
     },
-    theory_checked=(
-        "All complexities and the iid assumption are taken from the FedPD paper's Table 1; a public summary "
-        "of the preprint (sciencestack.ai/paper/1808.07576) confirms non-convex functions and that no uniform "
-        "bound on gradients is assumed."
-    ),
-    equations_checked="Not compared with the paper.",
 )

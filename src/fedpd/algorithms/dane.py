@@ -13,26 +13,36 @@ from typing import Any
 
 from tree_math import Vector
 
-from fedpd.algorithms._gradients_first import Agent, gradients_first
+from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import lbfgs
 
 
-@specified
-def dane(*, mu: float, oracle: Oracle, eta: float = 1.0) -> Algorithm:
+class Dane(GradientsFirst):
+    """DANE: the mean gradient, scaled by eta, replaces the agent's own at x."""
+
+    mu: float
+    oracle: Oracle
+    eta: float
+
+    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
+        return self.oracle.init(f, x)
+
+    def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        phi = Subproblem(f, self.eta * agent.mean - agent.own - self.mu * agent.x, self.mu)
+        return self.oracle.solve(phi, agent.x, agent.memory, r, key)
+
+
+@makes(Dane)
+def dane(*, mu: float, oracle: Oracle, eta: float = 1.0) -> Method:
     """Return DANE with proximal weight mu, a local oracle and a factor eta on the mean gradient."""
     check_oracle(oracle)
     at_least("mu", mu, 0, "mu = L is a good start, L the smoothness of the f_i")
     positive("eta", eta, "1 is the paper's usual choice")
-
-    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
-        phi = Subproblem(f, eta * agent.mean - agent.own - mu * agent.x, mu)
-        return oracle.solve(phi, agent.x, agent.memory, r, key)
-
-    return gradients_first(oracle.init, solve)
+    return Dane(mu=mu, oracle=oracle, eta=eta)
 
 
 CARD = Card(
@@ -47,10 +57,6 @@ CARD = Card(
             "arXiv:1312.7853"
         ),
         year=2014,
-        checked=(
-            "The reference list of a public paper confirms the authors, the title, the venue and the year; "
-            "volume and pages were not confirmed."
-        ),
     ),
     variants=(
         Variant(
@@ -71,12 +77,4 @@ CARD = Card(
         "mu": "μ ≥ 0, the weight of the proximal term",
         "eta": "η, the factor on the mean gradient",
     },
-    theory_checked=(
-        "'Federated Optimization with Doubly Regularized Drift Correction' (ICML 2024, PMLR 235) confirms that "
-        "DANE saves communications where Hessians are similar; the rate for quadratics was not confirmed."
-    ),
-    equations_checked=(
-        "The local problem with eta = 1, the two communications per iteration and the mean of the answers "
-        "agree with the program of the package nda (nda/optimizers, class DANE)."
-    ),
 )

@@ -15,21 +15,10 @@ from typing import Any, NamedTuple
 import jax
 from tree_math import Vector
 
-from fedpd.algorithms._averaging import beside_personal_models
+from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Key,
-    LocalObjective,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    proximal,
-    specified,
-)
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -40,25 +29,35 @@ class Agent(NamedTuple):
     own_memory: Any  # of the oracle `own`
 
 
-@specified
-def ditto(*, rho: float, oracle: Oracle, own: Oracle | None = None) -> Algorithm:
+class Ditto(BesidePersonalModels):
+    """FedAvg, and personal models near the server's."""
+
+    rho: float
+    oracle: Oracle
+    own: Oracle | None
+
+    @property
+    def personal(self) -> Oracle:
+        """The local solver of the personal models."""
+        return self.oracle if self.own is None else self.own
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, self.oracle.init(f, x), self.personal.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        phi, draws = proximal(f, agent.x, self.rho), jax.random.fold_in(key, 1)
+        v, own_memory, more = self.personal.solve(phi, agent.personal, agent.own_memory, r, draws)
+        x, memory, work = self.oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
+        return Agent(x, v, memory, own_memory), work.plus(more)
+
+
+@makes(Ditto)
+def ditto(*, rho: float, oracle: Oracle, own: Oracle | None = None) -> Method:
     """Return Ditto with proximal weight rho >= 0; `own` solves for the personal models (None: as `oracle` does)."""
     at_least("rho", rho, 0, "rho is the weight of (rho/2)||v - x^r||^2; with 0, each agent learns its model alone")
     check_oracle(oracle)
-    personal = oracle if own is None else own
-    check_oracle(personal)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, oracle.init(f, x), personal.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        phi, draws = proximal(f, agent.x, rho), jax.random.fold_in(key, 1)
-        v, own_memory, more = personal.solve(phi, agent.personal, agent.own_memory, r, draws)
-        x, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
-        total = work.plus(more)
-        return Agent(x, v, memory, own_memory), total
-
-    return beside_personal_models("ditto", init, local, lambda server, mean: mean)
+    check_oracle(oracle if own is None else own)
+    return Ditto(rho=rho, oracle=oracle, own=own)
 
 
 CARD = Card(
@@ -73,11 +72,6 @@ CARD = Card(
             "arXiv:2012.04221"
         ),
         year=2021,
-        checked=(
-            "The page of the paper at ai.meta.com, zbmath.org/software/41838 and a public copy of the arXiv record "
-            "(tomesphere.com/paper/2012.04221) confirm the authors, the title, ICML 2021 and the preprint; the volume "
-            "and the pages are from knowledge."
-        ),
     ),
     variants=(
         Variant(
@@ -90,12 +84,4 @@ CARD = Card(
         "rho": "ρ ≥ 0, the weight of the proximal term of the personal models (the paper's λ)",
         "own": "the local solver of the personal models; `None`: as `oracle`",
     },
-    theory_checked=(
-        "A public summary of the paper (study.space) confirms convergence guarantees for its solver; the "
-        "assumptions are from knowledge, and no rate was read in the paper itself. x is FedAvg's."
-    ),
-    equations_checked=(
-        "The updates agree with the authors' program (litian96/ditto, flearn/trainers_MTL/ditto.py), which draws one "
-        "mini-batch for a step of v_i and a step of x_i; here both draw their own."
-    ),
 )

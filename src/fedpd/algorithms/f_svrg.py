@@ -9,32 +9,57 @@ gradients. With partial participation g is the mean over the agents that are pre
 per-coordinate scaling.
 """
 
+from typing import ClassVar, NamedTuple
+
 from tree_math import Vector
 
-from fedpd.algorithms._gradients_first import Agent, gradients_first
+from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Tree, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, Loop, estimate
+from fedpd.core.sampling import uniform
+from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
 
 
-@specified
-def f_svrg(*, step: float, iterations: int, batch: int | None = 1) -> Algorithm:
+class Corrected(NamedTuple):
+    x: Vector  # x_i
+    anchor: Vector  # x
+    mean: Vector  # g
+
+
+class CorrectedSteps(Stochastic):
+    """Local steps along h_i(x_i; xi) - h_i(x; xi) + g."""
+
+    step: float
+    gradients: ClassVar = 2
+
+    def advance(self, phi: Subproblem, carry: Corrected, rows: Tree, r: Array, q: Array) -> Corrected:
+        x, anchor, mean = carry
+        return carry._replace(x=x - self.step * (estimate(phi, x, rows) - estimate(phi, anchor, rows) + mean))
+
+
+class FSVRG(GradientsFirst):
+    """F-SVRG: stochastic local steps, corrected on the same samples."""
+
+    step: float
+    iterations: int
+    batch: int | None
+
+    def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
+        steps = CorrectedSteps(
+            step=self.step, iterations=self.iterations, batch=self.batch, tolerance=None, check=None, draw=uniform
+        )
+        end, work = steps.run(Subproblem(f), Corrected(agent.x, agent.x, agent.mean), r, key)
+        return end.x, None, work
+
+
+@makes(FSVRG)
+def f_svrg(*, step: float, iterations: int, batch: int | None = 1) -> Method:
     """Return F-SVRG with Q = `iterations` local steps on `batch` samples (None: all of them, which is FedLin)."""
     positive("step", step, STEP)
-    loop = Loop.of(iterations, batch)
-
-    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
-        anchor = agent.x
-
-        def advance(phi: Subproblem, x: Vector, rows: Tree, r: Array, q: Array) -> Vector:
-            return x - step * (estimate(phi, x, rows) - estimate(phi, anchor, rows) + agent.mean)
-
-        x, work = loop.run(advance, lambda x: x, Subproblem(f), anchor, r, key, per_step=2)
-        return x, None, work
-
-    return gradients_first(lambda f, x: None, solve)
+    check_stochastic(iterations, batch)
+    return FSVRG(step=step, iterations=iterations, batch=batch)
 
 
 CARD = Card(
@@ -50,12 +75,6 @@ CARD = Card(
             "arXiv:1905.12648 (2019)"
         ),
         year=2016,
-        checked=(
-            "The publication record of the University of Edinburgh (research.ed.ac.uk) confirms the four "
-            "authors, the title and 2016, and the arXiv text of the analysis "
-            "(arxiv-vanity.com/papers/1905.12648) confirms its five authors, title and May 2019; that it "
-            "appeared in IEEE Transactions on Signal Processing 68 (2020) is from knowledge only."
-        ),
     ),
     variants=(
         Variant(
@@ -66,10 +85,4 @@ CARD = Card(
         ),
     ),
     parameters={},
-    theory_checked=(
-        "All complexities are taken from the FedPD paper's Table 1; the abstract of Cen et al. confirms only "
-        "that the analysis of strongly convex functions can be extended to non-convex ones, and that its "
-        "rates depend on how much the local functions differ in smoothness."
-    ),
-    equations_checked="Not compared with the papers.",
 )

@@ -16,37 +16,44 @@ from typing import Any
 
 from tree_math import Vector
 
-from fedpd.algorithms._dual_agents import Agent, dual_exchange
+from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Away, LocalObjective, Oracle, check_oracle, specified
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
-@specified
-def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> Algorithm:
+class FedADMM(DualAgents):
+    """FedADMM; its rho is the 1/eta of ADMM."""
+
+    rho: float
+    server_step: float | None
+
+    def lagrangian(self, f: LocalObjective, agent: Agent) -> Subproblem:
+        return augmented_lagrangian(f, agent.x0, agent.dual, 1 / self.rho)
+
+    def divide(self, v: Vector) -> Vector:
+        return self.rho * v
+
+    def multiply(self, v: Vector) -> Vector:
+        return v / self.rho
+
+    def aggregate(self, server: Vector, delta: Vector, share: Any) -> tuple[Vector, Vector]:
+        x0 = server + (share if self.server_step is None else self.server_step) * delta
+        return x0, x0
+
+    def asynchronous(self) -> Method:
+        return self
+
+
+@makes(FedADMM)
+def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> Method:
     """Return FedADMM with penalty rho, a local oracle, and a server step (None: the share of agents present)."""
     check_oracle(oracle)
     positive("rho", rho, "rho = L is a good start, where L is the smoothness of the f_i")
     if server_step is not None:
         positive("server_step", server_step, "Leave it out for |S|/N")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, x0=x, dual=0 * x, sent=x, memory=oracle.init(f, x))
-
-    def aggregate(server: Vector, delta: Vector, share: Any) -> tuple[Vector, Vector]:
-        x0 = server + (share if server_step is None else server_step) * delta
-        return x0, x0
-
-    exchange = dual_exchange(oracle, 1 / rho, aggregate, lambda v: rho * v, lambda v: v / rho)
-    return Algorithm(
-        "fedadmm",
-        init=init,
-        server=lambda x: x,
-        exchanges=(exchange,),
-        model=lambda agent: agent.x0,
-        away=Away(stale=True),
-    )
+    return FedADMM(rho=rho, oracle=oracle, server_step=server_step)
 
 
 CARD = Card(
@@ -58,11 +65,6 @@ CARD = Card(
         title="FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity",
         venue="38th IEEE International Conference on Data Engineering (ICDE 2022), 2575-2587; arXiv:2204.03529",
         year=2022,
-        checked=(
-            "The BibTeX entry in the authors' repository YonghaiGong/FedADMM and the first page of the paper "
-            "(ar5iv.labs.arxiv.org/html/2204.03529) confirm the authors, the title, the venue, the pages and "
-            "the year."
-        ),
     ),
     variants=(
         Variant(
@@ -75,14 +77,4 @@ CARD = Card(
         "rho": "ρ, the penalty; 1/η of FedPD",
         "server_step": "the server's step; `None`: the share of agents that are present",
     },
-    theory_checked=(
-        "The abstract confirms non-convex functions, local work of variable amount, and no restriction on "
-        "dissimilarity or on the number of participants; the rate of 1/e rounds was not confirmed by public "
-        "material at hand."
-    ),
-    equations_checked=(
-        "The local problem, the dual update and the server's update agree with the authors' program "
-        "(YonghaiGong/FedADMM, FedADMM/src/update.py and federated_main.py), which differs in its starting "
-        "point and in the change that it sends."
-    ),
 )

@@ -15,16 +15,16 @@ continuously, each agent has its own, and changes are not summable; the accuracy
 what the errors do to the server's step.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, count, positive
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Subproblem, Work, specified
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import ITERATIONS
+from fedpd.core.step_sizes import ITERATIONS
 
 
 class Agent(NamedTuple):
@@ -34,7 +34,60 @@ class Agent(NamedTuple):
     beta: Array
 
 
-@specified
+class FedADMMInSa(Method):
+    """FedADMM-InSa: each agent has an accuracy and a penalty of its own."""
+
+    beta: float
+    smoothness: float
+    convexity: float
+    iterations: int
+    ratio: float
+    tau: float
+    delta: float
+    needs_everyone: ClassVar = True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, jnp.asarray(self.beta, float))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        z, before, dual, own = agent
+        phi = Subproblem(f, -1.0 * dual - own * z, own)
+        sigma = 0.999 * jnp.sqrt(2.0) / (jnp.sqrt(2.0) + jnp.sqrt(own / self.convexity))
+        steps, first = f.steps(self.iterations), phi.gradient(z)
+        enough = sigma**2 * (first @ first)
+
+        def onward(carry: tuple[Array, Vector, Vector]) -> Array:
+            q, _, gradient = carry
+            return (q < steps) & (gradient @ gradient > enough)
+
+        def descend(carry: tuple[Array, Vector, Vector]) -> tuple[Array, Vector, Vector]:
+            q, x, gradient = carry
+            x = x - gradient / (self.smoothness + own)
+            return q + 1, x, phi.gradient(x)
+
+        q, x, _ = lax.while_loop(onward, descend, (jnp.int32(0), z, first))
+        moved, apart = x - before, x - z
+        primal, between = own * jnp.sqrt(moved @ moved), jnp.sqrt(apart @ apart)
+        grown = jnp.where(self.ratio * between < primal, own / self.tau, own)
+        grown = jnp.where(self.ratio * primal < between, own * self.tau, grown)
+        return Agent(z, x, dual - own * apart, grown), Work.of(q, q + 1, f.size)
+
+    def send(self, agent: Agent) -> tuple[Gradient, Array]:
+        return Gradient(agent.beta * agent.x - agent.dual), agent.beta
+
+    def aggregate(self, server: Vector, mean: tuple[Vector, Array], share: Any) -> tuple[Vector, Vector]:
+        total, weight = mean
+        z = (total / weight + self.delta * server) / (1 + self.delta)
+        return z, z
+
+    def receive(self, agent: Agent, z: Vector) -> Agent:
+        return agent._replace(z=z)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.z
+
+
+@makes(FedADMMInSa)
 def fedadmm_insa(
     *,
     beta: float,
@@ -44,7 +97,7 @@ def fedadmm_insa(
     ratio: float = 5.0,
     tau: float = 2.0,
     delta: float = 0.2,
-) -> Algorithm:
+) -> Method:
     """Return FedADMM-InSa with first penalties `beta` and at most Q = `iterations` local steps."""
     positive("beta", beta, "beta = L is a good start, L the smoothness of the f_i")
     positive("smoothness", smoothness, "Give L of the f_i; theory.smoothness(problem) finds it")
@@ -53,46 +106,15 @@ def fedadmm_insa(
     at_least("ratio", ratio, 1, "By how much residuals may differ before a penalty changes; 5 is usual")
     at_least("tau", tau, 1, "The factor by which a penalty changes; 2 is usual, 1 keeps penalties")
     at_least("delta", delta, 0, "The weight of the server's last model; 0 forgets it")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, 0 * x, jnp.asarray(beta, float))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        z, before, dual, own = agent
-        phi = Subproblem(f, -1.0 * dual - own * z, own)
-        sigma = 0.999 * jnp.sqrt(2.0) / (jnp.sqrt(2.0) + jnp.sqrt(own / convexity))
-        steps, first = f.steps(iterations), phi.gradient(z)
-        enough = sigma**2 * (first @ first)
-
-        def onward(carry: tuple[Array, Vector, Vector]) -> Array:
-            q, _, gradient = carry
-            return (q < steps) & (gradient @ gradient > enough)
-
-        def descend(carry: tuple[Array, Vector, Vector]) -> tuple[Array, Vector, Vector]:
-            q, x, gradient = carry
-            x = x - gradient / (smoothness + own)
-            return q + 1, x, phi.gradient(x)
-
-        q, x, _ = lax.while_loop(onward, descend, (jnp.int32(0), z, first))
-        moved, apart = x - before, x - z
-        primal, between = own * jnp.sqrt(moved @ moved), jnp.sqrt(apart @ apart)
-        grown = jnp.where(ratio * between < primal, own / tau, own)
-        grown = jnp.where(ratio * primal < between, own * tau, grown)
-        return Agent(z, x, dual - own * apart, grown), Work.of(q, q + 1, f.size)
-
-    def send(agent: Agent) -> tuple[Vector, Array]:
-        return agent.beta * agent.x - agent.dual, agent.beta
-
-    def aggregate(server: Vector, mean: tuple[Vector, Array], share: Any) -> tuple[Vector, Vector]:
-        total, weight = mean
-        z = (total / weight + delta * server) / (1 + delta)
-        return z, z
-
-    def receive(agent: Agent, z: Vector) -> Agent:
-        return agent._replace(z=z)
-
-    exchange = Exchange(local, send, aggregate, receive, sends=("gradient", None))
-    return Algorithm("fedadmm_insa", init, lambda x: x, (exchange,), lambda agent: agent.z, away=Away(everyone=True))
+    return FedADMMInSa(
+        beta=beta,
+        smoothness=smoothness,
+        convexity=convexity,
+        iterations=iterations,
+        ratio=ratio,
+        tau=tau,
+        delta=delta,
+    )
 
 
 CARD = Card(
@@ -104,10 +126,6 @@ CARD = Card(
         title="FedADMM-InSa: An inexact and self-adaptive ADMM for federated learning",
         venue="Neural Networks 181, 106772 (January 2025); arXiv:2402.13989",
         year=2025,
-        checked=(
-            "The preprint's pages (arxiv.org/html/2402.13989v1 and v3) and a page of City University of Hong Kong "
-            "(scholars.cityu.edu.hk) confirm the authors, the title, the journal, the article's number and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -125,13 +143,4 @@ CARD = Card(
         "tau": "τ, the factor by which a penalty changes",
         "delta": "δ, the weight of the server's last model",
     },
-    theory_checked=(
-        "The abstract confirms convergence of the inexact method for strongly convex functions; no rate was confirmed."
-    ),
-    equations_checked=(
-        "The stopping rule, sigma, the penalty's rule with 5 and 2, and the server's step with memory agree with two "
-        "public programs for the paper (tj-jmy/FedADMM-InSa-main, which has another sign of the multiplier, and a "
-        "MATLAB reproduction); not compared with the paper itself. The program updates the penalty before "
-        "the server uses it, and so does this file."
-    ),
 )

@@ -9,16 +9,20 @@ step and Q > 1, FedAvg does not converge to a stationary point on heterogeneous 
 
 from typing import Any
 
-from fedpd.algorithms._averaging import local_averaging
+from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
-from fedpd.core import Algorithm, Oracle, Subproblem, specified
+from fedpd.core import Method, Oracle, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import sgd
 from fedpd.schedules import inverse_sqrt
 
 
-@specified
-def fedavg(*, oracle: Oracle) -> Algorithm:
+class FedAvg(LocalAveraging):
+    """Algorithm 1 of the paper."""
+
+
+@makes(FedAvg)
+def fedavg(*, oracle: Oracle) -> Method:
     """Return FedAvg, with a local oracle that works on f_i itself.
 
     Examples:
@@ -26,10 +30,11 @@ def fedavg(*, oracle: Oracle) -> Algorithm:
         >>> fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4)).description
         'fedavg(oracle=sgd(step=0.1, iterations=8, batch=4))'
     """
-    return local_averaging(oracle, lambda f, x: Subproblem(f))
+    check_oracle(oracle)
+    return FedAvg(oracle=oracle)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Algorithm:
+def _rule(L: float, agents: int, scale: Any) -> Method:
     step = scale / (4 * L * Q)  # the first step of Khaled et al.; later steps are smaller
     return fedavg(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
 
@@ -46,19 +51,7 @@ CARD = Card(
             "(AISTATS 2017), PMLR 54, 1273-1282; arXiv:1602.05629"
         ),
         year=2017,
-        checked=(
-            "The BibTeX entry in the repository wenh06/fl-sim (docs/source/references.bib) and a public copy "
-            "of the arXiv record (tomesphere.com/paper/1602.05629) confirm the authors and the title, and the "
-            "former also the venue, the pages and 2017."
-        ),
     ),
     variants=(Variant("FedAvg-SGD", _rule, Guarantee("SC, BG", "1/e", "1/e", "1/e")),),
     parameters={},
-    theory_checked=(
-        "The complexities are taken from the FedPD paper's Table 1 (its row for Li et al.); the abstract of "
-        "Li, Huang, Yang, Wang and Zhang, 'On the Convergence of FedAvg on Non-IID Data' (arXiv:1907.02189), "
-        "confirms O(1/T) for strongly convex smooth functions, and Table 2 of the SCAFFOLD paper confirms "
-        "that it assumes bounded gradients."
-    ),
-    equations_checked="The updates are Algorithm 1 of the FedPD paper.",
 )

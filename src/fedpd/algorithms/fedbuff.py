@@ -19,19 +19,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Away,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    specified,
-)
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import sgd
 from fedpd.schedules import inverse_sqrt
@@ -46,8 +34,44 @@ class Agent(NamedTuple):
     memory: Any  # the oracle's memory between rounds
 
 
-@specified
-def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0) -> Algorithm:
+class FedBuff(Method):
+    """FedBuff; an agent's weight follows from the age of its model."""
+
+    oracle: Oracle
+    server_step: float
+    staleness: float
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, jnp.int32(0), self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        y, memory, work = self.oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
+        tau = jnp.where(agent.version == FRESH, 0, r - agent.version)
+        weight = (1.0 + tau) ** -self.staleness
+        return Agent(agent.x, weight * (y - agent.x), jnp.int32(r + 1), memory), work
+
+    def send(self, agent: Agent) -> Vector:
+        return agent.change
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = server + self.server_step * mean
+        return x, x
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def missed(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x, version=jnp.int32(FRESH))
+
+    def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=self.oracle.init(f, agent.x))
+
+    def asynchronous(self) -> Method:
+        return self
+
+
+@makes(FedBuff)
+def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0) -> Method:
     """Return FedBuff, with a local oracle that works on f_i itself.
 
     Args:
@@ -67,43 +91,10 @@ def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0)
     check_oracle(oracle)
     positive("server_step", server_step, "1 adds the mean change to the model")
     at_least("staleness", staleness, 0, "0.5 is the weight of the paper, 0 is none")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, jnp.int32(0), oracle.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        y, memory, work = oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
-        tau = jnp.where(agent.version == FRESH, 0, r - agent.version)
-        weight = (1.0 + tau) ** -staleness
-        return Agent(agent.x, weight * (y - agent.x), jnp.int32(r + 1), memory), work
-
-    def send(agent: Agent) -> Vector:
-        return agent.change
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        x = server + server_step * mean
-        return x, x
-
-    def receive(agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
-    def missed(agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x, version=jnp.int32(FRESH))
-
-    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return agent._replace(memory=oracle.init(f, agent.x))
-
-    return Algorithm(
-        "fedbuff",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed),),
-        model=lambda agent: agent.x,
-        away=Away(rebuild=rebuild, stale=True),
-    )
+    return FedBuff(oracle=oracle, server_step=server_step, staleness=staleness)
 
 
-def _rule(L: float, agents: int, scale: Any) -> Algorithm:
+def _rule(L: float, agents: int, scale: Any) -> Method:
     step = scale / (4 * L * Q)  # as for FedAvg
     return fedbuff(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
 
@@ -122,23 +113,10 @@ CARD = Card(
             "(AISTATS 2022); arXiv:2106.06639"
         ),
         year=2022,
-        checked=(
-            "The poster page of AISTATS 2022 (virtual.aistats.org) and the page of the authors' employer "
-            "(ai.meta.com/research) confirm the authors, the title, the venue and the year."
-        ),
     ),
     variants=(Variant("FedBuff", _rule, Guarantee("NC, BG, bounded delays")),),
     parameters={
         "server_step": "the server's step size",
         "staleness": "the exponent of the weight (1 + τ)^-staleness of a message that is τ server steps old",
     },
-    theory_checked=(
-        "The abstract confirms a convergence guarantee for smooth non-convex functions. The abstract of Toghani and "
-        "Uribe (arXiv:2210.01161), who remove this assumption, confirms that it needs bounded gradients. The delay is "
-        "bounded if every agent returns. The rate is not stated here."
-    ),
-    equations_checked=(
-        "The buffer of K updates and the server's step agree with the abstract and with FedBuffAggregator of the "
-        "public program APPFL. The weight of old messages was not compared with a public source."
-    ),
 )

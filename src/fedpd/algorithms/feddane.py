@@ -13,24 +13,33 @@ from typing import Any
 
 from tree_math import Vector
 
-from fedpd.algorithms._gradients_first import Agent, gradients_first
+from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Oracle, Subproblem, Work, check_oracle, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
-@specified
-def feddane(*, mu: float, oracle: Oracle) -> Algorithm:
+class FedDane(GradientsFirst):
+    """FedDANE: the mean gradient replaces the agent's own at x."""
+
+    mu: float
+    oracle: Oracle
+
+    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
+        return self.oracle.init(f, x)
+
+    def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        phi = Subproblem(f, agent.mean - agent.own - self.mu * agent.x, self.mu)
+        return self.oracle.solve(phi, agent.x, agent.memory, r, key)
+
+
+@makes(FedDane)
+def feddane(*, mu: float, oracle: Oracle) -> Method:
     """Return FedDANE with proximal weight mu and a local oracle."""
     check_oracle(oracle)
     at_least("mu", mu, 0, "mu = L is a good start, where L is the smoothness of the f_i")
-
-    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, Any, Work]:
-        phi = Subproblem(f, agent.mean - agent.own - mu * agent.x, mu)
-        return oracle.solve(phi, agent.x, agent.memory, r, key)
-
-    return gradients_first(oracle.init, solve)
+    return FedDane(mu=mu, oracle=oracle)
 
 
 CARD = Card(
@@ -45,10 +54,6 @@ CARD = Card(
             "arXiv:2001.01920 (January 2020)"
         ),
         year=2019,
-        checked=(
-            "The text of the preprint (arxiv-vanity.com/papers/2001.01920) confirms the authors and the "
-            "title, and the README of the authors' repository litian96/FedDANE confirms the venue and 2019."
-        ),
     ),
     variants=(
         Variant(
@@ -61,12 +66,4 @@ CARD = Card(
     parameters={
         "mu": "μ ≥ 0, the weight of the proximal term",
     },
-    theory_checked=(
-        "The abstract confirms guarantees for convex and non-convex functions; the rate of 1/e rounds and the "
-        "assumption of bounded dissimilarity were not confirmed by public material at hand."
-    ),
-    equations_checked=(
-        "The local problem and the mean gradient agree with the authors' program (litian96/FedDANE, "
-        "flearn/optimizer/pggd.py and flearn/trainers/feddane.py)."
-    ),
 )

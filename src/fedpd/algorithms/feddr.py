@@ -18,19 +18,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import below, positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Away,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Work,
-    check_oracle,
-    proximal,
-    specified,
-)
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Work, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.regularizers import Regularizer, proximal_step
 
@@ -50,43 +38,53 @@ class Server(NamedTuple):
     mean: Vector  # of all agents' xh_i
 
 
-@specified
-def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Algorithm:
+class FedDR(Method):
+    """FedDR; absent agents keep their state, and the server the mean over all agents."""
+
+    eta: float
+    oracle: Oracle
+    alpha: float
+    g: Regularizer | None
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=proximal_step(self.g, x, self.eta), y=x, sent=x, memory=self.oracle.init(f, x))
+
+    def server(self, x: Vector) -> Server:
+        return Server(proximal_step(self.g, x, self.eta), x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        y = agent.y + self.alpha * (agent.x0 - agent.x)
+        x, memory, work = self.oracle.solve(proximal(f, y, 1 / self.eta), agent.x, agent.memory, r, key)
+        return agent._replace(x=x, y=y, memory=memory), work
+
+    def send(self, agent: Agent) -> Change:
+        return Change(2 * agent.x - agent.y - agent.sent)
+
+    def aggregate(self, server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
+        mean = server.mean + share * change
+        x0 = proximal_step(self.g, mean, self.eta)
+        return Server(x0, mean), x0
+
+    def receive(self, agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0, sent=2 * agent.x - agent.y)
+
+    def missed(self, agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.x0
+
+    def asynchronous(self) -> Method:
+        return self
+
+
+@makes(FedDR)
+def feddr(*, eta: float, oracle: Oracle, alpha: float = 1.0, g: Regularizer | None = None) -> Method:
     """Return FedDR with prox parameter eta, relaxation alpha, a local oracle, and a regulariser g at the server."""
     check_oracle(oracle)
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
     below("alpha", positive("alpha", alpha, RELAXATION), 2, RELAXATION)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, x0=proximal_step(g, x, eta), y=x, sent=x, memory=oracle.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        y = agent.y + alpha * (agent.x0 - agent.x)
-        x, memory, work = oracle.solve(proximal(f, y, 1 / eta), agent.x, agent.memory, r, key)
-        return agent._replace(x=x, y=y, memory=memory), work
-
-    def send(agent: Agent) -> Vector:
-        return 2 * agent.x - agent.y - agent.sent
-
-    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
-        mean = server.mean + share * change
-        x0 = proximal_step(g, mean, eta)
-        return Server(x0, mean), x0
-
-    def receive(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0, sent=2 * agent.x - agent.y)
-
-    def missed(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0)
-
-    return Algorithm(
-        "feddr",
-        init=init,
-        server=lambda x: Server(proximal_step(g, x, eta), x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="change"),),
-        model=lambda agent: agent.x0,
-        away=Away(stale=True),
-    )
+    return FedDR(eta=eta, oracle=oracle, alpha=alpha, g=g)
 
 
 CARD = Card(
@@ -100,10 +98,6 @@ CARD = Card(
         ),
         venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021); arXiv:2103.03452",
         year=2021,
-        checked=(
-            "The README of the authors' repository unc-optimization/FedDR and the BibTeX entry in the "
-            "repository wenh06/fl-sim confirm the authors, the title, the venue and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -116,15 +110,4 @@ CARD = Card(
         "eta": "η, the parameter of the proximal operators",
         "alpha": "α in (0, 2), the relaxation",
     },
-    theory_checked=(
-        "The abstract confirms non-convex functions with a convex regulariser, and that the number of "
-        "communications matches the lower bound up to a constant factor, which is of order 1/e by Claim 2.1 "
-        "of the FedPD paper; the abstract does not say that local problems may be solved inexactly."
-    ),
-    equations_checked=(
-        "The local updates agree with the authors' program (unc-optimization/FedDR, "
-        "FedDR/flearn/models/client_dr.py), whose default is alpha = 1.9. The asynchronous form agrees with "
-        "their program asyncFedDR, whose server averages the last messages of all workers and answers the one that has "
-        "just sent."
-    ),
 )

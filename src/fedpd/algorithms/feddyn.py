@@ -17,19 +17,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Away,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    specified,
-)
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -45,42 +33,47 @@ class Server(NamedTuple):
     h: Vector
 
 
-@specified
-def feddyn(*, alpha: float, oracle: Oracle) -> Algorithm:
+class FedDyn(Method):
+    """FedDyn; the server's h sums the mean changes of the agents' g_i."""
+
+    alpha: float
+    oracle: Oracle
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=x, g=0 * x, memory=self.oracle.init(f, x))
+
+    def server(self, x: Vector) -> Server:
+        return Server(x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        phi = Subproblem(f, -self.alpha * agent.x0 - agent.g, self.alpha)
+        x, memory, work = self.oracle.solve(phi, agent.x, agent.memory, r, key)
+        return agent._replace(x=x, g=agent.g - self.alpha * (x - agent.x0), memory=memory), work
+
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.x)
+
+    def aggregate(self, server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
+        h = server.h - self.alpha * share * (mean - server.x0)
+        x0 = mean - h / self.alpha
+        return Server(x0, h), x0
+
+    def receive(self, agent: Agent, x0: Vector) -> Agent:
+        return agent._replace(x0=x0)
+
+    def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(x=agent.x0, g=f.gradient(agent.x0), memory=self.oracle.init(f, agent.x0))
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.x0
+
+
+@makes(FedDyn)
+def feddyn(*, alpha: float, oracle: Oracle) -> Method:
     """Return FedDyn with regulariser weight alpha and a local oracle."""
     check_oracle(oracle)
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, x0=x, g=0 * x, memory=oracle.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        phi = Subproblem(f, -alpha * agent.x0 - agent.g, alpha)
-        x, memory, work = oracle.solve(phi, agent.x, agent.memory, r, key)
-        return agent._replace(x=x, g=agent.g - alpha * (x - agent.x0), memory=memory), work
-
-    def send(agent: Agent) -> Vector:
-        return agent.x
-
-    def aggregate(server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
-        h = server.h - alpha * share * (mean - server.x0)
-        x0 = mean - h / alpha
-        return Server(x0, h), x0
-
-    def receive(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0)
-
-    def rebuild(f: LocalObjective, agent: Agent) -> Agent:
-        return agent._replace(x=agent.x0, g=f.gradient(agent.x0), memory=oracle.init(f, agent.x0))
-
-    return Algorithm(
-        "feddyn",
-        init=init,
-        server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, sends="model"),),
-        model=lambda agent: agent.x0,
-        away=Away(rebuild=rebuild),
-    )
+    return FedDyn(alpha=alpha, oracle=oracle)
 
 
 CARD = Card(
@@ -95,12 +88,6 @@ CARD = Card(
         title="Federated Learning Based on Dynamic Regularization",
         venue="9th International Conference on Learning Representations (ICLR 2021, oral); arXiv:2111.04263",
         year=2021,
-        checked=(
-            "The OpenReview page (openreview.net/forum?id=B7v4QMR6Z9w), a public copy of the arXiv record "
-            "(tomesphere.com/paper/2111.04263) and the BibTeX entry in the authors' repository "
-            "alpemreacar/FedDyn confirm the authors, the title, the venue and the year; the BibTeX entry "
-            "shortens the third author to 'Ramon Matas'."
-        ),
     ),
     variants=(
         Variant(
@@ -112,11 +99,4 @@ CARD = Card(
     parameters={
         "alpha": "α, the weight of the regulariser; 1/η of FedPD",
     },
-    theory_checked=(
-        "A public summary (alphaxiv.org/overview/2111.04263v2) confirms exact local minimisation and another "
-        "(sciencestack.ai/paper/2111.04263) confirms guarantees for convex, strongly convex and non-convex "
-        "functions; the rate 1/e was not read in the paper itself. With full participation it follows from "
-        "Case I of the FedPD paper's main theorem, since the iterates are then FedPD's at p = 0."
-    ),
-    equations_checked="The updates agree with the authors' program (alpemreacar/FedDyn, utils_methods.py).",
 )

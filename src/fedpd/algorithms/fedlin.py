@@ -12,24 +12,32 @@ full gradients only.
 
 from tree_math import Vector
 
-from fedpd.algorithms._gradients_first import Agent, gradients_first
+from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, sgd
+from fedpd.oracles import STEP, check_stochastic, sgd
 
 
-@specified
-def fedlin(*, step: float, iterations: int, batch: int | None = None) -> Algorithm:
-    """Return FedLin with Q = `iterations` local steps on `batch` samples (None: all of them)."""
-    positive("step", step, STEP)
-    oracle = sgd(step, iterations, batch)
+class FedLin(GradientsFirst):
+    """FedLin: local steps with the exact difference of the gradients at x."""
 
-    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
+    step: float
+    iterations: int
+    batch: int | None
+
+    def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
+        oracle = sgd(self.step, self.iterations, self.batch)
         return oracle.solve(Subproblem(f, agent.mean - agent.own), agent.x, None, r, key)
 
-    return gradients_first(lambda f, x: None, solve)
+
+@makes(FedLin)
+def fedlin(*, step: float, iterations: int, batch: int | None = None) -> Method:
+    """Return FedLin with Q = `iterations` local steps on `batch` samples (None: all of them)."""
+    positive("step", step, STEP)
+    check_stochastic(iterations, batch)
+    return FedLin(step=step, iterations=iterations, batch=batch)
 
 
 CARD = Card(
@@ -41,11 +49,6 @@ CARD = Card(
         title="Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse Gradients",
         venue=("Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 14606-14619; arXiv:2102.07053"),
         year=2021,
-        checked=(
-            "The proceedings page "
-            "(papers.nips.cc/paper/2021/hash/7a6bda9ad6ffdac035c752743b7e9d0e-Abstract.html) confirms the "
-            "authors, the title, the venue and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -56,11 +59,4 @@ CARD = Card(
         ),
     ),
     parameters={},
-    theory_checked=(
-        "The abstract in the proceedings confirms linear convergence for smooth strongly convex functions "
-        "under arbitrary heterogeneity, and the abstract of an arXiv version confirms that the rates of "
-        "centralised gradient descent are matched up to constants for convex and non-convex functions, hence "
-        "1/e rounds; the local updates Q/e and samples M Q/e are those rounds times Q full-gradient steps."
-    ),
-    equations_checked="Not compared with the paper.",
 )

@@ -14,7 +14,7 @@ one with "scaffold" (not CTA). It needs all agents: the correction must belong t
 paper: full gradients only; a column of Y of which less than `cut` is new is left out of the least-squares problem.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, count, positive
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Model, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import ITERATIONS, STEP
 
@@ -37,74 +37,98 @@ class Agent(NamedTuple):
     new: Vector  # c_i+, for "scaffold"
 
 
-@specified
-def fedosaa(
-    *, step: float, iterations: int, base: Literal["svrg", "scaffold"] = "svrg", cut: float = 1e-8
-) -> Algorithm:
+class AndersonSteps(Method):
+    """The part of FedOSAA that both bases share."""
+
+    step: float
+    iterations: int
+    base: Literal["svrg", "scaffold"]
+    cut: float
+    needs_everyone: ClassVar = True
+
+    @property
+    def compares_rounds(self) -> bool:
+        return True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, 0 * x, x, 0 * x)
+
+    def descend(self, f: LocalObjective, agent: Agent, at_x: Vector) -> Agent:
+        """Return an agent with x_i and c_i+, which is at_x = grad f_i(x)."""
+        correction = agent.mean - agent.own
+
+        def onward(carry: tuple[Vector, Vector], _: None) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector]]:
+            w, h = carry
+            new = w - self.step * h
+            h_new = f.gradient(new) + correction
+            return (new, h_new), (new - w, h_new - h)
+
+        first = at_x + correction
+        _, (steps, changes) = lax.scan(onward, (agent.x, first), length=self.iterations)
+        return agent._replace(local=agent.x - self._anderson(first, steps, changes), new=at_x)
+
+    def _anderson(self, h: Vector, steps: Vector, changes: Vector) -> Vector:
+        """Return step (h - Y a) + S a with the best a."""
+        flat, unravel = ravel_pytree(h)
+        matrix = jax.vmap(lambda row: ravel_pytree(row)[0])
+        s, y = matrix(steps), matrix(changes)
+        u, v = orthonormal(y, s, self.cut)
+        along = u @ flat
+        return unravel(self.step * (flat - along @ u) + along @ v)
+
+
+class FedOSAASvrg(AndersonSteps):
+    """FedOSAA whose correction comes from a first exchange of gradients."""
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        first = Exchange(
+            self.differentiate,
+            lambda agent: Gradient(agent.own),
+            lambda server, mean, share: (server, mean),
+            lambda agent, g: agent._replace(mean=g),
+        )
+        return (first, *super().exchanges())
+
+    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        return self.descend(f, agent, agent.own), Work.of(self.iterations, self.iterations, f.size)
+
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.local)
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+
+class FedOSAAScaffold(AndersonSteps):
+    """FedOSAA whose correction comes from the last round."""
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        return self.descend(f, agent, f.gradient(agent.x)), Work.of(self.iterations, self.iterations + 1, f.size)
+
+    def send(self, agent: Agent) -> tuple[Model, Gradient]:
+        return Model(agent.local), Gradient(agent.new)
+
+    def aggregate(
+        self, server: Vector, mean: tuple[Vector, Vector], share: Any
+    ) -> tuple[Vector, tuple[Vector, Vector]]:
+        return mean[0], mean
+
+    def receive(self, agent: Agent, mean: tuple[Vector, Vector]) -> Agent:
+        return agent._replace(x=mean[0], mean=mean[1], own=agent.new)
+
+
+@makes(FedOSAASvrg, FedOSAAScaffold)
+def fedosaa(*, step: float, iterations: int, base: Literal["svrg", "scaffold"] = "svrg", cut: float = 1e-8) -> Method:
     """Return FedOSAA with Q = `iterations` local steps before each Anderson step."""
     positive("step", step, STEP)
     count("iterations", iterations, ITERATIONS, bits=31)
     choice("base", base, ("svrg", "scaffold"))
     positive("cut", cut, "The share of a change of the gradient that must be new, e.g. 1e-8")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, 0 * x, x, 0 * x)
-
-    def differentiate(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def descend(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        at_x = f.gradient(agent.x) if base == "scaffold" else agent.own
-        correction = agent.mean - agent.own
-
-        def onward(carry: tuple[Vector, Vector], _: None) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector]]:
-            w, h = carry
-            new = w - step * h
-            h_new = f.gradient(new) + correction
-            return (new, h_new), (new - w, h_new - h)
-
-        first = at_x + correction
-        _, (steps, changes) = lax.scan(onward, (agent.x, first), length=iterations)
-        local = agent.x - anderson(first, steps, changes)
-        counted = iterations + (base == "scaffold")
-        return agent._replace(local=local, new=at_x), Work.of(iterations, counted, f.size)
-
-    def anderson(h: Vector, steps: Vector, changes: Vector) -> Vector:
-        """Return step (h - Y a) + S a with the best a."""
-        flat, unravel = ravel_pytree(h)
-        matrix = jax.vmap(lambda row: ravel_pytree(row)[0])
-        s, y = matrix(steps), matrix(changes)
-        u, v = orthonormal(y, s, cut)
-        along = u @ flat
-        return unravel(step * (flat - along @ u) + along @ v)
-
-    def gradient_mean(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return server, mean
-
-    def model_mean(server: Vector, mean: Any, share: Any) -> tuple[Vector, Any]:
-        return (mean if base == "svrg" else mean[0]), mean
-
-    def hear(agent: Agent, mean: Any) -> Agent:
-        return agent._replace(x=mean[0], mean=mean[1], own=agent.new)
-
-    if base == "svrg":
-        exchanges: tuple[Exchange, ...] = (
-            Exchange(
-                differentiate,
-                lambda agent: agent.own,
-                gradient_mean,
-                lambda agent, g: agent._replace(mean=g),
-                sends="gradient",
-            ),
-            Exchange(
-                descend, lambda agent: agent.local, model_mean, lambda agent, x: agent._replace(x=x), sends="model"
-            ),
-        )
-    else:
-        exchanges = (
-            Exchange(descend, lambda agent: (agent.local, agent.new), model_mean, hear, sends=("model", "gradient")),
-        )
-    return Algorithm("fedosaa", init, lambda x: x, exchanges, lambda agent: agent.x, away=Away(everyone=True))
+    made = FedOSAASvrg if base == "svrg" else FedOSAAScaffold
+    return made(step=step, iterations=iterations, base=base, cut=cut)
 
 
 def orthonormal(y: Array, s: Array, cut: float) -> tuple[Array, Array]:
@@ -144,10 +168,6 @@ CARD = Card(
         title="FedOSAA: Improving Federated Learning with One-Step Anderson Acceleration",
         venue="Conference on Parsimony and Learning (CPAL 2025), PMLR 280, 985-1006; arXiv:2503.10961",
         year=2025,
-        checked=(
-            "The proceedings page (proceedings.mlr.press/v280/feng25a.html) confirms the authors, the title, the "
-            "venue, the pages and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -168,13 +188,4 @@ CARD = Card(
         "base": '`"svrg"` or `"scaffold"`, where the correction comes from',
         "cut": "the share of a change of the gradient that must be new, or the change is left out",
     },
-    theory_checked=(
-        "The abstract in the proceedings confirms local linear convergence for smooth strongly convex functions."
-    ),
-    equations_checked=(
-        "The abstract confirms one Anderson step after local steps of FedSVRG or SCAFFOLD, and that it approximates "
-        "the Newton-GMRES direction. The form of the step (from w_0, with type-II weights) follows from that; it was "
-        "not compared with the paper's own equations."
-    ),
-    compares=lambda spec: True,
 )

@@ -32,39 +32,38 @@ A constant p > 0 leaves an error floor, because a skipped round moves away from 
 outcomes of past rounds, and eta="auto" finds eta (`_memory.py`).
 """
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms._automatic import automatic
-from fedpd.algorithms._corrected import ServerOfDuals, corrected, corrected_exact
-from fedpd.algorithms._memory import with_memory
-from fedpd.algorithms._memory_absent import with_absent_agents
-from fedpd.algorithms._old_models import with_old_models
-from fedpd.algorithms._rules import Q, solver
-from fedpd.algorithms._scaled_variables import in_scaled_variables
+from fedpd.algorithms._automatic import PlannedRounds
+from fedpd.algorithms._corrected import CorrectedRounds, ExactRounds, ServerOfDuals
+from fedpd.algorithms._memory import FedPDM
+from fedpd.algorithms._memory_absent import FedPDMWithAbsent
+from fedpd.algorithms._rules import Q, eta_above_theorem_1, solver
+from fedpd.algorithms._scaled_variables import ScaledFedPDM
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
-from fedpd.base.spec import TRACED
 from fedpd.base.warn import warn
 from fedpd.core import (
-    Algorithm,
     Array,
-    Away,
-    Exchange,
+    Change,
+    Iterate,
     Key,
     LocalObjective,
+    Method,
+    Model,
     Oracle,
-    Skip,
-    Spec,
-    Timing,
     Work,
     augmented_lagrangian,
     check_oracle,
-    specified,
+    makes,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
 from fedpd.oracles import lbfgs, vr
 from fedpd.theory.conditions import max_eta
+
+Skip = Callable[[Any], Any]  # r -> p_r
 
 NAIVE = (
     "absent='naive' averages x_i + eta lambda_i over the agents that are present. With partial participation this mean "
@@ -79,7 +78,63 @@ class Agent(NamedTuple):
     memory: Any  # the oracle's memory between rounds (Oracle II: g_i)
 
 
-class PartialAgent(NamedTuple):
+class FedPD(Method):
+    """Algorithm 2, line by line."""
+
+    eta: float
+    oracle: Oracle
+    p: float | Skip
+    start: Literal["local", "server"]
+    repeats: ClassVar = True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, x0=x, dual=0 * x, memory=self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:  # Local Updates
+        lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, self.eta)
+        begin = agent.x if self.start == "local" else agent.x0
+        x, memory, work = self.oracle.solve(lagrangian, begin, agent.memory, r, key)
+        dual = agent.dual + (x - agent.x0) / self.eta
+        x0 = x + self.eta * dual  # x_{0,i}^{r+}
+        return agent._replace(x=x, x0=x0, dual=dual, memory=memory), work
+
+    def send(self, agent: Agent) -> Any:
+        return Iterate(agent.x0)
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:  # Global Communicate
+        return mean, mean
+
+    def receive(self, agent: Any, x0: Any) -> Any:
+        return agent._replace(x0=x0)
+
+    def model(self, agent: Any) -> Vector:
+        return agent.x0
+
+    def skip_probability(self, r: Any) -> Any:
+        if callable(self.p):
+            return self.p(r)
+        return None if isinstance(self.p, float) and self.p == 0 else self.p
+
+    def with_message(self, agent: Any, message: Any) -> Any:  # x_i + eta lambda_i is what the server has
+        return agent._replace(x0=message, dual=agent.dual + (message - agent.x0) / self.eta)
+
+    def rebuild(self, f: LocalObjective, agent: Any) -> Any:  # lambda_i = -grad f_i, as after an exact local solve
+        x, dual = agent.x0, -f.gradient(agent.x0)
+        return agent._replace(x=x, dual=dual, memory=self.oracle.init(f, x))
+
+    def partial(self) -> Method:
+        return FedPDWithAbsent(eta=self.eta, oracle=self.oracle, p=self.p, start=self.start)
+
+    def asynchronous(self) -> Method | None:
+        if self.skips:
+            return None
+        return FedPDWithOldModels(eta=self.eta, oracle=self.oracle, p=self.p, start=self.start)
+
+    def caution(self, L: float) -> str | None:
+        return eta_above_theorem_1(self.eta, L)
+
+
+class AgentWithAbsent(NamedTuple):
     """The state of an agent when participation is partial."""
 
     x: Vector
@@ -89,7 +144,143 @@ class PartialAgent(NamedTuple):
     memory: Any
 
 
-@specified
+class FedPDWithAbsent(FedPD):
+    """FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
+
+    repeats: ClassVar = False
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return AgentWithAbsent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=self.oracle.init(f, x))
+
+    def server(self, x: Vector) -> ServerOfDuals:
+        return ServerOfDuals(x, 0 * x)
+
+    def send(self, agent: Any) -> Any:
+        return (Model(agent.x), Change(agent.dual - agent.sent)) if self.skips else Model(agent.x)
+
+    def aggregate(self, server: ServerOfDuals, mean: Any, share: Any) -> tuple[ServerOfDuals, Vector]:
+        x, change = mean if self.skips else (mean, (mean - server.x0) / self.eta)
+        dual = server.dual + share * change
+        x0 = x + self.eta * dual
+        return ServerOfDuals(x0, dual), x0
+
+    def receive(self, agent: AgentWithAbsent, x0: Vector) -> AgentWithAbsent:
+        return agent._replace(x0=x0, sent=agent.dual)
+
+    def missed(self, agent: AgentWithAbsent, x0: Vector) -> AgentWithAbsent:
+        return agent._replace(x0=x0)
+
+    def with_message(self, agent: AgentWithAbsent, message: Any) -> AgentWithAbsent:
+        if not self.skips:  # x_i alone, and the dual moves with it
+            return agent._replace(x=message, dual=agent.dual + (message - agent.x) / self.eta)
+        x, change = message
+        return agent._replace(x=x, dual=agent.sent + change)
+
+    def rebuild(self, f: LocalObjective, agent: AgentWithAbsent) -> AgentWithAbsent:
+        agent = super().rebuild(f, agent)
+        return agent._replace(sent=agent.dual)
+
+    def partial(self) -> Method:
+        return self
+
+
+class AgentWithOldModel(NamedTuple):
+    x: Vector
+    x0: Vector  # as received last; x_i + eta lambda_i after the local steps
+    dual: Vector
+    sent: Vector  # x_i + eta lambda_i as the server knows it
+    memory: Any
+
+
+class FedPDWithOldModels(FedPD):
+    """FedPD with p = 0 for asynchronous runs, in which agents work with old models of the server.
+
+        x_i      = argmin f_i(x) + <lambda_i, x - x_{0,i}> + ||x - x_{0,i}||^2 / (2 eta)     (by the oracle)
+        lambda_i = lambda_i + (x_i - x_{0,i}) / eta
+        x_0      = (1/N) sum_i (x_i + eta lambda_i)
+
+    x_{0,i} is the x_0 that agent i received last. Agents send the change of x_i + eta lambda_i, so the server's mean is
+    over all agents, however old their messages are. If every agent is present in every step, this is FedPD with p = 0.
+    With y_i = x_{0,i} - eta lambda_i it is asyncFedDR (Tran-Dinh et al., 2021) without relaxation and regulariser:
+    y_i <- y_i + (x_{0,i} - x_i), x_i = prox_{eta f_i}(y_i), and x_i + eta lambda_i = 2 x_i - y_i.
+    """
+
+    repeats: ClassVar = False
+    with_message: ClassVar = None  # type: ignore[assignment]
+    rebuild: ClassVar = None  # type: ignore[assignment]
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return AgentWithOldModel(x=x, x0=x, dual=0 * x, sent=x, memory=self.oracle.init(f, x))
+
+    def send(self, agent: Any) -> Vector:
+        return agent.x0 - agent.sent
+
+    def aggregate(self, server: Vector, change: Vector, share: Any) -> tuple[Vector, Vector]:
+        x0 = server + share * change
+        return x0, x0
+
+    def receive(self, agent: AgentWithOldModel, x0: Vector) -> AgentWithOldModel:
+        return agent._replace(x0=x0, sent=agent.x + self.eta * agent.dual)
+
+    def missed(self, agent: AgentWithOldModel, x0: Vector) -> AgentWithOldModel:
+        return agent._replace(x0=x0)
+
+    def partial(self) -> Method:
+        return self
+
+
+class CorrectedFedPD(CorrectedRounds, FedPD):  # type: ignore[misc]
+    """FedPD whose skipped rounds leave no error floor, with one model each way."""
+
+    drift: ClassVar = "corrected"
+
+
+class ExactFedPD(ExactRounds, FedPD):  # type: ignore[misc]
+    """FedPD whose skipped rounds leave no error floor, with the exact mean dual."""
+
+    drift: ClassVar = "corrected-exact"
+
+
+class PlannedFedPD(PlannedRounds, ExactRounds, FedPD):  # type: ignore[misc]
+    """FedPD whose server decides when to communicate."""
+
+
+class NaiveFedPD(FedPD):
+    """FedPD as published, also if agents are absent: it then stalls."""
+
+    absent: ClassVar = "naive"
+
+    def partial(self) -> Method:
+        return self
+
+    def asynchronous(self) -> None:
+        return None
+
+
+class ProgramFedPD(NaiveFedPD):
+    """The authors' MATLAB program, whose server step has the old dual where the paper has the new one."""
+
+    absent: str  # type: ignore[misc]
+    x0_rule: ClassVar = "matlab"
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        new, work = super().local(f, agent, r, key)
+        return new._replace(x0=new.x + self.eta * agent.dual), work
+
+
+@makes(
+    FedPD,
+    FedPDWithAbsent,
+    FedPDWithOldModels,
+    CorrectedFedPD,
+    ExactFedPD,
+    PlannedFedPD,
+    NaiveFedPD,
+    ProgramFedPD,
+    FedPDM,
+    ScaledFedPDM,
+    FedPDMWithAbsent,
+)
 def fedpd(
     *,
     eta: float | Literal["auto"],
@@ -100,7 +291,7 @@ def fedpd(
     start: Literal["local", "server"] = "local",
     x0_rule: Literal["paper", "matlab"] = "paper",
     absent: Literal["mean_of_duals", "naive"] = "mean_of_duals",
-) -> Algorithm:
+) -> Method:
     """Return FedPD with penalty 1/eta, a local oracle, and probability p of skipping a communication.
 
     Args:
@@ -145,77 +336,29 @@ def fedpd(
     choice("absent", absent, ("mean_of_duals", "naive"))
     if eta == "auto" or memory > 0:
         _check_memory(eta, memory, oracle, p=p, drift=drift, x0_rule=x0_rule, absent=absent)
-        return _mixing_past_rounds(None if eta == "auto" else eta, oracle, memory, start)
-    auto = isinstance(p, str) and p == "auto"
-    skip = None if auto else skip_probability(p)
-    skipped = _drift(auto, drift, x0_rule, absent)
+        form = ScaledFedPDM if eta == "auto" else FedPDM
+        return form(eta=eta, oracle=oracle, memory=memory, start=start)
+    planned = isinstance(p, str) and p == "auto"
+    if not planned:
+        skip_probability(p)
+    skipped = _drift(planned, drift, x0_rule, absent)
+    settings: dict[str, Any] = {"eta": eta, "oracle": oracle, "p": p, "start": start}
     if absent == "naive":
         warn(NAIVE)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, x0=x, dual=0 * x, memory=oracle.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        lagrangian = augmented_lagrangian(f, agent.x0, agent.dual, eta)
-        begin = agent.x if start == "local" else agent.x0
-        x, memory, work = oracle.solve(lagrangian, begin, agent.memory, r, key)
-        dual = agent.dual + (x - agent.x0) / eta
-        x0 = x + eta * (dual if x0_rule == "paper" else agent.dual)  # x_{0,i}^{r+}
-        return agent._replace(x=x, x0=x0, dual=dual, memory=memory), work
-
-    def send(agent: Agent) -> Vector:
-        return agent.x0
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:  # Global Communicate
-        return mean, mean
-
-    def receive(agent: Agent, x0: Vector) -> Agent:
-        return agent._replace(x0=x0)
-
-    def with_message(agent: Agent, message: Vector) -> Agent:  # x_i + eta lambda_i is what the server has
-        return agent._replace(x0=message, dual=agent.dual + (message - agent.x0) / eta)
-
-    def rebuild(f: LocalObjective, agent: Any) -> Any:  # lambda_i = -grad f_i, as after an exact local solve
-        x, dual = agent.x0, -f.gradient(agent.x0)
-        sent = {"sent": dual} if "sent" in agent._fields else {}
-        return agent._replace(x=x, dual=dual, memory=oracle.init(f, x), **sent)
-
-    whole = Algorithm(
-        "fedpd",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, sends="iterate", with_message=with_message),),
-        model=lambda agent: agent.x0,
-        away=Away(rebuild=rebuild, repeats=True),
-        timing=Timing(skip=skip),
-    )
-    if auto:
-        return automatic(whole, eta, oracle)
+    if planned:
+        return PlannedFedPD(**settings)
     if skipped != "paper":
-        return (corrected if skipped == "corrected" else corrected_exact)(whole, eta, oracle)
-    if absent == "naive" or x0_rule == "matlab":
-        return whole
-    some = _partial_participation(whole, eta, oracle)
-    stale = with_old_models(whole, eta, oracle) if skip is None else False
-    return whole._replace(away=whole.away._replace(partial=some, stale=stale))
+        return CorrectedFedPD(**settings) if skipped == "corrected" else ExactFedPD(**settings)
+    if x0_rule == "matlab":
+        return ProgramFedPD(**settings, absent=absent)
+    return NaiveFedPD(**settings) if absent == "naive" else FedPD(**settings)
 
 
-def _caution(spec: Spec, L: float) -> str | None:
-    """Return a sentence if eta is too large for Theorem 1, else None. (The paper's own eta = 4 is too large.)"""
-    eta, bound = spec["eta"], max_eta(L) if L > 0 else float("inf")
-    if eta is TRACED or eta == "auto" or eta < bound:
-        return None
-    return (
-        f"eta = {eta:.3g} is above (sqrt(5)-1)/(4L) = {bound:.3g} (L = {L:.3g}), so Theorem 1 does not cover this run. "
-        "It may converge faster, or it may diverge."
-    )
-
-
-def _drift(auto: bool, drift: str | None, x0_rule: str, absent: str) -> str:
+def _drift(planned: bool, drift: str | None, x0_rule: str, absent: str) -> str:
     """Return the value of `drift` to use, and refuse one that does not fit the other arguments."""
-    if auto and drift not in (None, "corrected-exact"):
+    if planned and drift not in (None, "corrected-exact"):
         refuse("drift", drift, 'must be "corrected-exact" with p="auto"', "Leave drift out")
-    drift = "corrected-exact" if auto else drift
+    drift = "corrected-exact" if planned else drift
     drift = choice("drift", "paper" if drift is None else drift, ("paper", "corrected", "corrected-exact"))
     for name, value, usual in (("x0_rule", x0_rule, "paper"), ("absent", absent, "mean_of_duals")):
         if drift != "paper" and value != usual:
@@ -236,60 +379,17 @@ def _check_memory(eta: Any, memory: int, oracle: Oracle, **others: Any) -> None:
             refuse(what, value, f"does not go with {name} = {given!r}{why}", f"Leave {name} out")
 
 
-def _mixing_past_rounds(eta: float | None, oracle: Oracle, memory: int, start: str) -> Algorithm:
-    """Return FedPD-M, in scaled variables if it finds eta itself, with its form for partial participation."""
-    whole, some = (form(eta, oracle, memory, start) for form in (with_memory, with_absent_agents))
-    whole = in_scaled_variables(whole) if eta is None else whole
-    away = whole.away._replace(everyone=False)
-    return whole._replace(away=away._replace(partial=some._replace(away=away)))
-
-
-def _partial_participation(whole: Algorithm, eta: Any, oracle: Oracle) -> Algorithm:
-    """Return FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
-
-    def init(f: LocalObjective, x: Vector) -> PartialAgent:
-        return PartialAgent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=oracle.init(f, x))
-
-    def send(agent: PartialAgent) -> Any:
-        return agent.x if whole.timing.skip is None else (agent.x, agent.dual - agent.sent)
-
-    def aggregate(server: ServerOfDuals, mean: Any, share: Any) -> tuple[ServerOfDuals, Vector]:
-        x, change = (mean, (mean - server.x0) / eta) if whole.timing.skip is None else mean
-        dual = server.dual + share * change
-        x0 = x + eta * dual
-        return ServerOfDuals(x0, dual), x0
-
-    def receive(agent: PartialAgent, x0: Vector) -> PartialAgent:
-        return agent._replace(x0=x0, sent=agent.dual)
-
-    def missed(agent: PartialAgent, x0: Vector) -> PartialAgent:
-        return agent._replace(x0=x0)
-
-    def with_message(agent: PartialAgent, message: Any) -> PartialAgent:
-        if whole.timing.skip is None:  # x_i alone, and the dual moves with it
-            return agent._replace(x=message, dual=agent.dual + (message - agent.x) / eta)
-        x, change = message
-        return agent._replace(x=x, dual=agent.sent + change)
-
-    local = whole.exchanges[0].local
-    kinds: Any = "model" if whole.timing.skip is None else ("model", "change")
-    exchange = Exchange(local, send, aggregate, receive, absent=missed, sends=kinds, with_message=with_message)
-    server = lambda x: ServerOfDuals(x, 0 * x)  # noqa: E731
-    away = whole.away._replace(repeats=False)
-    return whole._replace(init=init, server=server, exchanges=(exchange,), away=away)
-
-
 def _rule(*, p: float | Literal["auto"] = 0.0, reduced: bool = False) -> Rule:
     """Return the default rule: eta is 0.9 times the bound of Theorem 1, with gradient descent or Oracle II."""
 
-    def rule(L: float, agents: int, scale: Any) -> Algorithm:
+    def rule(L: float, agents: int, scale: Any) -> Method:
         eta = scale * 0.9 * max_eta(L)
         return fedpd(eta=eta, oracle=vr(gamma=eta, iterations=Q, refresh=20) if reduced else solver(L, 1 / eta), p=p)
 
     return rule
 
 
-def _with_memory_of_20(L: float, agents: int, scale: Any) -> Algorithm:
+def _with_memory_of_20(L: float, agents: int, scale: Any) -> Method:
     """Return FedPD-M, which has no step size: the factor multiplies the accuracy of the local solves instead."""
     return fedpd(eta="auto", oracle=lbfgs(tolerance=3e-3 * scale), memory=20)
 
@@ -306,12 +406,6 @@ CARD = Card(
             "title 'FedPD: A Federated Learning Framework with Optimal Rates and Adaptivity to Non-IID Data'"
         ),
         year=2021,
-        checked=(
-            "The BibTeX entry in the repository wenh06/fl-sim and library records of the article (doi "
-            "10.1109/TSP.2021.3115952) confirm the authors, the journal's title, volume, pages and year, and "
-            "a public copy of the arXiv record (tomesphere.com/paper/2005.11418) confirms the preprint's "
-            "longer title."
-        ),
     ),
     variants=(
         Variant("FedPD-GD", _rule(), Guarantee("NC", "1/e", "log(1/e)/e", "M log(1/e)/e")),
@@ -351,12 +445,4 @@ CARD = Card(
         "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',
         "absent": 'for partial participation: `"mean_of_duals"` (converges), or `"naive"`, the published form (stalls)',
     },
-    theory_checked=(
-        "All complexities are taken from the FedPD paper's Table 1 and agree with its theorems; (1-p)/e holds "
-        "for p chosen from e/delta^2, as the table's caption says. At a fixed p the bound of Case II keeps a "
-        "term of order delta^2."
-    ),
-    equations_checked="The updates are Algorithm 2 of the paper.",
-    caution=_caution,
-    compares=lambda spec: spec["eta"] == "auto" or (spec["memory"] is not TRACED and spec["memory"] > 0),
 )

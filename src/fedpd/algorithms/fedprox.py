@@ -5,18 +5,30 @@ f_i. On heterogeneous data FedProx therefore stops at an error floor, as FedAvg 
 agents restart at x^r every round, so a gradient estimate from x_i^{r-1,Q} would belong to another point.
 """
 
-from fedpd.algorithms._averaging import local_averaging
+from tree_math import Vector
+
+from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least
-from fedpd.core import Algorithm, Oracle, proximal, specified
+from fedpd.core import LocalObjective, Method, Oracle, Subproblem, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
-@specified
-def fedprox(*, rho: float, oracle: Oracle) -> Algorithm:
+class FedProx(LocalAveraging):
+    """FedAvg with a proximal term."""
+
+    rho: float
+
+    def subproblem(self, f: LocalObjective, x: Vector) -> Subproblem:
+        return proximal(f, x, self.rho)
+
+
+@makes(FedProx)
+def fedprox(*, rho: float, oracle: Oracle) -> Method:
     """Return FedProx with proximal weight rho >= 0 (0 is FedAvg)."""
     at_least("rho", rho, 0, "rho is the weight of (rho/2)||x - x^r||^2; 0 is FedAvg")
-    return local_averaging(oracle, lambda f, x: proximal(f, x, rho))
+    check_oracle(oracle)
+    return FedProx(rho=rho, oracle=oracle)
 
 
 CARD = Card(
@@ -28,12 +40,6 @@ CARD = Card(
         title="Federated Optimization in Heterogeneous Networks",
         venue=("Proceedings of Machine Learning and Systems 2 (MLSys 2020), 429-450; arXiv:1812.06127 (December 2018)"),
         year=2020,
-        checked=(
-            "The BibTeX entry in the repository wenh06/fl-sim confirms the authors, the title, the venue, the "
-            "pages and 2020; that the first version of the preprint (2018, 'On the Convergence of Federated "
-            "Optimization in Heterogeneous Networks', a title that deepai.org confirms) had Sahu as its first "
-            "author is from knowledge and from the FedPD paper's citation key."
-        ),
     ),
     variants=(
         Variant(
@@ -45,10 +51,4 @@ CARD = Card(
     parameters={
         "rho": "ρ ≥ 0, the weight of the proximal term; 0 is FedAvg",
     },
-    theory_checked=(
-        "All complexities and the assumption are taken from the FedPD paper's Table 1; Table 2 of the "
-        "SCAFFOLD paper gives rounds of order B^2/e for weakly convex functions with full gradients under "
-        "bounded dissimilarity, which agrees."
-    ),
-    equations_checked="Not compared line by line; public descriptions have the same proximal term.",
 )

@@ -18,18 +18,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    specified,
-)
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -45,44 +34,55 @@ class Server(NamedTuple):
     u: Vector
 
 
-@specified
-def five_gcs(*, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Algorithm:
+class FiveGCS(Method):
+    """5GCS; absent agents keep u_i."""
+
+    step: float
+    tau: float
+    oracle: Oracle
+    mu: float
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, 0 * x, self.oracle.init(f, x))
+
+    def server(self, x: Vector) -> Server:
+        return Server((1 + self.step * self.mu) * x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        phi = Subproblem(f, -1.0 * agent.u - self.tau * agent.v, self.tau - self.mu)
+        y, memory, work = self.oracle.solve(phi, agent.v, agent.memory, r, key)
+        new = f.gradient(y) - self.mu * y
+        return agent._replace(new=new, memory=memory), work._replace(samples=work.samples + f.size)
+
+    def send(self, agent: Agent) -> Change:
+        return Change(agent.new - agent.u)
+
+    def aggregate(self, server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
+        server = Server(self._point(server) - self.step * change, server.u + share * change)
+        return server, self._point(server)
+
+    def _point(self, server: Server) -> Vector:
+        """Return v."""
+        return (server.x - self.step * server.u) / (1 + self.step * self.mu)
+
+    def receive(self, agent: Agent, v: Vector) -> Agent:
+        return agent._replace(v=v, u=agent.new)
+
+    def missed(self, agent: Agent, v: Vector) -> Agent:
+        return agent._replace(v=v)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.v
+
+
+@makes(FiveGCS)
+def five_gcs(*, step: float, tau: float, oracle: Oracle, mu: float = 0.0) -> Method:
     """Return 5GCS with the server's step, proximal weight tau, a local oracle, and f_i that are mu-strongly convex."""
     check_oracle(oracle)
     positive("step", step, "step = 1/L is a good start, L the smoothness of the f_i")
     positive("tau", tau, "tau = 1/(2 step) is the paper's choice")
     at_least("mu", mu, 0, "mu is the strong convexity of the f_i; 0 where it is not known")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, 0 * x, oracle.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        phi = Subproblem(f, -1.0 * agent.u - tau * agent.v, tau - mu)
-        y, memory, work = oracle.solve(phi, agent.v, agent.memory, r, key)
-        new = f.gradient(y) - mu * y
-        return agent._replace(new=new, memory=memory), work._replace(samples=work.samples + f.size)
-
-    def send(agent: Agent) -> Vector:
-        return agent.new - agent.u
-
-    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
-        v = (server.x - step * server.u) / (1 + step * mu)
-        server = Server(v - step * change, server.u + share * change)
-        return server, (server.x - step * server.u) / (1 + step * mu)
-
-    def receive(agent: Agent, v: Vector) -> Agent:
-        return agent._replace(v=v, u=agent.new)
-
-    def missed(agent: Agent, v: Vector) -> Agent:
-        return agent._replace(v=v)
-
-    return Algorithm(
-        "five_gcs",
-        init=init,
-        server=lambda x: Server((1 + step * mu) * x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="change"),),
-        model=lambda agent: agent.v,
-    )
+    return FiveGCS(step=step, tau=tau, oracle=oracle, mu=mu)
 
 
 CARD = Card(
@@ -97,10 +97,6 @@ CARD = Card(
             "2023), PMLR 206; arXiv:2212.14370"
         ),
         year=2023,
-        checked=(
-            "The preprint's page (ar5iv.labs.arxiv.org/html/2212.14370) confirms the authors and the title; the "
-            "venue and the year were not confirmed."
-        ),
     ),
     variants=(
         Variant(
@@ -115,12 +111,4 @@ CARD = Card(
         "tau": "τ, the weight of the proximal term; 1/(2γ) is the paper's choice",
         "mu": "μ ≥ 0, the strong convexity of the f_i",
     },
-    theory_checked=(
-        "The abstract confirms that it supports client sampling and is of the generation of methods with accelerated "
-        "communication; the order sqrt(k) log(1/e) was not confirmed."
-    ),
-    equations_checked=(
-        "Written from memory of the paper's Algorithm 1 and not compared with it. What was checked: the minimiser is "
-        "its only fixed point where the f_i are convex, and it converges to it with some agents away."
-    ),
 )

@@ -12,7 +12,7 @@ decreases f enough, the smallest is taken. The mean of inverses is not the inver
 directions stay off.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._server_steps import choose
 from fedpd.base.checks import at_least, count
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core import Array, Exchange, Gradient, Key, LocalObjective, Method, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 LENGTHS = 10  # step lengths 4^0 to 4^-9
@@ -41,57 +41,69 @@ class Server(NamedTuple):
     p: Vector
 
 
-@specified
-def giant(*, iterations: int, damping: float = 0.0) -> Algorithm:
-    """Return GIANT with Q = `iterations` conjugate gradient steps per agent, on Hessians plus damping I."""
-    count("iterations", iterations, "Give the conjugate gradient steps of an agent, e.g. 20", bits=31)
-    at_least("damping", damping, 0, "0 is the paper's; a singular Hessian of an agent needs a positive number")
+class Giant(Method):
+    """GIANT: three exchanges per round, for the gradient, the direction and its length."""
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
+    iterations: int
+    damping: float
+    needs_everyone: ClassVar = True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, jnp.zeros(LENGTHS + 1))
 
-    def start(x: Vector) -> Server:
+    def server(self, x: Vector) -> Server:
         return Server(x, 0 * x, 0 * x)
 
-    def differentiate(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (
+            Exchange(self.differentiate, self.send, self.share_gradient, self.hear_mean),
+            Exchange(self.invert, self.send, self.share_direction, self.hear_mean),
+            Exchange(self.search, lambda agent: agent.values, self.move, lambda agent, x: agent._replace(x=x)),
+        )
+
+    def differentiate(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         return agent._replace(own=f.gradient(agent.x)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
 
-    def invert(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        steps = f.steps(iterations)
+    def share_gradient(self, server: Server, g: Vector, share: Any) -> tuple[Server, Vector]:
+        return server._replace(g=g), g
+
+    def invert(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        steps = f.steps(self.iterations)
 
         def product(d: Vector) -> Vector:
-            return jax.jvp(f.gradient, (agent.x,), (d,))[1] + damping * d
+            return jax.jvp(f.gradient, (agent.x,), (d,))[1] + self.damping * d
 
         p = conjugate_gradients(product, agent.mean, steps)
         return agent._replace(own=p), Work.of(steps, steps, f.size)
 
-    def search(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def share_direction(self, server: Server, p: Vector, share: Any) -> tuple[Server, Vector]:
+        return server._replace(p=p), p
+
+    def send(self, agent: Agent) -> Gradient:
+        return Gradient(agent.own)
+
+    def hear_mean(self, agent: Agent, mean: Vector) -> Agent:
+        return agent._replace(mean=mean)
+
+    def search(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         lengths = jnp.append(0.0, 4.0 ** -jnp.arange(LENGTHS))
         values = lax.map(lambda t: f.value(agent.x - t * agent.mean), lengths)
         return agent._replace(values=values), Work(jnp.int32(0), jnp.int32(0))
 
-    def gradient_mean(server: Server, g: Vector, share: Any) -> tuple[Server, Vector]:
-        return server._replace(g=g), g
-
-    def direction_mean(server: Server, p: Vector, share: Any) -> tuple[Server, Vector]:
-        return server._replace(p=p), p
-
-    def move(server: Server, values: Array, share: Any) -> tuple[Server, Vector]:
+    def move(self, server: Server, values: Array, share: Any) -> tuple[Server, Vector]:
         lengths = 4.0 ** -jnp.arange(LENGTHS)
         enough = values[1:] <= values[0] - DECREASE * lengths * (server.g @ server.p)
         first = jnp.argmax(enough)  # the first that is enough
         x = server.x - jnp.where(enough.any(), lengths[first], lengths[-1]) * server.p
         return server._replace(x=x), x
 
-    def keep(agent: Agent, mean: Vector) -> Agent:
-        return agent._replace(mean=mean)
 
-    exchanges = (
-        Exchange(differentiate, lambda agent: agent.own, gradient_mean, keep, sends="gradient"),
-        Exchange(invert, lambda agent: agent.own, direction_mean, keep, sends="gradient"),
-        Exchange(search, lambda agent: agent.values, move, lambda agent, x: agent._replace(x=x), sends=(None,)),
-    )
-    return Algorithm("giant", init, start, exchanges, lambda agent: agent.x, away=Away(everyone=True))
+@makes(Giant)
+def giant(*, iterations: int, damping: float = 0.0) -> Method:
+    """Return GIANT with Q = `iterations` conjugate gradient steps per agent, on Hessians plus damping I."""
+    count("iterations", iterations, "Give the conjugate gradient steps of an agent, e.g. 20", bits=31)
+    at_least("damping", damping, 0, "0 is the paper's; a singular Hessian of an agent needs a positive number")
+    return Giant(iterations=iterations, damping=damping)
 
 
 class _Search(NamedTuple):
@@ -135,10 +147,6 @@ CARD = Card(
         title="GIANT: Globally Improved Approximate Newton Method for Distributed Optimization",
         venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018); arXiv:1709.03528",
         year=2018,
-        checked=(
-            "The conference's page (neurips.cc/virtual/2018/poster/11243) and tomesphere.com/paper/1709.03528 confirm "
-            "the authors, the title, the venue, the year and the preprint."
-        ),
     ),
     variants=(
         Variant(
@@ -152,13 +160,4 @@ CARD = Card(
         "iterations": "Q, the conjugate gradient steps of an agent",
         "damping": "what is added to the diagonal of the Hessians",
     },
-    theory_checked=(
-        "The abstract confirms a better rate than first-order methods and that more local computation saves rounds; "
-        "the rate and its assumptions were not confirmed by public material at hand."
-    ),
-    equations_checked=(
-        "The mean gradient, local conjugate gradients, the mean direction and the constant 0.1 of the line "
-        "search agree with a public Spark program (package distopt.logistic.Giant); the candidates 4^-k of the "
-        "step were not confirmed."
-    ),
 )

@@ -6,25 +6,33 @@ Agents send gradients (not CTA), the server sends x. With partial participation 
 it stops at an error floor. It is FedAvg with one local step.
 """
 
+from typing import Any, ClassVar
+
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._server_steps import server_steps
+from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, specified
+from fedpd.core import Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
-@specified
-def gradient_descent(*, step: float) -> Algorithm:
-    """Return gradient descent with a constant step."""
-    positive("step", step, "A safe step is 1/L, L the smoothness of f")
+class GradientDescent(ServerSteps):
+    """Gradient descent at the server, also on the gradients of some agents."""
 
-    def descend(x: Vector, value: Array, gradient: Vector) -> tuple[Vector, Vector]:
-        x = x - jnp.asarray(step) * gradient
+    step: float
+    needs_everyone: ClassVar = False
+
+    def aggregate(self, x: Vector, gradient: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = x - jnp.asarray(self.step) * gradient
         return x, x
 
-    return server_steps(lambda x: x, descend, everyone=False)
+
+@makes(GradientDescent)
+def gradient_descent(*, step: float) -> Method:
+    """Return gradient descent with a constant step."""
+    positive("step", step, "A safe step is 1/L, L the smoothness of f")
+    return GradientDescent(step=step)
 
 
 CARD = Card(
@@ -36,10 +44,6 @@ CARD = Card(
         title="Méthode générale pour la résolution des systèmes d'équations simultanées",
         venue="Comptes rendus hebdomadaires des séances de l'Académie des sciences 25, 536-538",
         year=1847,
-        checked=(
-            "A translation of the paper (scribd.com/document/350937485/1847-Cauchy-M) confirms the author, the "
-            "title, the journal, the volume, the pages and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -50,6 +54,4 @@ CARD = Card(
         ),
     ),
     parameters={"step": "the step size"},
-    theory_checked="Both rates are textbook results for the step 1/L; they were not looked up.",
-    equations_checked="There is one equation.",
 )

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, choice, count, positive
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import STEP
 
@@ -46,7 +46,92 @@ class ServerOfSteps(NamedTuple):
     steps: Array  # (D,), as of an agent that was never absent
 
 
-@specified
+class Lag(Method):
+    """LAG for agents that are always present."""
+
+    step: float
+    threshold: float
+    memory: int
+    trigger: Literal["worker", "server"]
+    smoothness: float | None
+
+    @property
+    def compares_rounds(self) -> bool:
+        return True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, 0 * x, jnp.zeros(self.memory), jnp.bool_(False))
+
+    def server(self, x: Vector) -> Any:
+        return Server(x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        gradient = f.gradient(agent.x)
+        change, distance = gradient - agent.sent, agent.x - agent.x_sent
+        L = None if self.trigger == "worker" else self.smoothness
+        size = change @ change if L is None else L**2 * (distance @ distance)
+        speaks = (size > self.threshold / (self.step**2 * self.memory) * jnp.sum(agent.steps)) | (r == 0)
+        agent = agent._replace(gradient=gradient, speaks=speaks)
+        return agent, Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
+
+    def speaks(self, agent: Agent) -> Array:
+        return agent.speaks
+
+    def send(self, agent: Agent) -> Change:
+        return Change(agent.gradient - agent.sent)
+
+    def aggregate(self, server: Any, change: Vector, share: Any) -> tuple[Any, Any]:
+        g = server.g + share * change
+        x = server.x - self.step * g
+        return Server(x, g), x
+
+    def receive(self, agent: Agent, broadcast: Any) -> Agent:
+        def keep(new: Vector, old: Vector) -> Vector:
+            return jax.tree.map(lambda a, b: jnp.where(agent.speaks, a, b), new, old)
+
+        sent, x_sent = keep(agent.gradient, agent.sent), keep(agent.x, agent.x_sent)
+        steps = _with_step(agent.steps, agent.x, broadcast)
+        return agent._replace(x=broadcast, x_sent=x_sent, sent=sent, steps=steps)
+
+    def partial(self) -> Method:
+        return LagWithAbsent(
+            step=self.step,
+            threshold=self.threshold,
+            memory=self.memory,
+            trigger=self.trigger,
+            smoothness=self.smoothness,
+        )
+
+
+class LagWithAbsent(Lag):
+    """LAG for partial participation: an absent agent misses the steps of x, so the server sends the last D with x."""
+
+    def server(self, x: Vector) -> ServerOfSteps:
+        return ServerOfSteps(x, 0 * x, jnp.zeros(self.memory))
+
+    def aggregate(
+        self, server: ServerOfSteps, change: Vector, share: Any
+    ) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
+        (x, g), _ = super().aggregate(server, change, share)
+        steps = _with_step(server.steps, server.x, x)
+        return ServerOfSteps(x, g, steps), (x, steps)
+
+    def receive(self, agent: Agent, broadcast: tuple[Vector, Array]) -> Agent:
+        return self.missed(super().receive(agent, broadcast[0]), broadcast)
+
+    def missed(self, agent: Agent, broadcast: tuple[Vector, Array]) -> Agent:
+        return agent._replace(x=broadcast[0], steps=broadcast[1])
+
+    def partial(self) -> Method:
+        return self
+
+
+def _with_step(steps: Array, old: Vector, new: Vector) -> Array:
+    """Return the last D steps with the one from old to new."""
+    return jnp.roll(steps, 1).at[0].set(((new - old) @ (new - old)).astype(steps.dtype))
+
+
+@makes(Lag, LagWithAbsent)
 def lag(
     *,
     step: float,
@@ -54,77 +139,15 @@ def lag(
     memory: int = 10,
     trigger: Literal["worker", "server"] = "worker",
     smoothness: float | None = None,
-) -> Algorithm:
+) -> Method:
     """Return LAG with the worker-side trigger, or the server-side one (which needs `smoothness`, the L of the f_i)."""
     positive("step", step, STEP)
     at_least("threshold", threshold, 0, "0 is gradient descent, 1 the paper's choice for the worker-side rule")
     count("memory", memory, "Give D, the number of steps of x that agents remember, e.g. 10")
     choice("trigger", trigger, ("worker", "server"))
-    if trigger == "worker":
-        smoothness = None
-    else:
+    if trigger == "server":
         positive("smoothness", smoothness, "The server-side trigger needs L; theory.smoothness(problem) finds it")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, 0 * x, 0 * x, jnp.zeros(memory), jnp.bool_(False))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        gradient = f.gradient(agent.x)
-        change, distance = gradient - agent.sent, agent.x - agent.x_sent
-        size = change @ change if smoothness is None else smoothness**2 * (distance @ distance)
-        speaks = (size > threshold / (step**2 * memory) * jnp.sum(agent.steps)) | (r == 0)
-        agent = agent._replace(gradient=gradient, speaks=speaks)
-        return agent, Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
-
-    def send(agent: Agent) -> Vector:
-        return agent.gradient - agent.sent
-
-    def aggregate(server: Server, change: Vector, share: Any) -> tuple[Server, Vector]:
-        g = server.g + share * change
-        x = server.x - step * g
-        return Server(x, g), x
-
-    def update(agent: Agent, x: Vector) -> Agent:
-        steps = jnp.roll(agent.steps, 1).at[0].set(((x - agent.x) @ (x - agent.x)).astype(agent.steps.dtype))
-        return agent._replace(x=x, steps=steps)
-
-    def receive(agent: Agent, x: Vector) -> Agent:
-        def keep(new: Vector, old: Vector) -> Vector:
-            return jax.tree.map(lambda a, b: jnp.where(agent.speaks, a, b), new, old)
-
-        agent = agent._replace(sent=keep(agent.gradient, agent.sent), x_sent=keep(agent.x, agent.x_sent))
-        return update(agent, x)
-
-    def aggregate_steps(
-        server: ServerOfSteps, change: Vector, share: Any
-    ) -> tuple[ServerOfSteps, tuple[Vector, Array]]:
-        (x, g), _ = aggregate(Server(server.x, server.g), change, share)
-        steps = update(Agent(server.x, x, x, x, server.steps, jnp.bool_(False)), x).steps
-        return ServerOfSteps(x, g, steps), (x, steps)
-
-    def missed(agent: Agent, broadcast: tuple[Vector, Array]) -> Agent:
-        return agent._replace(x=broadcast[0], steps=broadcast[1])
-
-    speaks = lambda agent: agent.speaks  # noqa: E731
-    whole = Algorithm(
-        "lag",
-        init=init,
-        server=lambda x: Server(x, 0 * x),
-        exchanges=(Exchange(local, send, aggregate, receive, speaks=speaks, sends="change"),),
-        model=lambda agent: agent.x,
-    )
-    # An absent agent misses the steps of x, so the server sends the last D with x.
-    away = Exchange(
-        local,
-        send,
-        aggregate_steps,
-        lambda agent, new: missed(receive(agent, new[0]), new),
-        missed,
-        speaks=speaks,
-        sends="change",
-    )
-    partial = whole._replace(server=lambda x: ServerOfSteps(x, 0 * x, jnp.zeros(memory)), exchanges=(away,))
-    return whole._replace(away=Away(partial=partial))
+    return Lag(step=step, threshold=threshold, memory=memory, trigger=trigger, smoothness=smoothness)
 
 
 CARD = Card(
@@ -136,11 +159,6 @@ CARD = Card(
         title="LAG: Lazily Aggregated Gradient for Communication-Efficient Distributed Learning",
         venue="Advances in Neural Information Processing Systems 31 (NeurIPS 2018), 5050-5060; arXiv:1805.09965",
         year=2018,
-        checked=(
-            "The proceedings page (papers.nips.cc/paper/7752) and "
-            "the README of the authors' repository chentianyi1991/LAG-code confirm the authors, the "
-            "title, the venue and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -164,15 +182,4 @@ CARD = Card(
         "trigger": 'who decides whether an agent sends: `"worker"` or `"server"`',
         "smoothness": 'L of the f_i; `trigger="server"` needs it',
     },
-    theory_checked=(
-        "The abstract in the proceedings confirms the rate of gradient descent for strongly convex, convex "
-        "and non-convex functions, hence 1/e rounds and a linear rate if strongly convex; 1/e local updates "
-        "and M/e samples are those rounds times one full gradient, an upper bound for LAG-PS, where silent "
-        "agents compute nothing."
-    ),
-    equations_checked=(
-        "Both rules agree with the authors' program (chentianyi1991/LAG-code), whose constant is ten times "
-        "larger for the server-side rule."
-    ),
-    compares=lambda spec: True,
 )

@@ -15,15 +15,15 @@ nothing. Differences from the paper: it backtracks until f decreases enough (Arm
 conditions.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.algorithms._secant_pairs import SecantPairs, add_pair, no_pairs, times_inverse
-from fedpd.algorithms._server_steps import Trial, choose, server_steps
+from fedpd.algorithms._server_steps import LineSearch, Trial, choose
 from fedpd.base.checks import count, positive
-from fedpd.core import Algorithm, Array, specified
+from fedpd.core import Array, Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -32,18 +32,29 @@ class Server(NamedTuple):
     pairs: SecantPairs
 
 
-@specified
-def lbfgs(*, memory: int = 20, first: float = 1.0) -> Algorithm:
+class LBFGS(LineSearch):
+    """L-BFGS at the server."""
+
+    memory: int
+    first: float
+
+    def server(self, x: Vector) -> Server:
+        return first_trial(x, self.memory)
+
+    def aggregate(self, server: Server, mean: tuple[Array, Vector], share: Any) -> tuple[Server, Vector]:
+        value, gradient = mean
+        length = jnp.sqrt(gradient @ gradient)
+        steepest = self.first / jnp.where(length > 0, length, 1)
+        server = next_trial(server, server.trial.point, value, gradient, steepest)
+        return server, server.trial.point
+
+
+@makes(LBFGS)
+def lbfgs(*, memory: int = 20, first: float = 1.0) -> Method:
     """Return L-BFGS with m = `memory` pairs and a first step of length `first`."""
     count("memory", memory, "Give the number of pairs that are kept, e.g. 20")
     positive("first", first, "The length of the first step, e.g. 1")
-
-    def step(server: Server, value: Array, gradient: Vector) -> tuple[Server, Vector]:
-        length = jnp.sqrt(gradient @ gradient)
-        server = next_trial(server, server.trial.point, value, gradient, first / jnp.where(length > 0, length, 1))
-        return server, server.trial.point
-
-    return server_steps(lambda x: first_trial(x, memory), step, values=True)
+    return LBFGS(memory=memory, first=first)
 
 
 def first_trial(x: Vector, memory: int) -> Server:
@@ -80,10 +91,6 @@ CARD = Card(
         title="On the limited memory BFGS method for large scale optimization",
         venue="Mathematical Programming 45, 503-528",
         year=1989,
-        checked=(
-            "A documentation page (junaidaliop.github.io/zij/math/lbfgs) confirms the authors, the title, the "
-            "journal and the year; volume and pages were not confirmed."
-        ),
     ),
     variants=(
         Variant(
@@ -97,14 +104,4 @@ CARD = Card(
         "memory": "m, the pairs that the server keeps",
         "first": "the length of the first step",
     },
-    theory_checked=(
-        "Linear convergence for strongly convex functions with Wolfe line searches is the paper's result from "
-        "memory; it was not confirmed by public material at hand, and it does not cover backtracking alone."
-    ),
-    equations_checked=(
-        "The update of the inverse Hessian, the scaling by the newest pair and the two-loop recursion agree "
-        "with a report of the Stanford Exploration Project (sepwww.stanford.edu, sep121, The limited-memory "
-        "BFGS method) and with the page above; the line search is this file's own."
-    ),
-    compares=lambda spec: True,
 )

@@ -6,17 +6,32 @@ It converges to a neighbourhood of the minimiser, whose size grows with step, Q 
 Agents and server send one model each way (CTA).
 """
 
-from fedpd.algorithms._averaging import local_averaging
+from typing import ClassVar
+
+from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
-from fedpd.core import Algorithm, Subproblem, specified
+from fedpd.base.checks import count
+from fedpd.core import Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.step_sizes import ITERATIONS, check_step
 from fedpd.oracles import gd
 
 
-@specified
-def local_gd(*, step: float, iterations: int) -> Algorithm:
+class LocalGD(LocalAveraging):
+    """FedAvg with gradient descent."""
+
+    step: float
+    iterations: int
+    counts: ClassVar = ("iterations",)
+    oracle: ClassVar = property(lambda self: gd(self.step, self.iterations))  # type: ignore[misc]  # made of the settings
+
+
+@makes(LocalGD)
+def local_gd(*, step: float, iterations: int) -> Method:
     """Return local gradient descent with Q = `iterations` full gradients per round."""
-    return local_averaging(gd(step, iterations), lambda f, x: Subproblem(f))
+    check_step(step)
+    count("iterations", iterations, ITERATIONS, bits=31)
+    return LocalGD(step=step, iterations=iterations)  # type: ignore[call-arg]
 
 
 CARD = Card(
@@ -28,11 +43,6 @@ CARD = Card(
         title="First Analysis of Local GD on Heterogeneous Data",
         venue=("NeurIPS 2019 Workshop on Federated Learning for Data Privacy and Confidentiality; arXiv:1909.04715"),
         year=2019,
-        checked=(
-            "An author's page (konstmish.com/publication/19_local_gd) and a public copy of the arXiv record "
-            "(tomesphere.com/paper/1909.04715) confirm the authors and the title; the workshop was found only "
-            "in the reference lists of later papers."
-        ),
     ),
     variants=(
         Variant(
@@ -42,9 +52,4 @@ CARD = Card(
         ),
     ),
     parameters={},
-    theory_checked=(
-        "All complexities are taken from the FedPD paper's Table 1; the abstract confirms smooth convex "
-        "functions with arbitrary heterogeneity."
-    ),
-    equations_checked="Not compared with the paper; it is Option 2 of Algorithm 1 of the FedPD paper.",
 )

@@ -15,14 +15,14 @@ draw independently, as they do here. mean u_i + v = 0 in every round. The model 
 of models, the server sends d. It needs all agents in every communication.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, at_most, positive, refuse, skip_probability
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Subproblem, Timing, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Unbiased, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, sgd
+from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -43,7 +43,69 @@ class Agent(NamedTuple):
     difference: Vector
 
 
-@specified
+class LoCoDL(Method):
+    """LoCoDL; the agents' compressor comes from `transforms.wrap`."""
+
+    step: float
+    p: float
+    omega: float
+    rho: float | None
+    strength: float
+    batch: int | None
+    needs_everyone: ClassVar = True
+    only_at_agents: ClassVar = True
+
+    @property
+    def share(self) -> float:
+        """The share of the way to the mean."""
+        return 1 / (1 + self.omega) if self.rho is None else self.rho
+
+    @property
+    def rate(self) -> float:
+        """k step: the step of the control variates times `step`."""
+        return (1 - self.p) * self.share / (1 + 2 * self.omega)
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, 0 * x, 0 * x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        phi = Subproblem(f, -agent.u, -self.strength)
+        x, _, work = sgd(self.step, 1, self.batch).solve(phi, agent.x, None, r, key)
+        y = agent.y - self.step * (self.strength * agent.y - agent.v)
+        return agent._replace(x=x, y=y, difference=x - y), work
+
+    def send(self, agent: Agent) -> Unbiased:
+        return Unbiased(agent.difference)
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        return server, 0.5 * mean
+
+    def receive(self, agent: Agent, d: Vector) -> Agent:
+        return Agent(
+            x=(1 - self.share) * agent.x + self.share * (agent.y + d),
+            y=agent.y + self.share * d,
+            u=agent.u + self.rate / self.step * (d - agent.difference),
+            v=agent.v + self.rate / self.step * d,
+            difference=agent.difference,
+        )
+
+    def with_message(self, agent: Agent, difference: Vector) -> Agent:
+        return agent._replace(difference=difference)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.y
+
+    def skip_probability(self, r: Any) -> Any:
+        return None if isinstance(self.p, float) and self.p == 0 else self.p
+
+    def check_agents(self, agents: int) -> None:
+        most = 1 / (1 + self.omega / agents)
+        if self.rho is not None and self.rho > most * (1 + 1e-9):
+            rule = f"must be at most 1/(1 + omega/N) = {most:.6g}, with omega = {self.omega:g} and N = {agents}"
+            refuse("rho", self.rho, rule, "Leave rho out")
+
+
+@makes(LoCoDL)
 def locodl(
     *,
     step: float,
@@ -52,7 +114,7 @@ def locodl(
     rho: float | None = None,
     strength: float = 0.0,
     batch: int | None = None,
-) -> Algorithm:
+) -> Method:
     """Return LoCoDL with a constant step and skip probability p.
 
     Args:
@@ -67,47 +129,13 @@ def locodl(
     at_least("omega", omega, 0, "Give the variance of the compressor, 0 without compression")
     at_least("strength", strength, 0, "Give at most the strong convexity of the f_i, or 0")
     remedy = "Give at most 1/(1 + omega/N), or leave it out"
-    share = 1 / (1 + omega) if rho is None else at_most("rho", positive("rho", rho, remedy), 1, remedy)
+    if rho is not None:
+        at_most("rho", positive("rho", rho, remedy), 1, remedy)
     if callable(p):
         refuse("p", p, "must be a number", "The step of the control variates needs one")
-    skip, rate = skip_probability(p), (1 - p) * share / (1 + 2 * omega)
-    oracle = sgd(step, 1, batch)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, 0 * x, 0 * x, 0 * x)
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        x, _, work = oracle.solve(Subproblem(f, -agent.u, -strength), agent.x, None, r, key)
-        y = agent.y - step * (strength * agent.y - agent.v)
-        return agent._replace(x=x, y=y, difference=x - y), work
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return server, 0.5 * mean
-
-    def receive(agent: Agent, d: Vector) -> Agent:
-        return Agent(
-            x=(1 - share) * agent.x + share * (agent.y + d),
-            y=agent.y + share * d,
-            u=agent.u + rate / step * (d - agent.difference),
-            v=agent.v + rate / step * d,
-            difference=agent.difference,
-        )
-
-    def with_message(agent: Agent, difference: Vector) -> Agent:
-        return agent._replace(difference=difference)
-
-    exchange = Exchange(
-        local, lambda agent: agent.difference, aggregate, receive, sends="unbiased", with_message=with_message
-    )
-    return Algorithm(
-        "locodl",
-        init=init,
-        server=lambda x: x,
-        exchanges=(exchange,),
-        model=lambda agent: agent.y,
-        away=Away(everyone=True),
-        timing=Timing(skip=skip, moves=True),
-    )
+    skip_probability(p)
+    check_stochastic(1, batch)
+    return LoCoDL(step=step, p=p, omega=omega, rho=rho, strength=strength, batch=batch)
 
 
 CARD = Card(
@@ -119,10 +147,6 @@ CARD = Card(
         title="LoCoDL: Communication-Efficient Distributed Learning with Local Training and Compression",
         venue="International Conference on Learning Representations (ICLR 2025); arXiv:2403.04348",
         year=2025,
-        checked=(
-            "The proceedings' page (proceedings.iclr.cc, ICLR 2025), an author's page (artomaranjyan.github.io) and "
-            "ar5iv.labs.arxiv.org/html/2403.04348 confirm the authors, the title, the venue and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -137,13 +161,4 @@ CARD = Card(
         "rho": "ρ, the share of the way to the mean, at most 1/(1 + ω/N); `None`: 1/(1 + ω)",
         "strength": "the part of the strong convexity of the f_i that y takes over; at most all of it",
     },
-    theory_checked=(
-        "The abstract confirms linear convergence for strongly convex functions, accelerated by local steps and by "
-        "compression. The orders are ProxSkip's, without compression."
-    ),
-    equations_checked=(
-        "Summaries of the paper confirm the variables x_i and y, and that the difference to y is compressed without "
-        "bias. The updates were not compared with the paper's listing; tests check that mean u_i + v stays 0 and that "
-        "the fixed point is the solution."
-    ),
 )

@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from tree_math import Vector
 
-from fedpd.algorithms._averaged_state import average_state
+from fedpd.algorithms._averaged_state import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below, positive
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Tree, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, Loop, estimate
+from fedpd.core.sampling import uniform
+from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
 
 MOMENTUM = "momentum is the factor on the old buffer; 0 is FedAvg"
 
@@ -27,27 +28,48 @@ class Agent(NamedTuple):
     u: Vector
 
 
-@specified
-def mpr_sgd(*, step: float, momentum: float, iterations: int, batch: int | None = 1) -> Algorithm:
+class Steps(Stochastic):
+    """The local steps."""
+
+    step: float
+    momentum: float
+
+    def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
+        u = self.momentum * agent.u + estimate(phi, agent.x, rows)
+        return Agent(agent.x - self.step * u, u)
+
+
+class MPRSGD(AveragedState):
+    """Local SGD with momentum."""
+
+    step: float
+    momentum: float
+    iterations: int
+    batch: int | None
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        steps = Steps(
+            step=self.step,
+            momentum=self.momentum,
+            iterations=self.iterations,
+            batch=self.batch,
+            tolerance=None,
+            check=None,
+            draw=uniform,
+        )
+        return steps.run(Subproblem(f), agent, r, key)
+
+
+@makes(MPRSGD)
+def mpr_sgd(*, step: float, momentum: float, iterations: int, batch: int | None = 1) -> Method:
     """Return PR-SGD with momentum and Q = `iterations` local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
     below("momentum", at_least("momentum", momentum, 0, MOMENTUM), 1, MOMENTUM)
-    loop = Loop.of(iterations, batch)
-
-    def advance(phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
-        u = momentum * agent.u + estimate(phi, agent.x, rows)
-        return Agent(agent.x - step * u, u)
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return loop.run(advance, lambda agent: agent.x, Subproblem(f), agent, r, key, per_step=1)
-
-    return Algorithm(
-        "mpr_sgd",
-        init=lambda f, x: Agent(x, 0 * x),
-        server=lambda x: x,
-        exchanges=(average_state(local),),
-        model=lambda agent: agent.x,
-    )
+    check_stochastic(iterations, batch)
+    return MPRSGD(step=step, momentum=momentum, iterations=iterations, batch=batch)
 
 
 CARD = Card(
@@ -65,10 +87,6 @@ CARD = Card(
             "7184-7193; arXiv:1905.03817"
         ),
         year=2019,
-        checked=(
-            "The bibliographic record at researchr.org (publication YuJY19) confirms the authors, the title, "
-            "the venue, the pages and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -80,9 +98,4 @@ CARD = Card(
     parameters={
         "momentum": "μ in [0, 1)",
     },
-    theory_checked=(
-        "All complexities and the bounded gradients are taken from the FedPD paper's Table 1; the abstract "
-        "confirms non-convex functions and reduced communication without orders."
-    ),
-    equations_checked="Not compared with the paper.",
 )

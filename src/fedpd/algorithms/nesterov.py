@@ -8,14 +8,14 @@ The model of a run is y, the point that agents hold. Agents send grad f_i(y) (no
 agents in every communication: the momentum of one subset's gradients misleads another. restart=False never restarts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._server_steps import server_steps
+from fedpd.algorithms._server_steps import ServerSteps
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, specified
+from fedpd.core import Array, Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -25,23 +25,32 @@ class Server(NamedTuple):
     t: Array
 
 
-@specified
-def nesterov(*, step: float, restart: bool = True) -> Algorithm:
-    """Return Nesterov's method with a constant step, restarted where the momentum points uphill."""
-    positive("step", step, "A safe step is 1/L, L the smoothness of f")
+class Nesterov(ServerSteps):
+    """Nesterov's method at the server."""
 
-    def accelerate(server: Server, value: Array, gradient: Vector) -> tuple[Server, Vector]:
-        x = server.y - jnp.asarray(step) * gradient
+    step: float
+    restart: bool
+
+    def server(self, x: Vector) -> Server:
+        return Server(x, x, jnp.ones(()))
+
+    def aggregate(self, server: Server, gradient: Vector, share: Any) -> tuple[Server, Vector]:
+        x = server.y - jnp.asarray(self.step) * gradient
         moved = x - server.x
         grown = (1 + jnp.sqrt(1 + 4 * server.t**2)) / 2
         momentum = (server.t - 1) / grown
-        if restart:
+        if self.restart:
             uphill = gradient @ moved > 0
             grown, momentum = jnp.where(uphill, 1, grown), jnp.where(uphill, 0, momentum)
         server = Server(x, x + momentum * moved, grown)
         return server, server.y
 
-    return server_steps(lambda x: Server(x, x, jnp.ones(())), accelerate)
+
+@makes(Nesterov)
+def nesterov(*, step: float, restart: bool = True) -> Method:
+    """Return Nesterov's method with a constant step, restarted where the momentum points uphill."""
+    positive("step", step, "A safe step is 1/L, L the smoothness of f")
+    return Nesterov(step=step, restart=restart)
 
 
 CARD = Card(
@@ -53,11 +62,6 @@ CARD = Card(
         title="Adaptive Restart for Accelerated Gradient Schemes",
         venue="Foundations of Computational Mathematics 15, 715-732; arXiv:1204.3982",
         year=2015,
-        checked=(
-            "The text of the preprint (arxiv-vanity.com/papers/1204.3982) and of the journal's version (doi "
-            "10.1007/s10208-013-9150-3) confirm the authors and the title; volume, pages and year of the "
-            "journal were not confirmed."
-        ),
     ),
     variants=(
         Variant(
@@ -71,13 +75,4 @@ CARD = Card(
         "step": "the step size",
         "restart": "whether momentum is dropped where it points uphill",
     },
-    theory_checked=(
-        "The rate 1/k^2 of f without restart is confirmed by the introduction of 'Accelerated gradient "
-        "descent: A guaranteed bound for a heuristic restart strategy' (ar5iv.labs.arxiv.org/html/2310.07674); "
-        "it also confirms that gradient restarts are a heuristic, proved in one dimension."
-    ),
-    equations_checked=(
-        "The idea of the gradient restart is confirmed by both texts above; the sequence t and the momentum (t "
-        "- 1)/t+ are Nesterov's usual ones and were not compared with a source."
-    ),
 )

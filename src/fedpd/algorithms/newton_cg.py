@@ -12,7 +12,7 @@ as one gradient of all samples: a difference of gradients would give it for that
 communication. Not CTA: gradients and products are sent.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from tree_math import Vector
 
 from fedpd.algorithms._server_steps import Trial, choose
 from fedpd.base.checks import count, positive
-from fedpd.core import Algorithm, Array, Away, Exchange, Key, LocalObjective, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -49,35 +49,40 @@ class Question(NamedTuple):
     inner: Array
 
 
-@specified
-def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Algorithm:
-    """Return Newton's method with at most Q = `iterations` products with the Hessian per step."""
-    count("iterations", iterations, "Give the products with the Hessian per step, at most, e.g. 100", bits=31)
-    positive("forcing", forcing, "The smaller, the more exact are the Newton steps; 1 is usual")
+class NewtonCG(Method):
+    """Newton's method with conjugate gradients at the server."""
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
+    iterations: int
+    forcing: float
+    needs_everyone: ClassVar = True
+
+    @property
+    def compares_rounds(self) -> bool:
+        return True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, jnp.bool_(False), jnp.zeros(()), 0 * x)
 
-    def start(x: Vector) -> Server:
+    def server(self, x: Vector) -> Server:
         trial = Trial(x, jnp.asarray(jnp.inf), 0 * x, 0 * x, jnp.ones(()))
         return Server(trial, jnp.bool_(False), 0 * x, 0 * x, 0 * x, jnp.int32(0), jnp.ones(()))
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         def product() -> tuple[Array, Vector]:
             return agent.value, jax.jvp(f.gradient, (agent.x,), (agent.d,))[1]
 
         value, reply = lax.cond(agent.inner, product, lambda: f.value_and_gradient(agent.x))
         return agent._replace(value=value, reply=reply), Work(jnp.int32(1), jnp.asarray(f.size, jnp.int32))
 
-    def evaluated(server: Server, value: Array, gradient: Vector) -> Server:
-        """Return the server after f and its gradient at the point that was tried."""
-        trial, size = server.trial, jnp.sqrt(gradient @ gradient)
-        here = Trial(trial.point, value, gradient, 0 * gradient, jnp.ones(()))
-        first = jnp.where(jnp.isinf(trial.value), size, server.first)
-        begun = Server(here, jnp.bool_(True), 0 * gradient, gradient, -1.0 * gradient, jnp.int32(0), first)
-        return choose(trial.is_enough(value, trial.value), begun, server._replace(trial=trial.shorter(value)))
+    def send(self, agent: Agent) -> tuple[Array, Vector]:
+        return agent.value, agent.reply
 
-    def multiplied(server: Server, product: Vector) -> Server:
+    def aggregate(self, server: Server, mean: tuple[Array, Vector], share: Any) -> tuple[Server, Question]:
+        value, reply = mean
+        server = choose(server.inner, self._multiplied(server, reply), _evaluated(server, value, reply))
+        return server, Question(server.trial.point, server.d, server.inner)
+
+    def _multiplied(self, server: Server, product: Vector) -> Server:
         """Return the server after the product of the mean Hessian with d."""
         gradient, d = server.trial.gradient, server.d
         size, before = jnp.sqrt(gradient @ gradient), server.residual @ server.residual
@@ -86,24 +91,33 @@ def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Algorithm:
         step = before / jnp.where(curved, curvature, 1)
         p, residual = server.p + step * d, server.residual + step * product
         after = residual @ residual
-        small = jnp.sqrt(after) <= jnp.minimum(0.5, forcing * jnp.sqrt(size / server.first)) * size
+        small = jnp.sqrt(after) <= jnp.minimum(0.5, self.forcing * jnp.sqrt(size / server.first)) * size
         known = choose(server.products == 0, -1.0 * gradient, server.p)
         direction = choose(curved, p, known)
-        ends = small | ~curved | (server.products + 1 >= iterations)
+        ends = small | ~curved | (server.products + 1 >= self.iterations)
         onward = -1.0 * residual + after / jnp.where(before > 0, before, 1) * d
         trial = server.trial._replace(direction=choose(ends, direction, server.trial.direction))
         return Server(trial, ~ends, p, residual, onward, server.products + 1, server.first)
 
-    def aggregate(server: Server, mean: tuple[Array, Vector], share: Any) -> tuple[Server, Question]:
-        value, reply = mean
-        server = choose(server.inner, multiplied(server, reply), evaluated(server, value, reply))
-        return server, Question(server.trial.point, server.d, server.inner)
-
-    def receive(agent: Agent, question: Question) -> Agent:
+    def receive(self, agent: Agent, question: Question) -> Agent:
         return agent._replace(x=question.x, d=question.d, inner=question.inner)
 
-    exchange = Exchange(local, lambda agent: (agent.value, agent.reply), aggregate, receive)
-    return Algorithm("newton_cg", init, start, (exchange,), model=lambda agent: agent.x, away=Away(everyone=True))
+
+def _evaluated(server: Server, value: Array, gradient: Vector) -> Server:
+    """Return the server after f and its gradient at the point that was tried."""
+    trial, size = server.trial, jnp.sqrt(gradient @ gradient)
+    here = Trial(trial.point, value, gradient, 0 * gradient, jnp.ones(()))
+    first = jnp.where(jnp.isinf(trial.value), size, server.first)
+    begun = Server(here, jnp.bool_(True), 0 * gradient, gradient, -1.0 * gradient, jnp.int32(0), first)
+    return choose(trial.is_enough(value, trial.value), begun, server._replace(trial=trial.shorter(value)))
+
+
+@makes(NewtonCG)
+def newton_cg(*, iterations: int = 100, forcing: float = 1.0) -> Method:
+    """Return Newton's method with at most Q = `iterations` products with the Hessian per step."""
+    count("iterations", iterations, "Give the products with the Hessian per step, at most, e.g. 100", bits=31)
+    positive("forcing", forcing, "The smaller, the more exact are the Newton steps; 1 is usual")
+    return NewtonCG(iterations=iterations, forcing=forcing)
 
 
 CARD = Card(
@@ -115,10 +129,6 @@ CARD = Card(
         title="Inexact Newton Methods",
         venue="SIAM Journal on Numerical Analysis 19, 400-408",
         year=1982,
-        checked=(
-            "The paper's first page (scribd.com/document/328959254) confirms the authors, the title, the "
-            "journal, the volume, the pages and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -132,13 +142,4 @@ CARD = Card(
         "iterations": "Q, the most products with the Hessian per Newton step",
         "forcing": "how exact the Newton steps are; smaller is more exact",
     },
-    theory_checked=(
-        "The abstract confirms local convergence for forcing terms below one, and that their decrease "
-        "determines the order of convergence; the line search is not part of the paper."
-    ),
-    equations_checked=(
-        "The condition on the residual of the Newton equations agrees with the abstract. The forcing term "
-        "sqrt(||grad f||) is a usual choice, here relative to the start so that it does not depend on units."
-    ),
-    compares=lambda spec: True,
 )

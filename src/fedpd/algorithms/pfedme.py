@@ -12,26 +12,16 @@ from the paper: a stochastic oracle draws new samples for every step, while the 
 mini-batch; and the authors' program starts the first solve of a round at x^r, this one at the agent's own theta_i.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 from jax import lax
 from tree_math import Vector
 
-from fedpd.algorithms._averaging import beside_personal_models
+from fedpd.algorithms._averaging import BesidePersonalModels
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import count, positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Key,
-    LocalObjective,
-    Oracle,
-    Work,
-    check_oracle,
-    proximal,
-    specified,
-)
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -41,29 +31,44 @@ class Agent(NamedTuple):
     memory: Any
 
 
-@specified
-def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_step: float = 1.0) -> Algorithm:
+class PFedMe(BesidePersonalModels):
+    """Averaging on Moreau envelopes."""
+
+    rho: float
+    step: float
+    iterations: int
+    oracle: Oracle
+    server_step: float
+    counts: ClassVar = ("iterations",)
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, x, self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        def descend(q: Any, carry: Any) -> Any:
+            w, theta, memory, work = carry
+            phi = proximal(f, w, self.rho)
+            theta, memory, more = self.oracle.solve(phi, theta, memory, r, jax.random.fold_in(key, q))
+            return w - self.step * self.rho * (w - theta), theta, memory, work.plus(more)
+
+        start = (agent.x, agent.personal, agent.memory, Work.of(0, 0, f.size))
+        w, theta, memory, work = lax.fori_loop(0, self.iterations, descend, start)
+        return Agent(w, theta, memory), work
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = server + self.server_step * (mean - server)
+        return x, x
+
+
+@makes(PFedMe)
+def pfedme(*, rho: float, step: float, iterations: int, oracle: Oracle, server_step: float = 1.0) -> Method:
     """Return pFedMe with envelope weight rho, R = `iterations` steps of size `step`, and a local oracle."""
     check_oracle(oracle)
     positive("rho", rho, "a rho above the smoothness L of the f_i makes each theta_i unique")
     positive("step", step, "1/rho moves w to the personal model; smaller steps are safer")
     count("iterations", iterations, "Give R, the steps on the envelope per round, e.g. 5", bits=31)
     positive("server_step", server_step, "1 is the mean of the agents' w")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, x, oracle.init(f, x))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        def descend(q: Any, carry: Any) -> Any:
-            w, theta, memory, work = carry
-            theta, memory, more = oracle.solve(proximal(f, w, rho), theta, memory, r, jax.random.fold_in(key, q))
-            return w - step * rho * (w - theta), theta, memory, work.plus(more)
-
-        nothing = Work.of(0, 0, f.size)
-        w, theta, memory, work = lax.fori_loop(0, iterations, descend, (agent.x, agent.personal, agent.memory, nothing))
-        return Agent(w, theta, memory), work
-
-    return beside_personal_models("pfedme", init, local, lambda server, mean: server + server_step * (mean - server))
+    return PFedMe(rho=rho, step=step, iterations=iterations, oracle=oracle, server_step=server_step)
 
 
 CARD = Card(
@@ -75,11 +80,6 @@ CARD = Card(
         title="Personalized Federated Learning with Moreau Envelopes",
         venue="Advances in Neural Information Processing Systems 33 (NeurIPS 2020), 21394-21405; arXiv:2006.08848",
         year=2020,
-        checked=(
-            "The page of the proceedings (papers.neurips.cc, 2020) confirms the title and the venue, and a public copy "
-            "of the arXiv record (tomesphere.com/paper/2006.08848) the authors and the preprint; the proceedings' page "
-            "calls the third author Josh Nguyen. The pages are from knowledge."
-        ),
     ),
     variants=(
         Variant(
@@ -94,12 +94,4 @@ CARD = Card(
         "iterations": "R, the number of steps on the envelope per round",
         "server_step": "β, the server's step size; 1 gives the mean of the agents' w",
     },
-    theory_checked=(
-        "The abstract confirms guarantees for strongly convex and for smooth non-convex functions; the assumptions "
-        "are from knowledge, and no rate was read in the paper itself."
-    ),
-    equations_checked=(
-        "The agents' updates agree with the authors' program (CharlieDinh/pFedMe, FLAlgorithms/users/userpFedMe.py), "
-        "in which all agents compute in every round and some send."
-    ),
 )

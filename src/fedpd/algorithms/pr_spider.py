@@ -10,18 +10,19 @@ agents miss the refresh and take the newest x and v when they return. Difference
 rounds, which is every I Q iterations in the paper.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.algorithms._averaged_state import average_state
+from fedpd.algorithms._averaged_state import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Tree, Work, specified
+from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, Loop, estimate
+from fedpd.core.sampling import uniform
+from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
 
 
 class Agent(NamedTuple):
@@ -29,43 +30,69 @@ class Agent(NamedTuple):
     v: Vector
 
 
-@specified
-def pr_spider(*, step: float, iterations: int, refresh: int, batch: int | None = 1) -> Algorithm:
+class Steps(Stochastic):
+    """The local steps."""
+
+    step: float
+    gradients: ClassVar = 2
+
+    def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
+        x, v = agent
+        new = x - self.step * v
+        return Agent(new, v + estimate(phi, new, rows) - estimate(phi, x, rows))
+
+
+class PRSpider(AveragedState):
+    """Local steps along recursive gradients, with an exchange of full gradients every I rounds."""
+
+    step: float
+    iterations: int
+    refresh: int
+    batch: int | None
+
+    @property
+    def compares_rounds(self) -> bool:
+        return True
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x)
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        first = Exchange(self.renew, lambda agent: agent.v, self.share_gradient, self.hear_gradient, when=self.due)
+        return (first, *super().exchanges())
+
+    def due(self, r: Array) -> Array:
+        return r % self.refresh == 0
+
+    def renew(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        v = lax.cond(self.due(r), lambda: f.gradient(agent.x), lambda: agent.v)
+        return agent._replace(v=v), Work(jnp.int32(0), jnp.where(self.due(r), f.size, 0).astype(jnp.int32))
+
+    def share_gradient(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        return server, mean
+
+    def hear_gradient(self, agent: Agent, v: Vector) -> Agent:
+        return agent._replace(v=v)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        steps = Steps(
+            step=self.step,
+            iterations=self.iterations,
+            batch=self.batch,
+            tolerance=None,
+            check=None,
+            draw=uniform,
+        )
+        return steps.run(Subproblem(f), agent, r, key)
+
+
+@makes(PRSpider)
+def pr_spider(*, step: float, iterations: int, refresh: int, batch: int | None = 1) -> Method:
     """Return PR-SPIDER with Q = `iterations` steps on `batch` samples and full gradients every I = `refresh` rounds."""
     positive("step", step, STEP)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
-    loop = Loop.of(iterations, batch)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x)
-
-    def due(r: Array) -> Array:
-        return r % refresh == 0
-
-    def renew(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        v = lax.cond(due(r), lambda: f.gradient(agent.x), lambda: agent.v)
-        return agent._replace(v=v), Work(jnp.int32(0), jnp.where(due(r), f.size, 0).astype(jnp.int32))
-
-    def advance(phi: Subproblem, carry: tuple[Vector, Vector], rows: Tree, r: Array, q: Array) -> tuple[Vector, Vector]:
-        x, v = carry
-        new = x - step * v
-        return new, v + estimate(phi, new, rows) - estimate(phi, x, rows)
-
-    def descend(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        (x, v), work = loop.run(advance, lambda carry: carry[0], Subproblem(f), (agent.x, agent.v), r, key, per_step=2)
-        return agent._replace(x=x, v=v), work
-
-    def gradient_mean(server: Any, mean: Vector, share: Any) -> tuple[Any, Vector]:
-        return server, mean
-
-    first = Exchange(renew, lambda a: a.v, gradient_mean, lambda a, v: a._replace(v=v), when=due)
-    return Algorithm(
-        "pr_spider",
-        init=init,
-        server=lambda x: x,
-        exchanges=(first, average_state(descend)),
-        model=lambda agent: agent.x,
-    )
+    check_stochastic(iterations, batch)
+    return PRSpider(step=step, iterations=iterations, refresh=refresh, batch=batch)
 
 
 CARD = Card(
@@ -82,12 +109,6 @@ CARD = Card(
         ),
         venue="arXiv:1912.06036",
         year=2019,
-        checked=(
-            "Public copies of the arXiv record "
-            "(sotaverified.org/papers/parallel-restarted-spider-communication and "
-            "researchtrend.ai/papers/1912.06036) confirm the six authors, the title and December 2019; no "
-            "other venue was found."
-        ),
     ),
     variants=(
         Variant(
@@ -100,11 +121,4 @@ CARD = Card(
     parameters={
         "refresh": "I, the rounds between two full gradients",
     },
-    theory_checked=(
-        "The abstract confirms 1/e communications and, for N nodes of n samples each, sqrt(N n)/e sample "
-        "gradients on non-convex functions with non-identical data, which is sqrt(M)/e with M samples in all, "
-        "as the FedPD paper says too; the local updates Q/e are those rounds times Q."
-    ),
-    equations_checked="Not compared with the paper.",
-    compares=lambda spec: True,
 )

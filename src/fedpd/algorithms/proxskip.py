@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 from tree_math import Vector
 
 from fedpd.base.checks import choice, positive, refuse, skip_probability
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Timing, Work, specified
+from fedpd.core import Array, Iterate, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, sgd
+from fedpd.oracles import STEP, check_stochastic, sgd
 from fedpd.regularizers import Regularizer, proximal_step
 
 
@@ -28,7 +28,47 @@ class Agent(NamedTuple):
     c: Vector
 
 
-@specified
+class ProxSkip(Method):
+    """One local step per round, with control variates."""
+
+    step: float
+    p: float
+    batch: int | None
+    g: Regularizer | None
+    control: Literal["learned", "frozen"]
+
+    @property
+    def communicate(self) -> float:
+        """The probability of a communication."""
+        return 1 - self.p
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, _, work = sgd(self.step, 1, self.batch).solve(Subproblem(f, -agent.c), agent.x, None, r, key)
+        return agent._replace(x=x), work
+
+    def send(self, agent: Agent) -> Iterate:
+        return Iterate(agent.x - self.step / self.communicate * agent.c)
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = proximal_step(self.g, mean, self.step / self.communicate)
+        return x, x
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        if self.control == "frozen":
+            return agent._replace(x=x)
+        return Agent(x, agent.c + self.communicate / self.step * (x - agent.x))
+
+    def missed(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def skip_probability(self, r: Any) -> Any:
+        return None if isinstance(self.p, float) and self.p == 0 else self.p
+
+
+@makes(ProxSkip)
 def proxskip(
     *,
     step: float,
@@ -36,43 +76,15 @@ def proxskip(
     batch: int | None = None,
     g: Regularizer | None = None,
     control: Literal["learned", "frozen"] = "learned",
-) -> Algorithm:
+) -> Method:
     """Return ProxSkip with a constant step, skip probability p, and a regulariser g at the server."""
     positive("step", step, STEP)
     choice("control", control, ("learned", "frozen"))
     if callable(p):
         refuse("p", p, "must be a number", "The control variates' step (1-p)/step needs one")
-    skip, communicate = skip_probability(p), 1 - p
-    oracle = sgd(step, 1, batch)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x)
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        x, _, work = oracle.solve(Subproblem(f, -agent.c), agent.x, None, r, key)
-        return agent._replace(x=x), work
-
-    def send(agent: Agent) -> Vector:
-        return agent.x - step / communicate * agent.c
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        x = proximal_step(g, mean, step / communicate)
-        return x, x
-
-    def receive(agent: Agent, x: Vector) -> Agent:
-        return Agent(x, agent.c if control == "frozen" else agent.c + communicate / step * (x - agent.x))
-
-    def missed(agent: Agent, x: Vector) -> Agent:
-        return agent._replace(x=x)
-
-    return Algorithm(
-        "proxskip",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="iterate"),),
-        model=lambda agent: agent.x,
-        timing=Timing(skip=skip),
-    )
+    skip_probability(p)
+    check_stochastic(1, batch)
+    return ProxSkip(step=step, p=p, batch=batch, g=g, control=control)
 
 
 CARD = Card(
@@ -87,11 +99,6 @@ CARD = Card(
             "15750-15769; arXiv:2202.09357"
         ),
         year=2022,
-        checked=(
-            "The proceedings page (proceedings.mlr.press/v162/mishchenko22b.html) and an author's page "
-            "(konstmish.com/publication/22_proxskip) confirm the authors, the title, the venue, the pages and "
-            "the year."
-        ),
     ),
     variants=(
         Variant(
@@ -104,11 +111,4 @@ CARD = Card(
         "p": "the probability of skipping a communication, a number in [0, 1)",
         "control": '`"learned"`, or `"frozen"`: c_i = 0, which leaves an error floor',
     },
-    theory_checked=(
-        "The abstract in the proceedings confirms kappa log(1/e) iterations and sqrt(kappa) log(1/e) "
-        "communications without assumptions on heterogeneity; strong convexity is confirmed by the paper "
-        "'Tighter Analysis for ProxSkip' (ICML 2023), and the samples M kappa log(1/e) are the iterations "
-        "times one full gradient."
-    ),
-    equations_checked="Not compared with the paper.",
 )

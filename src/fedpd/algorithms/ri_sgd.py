@@ -7,17 +7,31 @@ their blocks to each other once, so this method does not keep data private. Diff
 whole data of an agent.
 """
 
-from fedpd.algorithms._averaging import local_averaging
+from typing import ClassVar
+
+from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
-from fedpd.core import Algorithm, Subproblem, specified
+from fedpd.core import Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import sgd
+from fedpd.core.step_sizes import check_step
+from fedpd.oracles import check_stochastic, sgd
 
 
-@specified
-def ri_sgd(*, step: float, iterations: int, batch: int | None = 1) -> Algorithm:
+class RISGD(LocalAveraging):
+    """FedAvg with local SGD."""
+
+    step: float
+    iterations: int
+    batch: int | None
+    oracle: ClassVar = property(lambda self: sgd(self.step, self.iterations, self.batch))  # type: ignore[misc]  # made of the settings
+
+
+@makes(RISGD)
+def ri_sgd(*, step: float, iterations: int, batch: int | None = 1) -> Method:
     """Return local SGD with Q = `iterations` steps on `batch` samples; the redundancy is in the problem's data."""
-    return local_averaging(sgd(step, iterations, batch), lambda f, x: Subproblem(f))
+    check_step(step)
+    check_stochastic(iterations, batch)
+    return RISGD(step=step, iterations=iterations, batch=batch)  # type: ignore[call-arg]
 
 
 CARD = Card(
@@ -29,11 +43,6 @@ CARD = Card(
         title="Trading Redundancy for Communication: Speeding up Distributed SGD for Non-convex Optimization",
         venue=("Proceedings of the 36th International Conference on Machine Learning (ICML 2019), PMLR 97, 2545-2554"),
         year=2019,
-        checked=(
-            "The conference's page (icml.cc/virtual/2019/poster/4289), the proceedings page "
-            "(proceedings.mlr.press/v97/haddadpour19a.html) and the BibTeX entry in the authors' repository "
-            "mmkamani7/RI-SGD confirm the authors, the title, the venue, the pages and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -43,10 +52,4 @@ CARD = Card(
         ),
     ),
     parameters={},
-    theory_checked=(
-        "The abstract confirms non-convex functions and fewer communications through redundant data; the "
-        "orders 1/e, 1/e^2 and 1/e^2 are not in the FedPD paper's Table 1 and were not confirmed by public "
-        "material at hand."
-    ),
-    equations_checked="Not compared with the paper.",
 )

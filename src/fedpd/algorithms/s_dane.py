@@ -10,73 +10,49 @@ the model of a run: the paper's output, the mean of the x_i, would take one more
 partial participation both means are over those present.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import solver
 from fedpd.base.checks import at_least, positive
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Exchange,
-    Key,
-    LocalObjective,
-    Oracle,
-    Subproblem,
-    Work,
-    check_oracle,
-    specified,
-)
+from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.oracles import lbfgs
 
 
-class Agent(NamedTuple):
-    v: Vector
-    own: Vector  # grad f_i(v), then mu x_i - grad f_i(x_i)
-    mean: Vector
-    memory: Any
+class SDane(GradientsFirst):
+    """DANE with a separate prox centre. An agent's x is v, and its `own` is what it sends."""
+
+    rho: float
+    oracle: Oracle
+    mu: float
+
+    def init_memory(self, f: LocalObjective, x: Vector) -> Any:
+        return self.oracle.init(f, x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        phi = Subproblem(f, agent.mean - agent.own - self.rho * agent.x, self.rho)
+        x, memory, work = self.oracle.solve(phi, agent.x, agent.memory, r, key)
+        own = self.mu * x - f.gradient(x)
+        return agent._replace(own=own, memory=memory), work._replace(samples=work.samples + f.size)
+
+    def send(self, agent: Agent) -> Any:
+        return Gradient(agent.own)
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        v = (self.rho * server + mean) / (self.rho + self.mu)
+        return v, v
 
 
-@specified
-def s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Algorithm:
+@makes(SDane)
+def s_dane(*, rho: float, oracle: Oracle, mu: float = 0.0) -> Method:
     """Return S-DANE with proximal weight rho, a local oracle, and f_i that are mu-strongly convex."""
     check_oracle(oracle)
     positive("rho", rho, "rho = L is a good start, L the smoothness of the f_i")
     at_least("mu", mu, 0, "mu is the strong convexity of the f_i; 0 where it is not known")
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, 0 * x, oracle.init(f, x))
-
-    def differentiate(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        return agent._replace(own=f.gradient(agent.v)), Work(jnp.int32(0), jnp.asarray(f.size, jnp.int32))
-
-    def solve(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        phi = Subproblem(f, agent.mean - agent.own - rho * agent.v, rho)
-        x, memory, work = oracle.solve(phi, agent.v, agent.memory, r, key)
-        own = mu * x - f.gradient(x)
-        return agent._replace(own=own, memory=memory), work._replace(samples=work.samples + f.size)
-
-    def gradient_mean(v: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return v, mean
-
-    def centre(v: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        v = (rho * v + mean) / (rho + mu)
-        return v, v
-
-    exchanges = (
-        Exchange(
-            differentiate,
-            lambda agent: agent.own,
-            gradient_mean,
-            lambda agent, g: agent._replace(mean=g),
-            sends="gradient",
-        ),
-        Exchange(solve, lambda agent: agent.own, centre, lambda agent, v: agent._replace(v=v), sends="gradient"),
-    )
-    return Algorithm("s_dane", init, lambda x: x, exchanges, lambda agent: agent.v)
+    return SDane(rho=rho, oracle=oracle, mu=mu)
 
 
 CARD = Card(
@@ -88,7 +64,6 @@ CARD = Card(
         title="Stabilized Proximal-Point Methods for Federated Optimization",
         venue="Advances in Neural Information Processing Systems 37 (NeurIPS 2024); arXiv:2407.07084",
         year=2024,
-        checked="The text of the proceedings' version confirms the authors, the title, the venue and the year.",
     ),
     variants=(
         Variant(
@@ -106,12 +81,4 @@ CARD = Card(
         ),
     ),
     parameters={"mu": "μ ≥ 0, the strong convexity of the f_i"},
-    theory_checked=(
-        "The abstract confirms that S-DANE keeps DANE's communication complexity and that Acc-S-DANE improves "
-        "it; the orders (D/mu) log(1/e) and sqrt(D/mu) log(1/e) were not confirmed."
-    ),
-    equations_checked=(
-        "All updates agree with a public program (class SDANE, 'Stabalized DANE and its accelerated version'), "
-        "whose lambda is rho here; its adaptive lambda is left out."
-    ),
 )

@@ -10,24 +10,30 @@ momentum keeps the noise of stochastic gradients out of c_i. Agents send one vec
 Absent agents keep c_i and v_i. With beta = 1 it is SCALLION with alpha = 1.
 """
 
-from fedpd.algorithms._controlled_averaging import (
-    AUTHORS,
-    PAPER_CHECKED,
-    SERVER_CHECKED,
-    TITLE,
-    VENUE,
-    controlled_averaging,
-)
+from typing import ClassVar
+
+from fedpd.algorithms._controlled_averaging import AUTHORS, TITLE, VENUE, ControlledAveraging, check_settings
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_most, positive
-from fedpd.core import Algorithm, specified
+from fedpd.core import Difference, Method, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
-@specified
+class Scafcom(ControlledAveraging):
+    """SCAFFOLD with momentum and any compression."""
+
+    beta: float
+    kind: ClassVar = Difference
+
+    @property
+    def momentum(self) -> float:
+        return self.beta
+
+
+@makes(Scafcom)
 def scafcom(
     *, step: float, iterations: int, batch: int | None = None, beta: float = 1.0, server_step: float = 1.0
-) -> Algorithm:
+) -> Method:
     """Return SCAFCOM with Q = `iterations` local steps.
 
     Args:
@@ -39,22 +45,15 @@ def scafcom(
     """
     remedy = "Give the weight of the newest gradient, e.g. 0.2; 1 is no momentum"
     at_most("beta", positive("beta", beta, remedy), 1, remedy)
-    return controlled_averaging(
-        "scafcom",
-        "difference",
-        step=step,
-        iterations=iterations,
-        batch=batch,
-        server_step=server_step,
-        momentum=beta,
-    )
+    check_settings(step, iterations, batch, server_step)
+    return Scafcom(step=step, iterations=iterations, batch=batch, beta=beta, server_step=server_step)
 
 
 CARD = Card(
     title="SCAFCOM",
     summary="SCAFFOLD with one vector, any compression",
     family="corrected gradients",
-    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024, checked=PAPER_CHECKED),
+    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024),
     variants=(
         Variant(
             "SCAFCOM",
@@ -64,9 +63,4 @@ CARD = Card(
         ),
     ),
     parameters={"beta": "β, the weight of the newest gradient, in (0, 1]; 1: no momentum"},
-    theory_checked=(
-        "The abstract confirms convergence for differing data, partial participation and biased compressors. The "
-        "orders are SCAFFOLD's, which it equals without compression and momentum."
-    ),
-    equations_checked=SERVER_CHECKED,
 )

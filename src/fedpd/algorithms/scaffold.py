@@ -17,9 +17,9 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, specified
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, sgd
+from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -35,54 +35,59 @@ class Server(NamedTuple):
     c: Vector
 
 
-@specified
+class Scaffold(Method):
+    """SCAFFOLD with option 2; option 1 differs in c_i+ only."""
+
+    step: float
+    iterations: int
+    batch: int | None
+    option: Literal[1, 2]
+    server_step: float
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x=x, c=0 * x, y=x, own=0 * x, new=0 * x)
+
+    def server(self, x: Vector) -> Server:
+        return Server(x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        oracle = sgd(self.step, self.iterations, self.batch)
+        y, _, work = oracle.solve(Subproblem(f, agent.c - agent.own), agent.x, None, r, key)
+        if self.option == 1:
+            new, work = f.gradient(agent.x), work._replace(samples=work.samples + f.size)
+        else:
+            new = agent.own - agent.c + (agent.x - y) / (self.step * work.updates.astype(float))
+        return agent._replace(y=y, new=new), work
+
+    def send(self, agent: Agent) -> tuple[Change, Change]:
+        return Change(agent.y - agent.x), Change(agent.new - agent.own)
+
+    def aggregate(self, server: Server, mean: tuple[Vector, Vector], share: Any) -> tuple[Server, Server]:
+        model_change, control_change = mean
+        server = Server(server.x + self.server_step * model_change, server.c + share * control_change)
+        return server, server
+
+    def receive(self, agent: Agent, server: Server) -> Agent:
+        return agent._replace(x=server.x, c=server.c, own=agent.new)
+
+    def missed(self, agent: Agent, server: Server) -> Agent:
+        return agent._replace(x=server.x, c=server.c)
+
+    def with_message(self, agent: Agent, message: tuple[Vector, Vector]) -> Agent:
+        model_change, control_change = message
+        return agent._replace(y=agent.x + model_change, new=agent.own + control_change)
+
+
+@makes(Scaffold)
 def scaffold(
     *, step: float, iterations: int, batch: int | None = None, option: Literal[1, 2] = 2, server_step: float = 1.0
-) -> Algorithm:
+) -> Method:
     """Return SCAFFOLD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
     positive("step", step, STEP)
     positive("server_step", server_step, "1 is the mean of the local models")
     choice("option", str(option), ("1", "2"))
-    oracle = sgd(step, iterations, batch)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x=x, c=0 * x, y=x, own=0 * x, new=0 * x)
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        y, _, work = oracle.solve(Subproblem(f, agent.c - agent.own), agent.x, None, r, key)
-        if option == 1:
-            new, work = f.gradient(agent.x), work._replace(samples=work.samples + f.size)
-        else:
-            new = agent.own - agent.c + (agent.x - y) / (step * work.updates.astype(float))
-        return agent._replace(y=y, new=new), work
-
-    def send(agent: Agent) -> tuple[Vector, Vector]:
-        return agent.y - agent.x, agent.new - agent.own
-
-    def aggregate(server: Server, mean: tuple[Vector, Vector], share: Any) -> tuple[Server, Server]:
-        model_change, control_change = mean
-        server = Server(server.x + server_step * model_change, server.c + share * control_change)
-        return server, server
-
-    def receive(agent: Agent, server: Server) -> Agent:
-        return agent._replace(x=server.x, c=server.c, own=agent.new)
-
-    def missed(agent: Agent, server: Server) -> Agent:
-        return agent._replace(x=server.x, c=server.c)
-
-    def with_message(agent: Agent, message: tuple[Vector, Vector]) -> Agent:
-        model_change, control_change = message
-        return agent._replace(y=agent.x + model_change, new=agent.own + control_change)
-
-    kinds: Any = ("change", "change")
-    exchange = Exchange(local, send, aggregate, receive, absent=missed, sends=kinds, with_message=with_message)
-    return Algorithm(
-        "scaffold",
-        init=init,
-        server=lambda x: Server(x, 0 * x),
-        exchanges=(exchange,),
-        model=lambda agent: agent.x,
-    )
+    check_stochastic(iterations, batch)
+    return Scaffold(step=step, iterations=iterations, batch=batch, option=option, server_step=server_step)
 
 
 CARD = Card(
@@ -100,11 +105,6 @@ CARD = Card(
             "5132-5143; arXiv:1910.06378"
         ),
         year=2020,
-        checked=(
-            "The conference's page (icml.cc/virtual/2020/poster/5880), the paper's first page and the BibTeX "
-            "entry in the repository wenh06/fl-sim confirm the authors, the title, the venue, the pages and "
-            "the year."
-        ),
     ),
     variants=(
         Variant(
@@ -117,10 +117,4 @@ CARD = Card(
     parameters={
         "option": "1 or 2: how agents update the control variates",
     },
-    theory_checked=(
-        "Theorem III of the paper confirms, for non-convex functions with gradient noise of bounded variance "
-        "s^2 and no assumption on similarity, rounds of order s^2/(K S e^2) + (N/S)^(2/3)/e for K local steps "
-        "and S of N agents, which is 1/e rounds and 1/e^2 updates and samples where K is of order 1/e."
-    ),
-    equations_checked="The updates agree with Algorithm 1 of the paper, except for option 1's mini-batch.",
 )

@@ -10,24 +10,30 @@ CTA), the server sends x and c. Absent agents keep c_i. Without compression and 
 option 2.
 """
 
-from fedpd.algorithms._controlled_averaging import (
-    AUTHORS,
-    PAPER_CHECKED,
-    SERVER_CHECKED,
-    TITLE,
-    VENUE,
-    controlled_averaging,
-)
+from typing import ClassVar
+
+from fedpd.algorithms._controlled_averaging import AUTHORS, TITLE, VENUE, ControlledAveraging, check_settings
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_most, positive
-from fedpd.core import Algorithm, specified
+from fedpd.core import Method, Unbiased, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
-@specified
+class Scallion(ControlledAveraging):
+    """SCAFFOLD with unbiased compression."""
+
+    alpha: float
+    kind: ClassVar = Unbiased
+
+    @property
+    def scale(self) -> float:
+        return self.alpha
+
+
+@makes(Scallion)
 def scallion(
     *, step: float, iterations: int, batch: int | None = None, alpha: float = 1.0, server_step: float = 1.0
-) -> Algorithm:
+) -> Method:
     """Return SCALLION with Q = `iterations` local steps.
 
     Args:
@@ -39,22 +45,15 @@ def scallion(
     """
     remedy = "Give 1/(1 + omega), where omega is the variance of the compressor; 1 without compression"
     at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
-    return controlled_averaging(
-        "scallion",
-        "unbiased",
-        step=step,
-        iterations=iterations,
-        batch=batch,
-        server_step=server_step,
-        scale=alpha,
-    )
+    check_settings(step, iterations, batch, server_step)
+    return Scallion(step=step, iterations=iterations, batch=batch, alpha=alpha, server_step=server_step)
 
 
 CARD = Card(
     title="SCALLION",
     summary="SCAFFOLD with one vector, unbiased compression",
     family="corrected gradients",
-    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024, checked=PAPER_CHECKED),
+    reference=Reference(authors=AUTHORS, title=TITLE, venue=VENUE, year=2024),
     variants=(
         Variant(
             "SCALLION",
@@ -66,9 +65,4 @@ CARD = Card(
     parameters={
         "alpha": "α, the factor of the change before it is compressed; 1/(1 + ω) for a compressor of variance ω"
     },
-    theory_checked=(
-        "The abstract confirms convergence for differing data, partial participation and unbiased compressors. The "
-        "orders are SCAFFOLD's, which it equals without compression."
-    ),
-    equations_checked=SERVER_CHECKED,
 )

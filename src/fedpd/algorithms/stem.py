@@ -10,18 +10,19 @@ Differences from the paper: step and a are constant, where the paper decreases t
 d_i is a full gradient, which agents compute in round 0. If nobody is present in round 0, d begins at 0.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 from tree_math import Vector
 
-from fedpd.algorithms._averaged_state import average_state
+from fedpd.algorithms._averaged_state import AveragedState
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, at_most, positive
-from fedpd.core import Algorithm, Array, Key, LocalObjective, Subproblem, Tree, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, Loop, estimate
+from fedpd.core.sampling import uniform
+from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
 
 MOMENTUM = "a is 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients"
 
@@ -31,34 +32,53 @@ class Agent(NamedTuple):
     d: Vector
 
 
-@specified
-def stem(*, step: float, a: float, iterations: int, batch: int | None = 1) -> Algorithm:
+class Steps(Stochastic):
+    """The local steps."""
+
+    step: float
+    a: float
+    gradients: ClassVar = 2
+
+    def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
+        x, d = agent
+        new = x - self.step * d
+        return Agent(new, estimate(phi, new, rows) + (1 - self.a) * (d - estimate(phi, x, rows)))
+
+
+class Stem(AveragedState):
+    """Local steps along recursive gradients with momentum."""
+
+    step: float
+    a: float
+    iterations: int
+    batch: int | None
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x)
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        first = r == 0
+        d = lax.cond(first, lambda: f.gradient(agent.x), lambda: agent.d)
+        steps = Steps(
+            step=self.step,
+            a=self.a,
+            iterations=self.iterations,
+            batch=self.batch,
+            tolerance=None,
+            check=None,
+            draw=uniform,
+        )
+        agent, work = steps.run(Subproblem(f), Agent(agent.x, d), r, key)
+        return agent, work._replace(samples=work.samples + jnp.where(first, f.size, 0).astype(jnp.int32))
+
+
+@makes(Stem)
+def stem(*, step: float, a: float, iterations: int, batch: int | None = 1) -> Method:
     """Return STEM with Q = `iterations` local steps on `batch` samples and momentum parameter a."""
     positive("step", step, STEP)
     at_most("a", at_least("a", a, 0, MOMENTUM), 1, MOMENTUM)
-    loop = Loop.of(iterations, batch)
-
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x)
-
-    def advance(phi: Subproblem, carry: tuple[Vector, Vector], rows: Tree, r: Array, q: Array) -> tuple[Vector, Vector]:
-        x, d = carry
-        new = x - step * d
-        return new, estimate(phi, new, rows) + (1 - a) * (d - estimate(phi, x, rows))
-
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        first = r == 0
-        d = lax.cond(first, lambda: f.gradient(agent.x), lambda: agent.d)
-        (x, d), work = loop.run(advance, lambda carry: carry[0], Subproblem(f), (agent.x, d), r, key, per_step=2)
-        return Agent(x, d), work._replace(samples=work.samples + jnp.where(first, f.size, 0).astype(jnp.int32))
-
-    return Algorithm(
-        "stem",
-        init=init,
-        server=lambda x: x,
-        exchanges=(average_state(local),),
-        model=lambda agent: agent.x,
-    )
+    check_stochastic(iterations, batch)
+    return Stem(step=step, a=a, iterations=iterations, batch=batch)
 
 
 CARD = Card(
@@ -75,11 +95,6 @@ CARD = Card(
         ),
         venue="Advances in Neural Information Processing Systems 34 (NeurIPS 2021), 6050-6061; arXiv:2106.10435",
         year=2021,
-        checked=(
-            "The proceedings page "
-            "(papers.nips.cc/paper/2021/hash/3016a447172f3045b65f5fc83e04b554-Abstract.html) confirms the "
-            "seven authors, the title, the venue and the year."
-        ),
     ),
     variants=(
         Variant(
@@ -92,11 +107,4 @@ CARD = Card(
     parameters={
         "a": "a in [0, 1], 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients",
     },
-    theory_checked=(
-        "The abstract in the proceedings confirms 1/e rounds and 1/e^1.5 samples for non-convex functions up "
-        "to logarithmic factors, and a trade-off between local updates and batch sizes, so that 1/e^1.5 local "
-        "updates are the case of batches of constant size; the assumptions were not confirmed by public "
-        "material at hand."
-    ),
-    equations_checked="Not compared with the paper.",
 )

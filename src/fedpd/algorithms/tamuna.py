@@ -16,28 +16,16 @@ The paper lets C of N agents take part; here all do (C = N). Its range for eta i
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_most, count, positive, refuse, skip_probability
-from fedpd.core import (
-    Algorithm,
-    Array,
-    Away,
-    Exchange,
-    Key,
-    LocalObjective,
-    Packed,
-    Subproblem,
-    Timing,
-    Work,
-    specified,
-)
+from fedpd.core import Array, Key, LocalObjective, Method, Packed, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, sgd
+from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -101,10 +89,58 @@ class Decoder:
         return Vector(jax.tree.unflatten(self.structure, leaves))
 
 
-@specified
+class Tamuna(Method):
+    """ProxSkip whose agents send some coordinates."""
+
+    step: float
+    p: float
+    agents: int
+    copies: int
+    eta: float | None
+    batch: int | None
+    needs_everyone: ClassVar = True
+
+    @property
+    def coordinates(self) -> Coordinates:
+        return Coordinates(self.agents, self.copies)
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, jnp.asarray(f.agent, jnp.int32), jnp.int32(0))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        x, _, work = sgd(self.step, 1, self.batch).solve(Subproblem(f, -agent.c), agent.x, None, r, key)
+        return agent._replace(x=x), work
+
+    def send(self, agent: Agent) -> Packed:
+        leaves, structure = jax.tree.flatten(agent.x.tree)
+        values, column = jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), self.coordinates.column(agent)
+        own = jnp.take(values, self.coordinates.places(column, len(values)), mode="fill", fill_value=0)
+        decoder = Decoder(self.coordinates, structure, tuple(map(jnp.shape, leaves)))
+        return Packed({"values": own, "column": column}, decoder)
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        x = self.agents / self.copies * mean
+        return x, x
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        message = self.send(agent._replace(x=x - agent.x))
+        change = message.decoder(message.arrays)
+        rate = _largest_eta(self.p, self.agents, self.copies) if self.eta is None else self.eta
+        return Agent(x, agent.c + rate / self.step * change, agent.number, agent.communications + 1)
+
+    def skip_probability(self, r: Any) -> Any:
+        return None if isinstance(self.p, float) and self.p == 0 else self.p
+
+    def check_agents(self, agents: int) -> None:
+        if self.agents != agents:
+            rule = f"must be {agents}, the number of agents, of which each sends its own coordinates"
+            refuse("agents", self.agents, rule, f"Give tamuna(agents={agents}, ...)")
+
+
+@makes(Tamuna)
 def tamuna(
     *, step: float, p: float, agents: int, copies: int, eta: float | None = None, batch: int | None = None
-) -> Algorithm:
+) -> Method:
     """Return TAMUNA with a constant step, skip probability p, and s = `copies` agents for each coordinate.
 
     Args:
@@ -121,42 +157,15 @@ def tamuna(
     at_most("copies", count("copies", copies, remedy, least=2, bits=31), agents, remedy)
     if callable(p):
         refuse("p", p, "must be a number", "The control variates' step eta/step needs one")
-    skip, communicate = skip_probability(p), 1 - p
-    largest = communicate * agents * (copies - 1) / (copies * (agents - 1))
-    rate = largest if eta is None else at_most("eta", positive("eta", eta, ""), largest, "Leave it out for the largest")
-    oracle, coordinates = sgd(step, 1, batch), Coordinates(agents, copies)
+    skip_probability(p)
+    if eta is not None:
+        at_most("eta", positive("eta", eta, ""), _largest_eta(p, agents, copies), "Leave it out for the largest")
+    check_stochastic(1, batch)
+    return Tamuna(step=step, p=p, agents=agents, copies=copies, eta=eta, batch=batch)
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, jnp.asarray(f.agent, jnp.int32), jnp.int32(0))
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        x, _, work = oracle.solve(Subproblem(f, -agent.c), agent.x, None, r, key)
-        return agent._replace(x=x), work
-
-    def send(agent: Agent) -> Packed:
-        leaves, structure = jax.tree.flatten(agent.x.tree)
-        values, column = jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), coordinates.column(agent)
-        own = jnp.take(values, coordinates.places(column, len(values)), mode="fill", fill_value=0)
-        return Packed({"values": own, "column": column}, Decoder(coordinates, structure, tuple(map(jnp.shape, leaves))))
-
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        x = agents / copies * mean
-        return x, x
-
-    def receive(agent: Agent, x: Vector) -> Agent:
-        message = send(agent._replace(x=x - agent.x))
-        change = message.decoder(message.arrays)
-        return Agent(x, agent.c + rate / step * change, agent.number, agent.communications + 1)
-
-    return Algorithm(
-        "tamuna",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive),),
-        model=lambda agent: agent.x,
-        away=Away(everyone=True),
-        timing=Timing(skip=skip),
-    )
+def _largest_eta(p: float, agents: int, copies: int) -> float:
+    return (1 - p) * agents * (copies - 1) / (copies * (agents - 1))
 
 
 CARD = Card(
@@ -169,10 +178,6 @@ CARD = Card(
         "Participation",
         venue="arXiv:2302.09832",
         year=2023,
-        checked=(
-            "An author's page (grigory-malinovsky.github.io) and the README of Flower's baseline (adap/flower, "
-            "baselines/tamuna) confirm the authors, the arXiv number and an earlier title that says Federated Learning."
-        ),
     ),
     variants=(
         Variant(
@@ -189,12 +194,4 @@ CARD = Card(
         "copies": "s, how many agents send each coordinate, from 2 to N",
         "eta": "the step of the control variates, at most (1-p) N(s-1)/(s(N-1))",
     },
-    theory_checked=(
-        "The abstract confirms linear convergence to the exact solution for strongly convex f. The complexities are "
-        "those of ProxSkip, for s proportional to N; the gain from few copies is not stated here."
-    ),
-    equations_checked=(
-        "The masks, the range of eta and the update of the control variates agree with Flower's baseline "
-        "(adap/flower, baselines/tamuna); not compared with the paper itself."
-    ),
 )

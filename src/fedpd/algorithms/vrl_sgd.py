@@ -18,9 +18,9 @@ from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import positive
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Subproblem, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, sgd
+from fedpd.oracles import STEP, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -29,41 +29,40 @@ class Agent(NamedTuple):
     length: Array  # Q step, the sum of the step sizes of the last local steps
 
 
-@specified
-def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Algorithm:
-    """Return VRL-SGD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
-    positive("step", step, STEP)
-    oracle = sgd(step, iterations, batch)
+class VRLSGD(Method):
+    """Local steps corrected by Delta_i."""
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, length(iterations))
+    step: float
+    iterations: int
+    batch: int | None
 
-    def length(steps: Any) -> Array:
-        return jnp.asarray(step * jnp.asarray(steps, float), float)
+    def length(self, steps: Any) -> Array:
+        return jnp.asarray(self.step * jnp.asarray(steps, float), float)
 
-    def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, self.length(self.iterations))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        oracle = sgd(self.step, self.iterations, self.batch)
         x, _, work = oracle.solve(Subproblem(f, -agent.delta), agent.x, None, r, key)
-        return Agent(x, agent.delta, length(work.updates)), work
+        return Agent(x, agent.delta, self.length(work.updates)), work
 
-    def send(agent: Agent) -> Vector:
-        return agent.x
+    def send(self, agent: Agent) -> Model:
+        return Model(agent.x)
 
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        return mean, mean
-
-    def receive(agent: Agent, x: Vector) -> Agent:
+    def receive(self, agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x, delta=agent.delta + (x - agent.x) / agent.length)
 
-    def missed(agent: Agent, x: Vector) -> Agent:
+    def missed(self, agent: Agent, x: Vector) -> Agent:
         return agent._replace(x=x)
 
-    return Algorithm(
-        "vrl_sgd",
-        init=init,
-        server=lambda x: x,
-        exchanges=(Exchange(local, send, aggregate, receive, absent=missed, sends="model"),),
-        model=lambda agent: agent.x,
-    )
+
+@makes(VRLSGD)
+def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Method:
+    """Return VRL-SGD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
+    positive("step", step, STEP)
+    check_stochastic(iterations, batch)
+    return VRLSGD(step=step, iterations=iterations, batch=batch)
 
 
 CARD = Card(
@@ -75,12 +74,6 @@ CARD = Card(
         title="Variance Reduced Local SGD with Lower Communication Complexity",
         venue="arXiv:1912.12844",
         year=2019,
-        checked=(
-            "Public copies of the arXiv record "
-            "(paperswithcode.com/paper/variance-reduced-local-sgd-with-lower-1 and "
-            "sciencestack.ai/paper/1912.12844) confirm the authors, the title and December 2019; no other "
-            "venue was found."
-        ),
     ),
     variants=(
         Variant(
@@ -90,10 +83,4 @@ CARD = Card(
         ),
     ),
     parameters={},
-    theory_checked=(
-        "The complexities are taken from the FedPD paper's Table 1; the abstract confirms T^(1/2) N^(3/2) "
-        "communications for T iterations on non-identical data, hence 1/e rounds for 1/e^2 updates, and Table "
-        "2 of the SCAFFOLD paper confirms N s^2/(K e^2) + N/e rounds with no assumption on similarity."
-    ),
-    equations_checked="The updates agree with the authors' program (zerolxf/VRL-SGD, DistributedSgd.py).",
 )

@@ -1,39 +1,28 @@
 """Specs: the exact name and arguments of the factory of a method, an oracle, a schedule or a regulariser.
 
-`@specified` on a factory gives its result a `Spec`: the factory's name and all its arguments, including defaults. The
-identity of a checkpoint, the check between server and clients, the table in an experiment file and the label in a
-figure are made from it.
+A spec is read off the fields of a value (`fedpd.base.value`). The identity of a checkpoint, the check between server
+and clients, the table in an experiment file and the label in a figure are made from it. A file holds specs, not code.
 """
 
 import functools
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
 
-from fedpd.base.arrays import copied
 from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
-from fedpd.base.typed import call_explained
 
 P = ParamSpec("P")
 T = TypeVar("T")
 HASH = re.compile("[0-9a-f]{64}")  # of a fingerprint
-LARGEST = 2**31 - 1  # of the integers of a method: compiled programs count in 32 bits
+CODE = "code"  # the setting that identifies a class of the user's own
 
 
-class Traced:
-    """Stands for a number that JAX traces, as in a sweep, so that its value is unknown."""
-
-    def __repr__(self) -> str:
-        return "traced"
-
-
-TRACED = Traced()
+TRACED = "a traced number"  # stands for a number whose value JAX does not know yet
 
 
 @dataclass(frozen=True)
@@ -76,20 +65,6 @@ class Thing:
         return {kind: self.word(), "sha256": self.digest}
 
 
-class Made(NamedTuple):
-    """A call of a factory, so that it can be repeated with other numbers.
-
-    Attributes:
-        factory: The factory; what it returns has a spec.
-        arguments: The arguments, defaults included.
-        result: What it returned, before it was given the spec.
-    """
-
-    factory: Callable[..., Any]
-    arguments: inspect.BoundArguments
-    result: Any
-
-
 @dataclass(frozen=True)
 class Spec:
     """The name of a factory and the arguments of the call, in a canonical, hashable and exact form.
@@ -99,7 +74,6 @@ class Spec:
         settings: All arguments by name, in the factory's order. Values are plain numbers and texts, other specs, tuples
             of them, or a `Thing`.
         usual: The names of the arguments that have their default value; labels and tables leave them out.
-        made: How the factory was called and what it returned; None: the spec was written by hand.
 
     Examples:
         >>> Spec.of("gd", step=0.1, iterations=8).label()
@@ -109,7 +83,6 @@ class Spec:
     name: str
     settings: tuple[tuple[str, Any], ...] = ()
     usual: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    made: "Made | None" = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(name: str, usual: Mapping[str, Any] | None = None, /, **settings: Any) -> "Spec":
@@ -127,15 +100,19 @@ class Spec:
         """Return the settings that differ from their default."""
         return {key: value for key, value in self.settings if key not in self.usual}
 
-    def find(self, key: str) -> Any:
-        """Return the setting with this name, from this spec or a spec among its settings; None if there is none."""
-        for name, value in self.settings:
-            if name == key:
-                return value
-            inner = value.find(key) if isinstance(value, Spec) else None
-            if inner is not None:
-                return inner
-        return None
+    def with_code(self, kind: type) -> "Spec":
+        """Return the spec of an object of the user's own class, whose code belongs to its identity."""
+        return Spec(self.name, (*self.settings, (CODE, Thing(kind))), self.usual | {CODE})
+
+    def leaves(self, path: str = "") -> Iterator[tuple[str, Any]]:
+        """Yield its settings and those of all specs in it by their names with dots, after the name of each spec."""
+        yield path, self.name
+        for key, value in self.settings:
+            inner = f"{path}.{key}" if path else key
+            if isinstance(value, Spec):
+                yield from value.leaves(inner)
+            else:
+                yield inner, value
 
     def label(self) -> str:
         """Return a short text for readers, such as "fedpd(eta=0.08, p=0.5)". Different specs may have the same one."""
@@ -148,52 +125,6 @@ class Spec:
             UnidentifiedError: If a setting, such as the user's own function, cannot be identified.
         """
         return {"name": self.name, **{key: _plain(value) for key, value in self.settings}}
-
-
-def specified(factory: Callable[P, T], name: str = "") -> Callable[P, T]:
-    """Return the factory with a result that has a spec, as a field of a NamedTuple or an attribute of a function.
-
-    Args:
-        factory: A function whose arguments determine its result.
-        name: Its name in specs; "" is the function's own name.
-    """
-    signature = inspect.signature(factory)
-    defaults = {key: p.default for key, p in signature.parameters.items() if p.default is not p.empty}
-    own = factory.__module__.startswith("fedpd.")  # annotations of others may say less, or more, than they mean
-
-    @functools.wraps(factory)
-    def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        bound = signature.bind(*args, **kwargs)
-        for argument, value in bound.arguments.items():
-            bound.arguments[argument] = copied(value)  # a spec builds the method again from them
-        given: Any = bound.args, bound.kwargs
-        made: Any = call_explained(factory, LARGEST, *given[0], **given[1]) if own else factory(*given[0], **given[1])
-        bound.apply_defaults()
-        spec = Spec.of(name or factory.__name__, defaults, **bound.arguments)
-        return with_spec(made, replace(spec, made=Made(make, bound, made)))
-
-    return make
-
-
-def with_spec(made: Any, spec: Spec) -> Any:
-    """Return the NamedTuple or function with this spec."""
-    if hasattr(made, "with_spec"):
-        return made.with_spec(spec)
-    if hasattr(made, "_replace"):
-        return made._replace(spec=spec)
-    made.spec = spec
-    return made
-
-
-def label_of(spec: Spec | str) -> str:
-    return spec if isinstance(spec, str) else spec.label()
-
-
-def spec_of(made: Any) -> Spec:
-    """Return the spec of a method or oracle. If it was built by hand and has only a name, its functions identify it."""
-    if isinstance(made.spec, str):
-        return Spec(made.spec, (("functions", Thing(tuple(part for part in made if part is not made.spec))),))
-    return made.spec
 
 
 def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
@@ -216,7 +147,8 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
     def same(*args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
-    return with_spec(same, Spec(name))
+    same.spec = Spec(name)  # type: ignore[attr-defined]
+    return same
 
 
 def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
@@ -239,12 +171,12 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, jax.core.Tracer):
         return TRACED
     if _has_spec(value):
-        return spec_of(value)
+        return value.spec
     if isinstance(value, tuple | list) and value and all(_has_spec(one) for one in value):
-        return tuple(spec_of(one) for one in value)
+        return tuple(one.spec for one in value)
     if isinstance(value, np.float64 | np.integer | np.bool_):
         return value.item()  # the same number as a Python type
-    if value is None or type(value) in (bool, int, float, str) or isinstance(value, Spec | Traced):
+    if value is None or type(value) in (bool, int, float, str) or isinstance(value, Spec):
         return value
     if isinstance(value, tuple | list) and all(isinstance(one, bool | int | float | str) for one in value):
         return tuple(value)
@@ -252,7 +184,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _has_spec(value: Any) -> bool:
-    return isinstance(getattr(value, "spec", None), Spec | str) and (isinstance(value, tuple) or callable(value))
+    return isinstance(getattr(value, "spec", None), Spec)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -281,4 +213,4 @@ def _plain(value: Any) -> Any:
         return value.plain()
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    return repr(value) if isinstance(value, Traced) else value
+    return value

@@ -1,10 +1,9 @@
 """The types of a method's card: its paper, its guarantees, its default settings and its parameters in words."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from fedpd.base.spec import Spec
-from fedpd.core.algorithm import Algorithm
+from fedpd.core.method import Method
 
 Family = Literal[
     "primal-dual",
@@ -38,14 +37,12 @@ class Reference(NamedTuple):
         title: The title as published.
         venue: Journal or conference, and the preprint.
         year: The year of publication.
-        checked: Which public sources confirm the authors, title, venue and year.
     """
 
     authors: str
     title: str
     venue: str
     year: int
-    checked: str
 
 
 class Guarantee(NamedTuple):
@@ -72,7 +69,7 @@ class Rule(Protocol):
     traced number.
     """
 
-    def __call__(self, L: float, agents: int, scale: Any, /) -> Algorithm: ...
+    def __call__(self, L: float, agents: int, scale: Any, /) -> Method: ...
 
 
 class Variant(NamedTuple):
@@ -103,12 +100,6 @@ class Card(NamedTuple):
         reference: Its paper.
         variants: The method with its default settings.
         parameters: A description for each parameter that `COMMON_PARAMETERS` lacks or describes differently.
-        theory_checked: Which guarantees were confirmed, and by which sources.
-        equations_checked: Whether the equations were compared with a public source.
-        caution: Returns a sentence if no theorem covers a run with this spec on a problem with smoothness L, else None.
-        compares: Returns whether a run with this spec compares gradients of different rounds, as variance reduction,
-            secant pairs and a memory do. The loss must then be the same function in all rounds, without dropout. None:
-            it does not, unless its oracle does.
     """
 
     title: str
@@ -117,7 +108,3 @@ class Card(NamedTuple):
     reference: Reference
     variants: tuple[Variant, ...]
     parameters: Mapping[str, str]
-    theory_checked: str
-    equations_checked: str
-    caution: Callable[[Spec, float], str | None] | None = None
-    compares: Callable[[Spec], bool] | None = None

@@ -1,6 +1,6 @@
 """DP-SGD: local steps with example-level differential privacy."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,40 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, positive, refuse
-from fedpd.base.spec import specified
+from fedpd.base.value import makes
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.oracle import Oracle, Work
-from fedpd.core.step_sizes import ITERATIONS, Step, schedule
+from fedpd.core.step_sizes import ITERATIONS, Step, check_step, step_at
 from fedpd.core.types import Array, Key
 
 BLOCK = 32  # samples whose gradients are in memory at a time
 
 
-@specified
+class DPSGD(Oracle):
+    """Gradient steps with example-level differential privacy.
+
+    The accountant of a run asks every oracle for `noise_multiplier`, `share` and `delta`.
+    """
+
+    step: float | Step
+    iterations: int
+    clip: float
+    noise_multiplier: float
+    share: float
+    delta: float
+    needs_samples: ClassVar = True
+
+    def solve(self, phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+        def descend(q: Array, x: Vector) -> Vector:
+            own = jax.random.fold_in(key, q)
+            slope = private_gradient(phi.f.at_step(q), x, self.clip, self.noise_multiplier, self.share, own)
+            return x - step_at(self.step, r, q) * phi.complete(slope, x)
+
+        steps = phi.f.steps(self.iterations)
+        return lax.fori_loop(0, steps, descend, x), None, Work.of(steps, steps, phi.f.size)
+
+
+@makes(DPSGD)
 def dp_sgd(
     step: float | Step,
     iterations: int,
@@ -44,22 +68,15 @@ def dp_sgd(
         >>> dp_sgd(step=0.1, iterations=8, clip=1.0, noise_multiplier=2.0).description
         'dp_sgd(step=0.1, iterations=8, clip=1, noise_multiplier=2)'
     """
-    step_at = schedule(step)
+    check_step(step)
     count("iterations", iterations, ITERATIONS, bits=31)
     positive("clip", clip, "Give the largest norm of the gradient of a sample, e.g. 1.0")
     positive("noise_multiplier", noise_multiplier, "Give z, the noise of the sum divided by clip, e.g. 1.0")
     at_most("share", positive("share", share, "Give a probability, e.g. 0.1"), 1, "Give a probability, e.g. 0.1")
     below("delta", positive("delta", delta, "Give e.g. 1e-5"), 1, "Give a delta below 1/|D_i|, e.g. 1e-5")
-
-    def solve(phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
-        def descend(q: Array, x: Vector) -> Vector:
-            slope = private_gradient(phi.f.at_step(q), x, clip, noise_multiplier, share, jax.random.fold_in(key, q))
-            return x - step_at(r, q) * phi.complete(slope, x)
-
-        steps = phi.f.steps(iterations)
-        return lax.fori_loop(0, steps, descend, x), None, Work.of(steps, steps, phi.f.size)
-
-    return Oracle("dp_sgd", lambda f, x: None, solve)
+    return DPSGD(
+        step=step, iterations=iterations, clip=clip, noise_multiplier=noise_multiplier, share=share, delta=delta
+    )
 
 
 def private_gradient(f: LocalObjective, x: Vector, clip: Any, noise_multiplier: Any, share: Any, key: Key) -> Vector:

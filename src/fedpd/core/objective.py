@@ -57,6 +57,12 @@ class LocalObjective(NamedTuple):
     noise: Noise | None = None
     joint: bool = False
 
+    @staticmethod
+    def without_samples(x: Vector) -> "LocalObjective":
+        """Return an f_i = 0 of models like x, to find the shapes of states and messages."""
+        dtype = jax.tree.leaves(x)[0].dtype
+        return LocalObjective(lambda model, rows: jnp.zeros(1, dtype), None, {}, jnp.int32(1), None, None, jnp.int32(0))
+
     def at_step(self, q: Any) -> "LocalObjective":
         """Return f_i with the random numbers of the local step q; f_i itself if nothing is random."""
         if self.noise is None:

@@ -1,27 +1,51 @@
 """Optimisers of optax by name, with settings that are checked, so that an experiment file can contain them."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import optax as optax_library
 
 from fedpd.base.checks import as_number, choice, is_traced, positive_or_schedule, refuse
 from fedpd.base.spec import Spec
+from fedpd.base.value import Value
 
 
-class Optimizer(NamedTuple):
+class Optimizer(Value):
     """An optax optimiser with its name and settings, so that an experiment file can contain it.
 
     Attributes:
-        transform: The optimiser.
-        spec: Its name and settings.
+        rule: Its name in optax.
+        order: The names of its settings.
+        numbers: Those settings that are numbers; a sweep may trace them.
+        others: All other settings.
     """
 
-    transform: optax_library.GradientTransformation
-    spec: Spec
+    rule: str
+    order: tuple[str, ...]
+    numbers: dict[str, float]
+    others: dict[str, Any]
+    counts: ClassVar = ("numbers",)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        known = self.numbers | self.others
+        return {name: known[name] for name in self.order}
+
+    @property
+    def spec(self) -> Spec:
+        return Spec.of(self.rule, **self.settings)
+
+    @property
+    def transform(self) -> optax_library.GradientTransformation:
+        return optimizers()[self.rule](**self.settings)
+
+    def changed(self, changes: Mapping[str, Any]) -> "Optimizer":
+        return optimizer(self.rule, **self.settings | dict(changes))
 
 
+@functools.cache
 def optimizers() -> dict[str, Callable[..., optax_library.GradientTransformation]]:
     """Return the optimisers of optax by name: its functions that take a learning rate."""
     functions = {name: getattr(optax_library, name) for name in dir(optax_library) if not name.startswith("_")}
@@ -37,7 +61,10 @@ def optimizer(name: str, **settings: Any) -> Optimizer:
     known = optimizers()
     choice("optimizer", name, known)
     _check_optimizer(known[name], settings)
-    return Optimizer(known[name](**settings), Spec.of(name, **settings))
+    known[name](**settings)  # it refuses what does not fit
+    numbers = {key: value for key, value in settings.items() if isinstance(value, float)}
+    others = {key: value for key, value in settings.items() if key not in numbers}
+    return Optimizer(rule=name, order=tuple(settings), numbers=numbers, others=others)
 
 
 def _check_optimizer(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:

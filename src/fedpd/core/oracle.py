@@ -1,13 +1,13 @@
 """The type of a local solver (oracle), and the work that it reports."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.spec import Spec, label_of
+from fedpd.base.value import Value
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.types import Array, Key
 from fedpd.core.words import multiply_words
@@ -65,36 +65,27 @@ def count_samples(work: Work) -> np.ndarray:
     return samples + (np.asarray(work.carried, np.int64) << WORD)
 
 
-class InitMemory(Protocol):
-    """Returns the memory that an oracle keeps between rounds, at the start or after an agent has lost it."""
-
-    def __call__(self, f: LocalObjective, x: Vector, /) -> Any: ...
-
-
-class Solve(Protocol):
-    """Minimises phi approximately, starting at x; returns (x, memory, Work)."""
-
-    def __call__(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key, /) -> tuple[Vector, Any, Work]: ...
-
-
-class Oracle(NamedTuple):
+class Oracle(Value):
     """A local solver, which minimises a `Subproblem` approximately from a given point.
 
     Attributes:
-        spec: The name and arguments of its factory; only a name for an oracle of your own.
-        init: Returns the memory that it keeps between rounds.
-        solve: Does the local steps of a round.
         batch: Samples per step; None: all samples of the agent.
+        compares_rounds: Whether it compares gradients of different rounds, so that the loss must be the same function
+            in all of them.
+        needs_samples: Whether it needs the gradient of each sample.
     """
 
-    spec: Spec | str
-    init: InitMemory
-    solve: Solve
-    batch: int | None = None
+    batch: ClassVar[int | None] = None
+    compares_rounds: ClassVar[bool] = False
+    needs_samples: ClassVar[bool] = False
 
-    @property
-    def description(self) -> str:
-        return label_of(self.spec)
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        """Return the memory that it keeps between rounds, at the start or after an agent has lost it."""
+        return None
+
+    def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        """Minimise phi approximately, starting at x; return x, the memory and the work."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function solve(self, phi, x, memory, r, key)")
 
 
 def check_oracle(oracle: Any) -> None:

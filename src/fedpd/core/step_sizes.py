@@ -13,12 +13,13 @@ ITERATIONS = "Give the number of local steps, e.g. 8"
 Step = Callable[[Any, Any], Any]
 
 
-def schedule(step: float | Step) -> Step:
-    """Return `step` as a function of (r, q).
+def check_step(step: float | Step) -> None:
+    positive_or_schedule("step", step, STEP)
+
+
+def step_at(step: Any, r: Any, q: Any) -> Any:
+    """Return the step size of local step q in round r, of a number or a schedule.
 
     It converts r and q to the default integer type first: r/3 of an int32 is a float32, even in a float64 computation.
     """
-    positive_or_schedule("step", step, STEP)
-    if not callable(step):
-        return lambda r, q: step
-    return lambda r, q: step(jnp.asarray(r, int), jnp.asarray(q, int))
+    return step(jnp.asarray(r, int), jnp.asarray(q, int)) if callable(step) else step

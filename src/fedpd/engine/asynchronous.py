@@ -17,9 +17,8 @@ from tree_math import Vector
 
 from fedpd.base.checks import check_room, count, refuse
 from fedpd.clock import Clock
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Tree, Work
+from fedpd.core import Around, Array, Key, LocalObjective, Method, Tree, Work
 from fedpd.engine.cohorts import who
-from fedpd.engine.kept import when_missed
 from fedpd.engine.participation import Participation
 from fedpd.engine.tasks import Tasks
 
@@ -48,40 +47,44 @@ class Working(NamedTuple):
     newest: Vector
 
 
-def without_waiting(algorithm: Algorithm) -> Algorithm:
-    """Return the form of a method whose agents work with the broadcast at the end of their last task.
+class WithoutWaiting(Around):
+    """The form of a method whose agents work with the broadcast at the end of their last task."""
+
+    def init(self, f: LocalObjective, x: Vector) -> Working:
+        agent = self.method.init(f, x)
+        return Working(agent, self.method.model(agent))
+
+    def local(self, f: LocalObjective, working: Working, r: Array, key: Key) -> tuple[Working, Work]:
+        agent, work = self.method.local(f, working.agent, r, key)
+        return working._replace(agent=agent), work
+
+    def send(self, working: Working) -> Tree:
+        return self.method.send(working.agent)
+
+    def receive(self, working: Working, broadcast: Tree) -> Working:
+        agent = self.method.receive(working.agent, broadcast)
+        return Working(agent, self.method.model(agent))
+
+    def missed(self, working: Working, broadcast: Tree) -> Working:
+        update = self.method.missed or self.method.receive
+        return working._replace(newest=self.method.model(update(working.agent, broadcast)))
+
+    def model(self, working: Working) -> Vector:
+        return working.newest
+
+
+def without_waiting(algorithm: Method) -> Method:
+    """Return the form of a method whose agents do not wait for each other.
 
     Raises:
         FedpdError: The method has no such form.
     """
-    form = algorithm if algorithm.away.stale is True else algorithm.away.stale
-    if form is False:
+    form = algorithm.asynchronous()
+    if form is None:
         rule = "its server cannot use messages that agents computed from an old model"
         remedy = "Choose fedpd with p = 0 and a fixed eta, fedbuff, feddr or fedadmm"
         refuse("algorithm", algorithm.description, rule, f"{remedy}; or leave buffer out")
-    (exchange,) = form.exchanges
-
-    def init(f: LocalObjective, x: Vector) -> Working:
-        agent = form.init(f, x)
-        return Working(agent, form.model(agent))
-
-    def local(f: LocalObjective, working: Working, r: Array, key: Key) -> tuple[Working, Work]:
-        agent, work = exchange.local(f, working.agent, r, key)
-        return working._replace(agent=agent), work
-
-    def receive(working: Working, broadcast: Tree) -> Working:
-        agent = exchange.receive(working.agent, broadcast)
-        return Working(agent, form.model(agent))
-
-    def absent(working: Working, broadcast: Tree) -> Working:
-        return working._replace(newest=form.model(when_missed(exchange)(working.agent, broadcast)))
-
-    return form._replace(
-        spec=algorithm.spec,
-        init=init,
-        exchanges=(Exchange(local, lambda working: exchange.send(working.agent), exchange.aggregate, receive, absent),),
-        model=lambda working: working.newest,
-    )
+    return WithoutWaiting(method=form)
 
 
 def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:

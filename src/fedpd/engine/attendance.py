@@ -10,11 +10,11 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
-from fedpd.core import Array, State, Tree
+from fedpd.core import Array, Method, State, Tree
 from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, one_agent, sharded
 from fedpd.engine.chunk_rows import ChunkRows, measure_by_block
 from fedpd.engine.cohorts import who
-from fedpd.engine.copies import Method, mean_and_gap
+from fedpd.engine.copies import ReadRow, mean_and_gap
 from fedpd.engine.costs import exchanged_messages
 from fedpd.engine.kept import Kept, Shapes, kept_leaves
 from fedpd.engine.measurements import variant
@@ -22,9 +22,7 @@ from fedpd.engine.metrics import Metrics
 from fedpd.engine.plan import (
     EACH_INPUTS,
     IN_SWEEP,
-    OpenMethod,
     Plan,
-    Settings,
     StartedRun,
     on_host,
     prepare,
@@ -87,8 +85,7 @@ class PartialRun:
 
     def __init__(self, plan: Plan, template: Template, inputs: Inputs, one: Shapes) -> None:
         self.plan, self.template, self.inputs, self.one = plan, template, inputs, one
-        functions = template.functions.with_frozen(inputs.frozen)
-        self.kept = kept_leaves(lambda settings: template.program(settings, None).algorithm, functions, one)
+        self.kept = kept_leaves(template.functions.with_frozen(inputs.frozen), one)
         leaves = jax.tree.leaves(one.agent)
         self.shapes = (*(leaves[i] for i in self.kept.rows), jax.ShapeDtypeStruct((), np.int32))
         self.seen = [SeenAgents(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
@@ -114,7 +111,7 @@ class PartialRun:
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
         calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
         table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
-        kind = PartialKind(self.template, self.kept, width.rounds, plan.many, plan.settings is not None)
+        kind = PartialKind(self.template, self.kept, width.rounds, plan.many, plan.variants is not None)
         numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
         targets = target_values(plan.targets, self.template.columns, plan.problem.double)
         spec = (None,) * plan.many
@@ -182,20 +179,21 @@ class PartialRun:
         return rows._replace(metrics=metrics)
 
     def _measure(self, state: State, i: int, skipped: bool) -> Metrics:
-        x, gap = self._mean_and_gap(state, i, skipped or self.plan.algorithm.timing.drifts)
+        x, gap = self._mean_and_gap(state, i, skipped or self.plan.algorithm.copies_differ)
         if self.data.by_block:
             return measure_by_block(self.template, self.plan, x, gap)
         return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
 
     def _mean_and_gap(self, state: State, i: int, differ: bool) -> tuple[Vector, float]:
         first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
-        method = Method(self.template, self.kept, self.one.agent, first)
-        newest, timing = variant(state.agents, i, self.plan.many), self.plan.algorithm.timing
-        return mean_and_gap(method, self._inputs(i), newest, self.seen[i], differ, timing.skips and not timing.drifts)
+        reading = ReadRow(self.template, self.kept, self.one.agent, first)
+        newest, algorithm = variant(state.agents, i, self.plan.many), self.plan.algorithm
+        agree = algorithm.skips and not algorithm.copies_differ
+        return mean_and_gap(reading, self._inputs(i), newest, self.seen[i], differ, agree)
 
     def _inputs(self, i: int) -> Inputs:
-        """Return the arrays of the run with the settings of variant i."""
-        return self.inputs._replace(settings=variant(self.inputs.settings, i, self.plan.settings is not None))
+        """Return the arrays of the run with the method of variant i."""
+        return self.inputs._replace(method=variant(self.inputs.method, i, self.plan.variants is not None))
 
 
 def _state(one: Shapes, kept: Kept, rows: list[Any]) -> Any:
@@ -209,10 +207,10 @@ def _stacked(trees: list[Any], many: bool) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees) if many else trees[0]
 
 
-def begin_partial(plan: Plan, opened: OpenMethod | None) -> StartedRun:
-    """Return a run with absent agents at its start; `opened` is as for `prepare`."""
-    program, template, inputs = prepare(plan, opened)
-    sweep = plan.settings is not None
+def begin_partial(plan: Plan) -> StartedRun:
+    """Return a run with absent agents at its start."""
+    program, template, inputs = prepare(plan)
+    sweep = plan.variants is not None
     one = shapes_of(template, inputs, sweep)
     by_block = plan.problem.lazy and plan.sample is None
     server, model, metrics = first_state(template._replace(columns=()) if by_block else template, sweep, inputs)
@@ -244,10 +242,10 @@ def _measure_starts(template: Template, plan: Plan, model: Vector, sweep: bool) 
 def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
     """Return the shapes of one agent's arrays and state, and of the broadcasts of a round."""
     one = jax.eval_shape(lambda shard: one_agent(shard, 0), inputs.shard._replace(real=None))
-    settings = jax.eval_shape(lambda tree: variant(tree, 0, sweep), inputs.settings)
+    method = variant(inputs.method, 0, sweep)
 
-    def begin(settings: Settings, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
-        program = template.program(settings, inputs.frozen)
+    def begin(method: Method, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
+        program = template.program(method, inputs.frozen)
         algorithm, objective = program.algorithm, partial(local_objective, program.functions)
         agent = algorithm.init(objective(one), start)
         messages = exchanged_messages(
@@ -260,8 +258,8 @@ def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
         )
         return agent, tuple(broadcast for _, broadcast in messages)
 
-    agent, broadcasts = jax.eval_shape(begin, settings, one, inputs.start)
-    return Shapes(one, agent, broadcasts, settings)
+    agent, broadcasts = jax.eval_shape(begin, method, one, inputs.start)
+    return Shapes(one, agent, broadcasts, method)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -269,14 +267,14 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
     """Return the state of the server and the model at the start, and the metrics there."""
 
     def begin(inputs: Inputs) -> Any:
-        program = template.program(inputs.settings, inputs.frozen)
+        program = template.program(inputs.method, inputs.frozen)
         first = one_agent(inputs.shard._replace(real=None), 0)
         model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
         return strongly_typed(program.algorithm.server(inputs.start)), model, measure_model(program, inputs, model, 0.0)
 
     run = sharded(begin, template.layout, (INPUTS,), SHARED)
     if sweep:
-        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=0)
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, _axis),), out_axes=0)
     return run(inputs)
 
 
@@ -290,7 +288,7 @@ def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | No
 @partial(jax.jit, static_argnums=0)
 def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
     def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
-        return measure_model(template.program(inputs.settings, inputs.frozen), inputs, x, gap)
+        return measure_model(template.program(inputs.method, inputs.frozen), inputs, x, gap)
 
     return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
 
@@ -301,7 +299,7 @@ def _rounds(
     """Run a chunk of rounds; `numbers` are the last four arguments of `partial_chunk`."""
 
     def rounds(inputs: Inputs, *rest: Any) -> tuple[PartialState, Rows]:
-        program: Program = kind.template.program(inputs.settings, inputs.frozen)
+        program: Program = kind.template.program(inputs.method, inputs.frozen)
         return partial_chunk(program, kind.kept, kind.length, not kind.many, inputs, *rest)
 
     specs = (INPUTS, PARTIAL_STATE, ATTENDANCE, *[SHARED] * len(numbers))

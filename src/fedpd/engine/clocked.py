@@ -5,17 +5,17 @@ from typing import Any
 
 from fedpd.base.checks import refuse
 from fedpd.clock import Clock, seconds
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.engine.asynchronous import Events, buffered, on_time, without_waiting
 from fedpd.engine.participation import Participation
 from fedpd.engine.tasks import tasks_of
 from fedpd.engine.timing import Timed
 
-Clocked = tuple[Algorithm, Participation | None, Timed | None]
+Clocked = tuple[Method, Participation | None, Timed | None]
 
 
 def apply_clock(
-    algorithm: Algorithm,
+    algorithm: Method,
     problem: Problem,
     rounds: int,
     seeds: Sequence[int],
@@ -54,7 +54,7 @@ def apply_clock(
 
 
 def _asynchronous(
-    algorithm: Algorithm, problem: Problem, rounds: int, who: Participation | None, timing: Timed, deadline: Any
+    algorithm: Method, problem: Problem, rounds: int, who: Participation | None, timing: Timed, deadline: Any
 ) -> Clocked:
     if deadline is not None:
         refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
@@ -64,11 +64,11 @@ def _asynchronous(
     form = without_waiting(algorithm)
     assert timing.buffer is not None
     events = buffered(timing.clock, tasks_of(form, problem, "buffer", timing.buffer), timing.buffer, rounds)
-    return form, _schedule(events), timing._replace(seconds=events.seconds, waiting=algorithm)
+    return form, _schedule(events), timing._replace(seconds=events.seconds)
 
 
 def _with_deadline(
-    algorithm: Algorithm,
+    algorithm: Method,
     problem: Problem,
     rounds: int,
     seeds: Sequence[int],
@@ -78,7 +78,7 @@ def _with_deadline(
     if who is not None and len(set(seeds)) > 1:
         rule = "does not go with several seeds, of which each draws its own agents"
         refuse("deadline", timing.deadline, rule, "Give one seed, or let all agents take part")
-    form = algorithm.away.partial or algorithm
+    form = algorithm.partial()
     assert timing.deadline is not None
     tasks = tasks_of(form, problem, "deadline", timing.deadline)
     events = on_time(timing.clock, tasks, timing.deadline, rounds, who, int(seeds[0]))

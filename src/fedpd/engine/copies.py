@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.core import Array
+from fedpd.core import Array, Method
 from fedpd.core.agents import Shard, local_objective
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.engine.kept import Kept
-from fedpd.engine.plan import Settings
 from fedpd.engine.present import NEVER, Newest, catch_up, returned
 from fedpd.engine.rounds import Inputs, Template
 from fedpd.engine.seen import SeenAgents
@@ -21,11 +20,11 @@ from fedpd.engine.seen import SeenAgents
 BLOCK = 1024  # rows to read at a time
 
 
-class Method(NamedTuple):
-    """Holds the method and the shapes that it takes to read a row.
+class ReadRow(NamedTuple):
+    """What it takes to read a row.
 
     Attributes:
-        template: The method on the problem's functions.
+        template: The program.
         kept: Which leaves of an agent's state a row holds.
         shapes: The shapes of an agent's state.
         first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
@@ -39,13 +38,13 @@ class Method(NamedTuple):
 
 
 def mean_and_gap(
-    method: Method, inputs: Inputs, newest: Newest, seen: SeenAgents, differ: bool, agree: bool
+    reading: ReadRow, inputs: Inputs, newest: Newest, seen: SeenAgents, differ: bool, agree: bool
 ) -> tuple[Vector, float]:
     """Return the mean of the copies of all N agents, and their largest distance.
 
     Args:
-        method: How to read a row.
-        inputs: The arrays of the run, with the settings of one variant.
+        reading: How to read a row.
+        inputs: The arrays of the run, with the method of one variant.
         newest: The newest broadcasts.
         seen: The rows.
         differ: Whether copies can differ now; if not, the distance is 0.
@@ -53,11 +52,11 @@ def mean_and_gap(
             copies of their own.
     """
     number = len(seen.slots)
-    away = jax.device_get(_copy_of_absent(method.template, method.first, inputs, newest))
+    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
     offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
     own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
     for rows, last in _blocks(seen, own):
-        copies = _copies(method, newest, inputs.settings, rows, last)
+        copies = _copies(reading, newest, inputs.method, rows, last)
         offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
         found += [copies] if differ else []
     mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
@@ -84,24 +83,24 @@ def _blocks(seen: SeenAgents, agents: np.ndarray) -> Iterator[tuple[tuple[np.nda
 @partial(jax.jit, static_argnums=0)
 def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
-    program = template.program(inputs.settings, inputs.frozen)
+    program = template.program(inputs.method, inputs.frozen)
     agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 
 
-def _copies(method: Method, newest: Newest, settings: Settings, rows: Any, last: np.ndarray) -> Vector:
+def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
     """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
-    leaves, structure = jax.tree.flatten(method.shapes)
+    leaves, structure = jax.tree.flatten(reading.shapes)
     shapes = structure, tuple(leaves)
-    found = jax.device_get(_compiled_copies(method.template, method.kept, shapes, newest, settings, rows, last))
+    found = jax.device_get(_compiled_copies(reading.template, reading.kept, shapes, newest, method, rows, last))
     return jax.tree.map(lambda leaf: leaf[last != NEVER], found)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _compiled_copies(
-    template: Template, kept: Kept, shapes: Any, newest: Newest, settings: Settings, rows: Any, last: Array
+    template: Template, kept: Kept, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
 ) -> Vector:
-    program, (structure, leaves) = template.program(settings, None), shapes
+    program, (structure, leaves) = template.program(method, None), shapes
 
     def copy(row: tuple[Array, ...], last: Array) -> Vector:
         agent = returned(program, kept, newest, row, jax.tree.unflatten(structure, leaves))

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mixing, Tree, Work, as_sent, opened
+from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Mixing, Tree, Work, as_sent, opened, vectors_of
 from fedpd.core.agents import Functions, Shard, local_objective
 from fedpd.engine.stages import Stage, unnamed_stage
 from fedpd.transforms import Accountant, ExampleAccountant
@@ -53,7 +53,7 @@ def run_exchange(
     with stage("local", 0, 0):
         agent, work = exchange.local(f, agent, r, key)
     with stage("send", 0, 0):
-        message = broadcast = exchange.send(agent)  # with a mixing, an agent receives a sum of messages
+        message = broadcast = vectors_of(exchange.send(agent))  # with a mixing, an agent receives a sum of messages
     if not isinstance(exchange.aggregate, Mixing):
         with stage("aggregate", 0):
             server, broadcast = exchange.aggregate(server, _mean_of_one(exchange, opened(message)), 1.0)
@@ -62,7 +62,7 @@ def run_exchange(
 
 
 def exchanged_messages(
-    algorithm: Algorithm,
+    algorithm: Method,
     objective: Callable[[Any], LocalObjective],
     one: Any,
     agent: Any,
@@ -83,7 +83,7 @@ def exchanged_messages(
         stage: Names the stage of an error.
     """
     messages = []
-    for exchange in algorithm.exchanges:
+    for exchange in algorithm.exchanges():
 
         def run(one: Any, agent: Any, server: Any, exchange: Exchange = exchange) -> ExchangeResult:
             key = jax.random.key(0, impl="threefry2x32")
@@ -95,7 +95,7 @@ def exchanged_messages(
     return messages
 
 
-def message_costs(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any, **how: Any) -> Costs:
+def message_costs(algorithm: Method, functions: Functions, one: Shard, agent: Any, server: Any, **how: Any) -> Costs:
     """Return the bytes of a method's messages; `how` holds further arguments of `exchanged_messages`."""
     return costs_of(exchanged_messages(algorithm, partial(local_objective, functions), one, agent, server, **how))
 

@@ -9,7 +9,7 @@ chunk of its own, because agents change devices between rounds. That is worth it
 import jax
 import numpy as np
 
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.core.agents import Layout, Shard, arrays
 from fedpd.engine.cohorts import most_present
 from fedpd.engine.execution import sample_size
@@ -20,13 +20,13 @@ COPIED_BYTES = 2**27  # of samples that cannot be shared, at most
 ALIGNMENT = 64  # bytes; JAX does not copy a NumPy array on a CPU if its address is a multiple of this
 
 
-def is_dealt(algorithm: Algorithm, problem: Problem, layout: Layout, who: Participation | None) -> bool:
+def is_dealt(algorithm: Method, problem: Problem, layout: Layout, who: Participation | None) -> bool:
     """Return whether the agents of a round are dealt to the devices."""
     if layout.mesh is None or layout.parallel or who is None or problem.offsets is not None or problem.load is not None:
         return False
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return False
-    step = (algorithm.batch or int(problem.sizes.max())) * max(problem.dimension, sample_size(problem))
+    step = (algorithm.samples_per_step or int(problem.sizes.max())) * max(problem.dimension, sample_size(problem))
     return most_dealt(who, layout) * step >= LONG_ROUND and _copied_bytes(problem, layout) <= COPIED_BYTES
 
 

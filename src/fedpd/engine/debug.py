@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Mixing, State, Tree, Work, opened
+from fedpd.core import Array, Method, Mixing, State, Tree, Work, opened
 from fedpd.core.agents import Functions, Shard, agent_key, local_objective, objective_in_round, one_agent
 from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.metrics import Metrics
@@ -55,7 +55,7 @@ class AgentByAgent(NamedTuple):
     def compute(
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
-        exchange = program.algorithm.exchanges[number]
+        exchange = program.algorithm.exchanges()[number]
         here: Any = self._here(r)
         efforts: Any = None
         if inputs.stragglers is not None and here is None:
@@ -80,16 +80,16 @@ class AgentByAgent(NamedTuple):
         total = (_stack(messages), jnp.array(sends)) if exchange.mean is not None else _sum(sent)
         receivers = len(sends) if here is None else int(here.sum())
         sums = MessageSum(total, jnp.int32(sum(sends)), jnp.int32(receivers))
-        to_mix = _stack(messages) if isinstance(exchange.aggregate, Mixing) else None
+        to_mix = _stack(messages) if exchange.mixes else None
         return sums, _stack(states), to_mix, _stack(works)
 
     def server_step(
         self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
     ) -> tuple[Any, Tree, Array | None]:
-        exchange = program.algorithm.exchanges[number]
+        exchange = program.algorithm.exchanges()[number]
         with named_stage("aggregate", r):
             silent = is_silent(program, exchange, skipped, sums.receivers, r)
-            if isinstance(exchange.aggregate, Mixing):
+            if exchange.mixes:
                 return server, None, silent
             return *combine(program, exchange, sums, server, silent), silent
 
@@ -98,7 +98,7 @@ class AgentByAgent(NamedTuple):
     ) -> Any:
         if silent is not None and silent:
             return agents
-        exchange = program.algorithm.exchanges[number]
+        exchange = program.algorithm.exchanges()[number]
         here = self._here(r)
         received = []
         for i, agent in enumerate(_unstack(agents)):
@@ -122,7 +122,7 @@ class AgentByAgent(NamedTuple):
             return measure_copies(program, inputs, agents, skipped)
 
 
-def costs_without_compilation(algorithm: Algorithm, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
+def costs_without_compilation(algorithm: Method, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
     """Return the bytes of a method's messages, from one round of one agent that runs without compilation."""
     with jax.disable_jit():
         how: dict[str, Any] = {"evaluate": lambda function, *parts: function(*parts), "stage": named_stage}

@@ -119,10 +119,10 @@ class OnDisk(NamedTuple):
         for i, block in enumerate(blocks):
             here = inputs._replace(shard=store.take(store.shard, block))
             sums, changed, work = _compute(program, number, here, store.take(store.agents, block), r)
-            total = sums if total is None else add_sums(program.algorithm.exchanges[number], total, sums)
+            total = sums if total is None else add_sums(program.algorithm.exchanges()[number], total, sums)
             store.put(block, changed)
             works.append(jax.device_get(work))
-            self.on_progress((number + (i + 1) / len(blocks)) / len(program.algorithm.exchanges))
+            self.on_progress((number + (i + 1) / len(blocks)) / len(program.algorithm.exchanges()))
         assert total is not None  # there is at least one agent
         return total, agents, None, jax.tree.map(lambda *parts: np.concatenate(parts), *works)
 
@@ -198,7 +198,7 @@ def _begin(program: Program, shard: Shard, start: Vector) -> Any:
     return run(shard, start)
 
 
-_coin = jax.jit(toss_coin, static_argnums=0)
+_coin = jax.jit(toss_coin)
 _server_step = jax.jit(MEMORY.server_step, static_argnums=(0, 1))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.errors import FedpdError
 from fedpd.base.spec import Spec, Thing
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.engine.history import History
 
 LARGE_PROBLEM = 2e8  # parameters times samples; for larger problems, the message about a divergence has no L
@@ -35,10 +35,10 @@ def is_healthy(start: History, metrics: Mapping[str, Any]) -> np.ndarray:
     return bounded & np.isfinite(metrics["consensus"])
 
 
-def explain(algorithm: Algorithm, problem: Problem, number: int, stationarity: Any) -> Divergence:
+def explain(algorithm: Method, problem: Problem, number: int, stationarity: Any) -> Divergence:
     """Return the message about a run that diverged, with the step sizes to try if the method has any."""
     what = f"{algorithm.description} diverged at round {number} (stationarity {stationarity:.3g})."
-    if isinstance(algorithm.spec, Spec) and not _has_step(algorithm.spec):
+    if not _has_step(algorithm.spec):
         return Divergence(int(number), f"{what} {NO_STEP}")
     L, source = problem.answer.smoothness, "known"
     if not L:

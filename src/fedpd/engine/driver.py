@@ -11,7 +11,8 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.progress import Event, Listener, Row
-from fedpd.core import Algorithm, Array, State, Tree
+from fedpd.base.value import constant
+from fedpd.core import Array, Method, State, Tree
 from fedpd.core.agents import SHARED, sharded
 from fedpd.engine import disk
 from fedpd.engine.attendance import PartialRun, begin_partial
@@ -29,7 +30,6 @@ from fedpd.engine.plan import (
     begin,
     compiled_begin,
     on_host,
-    open_numbers,
     prepare,
 )
 from fedpd.engine.rounds import INPUTS, ROWS, STATE, Inputs, Program, Rows, Template, chunk
@@ -69,7 +69,7 @@ def _rounds(kind: Kind, inputs: Inputs, state: State, *numbers: Array) -> tuple[
     """Run a chunk of rounds; `numbers` are the last four arguments of `chunk`."""
 
     def rounds(inputs: Inputs, *rest: Any) -> tuple[State, Rows]:
-        return chunk(kind.template.program(inputs.settings, inputs.frozen), kind.length, not kind.many, inputs, *rest)
+        return chunk(kind.template.program(inputs.method, inputs.frozen), kind.length, not kind.many, inputs, *rest)
 
     run = sharded(rounds, kind.template.layout, (INPUTS, STATE, *[SHARED] * len(numbers)), (STATE, ROWS))
     if kind.many:
@@ -92,7 +92,7 @@ def _advance() -> Any:
 
 def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, number: int) -> tuple[Any, ...]:
     """Return the arguments of `_advance` for this number of rounds."""
-    kind = Kind(template, LONGEST_CHUNK, plan.many, plan.settings is not None)
+    kind = Kind(template, LONGEST_CHUNK, plan.many, plan.variants is not None)
     numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
     return kind, inputs, state, *numbers, target_values(plan.targets, template.columns, plan.problem.double)
 
@@ -106,7 +106,7 @@ def compile_ahead(plan: Plan) -> None:
     if plan.store is not None or plan.debug or plan.many or plan.participation is not None:
         return
     try:
-        _, template, inputs = prepare(plan, open_numbers(plan))
+        _, template, inputs = prepare(plan)
         begun = inputs._replace(start=Vector(plan.problem.start))
         first = compiled_begin.lower(template, False, begun).compile()
         shape = _sharded_shape if plan.layout.mesh is not None else _shape
@@ -126,16 +126,17 @@ def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # without a sharding, as
 
 def begin_traced(plan: Plan) -> StartedRun:
     """Return a run at its start, with the method's numbers as arguments of the program if it can be traced so."""
-    opened = open_numbers(plan)
     start = begin if plan.participation is None or plan.debug else begin_partial
+    if plan.debug or (plan.store is not None and plan.participation is None):
+        return start(plan)
     try:
-        begun = start(plan, opened)
+        begun = start(plan)
         if begun.place is None:  # JAX keeps the trace for the first chunk
             _advance().eval_shape(*_arguments(plan, begun.template, begun.inputs, begun.state, 0))
     except Exception:  # a method may raise anything if it branches on its numbers or checks their type
-        if opened is None or plan.build is not None:
+        if plan.variants is not None:
             raise
-        begun = start(plan, None)
+        begun = start(plan._replace(algorithm=constant(plan.algorithm)))
     return begun
 
 
@@ -145,7 +146,7 @@ def _measured_starts(plan: Plan, program: Program, metrics: Metrics) -> list[Mea
     spent |= {} if plan.examples is None else {EPSILON_EXAMPLES.name: 0.0}
 
     def of_variant(i: int) -> Measurements:
-        own = variant(metrics, i, plan.settings is not None)
+        own = variant(metrics, i, plan.variants is not None)
         ordered = {column.name: own[column.name] for column in program.columns}
         return first_measurements(plan.problem.agents, ordered | spent)
 
@@ -155,7 +156,7 @@ def _measured_starts(plan: Plan, program: Program, metrics: Metrics) -> list[Mea
 class Driver:
     """A run in progress, with its state, its measurements and its times."""
 
-    def __init__(self, plan: Plan, methods: Sequence[Algorithm] | None = None) -> None:
+    def __init__(self, plan: Plan, methods: Sequence[Method] | None = None) -> None:
         """Begin a run; `methods` are the methods of the variants, in a sweep."""
         self.began, self.plan = time.perf_counter(), plan
         self.methods = [plan.algorithm] * len(plan.seeds) if methods is None else methods

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedpd.base.checks import choice, count, refuse
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.core.agents import AXIS, Layout
 from fedpd.engine.cohorts import most_present
 from fedpd.engine.participation import Participation
@@ -20,7 +20,7 @@ Execution = Literal["auto", "sequential", "parallel", "debug"]
 
 
 def choose_layout(
-    algorithm: Algorithm,
+    algorithm: Method,
     problem: Problem,
     execution: Execution = "auto",
     devices: int | None = None,
@@ -38,8 +38,10 @@ def choose_layout(
         return Layout(problem.agents, parallel=False, mesh=None)
     largest = int(problem.sizes.max())
     reads = max(problem.dimension, sample_size(problem))
-    step = (algorithm.batch or largest) * reads
-    even = algorithm.batch is not None or (problem.offsets is None and problem.load is None)  # all agents work the same
+    step = (algorithm.samples_per_step or largest) * reads
+    even = algorithm.samples_per_step is not None or (
+        problem.offsets is None and problem.load is None
+    )  # all agents work the same
     at_once = jax.default_backend() != "cpu" or (even and step <= SMALL_STEP)
     available = jax.devices()
     if devices is None:

@@ -14,9 +14,10 @@ import numpy as np
 from jax.interpreters import partial_eval
 
 from fedpd.base.checks import refuse
-from fedpd.core import Algorithm, Exchange, Receive
+from fedpd.core import Exchange, Method, Tree
 from fedpd.core.agents import Functions, Shard, agent_key, objective_in_round
 
+Update = Callable[[Any, Tree], Any]  # (agent, broadcast) -> agent
 Leaves = frozenset[int]  # numbers of leaves of an agent's state
 
 
@@ -40,82 +41,79 @@ class Shapes(NamedTuple):
     one: Shard
     agent: Any
     broadcasts: tuple[Any, ...]
-    settings: Any  # the numbers of the method
+    method: Method
 
 
-def kept_leaves(build: Callable[[Any], Algorithm], functions: Functions, shapes: Shapes) -> Kept:
+def kept_leaves(functions: Functions, shapes: Shapes) -> Kept:
     """Return which leaves of an agent's state must be kept while it is absent.
 
     Args:
-        build: Returns the method from its numbers, which may be traced.
         functions: The problem's functions.
         shapes: The shapes of the arguments.
 
     Raises:
         FedpdError: An exchange after the first takes place in some rounds only.
     """
-    found: list[Algorithm] = []
-    jax.eval_shape(lambda settings: found.append(build(settings)), shapes.settings)
-    algorithm = found[0]  # its structure; its numbers are traced
-    if any(exchange.when is not None for exchange in algorithm.exchanges[1:]):
+    algorithm = shapes.method
+    if any(exchange.when is not None for exchange in algorithm.exchanges()[1:]):
         rule = "its later exchanges do not take place in every round, so an absent agent misses them in any order"
         refuse("algorithm", algorithm.description, rule, "Leave participation at 1, and give no cohort")
-    replaced = _replaced(build, functions, shapes, algorithm)
-    of_model = _read_by_model(build, shapes)
-    reads = _reads(build, functions, shapes, algorithm)
+    replaced = _replaced(functions, shapes, algorithm)
+    of_model = _read_by_model(shapes)
+    reads = _reads(functions, shapes, algorithm)
     while True:
         live = _live(reads, (of_model - replaced) | _personal(shapes.agent))
         stale = _numbers(reads.absent[sorted(live - replaced)]) & replaced  # their old values matter
         if not stale:
             break
         replaced -= stale
-    steady = of_model <= replaced and not algorithm.timing.drifts
+    steady = of_model <= replaced and not algorithm.copies_differ
     return Kept(tuple(sorted(live - replaced)), tuple(sorted(replaced)), steady)
 
 
-def when_missed(exchange: Exchange) -> Receive:
+def when_missed(exchange: Exchange) -> Update:
     """Return the update of an agent that missed a broadcast of this exchange."""
-    return exchange.receive if exchange.absent is None else exchange.absent
+    return exchange.receive if exchange.missed is None else exchange.missed
 
 
-def _replaced(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm) -> Leaves:
+def _replaced(functions: Functions, shapes: Shapes, algorithm: Method) -> Leaves:
     """Return the leaves that the broadcasts of a round determine, both for present and for absent agents."""
     everything = frozenset(range(len(jax.tree.leaves(shapes.agent))))
-    if algorithm.timing.skips:  # an agent may work and hear nothing
+    if algorithm.skips:  # an agent may work and hear nothing
         return frozenset()
     present, absent, open_leaves = frozenset[int](), frozenset[int](), everything
     absent_open = everything
-    for e in reversed(range(len(algorithm.exchanges))):
-        if algorithm.exchanges[e].when is not None:
+    for e in reversed(range(len(algorithm.exchanges()))):
+        if algorithm.exchanges()[e].when is not None:
             break  # its broadcast may be older than the agent's last local work
-        received, passed = _determined(build, shapes, e, lambda exchange: exchange.receive)
+        received, passed = _determined(shapes, e, lambda exchange: exchange.receive)
         present |= received & open_leaves
-        open_leaves &= passed & _untouched(build, functions, shapes, e)
-        missed, kept = _determined(build, shapes, e, when_missed)
+        open_leaves &= passed & _untouched(functions, shapes, e)
+        missed, kept = _determined(shapes, e, when_missed)
         absent |= missed & absent_open
         absent_open &= kept
     return present & absent
 
 
-def _determined(build: Any, shapes: Shapes, e: int, update: Callable[[Exchange], Receive]) -> tuple[Leaves, Leaves]:
+def _determined(shapes: Shapes, e: int, update: Callable[[Exchange], Update]) -> tuple[Leaves, Leaves]:
     """Return the leaves that an update makes from the broadcast alone, and the leaves that it does not change."""
 
-    def updated(agent: Any, settings: Any, broadcast: Any) -> Any:
-        return update(build(settings).exchanges[e])(agent, broadcast)
+    def updated(agent: Any, method: Any, broadcast: Any) -> Any:
+        return update(method.exchanges()[e])(agent, broadcast)
 
-    arguments = shapes.agent, shapes.settings, shapes.broadcasts[e]
+    arguments = shapes.agent, shapes.method, shapes.broadcasts[e]
     number = len(jax.tree.leaves(shapes.agent))
     alone = [i for i, row in enumerate(sources(updated, *arguments)) if not row[:number].any()]
     return frozenset(alone), _unchanged(updated, *arguments)
 
 
-def _untouched(build: Any, functions: Functions, shapes: Shapes, e: int) -> Leaves:
+def _untouched(functions: Functions, shapes: Shapes, e: int) -> Leaves:
     """Return the leaves that the local computation of an exchange does not change."""
 
-    def computed(agent: Any, settings: Any, one: Shard, r: Any, key: Any) -> Any:
-        return build(settings).exchanges[e].local(objective_in_round(functions, one, key, r), agent, r, key)[0]
+    def computed(agent: Any, method: Any, one: Shard, r: Any, key: Any) -> Any:
+        return method.exchanges()[e].local(objective_in_round(functions, one, key, r), agent, r, key)[0]
 
-    return _unchanged(computed, shapes.agent, shapes.settings, shapes.one, np.int32(0), _key())
+    return _unchanged(computed, shapes.agent, shapes.method, shapes.one, np.int32(0), _key())
 
 
 class _Reads(NamedTuple):
@@ -126,30 +124,30 @@ class _Reads(NamedTuple):
     absent: np.ndarray  # and of one that is absent
 
 
-def _reads(build: Any, functions: Functions, shapes: Shapes, algorithm: Algorithm) -> _Reads:
-    heard = [np.bool_(True)] * len(algorithm.exchanges)
+def _reads(functions: Functions, shapes: Shapes, algorithm: Method) -> _Reads:
+    heard = [np.bool_(True)] * len(algorithm.exchanges())
 
-    def attend(agent: Any, settings: Any, one: Shard, broadcasts: Any, heard: Any, r: Any, key: Any) -> Any:
-        method, messages = build(settings), []
+    def attend(agent: Any, method: Any, one: Shard, broadcasts: Any, heard: Any, r: Any, key: Any) -> Any:
+        messages = []
         f = objective_in_round(functions, one, key, r)
-        for e, exchange in enumerate(method.exchanges):
+        for e, exchange in enumerate(method.exchanges()):
             agent, work = exchange.local(f, agent, r, agent_key(key, r, one.agent, e))
             speaks = None if exchange.speaks is None else exchange.speaks(agent)
             messages.append((exchange.send(agent), work, speaks))
             received = exchange.receive(agent, broadcasts[e])
-            silent = method.timing.skips or exchange.when is not None
+            silent = method.skips or exchange.when is not None
             agent = _either(heard[e], received, agent) if silent else received
         return agent, messages
 
-    def miss(agent: Any, settings: Any, broadcasts: Any, heard: Any) -> Any:
-        for e, exchange in enumerate(build(settings).exchanges):
+    def miss(agent: Any, method: Any, broadcasts: Any, heard: Any) -> Any:
+        for e, exchange in enumerate(method.exchanges()):
             agent = _either(heard[e], when_missed(exchange)(agent, broadcasts[e]), agent)
         return agent
 
     number = len(jax.tree.leaves(shapes.agent))
-    arguments = shapes.agent, shapes.settings, shapes.one, shapes.broadcasts, heard, np.int32(0), _key()
+    arguments = shapes.agent, shapes.method, shapes.one, shapes.broadcasts, heard, np.int32(0), _key()
     there = sources(attend, *arguments)[:, :number]
-    away = sources(miss, shapes.agent, shapes.settings, shapes.broadcasts, heard)[:, :number]
+    away = sources(miss, shapes.agent, shapes.method, shapes.broadcasts, heard)[:, :number]
     return _Reads(there[number:], there[:number], away)
 
 
@@ -161,8 +159,8 @@ def _live(reads: _Reads, needed: Leaves) -> Leaves:
     return live
 
 
-def _read_by_model(build: Any, shapes: Shapes) -> Leaves:
-    read = sources(lambda agent, settings: build(settings).model(agent), shapes.agent, shapes.settings)
+def _read_by_model(shapes: Shapes) -> Leaves:
+    read = sources(lambda agent, method: method.model(agent), shapes.agent, shapes.method)
     return _numbers(read[:, : len(jax.tree.leaves(shapes.agent))])
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Algorithm, Array, Tree
+from fedpd.core import Array, Method, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
 from fedpd.engine.columns import AgentView, Column, Measure
@@ -19,7 +19,7 @@ from fedpd.engine.columns import AgentView, Column, Measure
 Metrics = dict[str, Array]  # a number for each column, by its name
 
 
-def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) -> Vector:
+def mean_model(algorithm: Method, layout: Layout, shard: Shard, agents: Any) -> Vector:
     """Return mean_i x_{0,i}, the model of a run, at which f is measured."""
 
     def copy(one: tuple[Shard, Any]) -> tuple[Vector, None]:
@@ -29,7 +29,7 @@ def mean_model(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any) 
     return each_agent(copy, (shard, agents), layout)[0] / layout.agents
 
 
-def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
+def mean_copy(algorithm: Method, agents: Any, number: int) -> Tree:
     """Return mean_i x_{0,i}, computed on the host agent by agent. If all copies are equal, it equals them exactly."""
 
     def copy(i: int) -> Tree:
@@ -43,15 +43,15 @@ def mean_copy(algorithm: Algorithm, agents: Any, number: int) -> Tree:
         return jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), first, offset)
 
 
-def copies_differ(algorithm: Algorithm, skipped: Any) -> Any:
+def copies_differ(algorithm: Method, skipped: Any) -> Any:
     """Return whether the agents' copies of the model may differ after a round; `skipped` may be traced.
 
     If the method never skips a communication, all agents have just received the same model.
     """
-    return True if algorithm.timing.drifts else skipped if algorithm.timing.skips else False
+    return True if algorithm.copies_differ else skipped if algorithm.skips else False
 
 
-def mean_and_gap(algorithm: Algorithm, layout: Layout, shard: Shard, agents: Any, skipped: Any) -> tuple[Vector, Any]:
+def mean_and_gap(algorithm: Method, layout: Layout, shard: Shard, agents: Any, skipped: Any) -> tuple[Vector, Any]:
     """Return the mean of the copies of the model, and their largest distance; `skipped` is as for `copies_differ`."""
     x = mean_model(algorithm, layout, shard, agents)
     differ, gap = copies_differ(algorithm, skipped), partial(consensus_gap, algorithm, layout, agents)
@@ -138,6 +138,6 @@ def not_measured(columns: tuple[Column, ...]) -> Metrics:
     return {column.name: jnp.asarray(jnp.nan, float) for column in columns}
 
 
-def consensus_gap(algorithm: Algorithm, layout: Layout, agents: Any) -> Array:
+def consensus_gap(algorithm: Method, layout: Layout, agents: Any) -> Array:
     """Return max_ij ||x_{0,i} - x_{0,j}||; exactly 0 if all copies are equal."""
     return largest_distance(jax.vmap(algorithm.model)(agents), layout)

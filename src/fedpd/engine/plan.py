@@ -1,7 +1,6 @@
 """The plan of a run, and the state at its start."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
 from fedpd.base.identity import drop_stale_programs
-from fedpd.base.structure import Structure, split
-from fedpd.core import Algorithm, Problem, State, Tree
+from fedpd.core import Method, Problem, State, Tree
 from fedpd.core.agents import (
     AGENTS,
     SHARED,
@@ -28,7 +26,6 @@ from fedpd.core.agents import (
     with_padding_agents,
 )
 from fedpd.engine import disk
-from fedpd.engine.asynchronous import without_waiting
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import MEASURED, Column
 from fedpd.engine.dealing import is_dealt, shared_arrays, without_tests
@@ -43,15 +40,14 @@ from fedpd.transforms import Accountant, ExampleAccountant
 if TYPE_CHECKING:
     from fedpd.engine.attendance import PartialRun
 
-Settings = Mapping[str, Any] | None
 HostPlace = disk.OnDisk | AgentByAgent
 MEASURED_BYTES = 2**28  # the most memory for the gradients of all agents, if a run measures all agents at once
 
 # The axis of the variants in each array, for jax.vmap.
 _axis: Any = 0
 _none: Any = None
-EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis)
-IN_SWEEP = EACH_INPUTS._replace(settings=_axis)
+EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis, _none)
+IN_SWEEP = EACH_INPUTS._replace(method=_axis)
 
 
 class Plan(NamedTuple):
@@ -70,8 +66,7 @@ class Plan(NamedTuple):
         recorded: The columns to measure besides the usual ones.
         store: A folder for the agents' state; None: the state is in memory.
         debug: Whether agents run one after another in Python.
-        build: Returns the method of a variant from its settings, in a sweep.
-        settings: The settings of the variants by name, each (variants,).
+        variants: In a sweep, the methods of the variants as one, whose numbers have an axis of variants.
         targets: The values that end the run when it reaches all of them.
         sample: The agents over which the run measures; None: all of them.
         timing: The clock, and the rounds that follow from it; None: the run has no clock.
@@ -79,7 +74,7 @@ class Plan(NamedTuple):
         examples: Counts epsilon of a sample; None: the oracle is not private.
     """
 
-    algorithm: Algorithm
+    algorithm: Method
     problem: Problem
     layout: Layout
     rounds: int
@@ -91,25 +86,12 @@ class Plan(NamedTuple):
     recorded: tuple[Column, ...] = ()
     store: Path | None = None
     debug: bool = False
-    build: Callable[..., Algorithm] | None = None
-    settings: Mapping[str, np.ndarray] | None = None
+    variants: Method | None = None
     targets: tuple[Target, ...] = ()
     sample: np.ndarray | None = None
     timing: Timed | None = None
     privacy: Accountant | None = None
     examples: ExampleAccountant | None = None
-
-
-class OpenMethod(NamedTuple):
-    """A method whose numbers are arguments of the compiled program.
-
-    Attributes:
-        build: Returns the method from its numbers. It is hashable, and equal for equal methods.
-        settings: The numbers by name; in a sweep, each (variants,).
-    """
-
-    build: Callable[..., Algorithm]
-    settings: Mapping[str, Any]
 
 
 class StartedRun(NamedTuple):
@@ -118,7 +100,7 @@ class StartedRun(NamedTuple):
     Attributes:
         place: Runs the agents, if they are not in memory.
         program: The method on the problem's functions.
-        template: The program to compile. If possible, the method's numbers are its arguments.
+        template: The program to compile. It takes the method as an argument.
         inputs: The arrays that do not change.
         state: The state at the start.
         metrics: The measured values at the start; in a sweep with an axis of points, whose proximal steps may differ.
@@ -132,55 +114,14 @@ class StartedRun(NamedTuple):
     metrics: Metrics
 
 
-@dataclass(frozen=True)
-class PartialForm:
-    """Returns a method's form for partial participation from the method's numbers."""
-
-    whole: Structure
-
-    def __call__(self, **numbers: Any) -> Algorithm:
-        return self.whole(**numbers).away.partial
-
-
-@dataclass(frozen=True)
-class AsynchronousForm:
-    """Returns the form of a method whose agents do not wait, from the method's numbers."""
-
-    whole: Structure
-
-    def __call__(self, **numbers: Any) -> Algorithm:
-        return without_waiting(self.whole(**numbers))
-
-
-def open_numbers(plan: Plan) -> OpenMethod | None:
-    """Return the method as a function of its numbers, and the numbers; None if they must be constants."""
-    if plan.build is not None and plan.settings is not None:
-        return OpenMethod(plan.build, plan.settings)
-    if plan.debug or (plan.store is not None and plan.participation is None):
-        return None
-    if plan.timing is not None and plan.timing.waiting is not None:
-        waiting = split(plan.timing.waiting)
-        return None if waiting is None else OpenMethod(AsynchronousForm(waiting[0]), waiting[1])
-    whole = split(plan.algorithm)
-    if whole is not None:
-        return OpenMethod(*whole)
-    partial_form = split(plan.algorithm, lambda made: made.away.partial)
-    return None if partial_form is None else OpenMethod(PartialForm(partial_form[0]), partial_form[1])
-
-
-def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, Inputs]:
-    """Return the program of a plan, its template without numbers, and the arrays that do not change.
-
-    Args:
-        plan: The plan.
-        opened: The method as a function of its numbers, and the numbers; None: they are constants of the program.
-    """
+def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
+    """Return the program of a plan, its template without the method, and the arrays that do not change."""
     problem, layout = plan.problem, plan.layout
     columns = (*MEASURED, *plan.recorded)
-    drop_stale_programs(plan.algorithm, plan.build, plan.recorded)
+    drop_stale_programs(plan.algorithm, plan.recorded)
     measured = _measured_layout(plan)
     program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
-    method, settings = (plan.algorithm, None) if opened is None else opened
+    method = plan.algorithm if plan.variants is None else plan.variants
     lazy = problem.lazy and plan.participation is not None and not plan.debug
     dealt = is_dealt(plan.algorithm, problem, layout, plan.participation)
     whole = arrays_without_samples(problem, layout) if lazy else shared_arrays(problem) if dealt else arrays(problem)
@@ -196,8 +137,8 @@ def prepare(plan: Plan, opened: OpenMethod | None) -> tuple[Program, Template, I
     functions, frozen = program.functions.without_frozen()
     frozen = put_on_devices(layout, frozen, SHARED)
     key = jnp.stack(keys) if plan.many else keys[0]
-    inputs = Inputs(shard, key, start, stragglers, settings, sample, frozen, everyone)
-    return program, Template(method, functions, *program[2:]), inputs
+    inputs = Inputs(shard, key, method, start, stragglers, sample, frozen, everyone)
+    return program, Template(functions, *program[2:]), inputs
 
 
 def _measured_layout(plan: Plan) -> Layout | None:
@@ -210,16 +151,16 @@ def _measured_layout(plan: Plan) -> Layout | None:
     return layout._replace(agents=number, parallel=layout.parallel and size <= MEASURED_BYTES)
 
 
-def begin(plan: Plan, opened: OpenMethod | None) -> StartedRun:
-    """Return a run at its start, with the measured values there; `opened` is as for `prepare`."""
-    program, template, inputs = prepare(plan, opened)
+def begin(plan: Plan) -> StartedRun:
+    """Return a run at its start, with the measured values there."""
+    program, template, inputs = prepare(plan)
     shard, start = inputs.shard, Vector(plan.problem.start)
     if plan.store is not None or plan.debug:
         place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
         state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
         return StartedRun(place, program, template, inputs, state, place.measure(program, inputs, agents, False))
-    state, metrics = compiled_begin(template, plan.settings is not None, inputs._replace(start=start))
-    if plan.many and plan.settings is None:
+    state, metrics = compiled_begin(template, plan.variants is not None, inputs._replace(start=start))
+    if plan.many and plan.variants is None:
         repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
         state = State(repeat(state.agents), repeat(state.server), state.round)
     return StartedRun(None, program, template, inputs, state, metrics)
@@ -236,7 +177,7 @@ def strongly_typed(state: Any) -> Any:
 @partial(jax.jit, static_argnums=(0, 1))
 def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
     def begin(inputs: Inputs) -> tuple[State, Metrics]:
-        program = template.program(inputs.settings, inputs.frozen)
+        program = template.program(inputs.method, inputs.frozen)
         agents = init_agents(program, inputs.shard, inputs.start)
         metrics = measure_copies(program, inputs, agents, False)
         agents, server = strongly_typed((agents, program.algorithm.server(inputs.start)))
@@ -244,7 +185,7 @@ def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[Sta
 
     run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
-        run = jax.vmap(run, in_axes=(Inputs(_none, _none, settings=_axis),), out_axes=(EACH_STATE, 0))
+        run = jax.vmap(run, in_axes=(Inputs(_none, _none, _axis),), out_axes=(EACH_STATE, 0))
     return run(inputs)
 
 

@@ -119,7 +119,7 @@ class Present(NamedTuple):
     def compute(
         self, program: Program, number: int, inputs: Inputs, visit: Visit, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
-        exchange, layout = program.algorithm.exchanges[number], program.layout
+        exchange, layout = program.algorithm.exchanges()[number], program.layout
 
         def body(agent: Any, here: Attendance) -> Any:
             effort = None if inputs.stragglers is None else effort_of(inputs.stragglers, inputs.key, r, here.agents)
@@ -146,7 +146,7 @@ class Present(NamedTuple):
         self, program: Program, number: int, inputs: Inputs, visit: Visit, broadcast: Tree, silent: Any, r: Array, /
     ) -> Any:
         def change(agent: Any, _: Array) -> Any:
-            return receive(program.algorithm.exchanges[number], broadcast, agent, None)
+            return receive(program.algorithm.exchanges()[number], broadcast, agent, None)
 
         agents = each_in_place(change, visit.agents, self.here.agents, program.layout, silent)
         broadcasts, rounds, model = visit.newest
@@ -221,7 +221,7 @@ def returned(program: Program, kept: Kept, newest: Newest, row: tuple[Array, ...
         made[i] = leaf
     agent = jax.tree.unflatten(structure, made)
     if kept.replaced:  # it heard the newest broadcasts, or `catch_up` replaces these leaves
-        for exchange, broadcast in zip(program.algorithm.exchanges, newest.broadcasts, strict=True):
+        for exchange, broadcast in zip(program.algorithm.exchanges(), newest.broadcasts, strict=True):
             agent = exchange.receive(agent, broadcast)
         received = jax.tree.leaves(agent)
         for i in kept.replaced:
@@ -231,7 +231,7 @@ def returned(program: Program, kept: Kept, newest: Newest, row: tuple[Array, ...
 
 def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
     """Return the agent after the newest broadcast of each exchange that it missed since round `last`."""
-    for e, exchange in enumerate(program.algorithm.exchanges):
+    for e, exchange in enumerate(program.algorithm.exchanges()):
         updated = when_missed(exchange)(agent, newest.broadcasts[e])
         agent = jax.tree.map(partial(jnp.where, newest.rounds[e] > last), updated, agent)
     return agent
@@ -257,7 +257,7 @@ def leave(program: Program, kept: Kept, table: Table, slots: Array, agents: Any,
 def current_model(program: Program, newest: Newest, agents: Any) -> Vector:
     """Return the model that all agents have after a round, if `Kept.steady`; `agents` may be any that were present."""
     first = jax.tree.map(lambda leaf: leaf[0], agents)
-    for exchange, broadcast in zip(program.algorithm.exchanges, newest.broadcasts, strict=True):
+    for exchange, broadcast in zip(program.algorithm.exchanges(), newest.broadcasts, strict=True):
         first = when_missed(exchange)(first, broadcast)
     return program.algorithm.model(first)
 

@@ -2,13 +2,13 @@
 
 from fedpd.base.checks import refuse
 from fedpd.base.warn import warn
-from fedpd.core import Algorithm
+from fedpd.core import Method, message_kinds
 from fedpd.engine.attendance import shapes_of
 from fedpd.engine.kept import kept_leaves
 from fedpd.engine.plan import Plan, prepare
 from fedpd.transforms._accountant import Accountant, noise_for
-from fedpd.transforms._private import Gaussian, gaussian
-from fedpd.transforms._wrap import private, private_parts
+from fedpd.transforms._private import Gaussian, with_noise
+from fedpd.transforms._wrap import private_parts
 
 
 def with_privacy(plan: Plan) -> Plan:
@@ -26,14 +26,16 @@ def with_privacy(plan: Plan) -> Plan:
     if rule.agents not in (None, number):
         refuse("agents", rule.agents, f"must be {number}, the agents that send in a round", "Leave agents out")
     known = (
-        plan.algorithm if complete(rule) else private(method, with_numbers(rule, number, rule.noise_multiplier or 1.0))
+        plan.algorithm
+        if complete(rule)
+        else with_noise(method, with_numbers(rule, number, rule.noise_multiplier or 1.0))
     )
     cohort = None if number == agents or keeps_state(plan._replace(algorithm=known)) else number
     vectors = number_of_vectors(known)
     if rule.noise_multiplier is None:
         assert rule.epsilon is not None  # `gaussian`
         noise = vectors**0.5 * noise_for(rule.epsilon, plan.rounds, rule.delta, agents, cohort)
-        known = private(method, with_numbers(rule, number, noise))
+        known = with_noise(method, with_numbers(rule, number, noise))
     else:
         noise = rule.noise_multiplier
     return plan._replace(algorithm=known, privacy=Accountant(noise / vectors**0.5, rule.delta, agents, cohort))
@@ -55,17 +57,15 @@ def complete(rule: Gaussian) -> bool:
 
 def with_numbers(rule: Gaussian, number: int, noise_multiplier: float) -> Gaussian:
     """Return the rule for this many agents per round, with this noise."""
-    same = {"delta": rule.delta, "quantile": rule.quantile, "rate": rule.rate, "count_noise": rule.count_noise}
-    return gaussian(rule.clip, noise_multiplier, agents=number, **same)
+    known = {"noise_multiplier": noise_multiplier, "agents": number, "epsilon": None}
+    return rule.changed(known)
 
 
-def number_of_vectors(algorithm: Algorithm) -> int:
+def number_of_vectors(algorithm: Method) -> int:
     """Return how many vectors a message has; each is clipped and each counts."""
     parts = private_parts(algorithm)
     assert parts is not None
-    method = parts[0] if parts[0].away.partial is None else parts[0].away.partial
-    sends = method.exchanges[0].sends
-    return len(sends) if isinstance(sends, tuple) else 1
+    return len(message_kinds(parts[0].partial())[0])
 
 
 def senders(plan: Plan) -> int:
@@ -81,6 +81,6 @@ def senders(plan: Plan) -> int:
 
 def keeps_state(plan: Plan) -> bool:
     """Return whether agents keep anything between rounds. Then the rounds in which an agent took part leave a trace."""
-    program, template, inputs = prepare(plan, None)
-    kept = kept_leaves(lambda settings: program.algorithm, program.functions, shapes_of(template, inputs, False))
+    program, template, inputs = prepare(plan)
+    kept = kept_leaves(program.functions, shapes_of(template, inputs, False))
     return bool(kept.rows)

@@ -9,10 +9,9 @@ import numpy as np
 from fedpd.base import checkpoint
 from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
-from fedpd.base.spec import spec_of
 from fedpd.base.versions import versions
 from fedpd.base.warn import warn
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.engine.columns import COLUMNS
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
@@ -28,11 +27,11 @@ def identity(plan: Plan) -> dict[str, Any]:
     Raises:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """
-    grid = {name: values.tolist() for name, values in (plan.settings or {}).items()}
+    grid = {jax.tree_util.keystr(path): leaf.tolist() for path, leaf in jax.tree.leaves_with_path(plan.variants)}
     return run_identity(plan, plan.algorithm, plan.rounds) | {"seeds": list(plan.seeds), "grid": grid}
 
 
-def run_identity(plan: Plan, algorithm: Algorithm, rounds: int) -> dict[str, Any]:
+def run_identity(plan: Plan, algorithm: Method, rounds: int) -> dict[str, Any]:
     """Return the identity of the first rounds of one variant, without its seed. A run with the same one continues it.
 
     Args:
@@ -45,7 +44,7 @@ def run_identity(plan: Plan, algorithm: Algorithm, rounds: int) -> dict[str, Any
     """
     buffer = None if plan.timing is None else plan.timing.buffer
     return ({} if buffer is None else {"buffer": buffer}) | {
-        "algorithm": spec_of(algorithm).plain(),
+        "algorithm": algorithm.spec.plain(),
         "problem": problem_identity(plan.problem),
         "metrics_every": plan.every,
         "participation": _rule(plan.participation, rounds),

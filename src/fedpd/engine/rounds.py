@@ -1,6 +1,6 @@
-"""Run rounds of any Algorithm on any Problem, in chunks that are compiled once."""
+"""Run rounds of any method on any problem, in chunks that are compiled once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, Mixing, MixingWeights, State, Tree, Work, opened
+from fedpd.core import Array, Exchange, Key, Method, Mixing, State, Tree, Work, opened
 from fedpd.core.agents import (
     AGENTS,
     AXIS,
@@ -46,7 +46,7 @@ class Program(NamedTuple):
         measured: How the loop over the agents runs over which a run measures; None: as for all agents.
     """
 
-    algorithm: Algorithm
+    algorithm: Method
     functions: Functions
     layout: Layout
     partial: bool = False
@@ -55,10 +55,9 @@ class Program(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A program without its numbers and frozen arrays. It is hashable and selects compiled code, which takes both.
+    """A program without its method and frozen arrays. It is hashable and selects compiled code, which takes both.
 
     Attributes:
-        method: A function that returns the method from its numbers; the method itself if its numbers are constants.
         functions: The problem's functions, `without_frozen`.
         layout: How the loop over agents runs.
         partial: Whether agents may be absent.
@@ -66,18 +65,15 @@ class Template(NamedTuple):
         measured: How the loop over the agents runs over which a run measures; None: as for all agents.
     """
 
-    method: Algorithm | Callable[..., Algorithm]
     functions: Functions
     layout: Layout
     partial: bool
     columns: tuple[Column, ...]
     measured: Layout | None
 
-    def program(self, settings: Mapping[str, Any] | None, frozen: Tree | None) -> Program:
-        """Return the program with these numbers and frozen arrays, which may be traced; None: it has none."""
-        numbers = {} if settings is None else settings
-        method = self.method if isinstance(self.method, Algorithm) else self.method(**numbers)
-        return Program(method, self.functions.with_frozen(frozen), *self[2:])
+    def program(self, method: Method, frozen: Tree | None) -> Program:
+        """Return the program with this method and frozen arrays (None: it has none), whose numbers may be traced."""
+        return Program(method, self.functions.with_frozen(frozen), *self[1:])
 
 
 class Inputs(NamedTuple):
@@ -85,9 +81,9 @@ class Inputs(NamedTuple):
 
     shard: Shard
     key: Key
+    method: Method
     start: Vector | None = None  # x^0, if agents come for the first time in later rounds
     stragglers: Array | None = None
-    settings: Mapping[str, Any] | None = None  # the numbers of the method; None: they are constants
     sample: Shard | None = None  # the agents over which a run measures; None: all of them
     frozen: Tree | None = None  # the part of the model that is not trained, the same for all agents
     everyone: Shard | None = None  # all agents, on every device, if agents are dealt to them; None: `shard` has them
@@ -139,14 +135,15 @@ class Place(Protocol):
         """Return the agents' state after the broadcast; unchanged if the exchange is silent."""
 
 
-def toss_coin(algorithm: Algorithm, key: Key, r: Any, server: Any) -> Array:
+def toss_coin(algorithm: Method, key: Key, r: Any, server: Any) -> Array:
     """Return whether round r skips its communication: one coin shared by all agents, or the server's decision."""
-    if algorithm.timing.waits is not None:
-        return algorithm.timing.waits(server, r)
-    if algorithm.timing.skip is None:
+    if algorithm.waits is not None:
+        return algorithm.waits(server, r)
+    p = algorithm.skip_probability(jnp.asarray(r, int))
+    if p is None:
         return jnp.bool_(False)
     toss = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, COIN), r), dtype=float)
-    return toss < algorithm.timing.skip(jnp.asarray(r, int))
+    return toss < p
 
 
 def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
@@ -168,7 +165,7 @@ def one_round(program: Program, inputs: Inputs, state: State, place: Place | Non
     skipped = place.coin(program, inputs, r, server)
     work: Work | None = None
     senders, receivers = [], []
-    for number in range(len(program.algorithm.exchanges)):
+    for number in range(len(program.algorithm.exchanges())):
         sums, agents, messages, more = place.compute(program, number, inputs, agents, r)
         work = more if work is None else work.plus(more)
         server, broadcast, silent = place.server_step(program, number, sums, server, skipped, r)
@@ -190,7 +187,7 @@ class InMemory:
     def compute(
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
     ) -> tuple[MessageSum, Any, Tree, Work]:
-        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges[number]
+        layout, shard, exchange = program.layout, inputs.shard, program.algorithm.exchanges()[number]
         efforts = None if inputs.stragglers is None else efforts_of_all(program, inputs, r)[shard.agent]
         body = partial(take_part, program, exchange, number, r, inputs.key)
         (total, sending), agents, (messages, work) = update_agents(body, agents, (shard, None, efforts), layout)
@@ -202,16 +199,16 @@ class InMemory:
     def server_step(
         self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
     ) -> tuple[Any, Tree, Array | None]:
-        exchange = program.algorithm.exchanges[number]
+        exchange = program.algorithm.exchanges()[number]
         silent = is_silent(program, exchange, skipped, sums.receivers, r)
-        if isinstance(exchange.aggregate, Mixing):
+        if exchange.mixes:
             return server, None, silent
         return *combine(program, exchange, sums, server, silent), silent
 
     def deliver(
         self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
     ) -> Any:
-        exchange, layout = program.algorithm.exchanges[number], program.layout
+        exchange, layout = program.algorithm.exchanges()[number], program.layout
         if isinstance(exchange.aggregate, Mixing):
             mixed = _mix(exchange.aggregate.weights, layout, inputs.shard, broadcast)
             return unchanged_if_silent(silent, partial(jax.vmap(exchange.receive), agents, mixed), agents)
@@ -220,7 +217,7 @@ class InMemory:
 
 def is_silent(program: Program, exchange: Exchange, skipped: Array, receivers: Array, r: Array) -> Array | None:
     """Return whether no message is sent in this exchange; None: it is never silent."""
-    if not program.algorithm.timing.skips and exchange.when is None and not program.partial:
+    if not program.algorithm.skips and exchange.when is None and not program.partial:
         return None
     silent = skipped if exchange.when is None else skipped | ~exchange.when(r)
     return silent if not program.partial else silent | (receivers == 0)
@@ -254,9 +251,9 @@ def combine(
 def receive(exchange: Exchange, broadcast: Tree, agent: Any, here: Array | None) -> Any:
     """Return an agent's state after the broadcast; `here` is whether the agent is present (None: it is)."""
     received = exchange.receive(agent, broadcast)
-    if here is None or exchange.absent is None:
+    if here is None or exchange.missed is None:
         return received
-    return jax.tree.map(partial(jnp.where, here), received, exchange.absent(agent, broadcast))
+    return jax.tree.map(partial(jnp.where, here), received, exchange.missed(agent, broadcast))
 
 
 def efforts_of_all(program: Program, inputs: Inputs, r: Array) -> Array:
@@ -297,7 +294,7 @@ def take_part(
         sends = zero_for_padding(shard, sends)
         return (None, sends.astype(jnp.int32)), agent, ((message, sends), work)
     if sends is None:
-        to_mix = message if isinstance(exchange.aggregate, Mixing) else None
+        to_mix = message if exchange.mixes else None
         return (zero_for_padding(shard, message), None), agent, (to_mix, work)
     sent = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), message)
     return zero_for_padding(shard, (sent, sends.astype(jnp.int32))), agent, (None, work)
@@ -308,7 +305,7 @@ def gathered(layout: Layout, messages: Tree) -> Tree:
     return messages if layout.mesh is None else lax.all_gather(messages, AXIS, tiled=True)
 
 
-def _mix(weights_of: MixingWeights, layout: Layout, shard: Shard, messages: Tree) -> Tree:
+def _mix(weights_of: Callable[[Array], Array], layout: Layout, shard: Shard, messages: Tree) -> Tree:
     """Return every agent's own weighted sum of all messages."""
     everyone = gathered(layout, messages)
     weights = jax.vmap(weights_of)(jnp.asarray(shard.agent))  # (N, N)
@@ -380,7 +377,7 @@ def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -
 
 def empty_rows(program: Program, length: int, agents: int) -> Rows:
     work = jnp.zeros((length, agents), jnp.int32)
-    messages = jnp.zeros((length, len(program.algorithm.exchanges)), jnp.int32)
+    messages = jnp.zeros((length, len(program.algorithm.exchanges())), jnp.int32)
     metrics = jax.tree.map(lambda nothing: jnp.full(length, nothing), not_measured(program.columns))
     return Rows(Round(jnp.zeros(length, bool), messages, messages, Work(work, work, work)), metrics)
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedpd.base.identity import UnidentifiedError
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
-from fedpd.core import Algorithm, Problem, Spec, Tree
+from fedpd.core import Method, Problem, Spec, Tree
 from fedpd.engine.columns import column_of
 from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
@@ -228,7 +228,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def identity_of(plan: Plan, algorithm: Algorithm, rounds: int) -> dict[str, Any] | None:
+def identity_of(plan: Plan, algorithm: Method, rounds: int) -> dict[str, Any] | None:
     """Return the identity of a run; None if it has a part that cannot be identified, such as an open file."""
     try:
         return run_identity(plan, algorithm, rounds)
@@ -249,7 +249,7 @@ def results(driver: Driver) -> tuple[Run, ...]:
     models = [driver.model(i) for i in range(len(plan.seeds))] if driver.has_absent_agents else None
     state = driver.release()
 
-    def result(i: int, algorithm: Algorithm) -> Run:
+    def result(i: int, algorithm: Method) -> Run:
         measurements = driver.measurements[i]
         agents = state[i] if driver.has_absent_agents else variant(state, i, plan.many)
         return Run(

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.algorithms import cards
 from fedpd.base.checks import TheoryWarning, check_seeds, check_takes, count, refuse
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
@@ -19,7 +18,7 @@ from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_list
 from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
-from fedpd.core import Algorithm, Mixing, Problem, Spec, Tree
+from fedpd.core import Method, Mixing, Problem, Tree, form_with_absent
 from fedpd.engine.agent_rules import check_agents, check_variance, fewest_present
 from fedpd.engine.chunk_rows import check_measurable
 from fedpd.engine.clocked import apply_clock
@@ -105,15 +104,15 @@ REMEDIES = {
 
 @overload
 def simulate(
-    algorithm: Algorithm, problem: Problem, *, rounds: int, seed: int = 0, **options: Unpack[RunOptions]
+    algorithm: Method, problem: Problem, *, rounds: int, seed: int = 0, **options: Unpack[RunOptions]
 ) -> Run: ...
 @overload
 def simulate(
-    algorithm: Algorithm, problem: Problem, *, rounds: int, seed: Sequence[int], **options: Unpack[RunOptions]
+    algorithm: Method, problem: Problem, *, rounds: int, seed: Sequence[int], **options: Unpack[RunOptions]
 ) -> Ensemble: ...
 @typed
 def simulate(
-    algorithm: Algorithm,
+    algorithm: Method,
     problem: Problem,
     *,
     rounds: int,
@@ -230,7 +229,7 @@ def with_defaults(options: RunOptions) -> RunOptions:
 
 
 def make_plan(
-    algorithm: Algorithm, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunOptions
+    algorithm: Method, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunOptions
 ) -> Plan:
     """Check all arguments of a run, and return its plan."""
     check_outside_of_jax("simulate")
@@ -240,9 +239,9 @@ def make_plan(
         problem = start_at(problem, options["start"])
     who = attendance_rule(options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds)
     algorithm, who, timing = apply_clock(algorithm, problem, rounds, seeds, who, options)
-    if who is not None and algorithm.away.partial is not None:
-        algorithm = algorithm.away.partial
-    if who is not None and algorithm.away.everyone:
+    if who is not None:
+        algorithm = form_with_absent(algorithm)
+    if who is not None and algorithm.needs_everyone:
         rule = "needs all agents in every communication"
         remedy = 'Leave participation at 1 and give no cohort; FedPD takes them with drift="corrected-exact"'
         refuse("algorithm", algorithm.description, rule, remedy)
@@ -350,18 +349,16 @@ def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
     check_seeds("seed", seeds)
 
 
-def _warn_beyond_theory(algorithm: Algorithm, problem: Problem) -> None:
-    """Warn if the method's card says that no theorem covers this run."""
-    card, known = cards().get(algorithm.name), known_smoothness(problem)
-    if card is None or card.caution is None or known is None or not isinstance(algorithm.spec, Spec):
-        return
-    if card.caution(algorithm.spec, known.value / known.safety) is None:  # below the factor, L is a lower bound
+def _warn_beyond_theory(algorithm: Method, problem: Problem) -> None:
+    """Warn if no theorem covers this run."""
+    known = known_smoothness(problem)
+    if known is None or algorithm.caution(known.value / known.safety) is None:  # below the factor, L is a lower bound
         return
     estimated = "" if known.bound else " L is an estimate, and the true L may be larger."
-    warn(f"{card.caution(algorithm.spec, known.value)}{estimated}", TheoryWarning)
+    warn(f"{algorithm.caution(known.value)}{estimated}", TheoryWarning)
 
 
-def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) -> None:
+def _check_host_run(algorithm: Method, store: str | Path | None, many: bool) -> None:
     """Refuse options that do not work with store=, or with execution="debug"."""
     name, value = ("execution", "debug") if store is None else ("store", str(store))
     if many:
@@ -375,16 +372,16 @@ def _check_host_run(algorithm: Algorithm, store: str | Path | None, many: bool) 
         )
     if store is None:
         return
-    if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
+    if any(exchange.mixes for exchange in algorithm.exchanges()):
         rule = f"needs a server, and {algorithm.description} mixes the agents' models"
         refuse(name, value, rule, "Leave store out")
     if os.path.lexists(store) and not Path(store).is_dir():
         refuse(name, value, "must be a folder", "Give a folder on a disk with room for the agents' state")
 
 
-def _check_mixing(algorithm: Algorithm, agents: int, partial: bool) -> None:
+def _check_mixing(algorithm: Method, agents: int, partial: bool) -> None:
     """Refuse a mixing matrix of another size than the number of agents, or with partial participation."""
-    for exchange in algorithm.exchanges:
+    for exchange in algorithm.exchanges():
         if not isinstance(exchange.aggregate, Mixing):
             continue
         if partial:

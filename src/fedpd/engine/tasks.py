@@ -10,7 +10,7 @@ from tree_math import Vector
 from fedpd.base.checks import refuse
 from fedpd.base.precision import scope
 from fedpd.clock import Clock
-from fedpd.core import Algorithm, Array, Key, Mixing, Problem
+from fedpd.core import Array, Key, Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective, one_agent
 from fedpd.engine.costs import message_costs
 from fedpd.engine.kept import sources
@@ -41,7 +41,7 @@ class Tasks(NamedTuple):
         return work + clock.transfer(agents, number, self.bytes_up, self.bytes_down)
 
 
-def tasks_of(algorithm: Algorithm, problem: Problem, name: str, value: Any) -> Tasks:
+def tasks_of(algorithm: Method, problem: Problem, name: str, value: Any) -> Tasks:
     """Return the tasks of a method on a problem.
 
     Args:
@@ -54,7 +54,7 @@ def tasks_of(algorithm: Algorithm, problem: Problem, name: str, value: Any) -> T
         FedpdError: A round has several exchanges, communicates only sometimes or has no server, or the number of local
             steps depends on the iterates.
     """
-    if len(algorithm.exchanges) != 1 or algorithm.timing.skips or not _always(algorithm):
+    if len(algorithm.exchanges()) != 1 or algorithm.skips or not _always(algorithm):
         rule = f"needs one message per agent and round, and {algorithm.description} sends more, fewer or none"
         refuse(name, value, rule, "Choose a method with one exchange that skips no round, e.g. FedPD with p = 0")
     functions = Functions.of(problem)
@@ -72,16 +72,14 @@ def tasks_of(algorithm: Algorithm, problem: Problem, name: str, value: Any) -> T
     return Tasks(np.asarray(found, np.int64), costs.bytes_up[0], costs.bytes_down[0])
 
 
-def _always(algorithm: Algorithm) -> bool:
+def _always(algorithm: Method) -> bool:
     """Return whether every agent that is present sends to the server in every exchange."""
-    return all(
-        one.when is None and one.speaks is None and not isinstance(one.aggregate, Mixing) for one in algorithm.exchanges
-    )
+    return all(one.when is None and one.speaks is None and not one.mixes for one in algorithm.exchanges())
 
 
 def _steps(
-    algorithm: Algorithm, functions: Functions, size: Array, one: Shard, start: Vector, r: Array, key: Key
+    algorithm: Method, functions: Functions, size: Array, one: Shard, start: Vector, r: Array, key: Key
 ) -> Array:
     """Return the local steps of an agent with this number of samples."""
     f = local_objective(functions, one._replace(sizes=size))
-    return algorithm.exchanges[0].local(f, algorithm.init(f, start), r, key)[1].updates
+    return algorithm.exchanges()[0].local(f, algorithm.init(f, start), r, key)[1].updates

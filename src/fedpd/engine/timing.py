@@ -12,7 +12,6 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.clock import Clock
-from fedpd.core import Algorithm
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import NETWORK
 from fedpd.engine.history import History
@@ -27,14 +26,12 @@ class Timed(NamedTuple):
         buffer: K, for which the server of an asynchronous run waits; None: the run is synchronous.
         deadline: The longest time of a round in seconds; None: there is no limit.
         seconds: (rounds,) when each round ends, if the clock decides who is present; None: it follows from the history.
-        waiting: The method of an asynchronous run before its agents stopped to wait.
     """
 
     clock: Clock
     buffer: int | None = None
     deadline: float | None = None
     seconds: np.ndarray | None = None
-    waiting: Algorithm | None = None
 
 
 class Interval(NamedTuple):

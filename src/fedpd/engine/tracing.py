@@ -1,5 +1,6 @@
 """Trace one round of a plan before anything runs, and turn JAX's errors about traced numbers into sentences."""
 
+import dataclasses
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, check_takes, refuse
 from fedpd.base.precision import scope
-from fedpd.base.spec import Spec, Thing
-from fedpd.core import Algorithm, State
+from fedpd.base.value import Value, parts_of
+from fedpd.core import Method, State
 from fedpd.core.agents import Functions, Shard, arrays
 from fedpd.engine.columns import MEASURED
 from fedpd.engine.plan import Plan
@@ -54,7 +55,7 @@ def trace_round(plan: Plan) -> None:
 
     def play(shard: Shard, start: Vector, key: Any) -> tuple[State, State]:
         before = State(init_agents(program, shard, start), program.algorithm.server(start), jnp.int32(0))
-        inputs = Inputs(shard, key, start, stragglers)
+        inputs = Inputs(shard, key, program.algorithm, start, stragglers)
         after, done = one_round(program, inputs, before)
         measure_copies(program, inputs, after.agents, ~done.communicated)
         return before, after
@@ -88,10 +89,10 @@ def check_outside_of_jax(name: str) -> None:
         )
 
 
-def check_schedules(algorithm: Algorithm, rounds: int) -> None:
+def check_schedules(algorithm: Method, rounds: int) -> None:
     """Try the user's own schedules p(r) and step(r, q) at some rounds, and refuse values that are not valid."""
     tried = np.unique(np.linspace(0, rounds - 1, min(rounds, ROUNDS_TRIED)).round().astype(int)).tolist()
-    for name, own in _own_functions(algorithm.spec):
+    for name, own in _own_functions(algorithm):
         if name not in SCHEDULES:
             continue
         arguments, most, rule, remedy = SCHEDULES[name]
@@ -104,12 +105,13 @@ def check_schedules(algorithm: Algorithm, rounds: int) -> None:
                 refuse(f"{name}({', '.join(map(str, (r, *arguments)))})", array.tolist(), rule, remedy)
 
 
-def _own_functions(spec: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+def _own_functions(algorithm: Method) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the user's own functions among the settings of a method and of its oracle, with their names."""
-    for name, value in spec.settings if isinstance(spec, Spec) else ():
-        if isinstance(value, Thing) and callable(value.value):
-            yield name, value.value
-        yield from _own_functions(value)
+    for part in parts_of(algorithm):
+        for field in dataclasses.fields(part):  # type: ignore[arg-type]
+            value = getattr(part, field.name)
+            if callable(value) and not (isinstance(value, Value) and value.factory is not None):
+                yield field.name, value
 
 
 @contextmanager

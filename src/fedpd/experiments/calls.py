@@ -16,9 +16,10 @@ import numpy as np
 
 from fedpd import algorithms, data, oracles, regularizers, schedules, transforms
 from fedpd.base.checks import FedpdError, nearest, refuse, shown
-from fedpd.base.spec import LARGEST, Spec, Thing, Traced, spec_of, with_spec
+from fedpd.base.spec import CODE, TRACED, Spec, Thing
 from fedpd.base.typed import call_checked, explained_error
-from fedpd.core import Algorithm, Problem
+from fedpd.base.value import LARGEST, Value
+from fedpd.core import Method, Problem
 from fedpd.experiments.file_problems import DATA as DATA
 from fedpd.experiments.file_problems import NETWORKS, PROBLEMS
 from fedpd.experiments.own_code import KEYS, Find, is_reference, refuse_code
@@ -74,7 +75,7 @@ def build_problem(table: Table, find: Find = refuse_code) -> Problem:
     return _checked("[problem]", table, made, Problem, "a problem, e.g. from problems.from_losses")
 
 
-def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", find: Find = refuse_code) -> Algorithm:
+def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", find: Find = refuse_code) -> Method:
     """Return the method that a table describes.
 
     Args:
@@ -88,7 +89,7 @@ def build_algorithm(table: Table, rounds: int, place: str = "[[algorithm]]", fin
     table = {key: value for key, value in table.items() if key not in ways}
     also = ("label",) if own else ("label", *WAYS)
     made = _call(place, table, ALGORITHMS, {"rounds": rounds}, find, also=also)
-    made = _checked(place, table, made, Algorithm, "a method, e.g. from algorithms.fedpd")
+    made = _checked(place, table, made, Method, "a method, e.g. from algorithms.fedpd")
     if not ways:
         return made
     return at(place, transforms.wrap, made, **{key: _transforms(f"{place} {key}", ways[key], find) for key in ways})
@@ -129,14 +130,15 @@ def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def table_of(spec: Spec | str) -> dict[str, Any]:
+def table_of(spec: Spec) -> dict[str, Any]:
     """Return the table whose call makes the object with this spec, without the arguments that have their default.
 
     Raises:
         FedpdError: An experiment file cannot hold a setting, such as a function of the user's own.
     """
-    if isinstance(spec, str):
-        refuse("method", spec, "was made by hand, so no table makes it", "Make it with a function that has @specified")
+    if CODE in dict(spec.settings) and not is_reference(spec.name):
+        rule = "is a class of your own, so a file needs its module"
+        refuse("method", spec.label(), rule, f'Write name = "module:{spec.name}"')
     return {"name": spec.name} | {key: _value(key, value) for key, value in spec.unusual().items()}
 
 
@@ -147,7 +149,7 @@ def _value(key: str, value: Any) -> Any:
         return table_of(value)
     if isinstance(value, Thing) and isinstance(value.value, np.ndarray | jax.Array):
         return np.asarray(value.value).tolist()
-    if isinstance(value, Thing | Traced):
+    if isinstance(value, Thing) or value == TRACED:
         remedy = "Use a function of fedpd, or run it from Python"
         refuse(key, value.value if isinstance(value, Thing) else value, "cannot be in an experiment file", remedy)
     return [_value(key, one) for one in value] if isinstance(value, tuple) else value
@@ -232,15 +234,11 @@ def parameters(place: str, name: str, function: Any) -> dict[str, inspect.Parame
 
 def _with_own_spec(name: str, arguments: Table, function: Any, made: Any) -> Any:
     """Return an object that own code made, with a spec that identifies its name, arguments and code."""
-    if not hasattr(made, "spec") or not isinstance(made, tuple):
+    if not isinstance(made, Value):
         return made
     settings = Spec.of(name, **arguments).settings
-    spec = Spec(
-        name,
-        (*settings, ("made", spec_of(made)), ("code", Thing(inspect.unwrap(function)))),
-        frozenset({"made", "code"}),
-    )
-    return with_spec(made, spec)
+    more = ("made", made.spec), (CODE, Thing(inspect.unwrap(function)))
+    return made.called(Spec(name, (*settings, *more), frozenset({"made", CODE})))
 
 
 def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> Any:

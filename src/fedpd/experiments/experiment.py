@@ -33,9 +33,8 @@ from typing import Any, NamedTuple, get_args
 
 from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
-from fedpd.base.spec import spec_of
 from fedpd.clock import Clock, from_table, seconds
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import RECORDABLE, Column
 from fedpd.engine.execution import Execution
@@ -62,11 +61,11 @@ TOO_DEEP = f"tables and lists are nested deeper than {DEEPEST} levels: no experi
 OnCode = Callable[[str], Any]  # receives a sentence that names the code about to run
 
 
-class Method(NamedTuple):
+class Labelled(NamedTuple):
     """A method and its label in tables and figures."""
 
     label: str
-    algorithm: Algorithm
+    algorithm: Method
 
 
 class RunSettings(NamedTuple):
@@ -108,7 +107,7 @@ class Experiment(NamedTuple):
     text: str
     problem: Problem
     settings: RunSettings
-    methods: tuple[Method, ...]
+    methods: tuple[Labelled, ...]
     code: tuple[Code, ...] = ()
     beside: Path | None = None
 
@@ -275,7 +274,7 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     who = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
     at("[run]", attendance_rule, *who)
     at("[run]", sample_agents, settings.metrics_agents, problem.agents, 0)
-    methods = tuple(Method(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
+    methods = tuple(Labelled(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
     return Experiment(text, problem, settings, methods, code, beside)
 
 
@@ -374,7 +373,7 @@ def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
             usual = label_of_table(table)
         else:
             made = build_algorithm(_arguments(table), settings.rounds, place)
-            usual, spec = made.description, spec_of(made).plain()
+            usual, spec = made.description, made.spec.plain()
         label = table.get("label", usual)
         if not isinstance(label, str) or not label.strip():
             raise FedpdError(f"{place} label = {shown(label)}: must be a text. Leave it out for {usual!r}.")

@@ -19,7 +19,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults
 from fedpd.engine.tracing import trace_round
 from fedpd.experiments import experiment, own_code, run_folder
-from fedpd.experiments.experiment import Experiment, Method, OnCode, RunSettings
+from fedpd.experiments.experiment import Experiment, Labelled, OnCode, RunSettings
 
 SMALL_DATA = 2**27  # bytes; compiling ahead needs a second copy of the data, so it is only for smaller data
 
@@ -134,7 +134,7 @@ def _options(settings: RunSettings, checkpoints: Path | None) -> RunOptions:
     )
 
 
-def _plan(plan: Experiment, method: Method, options: RunOptions) -> Plan:
+def _plan(plan: Experiment, method: Labelled, options: RunOptions) -> Plan:
     seeds = list(plan.settings.seeds)
     return make_plan(method.algorithm, plan.problem, plan.settings.rounds, seeds, len(seeds) > 1, options)
 

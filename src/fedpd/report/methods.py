@@ -17,7 +17,7 @@ from tree_math import Vector
 from fedpd import problems
 from fedpd.algorithms import cards, variants
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
 from fedpd.core.oracle import WORD
 from fedpd.engine.costs import message_costs, run_exchange
@@ -116,12 +116,12 @@ def rows() -> list[tuple[str, ...]]:
     return found
 
 
-def example_methods() -> list[tuple[str, Algorithm]]:
+def example_methods() -> list[tuple[str, Method]]:
     """Return every method as `fedpd compare --methods all` runs it, for L = 1 and N = 2."""
     return [(label, variant.rule(1.0, 2, 1.0)) for label, variant in variants().items()]
 
 
-def measure_sizes(algorithm: Algorithm) -> Sizes:
+def measure_sizes(algorithm: Method) -> Sizes:
     """Return the messages of a method's first round and its memory, measured on a problem with a large model."""
     problem = _large_problem()
     with scope(True):
@@ -135,7 +135,7 @@ def measure_sizes(algorithm: Algorithm) -> Sizes:
     return Sizes(*(round(total / model, 1) for total in totals))
 
 
-def measure_work(algorithm: Algorithm) -> WorkPerRound:
+def measure_work(algorithm: Method) -> WorkPerRound:
     """Return the work that a method counts per round, measured in its first rounds on a problem of one agent."""
     problem = problems.quadratic(np.ones((1, 1, 1)), np.ones((1, 1)))
     with scope(True):
@@ -146,7 +146,7 @@ def measure_work(algorithm: Algorithm) -> WorkPerRound:
             f, (agent, server) = local_objective(functions, one), state
             updates: Any = 0
             samples: Any = 0
-            for exchange in algorithm.exchanges:
+            for exchange in algorithm.exchanges():
                 agent, server, _, _, work = run_exchange(exchange, f, agent, server, r, key)
                 updates, samples = updates + work.updates, samples + work.samples + 2.0**WORD * work.carried
             return (agent, server), (updates, samples)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedpd.algorithms import variants
-from fedpd.base.spec import Spec, spec_of
+from fedpd.base.spec import Spec
 from fedpd.experiments.calls import build_algorithm
 
 Path = tuple[str, ...]  # the keys that lead to a setting, from the method inwards
@@ -25,7 +25,7 @@ def scaled_setting(label: str) -> Path:
         (('eta',), ('oracle', 'step'))
     """
     rule = variants()[label].rule
-    once, twice = (dict(_numbers(spec_of(rule(1.0, 2, factor)))) for factor in (1.0, 2.0))
+    once, twice = (dict(_numbers(rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
     return min((path for path, value in once.items() if _is_scaled(value, twice.get(path, value))), key=len)
 
 
@@ -37,7 +37,7 @@ def step_text(label: str, table: Mapping[str, Any]) -> str:
         table: The method as a table of an experiment file.
     """
     *outer, last = scaled_setting(label)
-    spec = spec_of(build_algorithm(table, rounds=1))  # a table leaves out settings that have their default
+    spec = build_algorithm(table, rounds=1).spec  # a table leaves out settings that have their default
     for key in outer:
         spec = spec[key]
     value = f"{spec[last]:.3g}"

@@ -19,7 +19,7 @@ from fedpd.base.checks import count, positive, refuse
 from fedpd.base.progress import ProgressFunction
 from fedpd.base.typed import typed
 from fedpd.base.warn import warn
-from fedpd.core import Algorithm, Problem
+from fedpd.core import Method, Problem
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
 
@@ -87,7 +87,7 @@ def rise_text(run: Run) -> str:
     )
 
 
-def chosen_method(problem: Problem) -> Algorithm:
+def chosen_method(problem: Problem) -> Method:
     """Return the method that `solve` runs on a problem."""
     memory = memory_for(problem)
     return algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(pairs=int(PAIRS * memory)), memory=memory)

@@ -17,7 +17,8 @@ from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
 from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
-from fedpd.core import Algorithm, Problem
+from fedpd.base.value import stacked
+from fedpd.core import Method, Problem
 from fedpd.engine.agent_rules import check_agents, fewest_present
 from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
@@ -29,7 +30,7 @@ from fedpd.engine.tracing import explain_running
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.quantities import MAIN
-from fedpd.search.grid import FromSpecs, Grid, Group, Point, Source, prepare_grid
+from fedpd.search.grid import Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
 
 if TYPE_CHECKING:
@@ -117,16 +118,15 @@ def sweep(
 
     Args:
         build: A method, whose settings the grid names; "oracle.batch" names a setting of its oracle. Or a function that
-            returns the method of a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...). It receives traced
-            numbers, so it may compute with them, but not branch on them.
+            returns the method of a point, e.g. lambda eta: algorithms.fedpd(eta=eta, oracle=...).
         problem: The problem.
         grid: Names and their values. The points are all combinations, and the last name varies fastest. Values may be
             numbers, texts, oracles and None. The names "participation", "cohort" and "stragglers" are options of
             `simulate`.
         rounds: T, the number of rounds.
         seeds: The seeds of every point.
-        static: Names whose values must be constants of the program, e.g. `iterations` of a stochastic oracle that a
-            function makes. The sweep compiles a program for each of their values.
+        static: Names whose values must be constants of the program, because a method of your own looks at them. The
+            sweep compiles a program for each of their values.
         **options: The options of `simulate`, such as participation, record and checkpoints.
 
     Returns:
@@ -144,7 +144,7 @@ def sweep(
         >>> bool(quick < slow)
         True
     """
-    if not isinstance(build, Algorithm | FromSpecs) and not callable(build):
+    if not isinstance(build, Method) and not callable(build):
         refuse("build", build, "must be a method, or a function that makes one", "Give e.g. algorithms.fedpd(...)")
     if isinstance(build, type):
         refuse("build", build.__name__, "is a class", "Give a method, or a function that returns one")
@@ -170,7 +170,7 @@ def sweep(
         for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):
             listen = _part_of(bar, f"sweep of {len(points)} points", number * rounds, rounds * len(groups))
             own = chosen if len(groups) == 1 else _own_folder(chosen, number)
-            found = _run(plan, [methods[i] for i in group.members for _ in seeds], own, listen)
+            found = _run(plan, [methods[i] for i in group.members for _ in seeds], own, listen, list(grid))
             for at, i in enumerate(group.members):
                 runs[i] = found[at * len(seeds) : (at + 1) * len(seeds)]
     return Sweep(tuple(points), tuple(seeds), tuple(runs[i] for i in range(len(points))))
@@ -211,38 +211,31 @@ def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], opt
     """Return the plan of all points of a group with all seeds, as variants of one program."""
     own: RunOptions = {**options, **group.options}  # type: ignore[typeddict-item]  # its names are in RUN
     with scope(problem.double):
-        plan = make_plan(group.first, problem, rounds, list(seeds) * len(group.members), True, own)
-    if not group.traced:
+        plan = make_plan(group.methods[0], problem, rounds, list(seeds) * len(group.members), True, own)
+    forms = group.methods if plan.participation is None else group.some
+    if not jax.tree.leaves(forms[0]):
         return plan
     if plan.privacy is not None or plan.examples is not None:
         rule = "has its own noise and epsilon for every point, so points cannot run at once"
         refuse("build", plan.algorithm.description, rule, "Call simulate() for each point")
-    columns = {name: np.repeat(np.array(column), len(seeds)) for name, column in group.traced.items()}
-    return plan._replace(
-        build=group.build if plan.algorithm is group.first else group.partial,
-        settings={name: column.astype(_dtype(column, problem.double)) for name, column in columns.items()},
-    )
+    return plan._replace(variants=stacked([form for form in forms for _ in seeds]))
 
 
-def _run(plan: Plan, methods: Sequence[Algorithm], options: RunOptions, listen: Listener) -> tuple[Run, ...]:
-    """Run all variants of a plan at once; `methods` are their methods with concrete numbers."""
+def _run(
+    plan: Plan, methods: Sequence[Method], options: RunOptions, listen: Listener, names: Sequence[str]
+) -> tuple[Run, ...]:
+    """Run all variants of a plan at once; `methods` are their methods, `names` those of the grid."""
     with scope(plan.problem.double):
         try:
             with explain_running():
                 driver = Driver(plan, methods)
                 drive(driver, options, listen)
         except (jax.errors.JAXTypeError, TypeError) as error:
-            if not plan.settings:
+            if plan.variants is None:
                 raise
             reason = str(error).splitlines()[0].rstrip(".")
             raise FedpdError(
-                f"the grid over {', '.join(plan.settings)} cannot be one program ({reason}). Put names that must "
-                "be constants into static=[...], e.g. the iterations of a stochastic oracle."
+                f"the grid over {', '.join(names)} cannot be one program ({reason}). Put names that must be constants "
+                "into static=[...]."
             ) from error
         return results(driver)
-
-
-def _dtype(column: np.ndarray, double: bool) -> Any:
-    if np.issubdtype(column.dtype, np.integer):
-        return np.int32
-    return np.float64 if double else np.float32

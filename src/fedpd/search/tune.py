@@ -18,7 +18,7 @@ from fedpd.base.checks import FedpdError, TheoryWarning, at_least, choice, count
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
-from fedpd.core import Algorithm, Mixing, Problem
+from fedpd.core import Method, Problem
 from fedpd.engine.cohorts import Sampling
 from fedpd.engine.columns import KNOWN, RECORDABLE, Column, metric_columns
 from fedpd.engine.run import Run
@@ -28,8 +28,7 @@ from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import Entry, entry_of, last_value
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import table_of
-from fedpd.experiments.remake import with_settings
-from fedpd.search.grid import RUN, Build, FromSpecs, Grid, Source
+from fedpd.search.grid import RUN, Build, Grid
 from fedpd.search.sweep import sweep
 from fedpd.search.views import sensitivity_figure, tuned_html, tuned_text
 
@@ -216,9 +215,9 @@ def usable(methods: Iterable[str], *participation: Participating) -> list[str]:
     return [label for label in methods if not (partial and _needs_everyone(variants()[label].rule(1.0, 2, 1.0)))]
 
 
-def _needs_everyone(algorithm: Algorithm) -> bool:
-    algorithm = algorithm.away.partial or algorithm
-    return algorithm.away.everyone or any(isinstance(one.aggregate, Mixing) for one in algorithm.exchanges)
+def _needs_everyone(algorithm: Method) -> bool:
+    algorithm = algorithm.partial()
+    return algorithm.needs_everyone or any(one.mixes for one in algorithm.exchanges())
 
 
 def judged_column(
@@ -256,17 +255,16 @@ def _tune(task: Task, method: str, progress: StepFunction | None) -> list[Tuned]
     """Return the tries of one method, for each point of the grid."""
     rule, problem = variants()[method].rule, task.problem
 
-    def build(scale: Any, **settings: Any) -> Algorithm:
+    def build(scale: Any, **settings: Any) -> Method:
         made = rule(task.L, problem.agents, scale)
-        return with_settings(made, settings) if settings else made
+        return made.changed(settings)
 
     def show(done: int, total: int, stationarity: float) -> None:
         if progress is not None:
             progress(method, done, total)
 
-    source: Source = FromSpecs(build) if task.grid else lambda scale: build(scale)
     grid = {**task.grid, "scale": list(task.scales)}
-    tried = sweep(source, problem, grid, rounds=task.rounds, seeds=task.seeds, progress=show, **task.options)
+    tried = sweep(build, problem, grid, rounds=task.rounds, seeds=task.seeds, progress=show, **task.options)
     costs = tried.costs(task.target, criterion=task.criterion.name).mean(axis=1)  # NaN if any seed is NaN
     number = len(task.scales)
     found = []

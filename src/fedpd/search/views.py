@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedpd.base.spec import label_of
+from fedpd.base.spec import Spec
 from fedpd.engine.columns import column_of
 from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.html import end_text, entries_html, html_table
@@ -63,7 +63,7 @@ def plain_setting(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str | np.generic):
         return value
     spec = getattr(value, "spec", None)
-    return label_of(spec) if spec is not None else str(value)
+    return spec.label() if isinstance(spec, Spec) else str(value)
 
 
 def point_label(point: Mapping[str, Any]) -> str:

@@ -19,15 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Problem
+from fedpd.base.value import parts_of, stacked, with_counts
+from fedpd.core import Method, Problem
 from fedpd.engine.driver import Driver
 from fedpd.engine.history import History
 from fedpd.engine.plan import Plan
 from fedpd.engine.simulate import make_plan, with_defaults
-from fedpd.experiments.remake import leaves, with_settings
 from fedpd.suite.spending import (
     TARGET,
     Spent,
@@ -43,7 +44,7 @@ STEPS = 16  # gradients of all samples per round that is allowed
 SEVERAL = 2  # gradients of all samples per round, below which the speed of a try does not end it
 EARLIEST = 16  # rounds, before which the speed of a try does not end it
 
-Tries = Mapping[int, Sequence[Algorithm]]  # the tries of each budget
+Tries = Mapping[int, Sequence[Method]]  # the tries of each budget
 
 
 class Result(NamedTuple):
@@ -89,26 +90,21 @@ def race(tries: Tries, problem: Problem, smoothness: float, rounds: int) -> dict
     return found
 
 
-def _run_program(field: Field, members: list[Algorithm], found: dict[int, Result]) -> dict[int, Result]:
+def _run_program(field: Field, members: list[Method], found: dict[int, Result]) -> dict[int, Result]:
     """Run the tries that share a compiled program, batch by batch."""
     first, vectors = members[0], vectors_per_byte(members[0], field.problem)
-    varied = [path for path, value in leaves(first.spec) if _is_free(first, path, value)]
-
-    def build(**numbers: Any) -> Algorithm:
-        return with_settings(first, numbers)
-
     for batch in _batches(members):
-        settings = [dict(leaves(one.spec)) for one in batch]
-        columns = {path: _column([one[path] for one in settings]) for path in varied}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # most tries are beyond what is proved
             plan = make_plan(first, field.problem, field.rounds, [0] * len(batch), True, with_defaults({}))
-        found = _run_batch(field, plan._replace(build=build, settings=columns), batch, vectors, found)
+        found = _run_batch(
+            field, plan._replace(variants=stacked([with_counts(one) for one in batch])), batch, vectors, found
+        )
     return found
 
 
 def _run_batch(
-    field: Field, plan: Plan, batch: list[Algorithm], vectors: Vectors, found: dict[int, Result]
+    field: Field, plan: Plan, batch: list[Method], vectors: Vectors, found: dict[int, Result]
 ) -> dict[int, Result]:
     """Run a batch until all its tries have ended, and return the results with those of this batch."""
     budgets = [[budget for budget, specs in field.specs.items() if one.spec in specs] for one in batch]
@@ -142,11 +138,6 @@ def _run_batch(
         return results()
 
 
-def _column(values: list[Any]) -> np.ndarray:
-    column = np.array(values)
-    return column.astype(np.int32) if np.issubdtype(column.dtype, np.integer) else column
-
-
 def _may_end(history: History, gradients: float, rounds: int) -> bool:
     """Return whether a try has reached the target, has done all its work, or would not reach the target in time."""
     relative = np.minimum.accumulate(relative_stationarity(history, history["stationarity"][0]))
@@ -160,31 +151,24 @@ def _may_end(history: History, gradients: float, rounds: int) -> bool:
     return bool(2 * speed * left < np.log(relative[-1] / TARGET))
 
 
-def _programs(tries: Tries) -> list[list[Algorithm]]:
+def _programs(tries: Tries) -> list[list[Method]]:
     """Return the different tries of all budgets in groups that share a compiled program."""
-    programs: dict[Any, dict[Any, Algorithm]] = {}
+    programs: dict[Any, dict[Any, Method]] = {}
     for one in (one for own in tries.values() for one in own):
-        fixed = tuple((path, value) for path, value in leaves(one.spec) if not _is_free(one, path, value))
-        programs.setdefault(fixed, {})[one.spec] = one
+        programs.setdefault(jax.tree.structure(with_counts(one)), {})[one.spec] = one
     return [list(members.values()) for members in programs.values()]
 
 
-def _is_free(method: Algorithm, path: str, value: Any) -> bool:
-    """Return whether a setting is a number that may be an argument of a compiled program."""
-    owner, _, key = path.rpartition(".")
-    steps = key == "iterations" and dict(leaves(method.spec))[owner] == "gd"
-    return steps or (isinstance(value, float) and math.isfinite(value))
-
-
-def _batches(members: list[Algorithm]) -> Iterator[list[Algorithm]]:
+def _batches(members: list[Method]) -> Iterator[list[Method]]:
     """Yield the tries in batches of equal length, so that they share a program; the last try fills up the last ones.
 
     Those with equally many local steps are together, because a batch takes the time of its longest loop.
     """
     size = min(BATCH, len(members))
-    together: dict[Any, list[Algorithm]] = {}
+    together: dict[Any, list[Method]] = {}
     for one in members:
-        together.setdefault(one.spec.find("iterations") if not isinstance(one.spec, str) else None, []).append(one)
+        steps = [getattr(part, "iterations", None) for part in parts_of(one)]
+        together.setdefault(next(filter(None, steps), None), []).append(one)
     for own in together.values():
         for at in range(0, len(own), size):
             batch = own[at : at + size]

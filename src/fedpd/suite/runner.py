@@ -75,7 +75,7 @@ def default_methods() -> list[str]:
     return [
         label
         for label, variant in variants().items()
-        if label not in {*averaging, RUN_BY_SOLVE} and variant.rule(1.0, 2, 1.0).batch is None
+        if label not in {*averaging, RUN_BY_SOLVE} and variant.rule(1.0, 2, 1.0).samples_per_step is None
     ]
 
 

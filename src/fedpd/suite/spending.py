@@ -13,7 +13,7 @@ import numpy as np
 from tree_math import Vector
 
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Problem, Tree
+from fedpd.core import Method, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.costs import costs_of, exchanged_messages
 from fedpd.engine.history import History, first_row
@@ -44,7 +44,7 @@ class Vectors(NamedTuple):
     down: float
 
 
-def vectors_per_byte(algorithm: Algorithm, problem: Problem) -> Vectors:
+def vectors_per_byte(algorithm: Method, problem: Problem) -> Vectors:
     """Return the share of vectors in a method's messages, from their shapes.
 
     All exchanges of a round are taken together: with all agents present, either all of them happen or none.

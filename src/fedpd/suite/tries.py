@@ -13,18 +13,16 @@ among those of a larger one, so one race serves all budgets.
 
 from typing import Any
 
-from fedpd.base.checks import choice, refuse
-from fedpd.base.spec import Spec
-from fedpd.core import Algorithm
+from fedpd.base.checks import choice
+from fedpd.core import Method
 from fedpd.core.card import Variant
-from fedpd.experiments.remake import leaves, with_settings
 
 BUDGETS = (0, 8, 64)
 # The second knob is the first of these that a method has.
 KNOBS = {"tolerance": (0.1, 0.01, 1e-3, 1e-4), "iterations": (2, 8, 32, 128), "memory": (5, 10, 20, 40)}
 
 
-def tries_within(variant: Variant, budget: int, L: float, agents: int) -> list[Algorithm]:
+def tries_within(variant: Variant, budget: int, L: float, agents: int) -> list[Method]:
     """Return the method with each of the settings that a budget allows.
 
     Args:
@@ -35,9 +33,6 @@ def tries_within(variant: Variant, budget: int, L: float, agents: int) -> list[A
     """
     choice("budget", str(budget), map(str, BUDGETS))
     usual = variant.rule(L, agents, 1.0)
-    if not isinstance(usual.spec, Spec):
-        rule = "has no spec, so that it cannot be tuned"
-        refuse("method", variant.label, rule, "Make it by a function with @specified")
     knob = _knob(usual)
     if budget == 0:
         tries = [usual]
@@ -48,13 +43,13 @@ def tries_within(variant: Variant, budget: int, L: float, agents: int) -> list[A
     else:
         scaled = [variant.rule(L, agents, 4.0**k) for k in range(-4, 12)]
         values = KNOBS[knob.rpartition(".")[2]]
-        tries = [with_settings(one, {knob: value}) for value in values for one in scaled]
+        tries = [one.changed({knob: value}) for value in values for one in scaled]
     return list({one.spec: one for one in tries}.values())
 
 
-def _knob(method: Algorithm) -> str | None:
+def _knob(method: Method) -> str | None:
     """Return the name, with dots, of the setting that is the second knob; None if the method has none."""
     found: dict[str, Any] = {
-        path.rpartition(".")[2]: path for path, value in leaves(method.spec) if isinstance(value, int | float)
+        path.rpartition(".")[2]: path for path, value in method.spec.leaves() if isinstance(value, int | float)
     }
     return next((found[name] for name in KNOBS if name in found), None)

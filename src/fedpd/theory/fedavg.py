@@ -17,7 +17,7 @@ import numpy as np
 from fedpd.base.checks import at_least, at_most, count, positive, refuse
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
-from fedpd.oracles import schedule
+from fedpd.core.step_sizes import check_step, step_at
 
 MOST_STEPS = 2**26  # local steps of a run, each with a step size
 
@@ -64,7 +64,8 @@ def _steps(step: float | Callable[[Any, Any], Any], rounds: int, iterations: int
     """Return eta^{r,q}, (T, Q)."""
     with scope(True):
         r, q = jnp.arange(rounds)[:, None], jnp.arange(iterations)
-        return np.broadcast_to(np.asarray(schedule(step)(r, q), np.float64), (rounds, iterations))
+        check_step(step)
+        return np.broadcast_to(np.asarray(step_at(step, r, q), np.float64), (rounds, iterations))
 
 
 def _check_steps(steps: np.ndarray, L: float) -> None:

@@ -9,9 +9,10 @@ another message in place of m_i:
     false_dual       what the agent would send if its dual were s lambda_i
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,33 +21,41 @@ from tree_math import Vector
 
 from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
-from fedpd.base.spec import Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Work, specified
+from fedpd.base.spec import Spec
+from fedpd.core import (
+    Array,
+    Exchange,
+    Iterate,
+    Key,
+    LocalObjective,
+    Message,
+    Method,
+    Model,
+    Tree,
+    Value,
+    Work,
+    makes,
+    vectors_of,
+)
+from fedpd.transforms._layer import Layer, layers_of
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._uplink import parts_of
 
-MODELS = ("model", "iterate")
 ATTACK = 2  # a fold into the key of (seed, round, agent), for attacks
 
 
-class Lie(Protocol):
-    """Returns the message of an attacker, from its state, the method's `send`, the last broadcast and random bits."""
-
-    def __call__(self, inner: Any, exchange: Exchange, reference: Vector, key: Key, /) -> Tree: ...
-
-
-class Attack(NamedTuple):
+class Attack(Value):
     """An attack, for `attack(algorithm, ..., agents=...)`.
 
     Attributes:
-        spec: Its name; `specified` replaces it by the name and the arguments of the factory.
-        lie: Returns the message of an attacker; None: its own.
         deviations: The attackers send the others' mean minus this number of standard deviations; None: they do not.
     """
 
-    spec: Spec | str
-    lie: Lie | None = None
-    deviations: float | None = None
+    deviations: ClassVar[float | None] = None
+
+    def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
+        """Return the message of an attacker, from its state, its true message, the last broadcast and random bits."""
+        return message
 
 
 class Agent(NamedTuple):
@@ -72,7 +81,8 @@ class Marked(NamedTuple):
     attacks: Array
 
 
-class Corrupted(NamedTuple):
+@dataclass(frozen=True)
+class Corrupted:
     """The mean of messages after attackers, who know all of them, have replaced their own.
 
     Attributes:
@@ -81,7 +91,7 @@ class Corrupted(NamedTuple):
     """
 
     deviations: float
-    mean: Mean | None = None
+    mean: Callable[[Tree, Array], Tree] | None = None
 
     def __call__(self, messages: Marked, sent: Array) -> Tree:
         honest = sent & ~messages.attacks
@@ -99,63 +109,78 @@ class Corrupted(NamedTuple):
         return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, 1), corrupted)
 
 
-@specified
+class SignFlip(Attack):
+    scale: float
+
+    def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
+        def flipped(part: Any) -> Any:
+            if isinstance(part, Model | Iterate):
+                return type(part)(reference - self.scale * (part.vector - reference))
+            return jax.tree.map(lambda leaf: -self.scale * leaf, part)
+
+        return jax.tree.map(flipped, message, is_leaf=lambda part: isinstance(part, Message))
+
+
+@makes(SignFlip)
 def sign_flip(scale: float = 1.0) -> Attack:
     """Return the attack that sends the opposite of its progress, times `scale`."""
     positive("scale", scale, "Give the factor of the flipped message, e.g. 1.0")
-
-    def lie(inner: Any, exchange: Exchange, reference: Vector, key: Key) -> Tree:
-        parts, structure = parts_of(exchange.send(inner))
-        kinds = exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,) * len(parts)
-        pairs = zip(kinds, parts, strict=True)
-        flipped = [reference - scale * (part - reference) if kind in MODELS else -scale * part for kind, part in pairs]
-        return jax.tree.unflatten(structure, flipped)
-
-    return Attack("sign_flip", lie)
+    return SignFlip(scale=scale)
 
 
-@specified
-def noise(deviation: float) -> Attack:
-    """Return the attack that adds normal noise with this standard deviation to each entry."""
-    positive("deviation", deviation, "Give the standard deviation of the noise, e.g. 1.0")
+class Noise(Attack):
+    deviation: float
 
-    def lie(inner: Any, exchange: Exchange, reference: Vector, key: Key) -> Tree:
-        leaves, structure = jax.tree.flatten(exchange.send(inner))
+    def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
+        leaves, structure = jax.tree.flatten(message)
         keys = jax.random.split(key, len(leaves))
         noisy = [
-            leaf + deviation * jax.random.normal(one, leaf.shape, leaf.dtype)
+            leaf + self.deviation * jax.random.normal(one, leaf.shape, leaf.dtype)
             for one, leaf in zip(keys, leaves, strict=True)
         ]
         return jax.tree.unflatten(structure, noisy)
 
-    return Attack("noise", lie)
+
+@makes(Noise)
+def noise(deviation: float) -> Attack:
+    """Return the attack that adds normal noise with this standard deviation to each entry."""
+    positive("deviation", deviation, "Give the standard deviation of the noise, e.g. 1.0")
+    return Noise(deviation=deviation)
 
 
-@specified
+class Little(Attack):
+    deviations: float  # type: ignore[misc]
+
+
+@makes(Little)
 def little(deviations: float = 1.5) -> Attack:
     """Return the attack "a little is enough" (Baruch, Baruch and Goldberg, 2019).
 
     All attackers send the mean of the other agents' messages minus `deviations` of their standard deviations, in every
     coordinate. Each of these messages looks like that of an ordinary agent.
     """
-    return Attack("little", deviations=as_number("deviations", deviations, "Give a number, e.g. 1.5"))
+    return Little(deviations=as_number("deviations", deviations, "Give a number, e.g. 1.5"))
 
 
-@specified
-def false_dual(scale: float = -1.0) -> Attack:
-    """Return the attack of a client of FedPD that sends x_i + eta s lambda_i, so that its dual is s times too large."""
-    as_number("scale", scale, "Give the factor of the dual, e.g. -1.0")
+class FalseDual(Attack):
+    scale: float
 
-    def lie(inner: Any, exchange: Exchange, reference: Vector, key: Key) -> Tree:
+    def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
         if not {"x", "x0", "dual"} <= set(getattr(inner, "_fields", ())):
             rule = "has no dual to lie about"
             refuse("algorithm", type(inner).__module__.rpartition(".")[2], rule, "Choose fedpd, or another attack")
-        return inner.x + scale * (inner.x0 - inner.x)  # FedPD sends x0 = x_i + eta lambda_i
+        false = inner.x + self.scale * (inner.x0 - inner.x)  # FedPD sends x0 = x_i + eta lambda_i
+        return jax.tree.unflatten(jax.tree.structure(message), jax.tree.leaves(false))
 
-    return Attack("false_dual", lie)
+
+@makes(FalseDual)
+def false_dual(scale: float = -1.0) -> Attack:
+    """Return the attack of a client of FedPD that sends x_i + eta s lambda_i, so that its dual is s times too large."""
+    as_number("scale", scale, "Give the factor of the dual, e.g. -1.0")
+    return FalseDual(scale=scale)
 
 
-def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Algorithm:
+def attack(algorithm: Method, attack: Attack, *, agents: Sequence[int]) -> Method:
     """Return the method with some agents that attack.
 
     Args:
@@ -169,7 +194,7 @@ def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Al
         >>> attacked = transforms.attack(fedavg, transforms.sign_flip(), agents=[0, 1])
         >>> robust = transforms.wrap(attacked, mean=transforms.median())
     """
-    if not isinstance(algorithm, Algorithm):
+    if not isinstance(algorithm, Method):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
     if not isinstance(attack, Attack):
         refuse("attack", attack, "must be an attack", "Give e.g. transforms.sign_flip()")
@@ -178,39 +203,58 @@ def attack(algorithm: Algorithm, attack: Attack, *, agents: Sequence[int]) -> Al
         refuse("agents", agents, "must be a list of numbers of agents", "Give e.g. agents=[0, 1]")
     if len(np.unique(numbers)) < len(numbers):
         refuse("agents", agents, "names an agent twice, and an agent attacks once", "Give different numbers")
-    if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
+    if any(exchange.mixes for exchange in algorithm.exchanges()):
         rule = "its agents mix their models without a server"
         refuse("algorithm", algorithm.description, rule, "Choose a method with a server, e.g. fedavg(...)")
-    earlier = [value for name, value in spec_of(algorithm).settings if name == "agents" and isinstance(value, tuple)]
+    earlier = [one.agents for one in layers_of(algorithm) if isinstance(one, Attacked)]
     if any(set(value) & set(numbers.tolist()) for value in earlier):
         refuse("agents", agents, f"{earlier} attack already, and an agent attacks once", "Name other agents")
-    made = _attacked(algorithm, attack, numbers)
-    if algorithm.away.partial is not None:
-        made = made._replace(away=made.away._replace(partial=_attacked(algorithm.away.partial, attack, numbers)))
-    base = spec_of(algorithm)
-    more = Spec.of("", attack=attack, agents=tuple(int(i) for i in numbers)).settings
-    return made.with_spec(Spec(base.name, base.settings + more, base.usual))
+    return Attacked(method=algorithm, attack=attack, agents=tuple(int(i) for i in numbers))
 
 
-def _attacked(algorithm: Algorithm, attack: Attack, numbers: np.ndarray) -> Algorithm:
-    rebuild = algorithm.away.rebuild
+class Attacked(Layer):
+    """A method with some agents that attack."""
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        attacks = jnp.any(f.agent == jnp.asarray(numbers, jnp.int32))
-        return Agent(algorithm.init(f, x), attacks, x, jnp.zeros(2, jnp.uint32))
+    attack: Attack
+    agents: tuple[int, ...]
+    repeats: ClassVar = False
 
-    def rebuilt(f: LocalObjective, agent: Agent) -> Agent:
-        return agent if rebuild is None else agent._replace(inner=rebuild(f, agent.inner))
+    @property
+    def spec(self) -> Spec:
+        base = self.method.spec
+        more = Spec.of("", attack=self.attack, agents=self.agents).settings
+        return Spec(base.name, base.settings + more, base.usual)
 
-    exchanges = tuple(_exchange(exchange, attack) for exchange in algorithm.exchanges)
-    away = algorithm.away._replace(rebuild=None if rebuild is None else rebuilt, repeats=False, stale=False)
-    return algorithm._replace(
-        init=init, exchanges=exchanges, model=lambda agent: algorithm.model(agent.inner), away=away
-    )
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        attacks = jnp.any(f.agent == jnp.asarray(self.agents, jnp.int32))
+        return Agent(self.method.init(f, x), attacks, x, jnp.zeros(2, jnp.uint32))
+
+    def model(self, agent: Agent) -> Vector:
+        return self.method.model(agent.inner)
+
+    @property
+    def rebuild(self) -> Any:
+        inner = self.method.rebuild
+        return None if inner is None else lambda f, agent: agent._replace(inner=inner(f, agent.inner))
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return tuple(_exchange(exchange, self.attack) for exchange in self.method.exchanges())
+
+    def partial(self) -> Method:
+        return Attacked(method=self.method.partial(), attack=self.attack, agents=self.agents)
+
+    def changed(self, changes: Mapping[str, Any]) -> Method:
+        return Attacked(method=self.method.changed(changes), attack=self.attack, agents=self.agents)
+
+    def check_agents(self, agents: int) -> None:
+        self.method.check_agents(agents)
+        if max(self.agents, default=0) >= agents:
+            rule = f"must be below {agents}, the number of agents"
+            refuse("agents", list(self.agents), rule, "Count the agents from 0")
 
 
 def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
-    speaks, missed, lie = exchange.speaks, exchange.absent or exchange.receive, attack.lie
+    speaks, fitted, missed = exchange.speaks, exchange.with_message, exchange.missed or exchange.receive
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         inner, work = exchange.local(f, agent.inner, r, key)
@@ -218,11 +262,11 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
 
     def send(agent: Agent) -> Tree:
         message = exchange.send(agent.inner)
-        if lie is not None:
-            key = jax.random.wrap_key_data(agent.bits, impl="threefry2x32")
-            false = lie(agent.inner, exchange, agent.reference, key)
-            message = jax.tree.map(partial(jnp.where, agent.attacks), false, message)
-        return message if attack.deviations is None else Marked(message, agent.attacks)
+        if attack.deviations is not None:
+            return Marked(vectors_of(message), agent.attacks)
+        key = jax.random.wrap_key_data(agent.bits, impl="threefry2x32")
+        false = attack.lie(agent.inner, message, agent.reference, key)
+        return jax.tree.map(partial(jnp.where, agent.attacks), false, message)
 
     def hear(agent: Agent, inner: Any, broadcast: Tree) -> Agent:
         vectors = [part for part in parts_of(broadcast)[0] if isinstance(part, Vector)]
@@ -232,8 +276,10 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
         local=local,
         send=send,
         receive=lambda agent, broadcast: hear(agent, exchange.receive(agent.inner, broadcast), broadcast),
-        absent=lambda agent, broadcast: hear(agent, missed(agent.inner, broadcast), broadcast),
+        missed=lambda agent, broadcast: hear(agent, missed(agent.inner, broadcast), broadcast),
         speaks=None if speaks is None else lambda agent: speaks(agent.inner),
+        with_message=None
+        if fitted is None
+        else lambda agent, message: agent._replace(inner=fitted(agent.inner, message)),
         mean=exchange.mean if attack.deviations is None else Corrupted(attack.deviations, exchange.mean),
-        sends=exchange.sends if attack.deviations is None else None,
     )

@@ -1,72 +1,51 @@
 """A chain of transforms that packs one vector, and the decoder that the receiver needs."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.spec import Spec, spec_of
-from fedpd.core import Array, Key, Packed
+from fedpd.core import Array, Key, Packed, Value
 
 Arrays = dict[str, Array]
 
 
-class Pack(Protocol):
-    """Returns the arrays that travel, by name, and the values that the next transform packs (None: there are none)."""
-
-    def __call__(self, values: Array, key: Key, /) -> tuple[Arrays, Array | None]: ...
-
-
-class Unpack(Protocol):
-    """Returns the values from the arrays that travelled and the values of the next transform.
-
-    `like` has the shape (n,) and the type of the result.
-    """
-
-    def __call__(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct, /) -> Array: ...
-
-
-class Rescale(Protocol):
-    """Returns the arrays of the packed values times a factor."""
-
-    def __call__(self, arrays: Arrays, factor: Array, /) -> Arrays: ...
-
-
-class Left(Protocol):
-    """Returns how many values are left to the next transform, of n values; 0: none, so this transform is the last."""
-
-    def __call__(self, n: int, /) -> int: ...
-
-
-class Transform(NamedTuple):
-    """A transform of a vector on its way, for `wrap(algorithm, up=..., down=...)`.
+class Transform(Value):
+    """A transform of a vector on its way, for `wrap(algorithm, up=..., down=...)`; a simple one has pack and unpack.
 
     Attributes:
-        spec: Its name; `specified` replaces it by the name and the arguments of the factory.
-        pack: Packs values, as the sender does.
-        unpack: Unpacks them, as the receiver does.
-        left: How many values are left to the next transform.
         random: Whether `pack` uses its key.
-        rescale: Multiplies what was packed by a number; None: packing is a projection, or must not be rescaled. The
-            sender chooses the factor that brings the packed values closest to the values.
+        rescale: (arrays, factor) -> the arrays of the packed values times a number; None: packing is a projection, or
+            must not be rescaled. The sender chooses the factor that brings the packed values closest to the values.
         feedback: Whether the sender keeps what was not sent and sends it later.
         predicts: Whether the sender may send one number more, the share of the message that both sides can predict.
         unbiased: Whether the expectation of what arrives is the vector itself, at the price of a larger error.
     """
 
-    spec: Spec | str
-    pack: Pack
-    unpack: Unpack
-    left: Left = lambda n: n
-    random: bool = False
-    rescale: Rescale | None = None
-    feedback: bool = True
-    predicts: bool = True
-    unbiased: bool = False
+    random: ClassVar[bool] = False
+    rescale: ClassVar[Any] = None
+    feedback: ClassVar[bool] = True
+    predicts: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = False
+
+    def pack(self, values: Array, key: Key) -> tuple[Arrays, Array | None]:
+        """Return the arrays that travel, by name, and the values that the next transform packs (None: none)."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function pack(self, values, key)")
+
+    def unpack(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        """Return the values from the arrays that travelled and the values of the next transform.
+
+        `like` has the shape (n,) and the type of the result.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a function unpack(self, arrays, rest, like)")
+
+    def left(self, n: int) -> int:
+        """Return how many of n values are left to the next transform; 0: none, so this transform is the last."""
+        return n
 
 
 @dataclass(frozen=True)
@@ -74,18 +53,16 @@ class VectorDecoder:
     """Returns a vector from the arrays that travelled.
 
     Attributes:
-        specs: The specs of the transforms.
         structure: The structure of the vector's tree.
         shapes: The shapes of its leaves.
         dtype: Their type.
-        transforms: The transforms themselves.
+        transforms: The transforms.
     """
 
-    specs: tuple[Spec, ...]
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
     dtype: Any
-    transforms: tuple[Transform, ...] = field(compare=False)
+    transforms: tuple[Transform, ...]
 
     def __call__(self, arrays: Arrays, /) -> Vector:
         size = sum(math.prod(shape) for shape in self.shapes)
@@ -105,8 +82,7 @@ def pack_vector(transforms: tuple[Transform, ...], vector: Vector, key: Key) -> 
     leaves, structure = jax.tree.flatten(vector.tree)
     shapes = tuple(leaf.shape for leaf in leaves)
     values = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
-    specs = tuple(spec_of(transform) for transform in transforms)
-    decoder = VectorDecoder(specs, structure, shapes, values.dtype, transforms)
+    decoder = VectorDecoder(structure, shapes, values.dtype, transforms)
     return Packed(pack_values(transforms, values, key), decoder)
 
 
@@ -149,14 +125,14 @@ def check_chain(name: str, transforms: Any) -> tuple[Transform, ...]:
         refuse(name, transforms, "must be transforms", f"Give e.g. {name}=[transforms.top_k(0.1)]")
     for one in transforms[:-1]:
         if one.left(2) == 0:
-            rule = f"{spec_of(one).label()} leaves no values to the transform after it"
-            refuse(name, [spec_of(each).label() for each in transforms], rule, "Put it last")
+            rule = f"{one.description} leaves no values to the transform after it"
+            refuse(name, [each.description for each in transforms], rule, "Put it last")
     return tuple(transforms)
 
 
 def _named(transforms: tuple[Transform, ...]) -> list[tuple[str, Transform]]:
     """Return each transform with its name; two of the same kind are numbered."""
-    names = [spec_of(transform).name for transform in transforms]
+    names = [transform.name for transform in transforms]
     return [
         (name if names.count(name) == 1 else f"{name}-{i}", t)
         for i, (name, t) in enumerate(zip(names, transforms, strict=True))

@@ -1,14 +1,29 @@
 """Bound the length of what is sent."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
 from fedpd.base.checks import positive
-from fedpd.core import Array, Key, specified
+from fedpd.core import Array, Key, makes
 from fedpd.transforms._chain import Arrays, Transform
 
 
-@specified
+class Clip(Transform):
+    norm: float
+    predicts: ClassVar = False  # the prediction would not be clipped
+
+    def pack(self, values: Array, key: Key) -> tuple[Arrays, Array]:
+        length = jnp.linalg.norm(values)
+        return {}, values * jnp.minimum(1, self.norm / jnp.where(length > 0, length, 1))
+
+    def unpack(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        assert rest is not None  # clipping leaves all values to the next transform
+        return rest
+
+
+@makes(Clip)
 def clip(norm: float) -> Transform:
     """Return a transform that shortens a vector to the Euclidean length `norm` if it is longer.
 
@@ -18,13 +33,4 @@ def clip(norm: float) -> Transform:
         norm: The largest length of what is sent.
     """
     positive("norm", norm, "Give the largest Euclidean length of a message, e.g. 1.0")
-
-    def pack(values: Array, key: Key) -> tuple[Arrays, Array]:
-        length = jnp.linalg.norm(values)
-        return {}, values * jnp.minimum(1, norm / jnp.where(length > 0, length, 1))
-
-    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
-        assert rest is not None  # clipping leaves all values to the next transform
-        return rest
-
-    return Transform("clip", pack, unpack, predicts=False)  # the prediction would not be clipped
+    return Clip(norm=norm)

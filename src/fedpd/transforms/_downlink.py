@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, LocalObjective, Mixing, Tree, Update, opened
+from fedpd.core import Array, LocalObjective, Method, Mixing, Tree, Update, opened, vectors_of
 from fedpd.transforms._chain import Transform, pack_vector
 from fedpd.transforms._uplink import parts_of
 
@@ -55,17 +55,16 @@ def restored(whole: Tree, change: Tree) -> Update:
     return Update(change, jax.tree.unflatten(structure, added))
 
 
-def broadcast_shapes(algorithm: Algorithm, x: Vector) -> tuple[Tree, ...]:
+def broadcast_shapes(algorithm: Method, x: Vector) -> tuple[Tree, ...]:
     """Return the shapes of the broadcast of each exchange. They do not depend on the samples, so there are none."""
-    dtype = jax.tree.leaves(x)[0].dtype
 
     def round_of(x: Vector) -> tuple[Tree, ...]:
-        f = LocalObjective(lambda model, rows: jnp.zeros(1, dtype), None, {}, jnp.int32(1), None, None, jnp.int32(0))
+        f = LocalObjective.without_samples(x)
         agent, server, found = algorithm.init(f, x), algorithm.server(x), []
-        for exchange in algorithm.exchanges:
+        for exchange in algorithm.exchanges():
             assert not isinstance(exchange.aggregate, Mixing)  # `wrap` refuses it
             agent, _ = exchange.local(f, agent, jnp.int32(0), jax.random.key(0, impl="threefry2x32"))
-            server, broadcast = exchange.aggregate(server, exchange.send(agent), 1.0)
+            server, broadcast = exchange.aggregate(server, vectors_of(exchange.send(agent)), 1.0)
             agent = exchange.receive(agent, broadcast)
             found.append(broadcast)
         return tuple(found)

@@ -6,38 +6,51 @@ relies on the exact mean keeps an error that grows with the differences between 
 sum to 0 only with the mean (docs, "Robust means").
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 from fedpd.base.checks import at_least, at_most, below, count, positive
-from fedpd.base.spec import Spec
-from fedpd.core import Array, Mean, Tree, specified
+from fedpd.core import Array, Tree, Value, makes
 
 MOST = 10_000  # iterations of a mean; more take longer than a round and change nothing
 SMALLEST = 1e-12  # the smallest distance by which `geometric_median` divides, relative to the largest
 
 
-class MeanRule(NamedTuple):
-    """A mean for `wrap(algorithm, mean=...)`.
+class MeanRule(Value):
+    """A mean for `wrap(algorithm, mean=...)`."""
 
-    Attributes:
-        spec: Its name; `specified` replaces it by the name and the arguments of the factory.
-        mean: Returns the mean of the messages.
-    """
-
-    spec: Spec | str
-    mean: Mean
+    def mean(self, messages: Tree, sent: Array) -> Tree:
+        """Return the mean of messages with leaves (C, ...); `sent` is (C,), false for rows that nobody sent."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function mean(self, messages, sent)")
 
 
-@specified
+class Median(MeanRule):
+    def mean(self, messages: Tree, sent: Array) -> Tree:
+        return _coordinate_median(messages, sent)
+
+
+@makes(Median)
 def median() -> MeanRule:
     """Return the coordinate-wise median of the messages; of an even number, the mean of the middle two."""
-    return MeanRule("median", _coordinate_median)
+    return Median()
 
 
-@specified
+class TrimmedMean(MeanRule):
+    share: float
+
+    def mean(self, messages: Tree, sent: Array) -> Tree:
+        number = jnp.sum(sent)
+        cut = jnp.minimum(jnp.ceil(self.share * number - 1e-9).astype(number.dtype), jnp.maximum(number - 1, 0) // 2)
+
+        def of_leaf(leaf: Array) -> Array:
+            places = as_rows(jnp.arange(len(leaf)), leaf)
+            kept = (places >= cut) & (places < number - cut)
+            return jnp.sum(jnp.where(kept, _sorted(leaf, sent), 0), axis=0) / jnp.maximum(number - 2 * cut, 1)
+
+        return jax.tree.map(of_leaf, messages)
+
+
+@makes(TrimmedMean)
 def trimmed_mean(share: float) -> MeanRule:
     """Return the coordinate-wise mean without the smallest and the largest values.
 
@@ -47,22 +60,26 @@ def trimmed_mean(share: float) -> MeanRule:
     """
     remedy = "Give the share of the messages to leave out at each end, e.g. 0.1"
     below("share", at_least("share", share, 0, remedy), 0.5, remedy)
-
-    def mean(messages: Tree, sent: Array) -> Tree:
-        number = jnp.sum(sent)
-        cut = jnp.minimum(jnp.ceil(share * number - 1e-9).astype(number.dtype), jnp.maximum(number - 1, 0) // 2)
-
-        def of_leaf(leaf: Array) -> Array:
-            places = as_rows(jnp.arange(len(leaf)), leaf)
-            kept = (places >= cut) & (places < number - cut)
-            return jnp.sum(jnp.where(kept, _sorted(leaf, sent), 0), axis=0) / jnp.maximum(number - 2 * cut, 1)
-
-        return jax.tree.map(of_leaf, messages)
-
-    return MeanRule("trimmed_mean", mean)
+    return TrimmedMean(share=share)
 
 
-@specified
+class Krum(MeanRule):
+    f: int
+    m: int
+
+    def mean(self, messages: Tree, sent: Array) -> Tree:
+        rows, number = _rows(messages), jnp.sum(sent)
+        squares = _squared_distances(rows)
+        others = sent[:, None] & sent[None] & ~jnp.eye(len(rows), dtype=bool)
+        near = jnp.sort(jnp.where(others, squares, jnp.inf), axis=1)
+        neighbours = jnp.maximum(number - self.f - 2, 1)
+        score = jnp.sum(jnp.where(jnp.arange(len(rows)) < neighbours, near, 0), axis=1)
+        order = jnp.argsort(jnp.where(sent, score, jnp.inf))
+        chosen = jnp.zeros(len(rows), bool).at[order].set(jnp.arange(len(rows)) < self.m) & sent
+        return _mean_of(messages, chosen)
+
+
+@makes(Krum)
 def krum(f: int, m: int = 1) -> MeanRule:
     """Return the mean of the m messages that are closest to their neighbours (Krum; m > 1: multi-Krum).
 
@@ -75,22 +92,24 @@ def krum(f: int, m: int = 1) -> MeanRule:
     """
     count("f", f, "Give the number of wrong messages to tolerate, e.g. 1", least=0, bits=31)
     count("m", m, "Give the number of messages to average, e.g. 1", bits=31)
-
-    def mean(messages: Tree, sent: Array) -> Tree:
-        rows, number = _rows(messages), jnp.sum(sent)
-        squares = _squared_distances(rows)
-        others = sent[:, None] & sent[None] & ~jnp.eye(len(rows), dtype=bool)
-        near = jnp.sort(jnp.where(others, squares, jnp.inf), axis=1)
-        neighbours = jnp.maximum(number - f - 2, 1)
-        score = jnp.sum(jnp.where(jnp.arange(len(rows)) < neighbours, near, 0), axis=1)
-        order = jnp.argsort(jnp.where(sent, score, jnp.inf))
-        chosen = jnp.zeros(len(rows), bool).at[order].set(jnp.arange(len(rows)) < m) & sent
-        return _mean_of(messages, chosen)
-
-    return MeanRule("krum", mean)
+    return Krum(f=f, m=m)
 
 
-@specified
+class GeometricMedian(MeanRule):
+    iterations: int
+
+    def mean(self, messages: Tree, sent: Array) -> Tree:
+        def step(_: int, centre: Tree) -> Tree:
+            distances = _distances(messages, centre)
+            least = SMALLEST * jnp.max(jnp.where(sent, distances, 0))
+            weights = jnp.where(sent, 1 / jnp.maximum(distances, jnp.maximum(least, jnp.finfo(least.dtype).tiny)), 0)
+            total = jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny)
+            return jax.tree.map(lambda leaf: jnp.tensordot((weights / total).astype(leaf.dtype), leaf, 1), messages)
+
+        return jax.lax.fori_loop(0, self.iterations, step, _coordinate_median(messages, sent))
+
+
+@makes(GeometricMedian)
 def geometric_median(iterations: int = 32) -> MeanRule:
     """Return the point with the smallest sum of distances to the messages, by Weiszfeld's iteration from their median.
 
@@ -99,21 +118,27 @@ def geometric_median(iterations: int = 32) -> MeanRule:
     """
     remedy = "Give the number of Weiszfeld's iterations, e.g. 32"
     at_most("iterations", count("iterations", iterations, remedy), MOST, remedy)
+    return GeometricMedian(iterations=iterations)
 
-    def mean(messages: Tree, sent: Array) -> Tree:
+
+class CenteredClipping(MeanRule):
+    radius: float
+    iterations: int
+
+    def mean(self, messages: Tree, sent: Array) -> Tree:
         def step(_: int, centre: Tree) -> Tree:
-            distances = _distances(messages, centre)
-            least = SMALLEST * jnp.max(jnp.where(sent, distances, 0))
-            weights = jnp.where(sent, 1 / jnp.maximum(distances, jnp.maximum(least, jnp.finfo(least.dtype).tiny)), 0)
-            total = jnp.maximum(jnp.sum(weights), jnp.finfo(weights.dtype).tiny)
-            return jax.tree.map(lambda leaf: jnp.tensordot((weights / total).astype(leaf.dtype), leaf, 1), messages)
+            factors = jnp.minimum(1, self.radius / jnp.maximum(_distances(messages, centre), self.radius))
+            factors = jnp.where(sent, factors, 0) / jnp.maximum(jnp.sum(sent), 1)
 
-        return jax.lax.fori_loop(0, iterations, step, _coordinate_median(messages, sent))
+            def moved(middle: Array, leaf: Array) -> Array:
+                return middle + jnp.tensordot(factors.astype(leaf.dtype), leaf - middle, 1)
 
-    return MeanRule("geometric_median", mean)
+            return jax.tree.map(moved, centre, messages)
+
+        return jax.lax.fori_loop(0, self.iterations, step, _coordinate_median(messages, sent))
 
 
-@specified
+@makes(CenteredClipping)
 def centered_clipping(radius: float, iterations: int = 3) -> MeanRule:
     """Return v after `v <- v + mean_i clip(m_i - v)`, where clip shortens a vector to at most `radius`.
 
@@ -127,20 +152,7 @@ def centered_clipping(radius: float, iterations: int = 3) -> MeanRule:
     positive("radius", radius, "Give the longest difference that one message can add, e.g. 1.0")
     remedy = "Give the number of repetitions, e.g. 3"
     at_most("iterations", count("iterations", iterations, remedy), MOST, remedy)
-
-    def mean(messages: Tree, sent: Array) -> Tree:
-        def step(_: int, centre: Tree) -> Tree:
-            factors = jnp.minimum(1, radius / jnp.maximum(_distances(messages, centre), radius))
-            factors = jnp.where(sent, factors, 0) / jnp.maximum(jnp.sum(sent), 1)
-
-            def moved(middle: Array, leaf: Array) -> Array:
-                return middle + jnp.tensordot(factors.astype(leaf.dtype), leaf - middle, 1)
-
-            return jax.tree.map(moved, centre, messages)
-
-        return jax.lax.fori_loop(0, iterations, step, _coordinate_median(messages, sent))
-
-    return MeanRule("centered_clipping", mean)
+    return CenteredClipping(radius=radius, iterations=iterations)
 
 
 def _coordinate_median(messages: Tree, sent: Array) -> Tree:

@@ -6,8 +6,8 @@ In a round, K agents send. Agent i has the message m_i and knows y, the last bro
 
 where m_i itself stands for m_i - y if m_i is a change. The server uses y + mean q_i, so the sum of a round has noise of
 standard deviation z C, and one agent changes it by at most C. The agent then continues as if its message had been y +
-c_i, without the noise (`Exchange.with_message`): what it keeps fits what the server has. It must forget n_i. If later
-messages depended on n_i, they could cancel it, and the composition over rounds would not hold.
+c_i, without the noise (the method's `with_message`): what it keeps fits what the server has. It must forget n_i. If
+later messages depended on n_i, they could cancel it, and the composition over rounds would not hold.
 
 With a quantile, the bound C follows the norms (Andrew, Thakkar, McMahan, Ramaswamy: Differentially Private Learning
 with Adaptive Clipping, 2021). Agents also send b_i - 1/2, where b_i = 1 if ||m_i - y|| <= C, else 0, with noise of
@@ -16,8 +16,8 @@ both together are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^
 """
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,25 @@ from jax.experimental import io_callback
 from tree_math import Vector
 
 from fedpd.base.checks import at_most, below, count, is_traced, positive, refuse
-from fedpd.base.spec import Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, Kind, LocalObjective, Mixing, Receive, Tree, Work, specified
+from fedpd.base.spec import Spec
+from fedpd.core import (
+    Array,
+    Exchange,
+    Iterate,
+    Key,
+    Kind,
+    LocalObjective,
+    Method,
+    Mixing,
+    Model,
+    Tree,
+    Value,
+    Work,
+    makes,
+    message_kinds,
+    vectors_of,
+)
+from fedpd.transforms._layer import Layer
 from fedpd.transforms._uplink import model_in, parts_of
 
 NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
@@ -36,11 +53,10 @@ SHARE_OF_COUNT = 20  # the noise of a count of K agents is K/20, as in the paper
 Normal = Callable[[Key, Any], Array]  # (key, like) -> standard normal numbers of the shape and type of `like`
 
 
-class Gaussian(NamedTuple):
+class Gaussian(Value):
     """Clipping and noise for `wrap(algorithm, up=...)`; `gaussian` describes the attributes.
 
     Attributes:
-        spec: Its name; `specified` replaces it by the name and the arguments of the factory.
         clip: The bound C; with a quantile, the first one.
         noise_multiplier: z; None: `simulate` finds it from epsilon.
         epsilon: The target; None: there is none.
@@ -51,18 +67,17 @@ class Gaussian(NamedTuple):
         count_noise: s, the standard deviation of the noise of a count; None: K/20.
     """
 
-    spec: Spec | str
-    clip: Any
-    noise_multiplier: Any
+    clip: float
+    noise_multiplier: float | None
     epsilon: float | None
-    delta: Any
+    delta: float
     agents: int | None
-    quantile: Any
-    rate: Any
-    count_noise: Any
+    quantile: float | None
+    rate: float
+    count_noise: float | None
 
 
-@specified
+@makes(Gaussian)
 def gaussian(
     clip: float,
     noise_multiplier: float | None = None,
@@ -91,7 +106,7 @@ def gaussian(
         count_noise: The standard deviation of the noise of the count of messages with a norm of at most C; None: K/20.
 
     Examples:
-        >>> gaussian(clip=0.1, epsilon=4).spec.label()
+        >>> gaussian(clip=0.1, epsilon=4).description
         'gaussian(clip=0.1, epsilon=4)'
     """
     positive("clip", clip, "Give the largest norm of a message, e.g. the median norm without noise")
@@ -110,7 +125,16 @@ def gaussian(
     positive("rate", rate, "Give how fast the bound follows the norms, e.g. 0.2")
     if count_noise is not None:
         positive("count_noise", count_noise, "Give the standard deviation of the noise of the count, e.g. K/20")
-    return Gaussian("gaussian", clip, noise_multiplier, epsilon, delta, agents, quantile, rate, count_noise)
+    return Gaussian(
+        clip=clip,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        delta=delta,
+        agents=agents,
+        quantile=quantile,
+        rate=rate,
+        count_noise=count_noise,
+    )
 
 
 class Agent(NamedTuple):
@@ -148,7 +172,7 @@ class PrivateLink(NamedTuple):
     """
 
     exchange: Exchange
-    kinds: tuple[Kind, ...]
+    kinds: tuple[Kind | None, ...]
     rule: Gaussian
     normal: Normal
 
@@ -161,7 +185,7 @@ class PrivateLink(NamedTuple):
 
     def clipped(self, inner: Any, reference: Vector | None, bounds: Array | None) -> tuple[list[Vector], Any, Array]:
         """Return the clipped differences, the structure of the message, and whether each norm is at most C, (P,)."""
-        parts, structure = parts_of(self.exchange.send(inner))
+        parts, structure = parts_of(vectors_of(self.exchange.send(inner)))
         changes = [part - reference if is_model(kind) else part for kind, part in zip(self.kinds, parts, strict=True)]
         norms = jnp.stack([jnp.sqrt(change @ change) for change in changes])
         limits = jnp.full(len(changes), self.rule.clip, norms.dtype) if bounds is None else bounds
@@ -205,16 +229,16 @@ class PrivateLink(NamedTuple):
         return [part + reference if is_model(kind) else part for kind, part in zip(self.kinds, parts, strict=True)]
 
 
-def is_model(kind: Kind) -> bool:
+def is_model(kind: Kind | None) -> bool:
     """Return whether a part of a message is a point, so that its difference to the last broadcast is clipped."""
-    return kind in ("model", "iterate")
+    return kind in (Model, Iterate)
 
 
 def noise_of(rule: Gaussian) -> tuple[Any, Any]:
     """Return the standard deviations of an agent's noise: of its message divided by C, and of its count."""
     if rule.agents is None or rule.noise_multiplier is None:
         rule_text = "needs noise_multiplier and agents, the number of agents that send in every round"
-        refuse("up", spec_of(rule).label(), rule_text, "Give both; simulate() fills them in")
+        refuse("up", rule.description, rule_text, "Give both; simulate() fills them in")
     share = 1 / rule.agents**0.5
     if rule.quantile is None:
         return rule.noise_multiplier * share, None
@@ -227,14 +251,13 @@ def noise_of(rule: Gaussian) -> tuple[Any, Any]:
     return left**-0.5 * share, counts * share
 
 
-def private_link(algorithm: Algorithm, rule: Gaussian, normal: Normal) -> PrivateLink:
+def private_link(algorithm: Method, rule: Gaussian, normal: Normal) -> PrivateLink:
     """Return the way up of a method; refuse a method whose messages cannot be clipped, or are not all covered."""
-    exchange = algorithm.exchanges[0]
-    kinds: Any = exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,)
+    exchange, kinds = algorithm.exchanges()[0], message_kinds(algorithm)[0]
     optional = exchange.speaks is not None or exchange.when is not None
-    if len(algorithm.exchanges) > 1 or exchange.with_message is None or None in kinds or optional:
+    if len(algorithm.exchanges()) > 1 or exchange.with_message is None or None in kinds or not kinds or optional:
         text = f"the messages of {algorithm.name} cannot be clipped and covered by noise"
-        refuse("up", spec_of(rule).label(), text, "Choose e.g. fedpd(eta=...), fedavg(...) or scaffold(...)")
+        refuse("up", rule.description, text, "Choose e.g. fedpd(eta=...), fedavg(...) or scaffold(...)")
     return PrivateLink(exchange, kinds, rule, normal)
 
 
@@ -255,34 +278,63 @@ def _system_normals(like: Any) -> np.ndarray:
     return (np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)).reshape(like.shape).astype(like.dtype)
 
 
-def with_noise(algorithm: Algorithm, rule: Gaussian, normal: Normal = from_key) -> Algorithm:
-    """Return the method with private messages.
+class Private(Layer):
+    """A method with private messages.
 
     The form for partial participation also serves if all agents take part. FedPD's sends x_i, whose difference to x_0
     goes to 0, while x_i + eta lambda_i keeps its distance where the data differ.
     """
-    algorithm = algorithm if algorithm.away.partial is None else algorithm.away.partial
-    link, rebuild = private_link(algorithm, rule, normal), algorithm.away.rebuild
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        inner, reference, bounds = algorithm.init(f, x), link.reference(x), link.bounds(x)
+    up: Gaussian
+    normal: Normal
+    repeats: ClassVar = False
+
+    @property
+    def spec(self) -> Spec:
+        base = self.method.spec
+        return Spec(base.name, base.settings + Spec.of("", up=self.up).settings, base.usual)
+
+    @property
+    def form(self) -> Method:
+        return self.method.partial()
+
+    @property
+    def link(self) -> "PrivateLink":
+        return private_link(self.form, self.up, self.normal)
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        link = self.link
+        inner, reference, bounds = self.form.init(f, x), link.reference(x), link.bounds(x)
         shapes = jax.eval_shape(lambda: link.noisy(inner, reference, bounds, jax.random.key(0, impl="threefry2x32")))
         return Agent(inner, reference, bounds, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
 
-    def server(x: Vector) -> Server:
-        return Server(algorithm.server(x), link.reference(x), link.bounds(x))
+    def server(self, x: Vector) -> Server:
+        return Server(self.form.server(x), self.link.reference(x), self.link.bounds(x))
 
-    def rebuilt(f: LocalObjective, agent: Agent) -> Agent:
-        return agent if rebuild is None else agent._replace(inner=rebuild(f, agent.inner))
+    def model(self, agent: Agent) -> Vector:
+        return self.form.model(agent.inner)
 
-    away = algorithm.away._replace(rebuild=None if rebuild is None else rebuilt, repeats=False, partial=None)
-    model = lambda agent: algorithm.model(agent.inner)  # noqa: E731
-    return algorithm._replace(init=init, server=server, exchanges=(_exchange(link),), model=model, away=away)
+    @property
+    def rebuild(self) -> Any:
+        inner = self.form.rebuild
+        return None if inner is None else lambda f, agent: agent._replace(inner=inner(f, agent.inner))
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return (_exchange(self.link),)
+
+    def changed(self, changes: Mapping[str, Any]) -> Method:
+        return Private(method=self.method.changed(changes), up=self.up, normal=self.normal)
+
+
+def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = from_key) -> Private:
+    """Return the method with private messages; refuse one whose messages cannot be clipped."""
+    private_link(algorithm.partial(), rule, normal)
+    return Private(method=algorithm, up=rule, normal=normal)
 
 
 def _exchange(link: PrivateLink) -> Exchange:
     exchange = link.exchange
-    missed = exchange.absent or exchange.receive
+    missed = exchange.missed or exchange.receive
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         inner, work = exchange.local(f, agent.inner, r, key)
@@ -302,7 +354,7 @@ def _exchange(link: PrivateLink) -> Exchange:
     def absent(agent: Agent, broadcast: Tree) -> Agent:
         return heard(agent, agent.inner, missed, broadcast)
 
-    def heard(agent: Agent, inner: Any, update: Receive, broadcast: Tree) -> Agent:
+    def heard(agent: Agent, inner: Any, update: Callable[[Any, Tree], Any], broadcast: Tree) -> Agent:
         bounds = None
         if agent.bounds is not None:
             broadcast, bounds = broadcast

@@ -19,21 +19,19 @@ import optax
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.spec import Spec
-from fedpd.core import Algorithm, Exchange, Mixing, Tree, specified
+from fedpd.core import Exchange, Method, Tree, Value, makes
 from fedpd.core.optimizers import Optimizer
+from fedpd.transforms._layer import Layer
 
 
-class ServerStep(NamedTuple):
-    """A step of the server for `wrap(algorithm, mean=...)`.
+class ServerStep(Value):
+    """A step of the server for `wrap(algorithm, mean=...)`."""
 
-    Attributes:
-        spec: Its name; `specified` replaces it by the name and the arguments of the factory.
-        transform: The optimiser.
-    """
+    optimizer: Any
 
-    spec: Spec | str
-    transform: optax.GradientTransformation
+    @property
+    def transform(self) -> optax.GradientTransformation:
+        return self.optimizer.transform if isinstance(self.optimizer, Optimizer) else self.optimizer
 
 
 class Server(NamedTuple):
@@ -48,7 +46,7 @@ class Server(NamedTuple):
     optimizer: Any
 
 
-@specified
+@makes(ServerStep)
 def server_optimizer(optimizer: "optax.GradientTransformation | Optimizer") -> ServerStep:
     """Return a rule by which an optimiser takes the server's step.
 
@@ -61,42 +59,48 @@ def server_optimizer(optimizer: "optax.GradientTransformation | Optimizer") -> S
         >>> fedavg = algorithms.fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4))
         >>> fedavgm = transforms.wrap(fedavg, mean=transforms.server_optimizer(optax.sgd(1.0, momentum=0.9)))
     """
-    transform = optimizer.transform if isinstance(optimizer, Optimizer) else optimizer
-    if not isinstance(transform, optax.GradientTransformation):
+    step = ServerStep(optimizer=optimizer)
+    if not isinstance(step.transform, optax.GradientTransformation):
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")
-    return ServerStep("server_optimizer", transform)
+    return step
 
 
-def _keeps_a_model(algorithm: Algorithm) -> bool:
+def _keeps_a_model(algorithm: Method) -> bool:
     """Return whether a method's server keeps nothing but the model that it broadcasts."""
     example = jax.eval_shape(algorithm.server, Vector(jax.ShapeDtypeStruct((1,), float)))
-    return isinstance(example, Vector) and len(algorithm.exchanges) == 1
+    return isinstance(example, Vector) and len(algorithm.exchanges()) == 1
 
 
-def with_server_step(algorithm: Algorithm, step: ServerStep) -> Algorithm:
+class Stepped(Layer):
+    """A method whose server's step an optimiser takes."""
+
+    step: ServerStep
+
+    def server(self, x: Vector) -> Server:
+        return Server(self.method.server(x), self.step.transform.init(x))
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        (exchange,) = self.method.exchanges()
+        return (exchange._replace(aggregate=self.aggregate),)
+
+    def aggregate(self, server: Server, mean: Tree, share: Any) -> tuple[Server, Tree]:
+        moved, broadcast = self.method.aggregate(server.model, mean, share)
+        assert isinstance(broadcast, Vector), "a server that keeps a model broadcasts it"
+        updates, state = self.step.transform.update(server.model - moved, server.optimizer, server.model)
+        model = server.model + updates
+        return Server(model, state), model
+
+    @property
+    def needs_everyone(self) -> bool:  # type: ignore[override]
+        return self.method.needs_everyone or not _keeps_a_model(self.method.partial())
+
+    def partial(self) -> Method:
+        return self if self.needs_everyone else Stepped(method=self.method.partial(), step=self.step)
+
+
+def with_server_step(algorithm: Method, step: ServerStep) -> Method:
     """Return the method with this step; refuse one whose server keeps more than the model that it broadcasts."""
     if not _keeps_a_model(algorithm):
         rule = "its server keeps more than a model, which a step of an optimiser would no longer fit"
         refuse("algorithm", algorithm.description, rule, "Choose a method such as fedavg, fedprox or fedpd")
-
-    def server(x: Vector) -> Server:
-        return Server(algorithm.server(x), step.transform.init(x))
-
-    def stepped(exchange: Exchange) -> Exchange:
-        aggregate = exchange.aggregate
-        assert not isinstance(aggregate, Mixing)  # `with_transforms`
-
-        def optimized(server: Server, mean: Tree, share: Any) -> tuple[Server, Tree]:
-            moved, broadcast = aggregate(server.model, mean, share)
-            assert isinstance(broadcast, Vector), "a server that keeps a model broadcasts it"
-            updates, state = step.transform.update(server.model - moved, server.optimizer, server.model)
-            model = server.model + updates
-            return Server(model, state), model
-
-        return exchange._replace(aggregate=optimized)
-
-    partial, away = algorithm.away.partial, algorithm.away
-    if partial is not None:
-        fits = _keeps_a_model(partial)
-        away = away._replace(partial=with_server_step(partial, step) if fits else None, everyone=not fits)
-    return algorithm._replace(server=server, exchanges=tuple(map(stepped, algorithm.exchanges)), away=away)
+    return Stepped(method=algorithm, step=step)

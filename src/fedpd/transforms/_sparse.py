@@ -1,20 +1,48 @@
 """Send a share of the entries: the largest ones, or random ones."""
 
 import math
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedpd.base.checks import at_most, positive
-from fedpd.core import Array, Key, specified
+from fedpd.core import Array, Key, makes
 from fedpd.transforms._bits import pack_positions, unpack_positions
 from fedpd.transforms._chain import Arrays, Transform
 
 SHARE = "Give the share of the entries to send, e.g. 0.01 for 1 %"
 
 
-@specified
+class Sparse(Transform):
+    """Sends k = ceil(share d) of d entries. The share shapes the arrays that travel."""
+
+    share: float
+    shapes: ClassVar = ("share",)
+
+    def left(self, n: int) -> int:
+        return number_sent(self.share, n)
+
+
+class TopK(Sparse):
+    def pack(self, values: Array, key: Key) -> tuple[Arrays, Array]:
+        k = self.left(len(values))
+        if k == len(values):
+            return {}, values
+        positions = jnp.sort(lax.top_k(jnp.abs(values), k)[1])
+        return {"positions": pack_positions(positions, len(values))}, values[positions]
+
+    def unpack(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        assert rest is not None
+        (size,) = like.shape
+        if "positions" not in arrays:
+            return rest
+        positions = unpack_positions(arrays["positions"], self.left(size), size)
+        return jnp.zeros(size, like.dtype).at[positions].set(rest)
+
+
+@makes(TopK)
 def top_k(share: float) -> Transform:
     """Return a transform that sends the entries with the largest absolute values, and their positions.
 
@@ -24,26 +52,34 @@ def top_k(share: float) -> Transform:
         share: The share of the entries, in (0, 1].
     """
     at_most("share", positive("share", share, SHARE), 1, SHARE)
+    return TopK(share=share)
 
-    def pack(values: Array, key: Key) -> tuple[Arrays, Array]:
-        k = number_sent(share, len(values))
-        if k == len(values):
+
+class RandomK(Sparse):
+    unbiased: bool  # type: ignore[misc]
+    random: ClassVar = True
+
+    def draw(self, key: Array, size: int) -> Array:
+        """Return the positions that both sides draw from a key."""
+        numbers = jax.random.bits(jax.random.wrap_key_data(key, impl="threefry2x32"), (size,), jnp.uint32)
+        return jnp.argsort(numbers)[: self.left(size)]
+
+    def pack(self, values: Array, key: Key) -> tuple[Arrays, Array]:
+        if self.left(len(values)) == len(values):
             return {}, values
-        positions = jnp.sort(lax.top_k(jnp.abs(values), k)[1])
-        return {"positions": pack_positions(positions, len(values))}, values[positions]
+        words = jax.random.key_data(key)
+        return {"key": words}, values[self.draw(words, len(values))]
 
-    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+    def unpack(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
         assert rest is not None
-        (size,) = like.shape
-        if "positions" not in arrays:
+        if "key" not in arrays:
             return rest
-        positions = unpack_positions(arrays["positions"], number_sent(share, size), size)
-        return jnp.zeros(size, like.dtype).at[positions].set(rest)
+        (size,) = like.shape
+        factor = size / self.left(size) if self.unbiased else 1
+        return jnp.zeros(size, like.dtype).at[self.draw(arrays["key"], size)].set(factor * rest)
 
-    return Transform("top_k", pack, unpack, left=lambda n: number_sent(share, n))
 
-
-@specified
+@makes(RandomK)
 def random_k(share: float, unbiased: bool = False) -> Transform:
     """Return a transform that sends random entries. Both sides draw the positions from a key of 8 bytes.
 
@@ -55,27 +91,7 @@ def random_k(share: float, unbiased: bool = False) -> Transform:
             then omega = d/k - 1 times the squared length of the vector.
     """
     at_most("share", positive("share", share, SHARE), 1, SHARE)
-
-    def draw(key: Array, size: int) -> Array:
-        numbers = jax.random.bits(jax.random.wrap_key_data(key, impl="threefry2x32"), (size,), jnp.uint32)
-        return jnp.argsort(numbers)[: number_sent(share, size)]
-
-    def pack(values: Array, key: Key) -> tuple[Arrays, Array]:
-        if number_sent(share, len(values)) == len(values):
-            return {}, values
-        words = jax.random.key_data(key)
-        return {"key": words}, values[draw(words, len(values))]
-
-    def unpack(arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
-        assert rest is not None
-        if "key" not in arrays:
-            return rest
-        (size,) = like.shape
-        factor = size / number_sent(share, size) if unbiased else 1
-        return jnp.zeros(size, like.dtype).at[draw(arrays["key"], size)].set(factor * rest)
-
-    left = lambda n: number_sent(share, n)  # noqa: E731
-    return Transform("random_k", pack, unpack, left=left, random=True, unbiased=unbiased)
+    return RandomK(share=share, unbiased=unbiased)
 
 
 def number_sent(share: float, size: int) -> int:

@@ -1,25 +1,25 @@
 r"""The way from the agents to the server: what an agent packs, what both sides keep, and what the server makes of it.
 
 What travels is q = C(difference), where C is the chain of transforms and the difference depends on what a message m_i
-is (`Exchange.sends`):
+is (`fedpd.core.message`):
 
-    "change"               m_i + e_i, and e_i becomes what was not sent. The server uses mean q.
-    "model"                m_i - y + e_i, where y is the last broadcast. The server uses y + mean q.
-    "iterate", "gradient"  m_i - H_i, and H_i becomes H_i + q. The server keeps H, the mean of all H_i, and uses H.
-    "difference"           m_i, and the method itself takes q for its message. The server uses mean q.
-    "unbiased"             The same. All transforms must be unbiased; everywhere else, none may be.
+    Change             m_i + e_i, and e_i becomes what was not sent. The server uses mean q.
+    Model              m_i - y + e_i, where y is the last broadcast. The server uses y + mean q.
+    Iterate, Gradient  m_i - H_i, and H_i becomes H_i + q. The server keeps H, the mean of all H_i, and uses H.
+    Difference         m_i, and the method itself takes q for its message. The server uses mean q.
+    Unbiased           The same. All transforms must be unbiased; everywhere else, none may be.
 
 The first two are error feedback: every entry that was not sent is sent later, so sums at the server are right up to
 e_i. The third has q = 0 only where H_i = m_i, so it adds no error to a fixed point of the method. The server adds the
 changes of the agents that sent to H, so H holds the last known messages of all agents, also of absent ones.
 
-If all agents hear all broadcasts, an "iterate" is also predicted: both sides know the last move d of the broadcast. The
+If all agents hear all broadcasts, an Iterate is also predicted: both sides know the last move d of the broadcast. The
 agent sends the number t_i = <m_i - H_i, d>/<d, d> as a float32, packs m_i - H_i - t_i d, and H_i becomes H_i + t_i d +
 q. The server adds (mean t) d + mean q to H. A projection is never longer than the vector, so this only helps.
 
 An agent that has lost its state does not know its H_i, which is still in H. If all agents hear all broadcasts, a byte
 of its next message says so. The server then drops the changes of this communication and sets H to the last broadcast
-(to 0 for a "gradient"), and a byte of its broadcast makes all agents do the same with their H_i. So the sum fits again.
+(to 0 for a Gradient), and a byte of its broadcast makes all agents do the same with their H_i. So the sum fits again.
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,25 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.spec import spec_of
-from fedpd.core import Array, Exchange, Key, Kind, Packed, Tree, opened
+from fedpd.core import (
+    Array,
+    Difference,
+    Exchange,
+    Gradient,
+    Iterate,
+    Key,
+    Kind,
+    Model,
+    Packed,
+    Tree,
+    Unbiased,
+    opened,
+    vectors_of,
+)
 from fedpd.transforms._chain import Transform, pack_vector
 
-OWN_POINT = ("iterate", "gradient")
-OWN_ACCOUNT = ("difference", "unbiased")
+OWN_POINT = (Iterate, Gradient)
+OWN_ACCOUNT = (Difference, Unbiased)
 Vectors = tuple[Vector | None, ...]  # one per part of a message; None for a part that travels as it is
 
 
@@ -149,17 +162,17 @@ class Uplink(NamedTuple):
         return Receiver(kept, self._reference(x))
 
     def _reference(self, x: Vector) -> Reference:
-        used = (self.resets and "iterate" in self.kinds) or "model" in self.kinds
+        used = (self.resets and Iterate in self.kinds) or Model in self.kinds
         return Reference(x if used else None, 0 * x if self.predicts else None)
 
     def packed(self, inner: Any, sender: Sender, key: Key) -> Tree:
         """Return the packed message of an agent after its local computation."""
-        parts, structure = parts_of(self.exchange.send(inner))
+        parts, structure = parts_of(vectors_of(self.exchange.send(inner)))
         _check(self.kinds, parts)
         differences = self._differences(parts, sender)
         move, factors, packed = sender.reference.move, [], []
         for i, (kind, difference, part) in enumerate(zip(self.kinds, differences, parts, strict=True)):
-            if difference is not None and kind == "iterate" and move is not None:
+            if difference is not None and kind is Iterate and move is not None:
                 factors.append(_along(difference, move))
                 difference = difference - _times(factors[-1], move)
             own = jax.random.fold_in(key, i)
@@ -180,7 +193,7 @@ class Uplink(NamedTuple):
 
     def sent(self, inner: Any, sender: Sender) -> Sender:
         """Return what an agent keeps after the server has used its message."""
-        parts, _ = parts_of(self.exchange.send(inner))
+        parts, _ = parts_of(vectors_of(self.exchange.send(inner)))
         changes, _ = parts_of(self._changes(opened(sender.message), sender.reference))
         kept: list[Vector | None] = []
         everything = zip(self.kinds, self._differences(parts, sender), changes, sender.kept, strict=True)
@@ -198,7 +211,7 @@ class Uplink(NamedTuple):
         parts, structure = parts_of(message.parts)
         added, number = [], 0
         for kind, part in zip(self.kinds, parts, strict=True):
-            if kind == "iterate":
+            if kind is Iterate:
                 part, number = part + _times(message.factors[number], reference.move), number + 1
             added.append(part)
         return jax.tree.unflatten(structure, added)
@@ -212,7 +225,7 @@ class Uplink(NamedTuple):
             elif kind in OWN_POINT:
                 found.append(part - kept)
             else:
-                change = part - sender.reference.last if kind == "model" else part
+                change = part - sender.reference.last if kind is Model else part
                 found.append(change if kept is None else change + kept)
         return found
 
@@ -226,7 +239,7 @@ class Uplink(NamedTuple):
             kept = _after_reset(self.kinds, kept, receiver.reference, reset)
         means: list[Any] = []
         for kind, new, part in zip(self.kinds, kept, parts, strict=True):
-            means.append(receiver.reference.last + part if kind == "model" else part if new is None else new)
+            means.append(receiver.reference.last + part if kind is Model else part if new is None else new)
         return receiver._replace(kept=kept), jax.tree.unflatten(structure, means), reset
 
     def told(self, sender: Sender, reset: Array) -> Sender:
@@ -247,7 +260,7 @@ def _after_reset(kinds: tuple[Kind | None, ...], kept: Vectors, reference: Refer
 
 
 def _check(kinds: tuple[Kind | None, ...], parts: list[Any]) -> None:
-    assert len(parts) == len(kinds), "Exchange.sends has one entry per part of a message"
+    assert len(parts) == len(kinds), "a message has the same parts in every round"
     assert all(isinstance(part, Vector) or kind is None for kind, part in zip(kinds, parts, strict=True))
 
 
@@ -263,40 +276,41 @@ def _times(factor: Array, move: Vector | None) -> Vector:
     return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, move)
 
 
-def uplink(method: str, exchange: Exchange, transforms: tuple[Transform, ...], everyone: bool) -> Uplink:
+def uplink(
+    method: str, exchange: Exchange, kinds: tuple[Kind | None, ...], transforms: tuple[Transform, ...], everyone: bool
+) -> Uplink:
     """Return the way up of an exchange; refuse one whose messages must arrive as they were sent.
 
     Args:
         method: The name of the method.
         exchange: The exchange.
+        kinds: What the parts of its messages are.
         transforms: The chain.
         everyone: Whether all agents hear all broadcasts.
     """
-    sends = exchange.sends
-    if sends is None:
-        labels = [spec_of(transform).label() for transform in transforms]
+    if not kinds:
+        labels = [transform.description for transform in transforms]
         rule = f"{method} needs messages that arrive as they were sent, because its sums or estimates build on them"
         refuse("up", labels, rule, "Leave up out, or choose another method, e.g. fedpd(eta=0.1, ...) without memory")
-    kinds = sends if isinstance(sends, tuple) else (sends,)
     check_bias("up", method, transforms, kinds)
-    predicts = everyone and "iterate" in kinds and all(transform.predicts for transform in transforms)
+    predicts = everyone and Iterate in kinds and all(transform.predicts for transform in transforms)
     return Uplink(exchange, transforms, kinds, predicts, everyone and any(kind in OWN_POINT for kind in kinds))
 
 
 def check_bias(name: str, method: str, transforms: tuple[Transform, ...], kinds: tuple[Kind | None, ...] = ()) -> None:
     """Refuse biased transforms for a method that needs unbiased ones, and unbiased transforms for all others."""
-    labels = [spec_of(transform).label() for transform in transforms]
-    if "unbiased" in kinds and not all(transform.unbiased for transform in transforms):
+    labels = [transform.description for transform in transforms]
+    if Unbiased in kinds and not all(transform.unbiased for transform in transforms):
         rule = f"{method} needs transforms that are unbiased"
         refuse(name, labels, rule, "Give e.g. transforms.random_k(0.1, unbiased=True)")
-    if "unbiased" not in kinds and any(transform.unbiased for transform in transforms):
+    if Unbiased not in kinds and any(transform.unbiased for transform in transforms):
         rule = f"{method} with {name} sends later what was not sent, which diverges if transforms are unbiased"
         refuse(name, labels, rule, "Leave unbiased out")
 
 
 def start_of(kind: Kind | None, x: Vector) -> Vector:
     """Return where H_i, or a reference, starts."""
-    return 0 * x if kind == "gradient" else x
+    return 0 * x if kind is Gradient else x
 
 
 def parts_of(tree: Tree) -> tuple[list[Any], Any]:

@@ -1,6 +1,7 @@
 """Wrap a method, so that its messages are transformed on their way."""
 
-import inspect
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -8,14 +9,29 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.spec import Made, Spec, spec_of
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Mean, Mixing, Tree, Update, Work, opened
+from fedpd.base.spec import Spec
+from fedpd.core import (
+    Array,
+    Exchange,
+    Key,
+    Kind,
+    LocalObjective,
+    Method,
+    Mixing,
+    Tree,
+    Update,
+    Work,
+    form_with_absent,
+    message_kinds,
+    opened,
+)
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
 from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
+from fedpd.transforms._layer import Layer, layers_of
 from fedpd.transforms._means import MeanRule
-from fedpd.transforms._private import Gaussian, from_system, with_noise
-from fedpd.transforms._server import ServerStep, with_server_step
+from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
+from fedpd.transforms._server import ServerStep, Stepped, with_server_step
 from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Told, Uplink, check_bias, uplink
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
@@ -54,12 +70,12 @@ class Server(NamedTuple):
 
 
 def wrap(
-    algorithm: Algorithm,
+    algorithm: Method,
     *,
     up: Transforms = (),
     down: Transforms = (),
     mean: Means = (),
-) -> Algorithm:
+) -> Method:
     """Return the method with transformed messages.
 
     Args:
@@ -82,65 +98,39 @@ def wrap(
         >>> [int(simulate(one, problem, rounds=1).history["bytes_up"][-1]) for one in (plain, small)]
         [4000, 130]
     """
-    if not isinstance(algorithm, Algorithm):
+    if not isinstance(algorithm, Method):
         refuse("algorithm", algorithm, "must be a method", "Give e.g. algorithms.fedpd(eta=..., oracle=...)")
-    if private_parts(algorithm) is not None:
+    layers = layers_of(algorithm)
+    if any(isinstance(one, Private) for one in layers):
         rule_text = "is private, and its epsilon is that of the sum of the messages as agents sent them"
         refuse("algorithm", algorithm.description, rule_text, "Wrap the method itself")
-    if isinstance(algorithm.spec, Spec) and {"up", "down"} & {name for name, _ in algorithm.spec.settings}:
+    if any(isinstance(one, Wrapped) and (one.up or one.down) for one in layers):
         rule_text = "its messages are packed already"
         refuse("algorithm", algorithm.description, rule_text, "Give all transforms in one call of wrap")
     if (rule := _private_rule(up, down, mean)) is not None:
-        return private(algorithm, rule)
-    ways = Ways(check_chain("up", up), check_chain("down", down), check_rules(mean))
-    return _with_spec(algorithm, with_transforms(algorithm, ways), ways._asdict())
-
-
-def _with_spec(algorithm: Algorithm, made: Algorithm, ways: dict[str, Any]) -> Algorithm:
-    """Return a wrapped method with the spec of the method and of the transforms that there are."""
-    bound = inspect.signature(wrap).bind(algorithm, **ways)
-    bound.apply_defaults()
-    base = spec_of(algorithm)
-    own = Spec.of("", **{name: value for name, value in ways.items() if value not in ((), None)})
-    made = made._replace(away=made.away._replace(stale=False))  # its form for old models has messages as they are
-    return made.with_spec(Spec(base.name, base.settings + own.settings, base.usual, Made(wrap, bound, made)))
+        return with_noise(algorithm, rule)
+    chains = check_chain("up", up), check_chain("down", down)
+    return transformed(algorithm, *chains, check_rules(mean))
 
 
 def _private_rule(up: Any, down: Any, mean: Any) -> Gaussian | None:
     """Return the clipping and noise of `up`, if it has any; refuse anything beside it."""
-    given = up if isinstance(up, list | tuple) and not isinstance(up, Gaussian) else (up,)
+    given = up if isinstance(up, list | tuple) else (up,)
     rule = next((one for one in given if isinstance(one, Gaussian)), None)
     if rule is not None and (len(given) > 1 or down not in ((), []) or mean not in ((), [])):
         text = "must be the only transform, because epsilon is that of the sum of the messages as agents sent them"
-        refuse("up", spec_of(rule).label(), text, "Leave the other transforms out")
+        refuse("up", rule.description, text, "Leave the other transforms out")
     return rule
 
 
-def private(algorithm: Algorithm, rule: Gaussian) -> Algorithm:
-    """Return the method with clipping and noise."""
-    return _with_spec(algorithm, with_noise(algorithm, rule), {"up": rule})
-
-
-def private_parts(algorithm: Algorithm) -> tuple[Algorithm, Gaussian] | None:
+def private_parts(algorithm: Method) -> tuple[Method, Gaussian] | None:
     """Return the method itself and its clipping and noise; None: its messages are not private."""
-    made = algorithm.spec.made if isinstance(algorithm.spec, Spec) else None
-    if made is None or made.factory is not wrap or not isinstance(made.arguments.arguments["up"], Gaussian):
-        return None
-    return made.arguments.arguments["algorithm"], made.arguments.arguments["up"]
+    return (algorithm.method, algorithm.up) if isinstance(algorithm, Private) else None
 
 
-def with_system_noise(algorithm: Algorithm) -> Algorithm:
+def with_system_noise(algorithm: Method) -> Method:
     """Return the method with noise from the operating system, which nobody can predict; others are unchanged."""
-    parts = private_parts(algorithm)
-    return algorithm if parts is None else with_noise(*parts, normal=from_system).with_spec(spec_of(algorithm))
-
-
-class Ways(NamedTuple):
-    """The transforms of a wrapped method."""
-
-    up: tuple[Transform, ...]
-    down: tuple[Transform, ...]
-    mean: tuple[Rule, ...]
+    return replace(algorithm, normal=from_system) if isinstance(algorithm, Private) else algorithm
 
 
 def check_rules(mean: Any) -> tuple[Rule, ...]:
@@ -152,90 +142,161 @@ def check_rules(mean: Any) -> tuple[Rule, ...]:
             refuse("mean", mean, "must be rules of the server", remedy)
     for kind in (MeanRule, ServerStep):
         if sum(isinstance(rule, kind) for rule in rules) > 1:
-            refuse("mean", [spec_of(rule).label() for rule in rules], "must have one rule of a kind", remedy)
+            refuse("mean", [rule.description for rule in rules], "must have one rule of a kind", remedy)
     return tuple(rules)
 
 
-def with_transforms(algorithm: Algorithm, ways: Ways) -> Algorithm:
-    """Return the method, and its form for partial participation, with transformed messages."""
-    if any(isinstance(exchange.aggregate, Mixing) for exchange in algorithm.exchanges):
+def transformed(
+    algorithm: Method, up: tuple[Transform, ...], down: tuple[Transform, ...], mean: tuple[Rule, ...]
+) -> Method:
+    """Return the method with transformed messages."""
+    if any(exchange.mixes for exchange in algorithm.exchanges()):
         why = "its agents mix their models without a server"
         refuse("algorithm", algorithm.description, why, "Choose a method with a server, e.g. fedavg(...)")
-    for step in ways.mean:
+    method = algorithm
+    for step in mean:
         if isinstance(step, ServerStep):
-            algorithm = with_server_step(algorithm, step)
-    rule = next((rule for rule in ways.mean if isinstance(rule, MeanRule)), None)
-    # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
-    own_points = bool(ways.up) and any(kind in OWN_POINT for one in algorithm.exchanges for kind in _kinds(one))
+            method = with_server_step(method, step)
+    rule = next((rule for rule in mean if isinstance(rule, MeanRule)), None)
+    kinds = message_kinds(method) if up else []
+    own_points = any(kind in OWN_POINT for parts in kinds for kind in parts)
     if rule is not None and own_points:
         why = f"does not go with up, because {algorithm.name} then sends changes of which the server keeps the mean"
-        refuse("mean", spec_of(rule).label(), why, "Leave up or mean out")
-    some = algorithm if own_points else algorithm.away.partial
-    whole = _with_mean(compressed(algorithm, ways, everyone=True), rule)
-    alone = ways.down or some is None or algorithm.away.everyone
-    partial = None if alone or some is None else _with_mean(compressed(some, ways, everyone=False), rule)
-    return whole._replace(away=whole.away._replace(partial=partial))
+        refuse("mean", rule.description, why, "Leave up or mean out")
+    check_bias("down", algorithm.name, down)
+    # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
+    some = method if own_points else form_with_absent(method)
+    made = Wrapped(
+        method=method,
+        up=up,
+        down=down,
+        mean=mean,
+        kinds=tuple(kinds),
+        some=some,
+        some_kinds=tuple(message_kinds(some)) if up else (),
+        everyone=True,
+    )
+    made.exchanges()  # refuses a method whose messages must arrive as they were sent
+    return made
 
 
-def _with_mean(algorithm: Algorithm, rule: MeanRule | None) -> Algorithm:
-    if rule is None:
-        return algorithm
+class Wrapped(Layer):
+    """A method with packed messages and broadcasts, or another mean.
 
-    def of(exchange: Exchange) -> Mean:
-        corrupted = exchange.mean
-        return corrupted._replace(mean=rule.mean) if isinstance(corrupted, Corrupted) else rule.mean
+    Attributes:
+        up: What happens to the messages.
+        down: What happens to the broadcasts.
+        mean: How the server combines the messages, and who takes its step.
+        kinds: What the messages of each exchange are; () if they travel as they are.
+        some: The method's form for partial participation, and what its messages are.
+        everyone: Whether all agents hear all broadcasts.
+    """
 
-    return algorithm._replace(exchanges=tuple(one._replace(mean=of(one)) for one in algorithm.exchanges))
+    up: tuple[Transform, ...]
+    down: tuple[Transform, ...]
+    mean: tuple[Rule, ...]
+    kinds: tuple[tuple[Kind | None, ...], ...]
+    some: Method | None
+    some_kinds: tuple[tuple[Kind | None, ...], ...]
+    everyone: bool
 
+    @property
+    def spec(self) -> Spec:
+        base = self.algorithm.spec
+        ways = {"up": self.up, "down": self.down, "mean": self.mean}
+        own = Spec.of("", **{name: value for name, value in ways.items() if value})
+        return Spec(base.name, base.settings + own.settings, base.usual)
 
-def _kinds(exchange: Exchange) -> tuple[Any, ...]:
-    return exchange.sends if isinstance(exchange.sends, tuple) else (exchange.sends,)
+    @property
+    def algorithm(self) -> Method:
+        """The method that was wrapped."""
+        method = self.method
+        while isinstance(method, Stepped):
+            method = method.method
+        return method
 
+    def changed(self, changes: Mapping[str, Any]) -> Method:
+        own = {name: changes[name] for name in ("up", "down", "mean") if name in changes}
+        rest = {name: value for name, value in changes.items() if name not in own}
+        return wrap(self.algorithm.changed(rest), **{"up": self.up, "down": self.down, "mean": self.mean} | own)
 
-def compressed(algorithm: Algorithm, ways: Ways, everyone: bool) -> Algorithm:
-    """Return the method with packed messages and broadcasts; `everyone`: all agents hear all broadcasts."""
-    if not ways.up and not ways.down:
-        return algorithm
-    check_bias("down", algorithm.name, ways.down)
-    links = tuple(uplink(algorithm.name, one, ways.up, everyone) for one in algorithm.exchanges) if ways.up else ()
-    rebuild, waits = algorithm.away.rebuild, algorithm.timing.waits
+    @property
+    def packs(self) -> bool:
+        return bool(self.up or self.down)
 
-    def held(x: Vector) -> tuple[Tree, ...]:
-        shapes = broadcast_shapes(algorithm, x) if ways.down else ()
+    @property
+    def links(self) -> tuple[Uplink, ...]:
+        """The way up of each exchange; () if messages travel as they are."""
+        if not self.up:
+            return ()
+        pairs = zip(self.method.exchanges(), self.kinds, strict=True)
+        return tuple(uplink(self.name, exchange, kinds, self.up, self.everyone) for exchange, kinds in pairs)
+
+    def partial(self) -> Method:
+        if self.down or self.method.needs_everyone or self.some is None:
+            return self
+        return replace(self, method=self.some, kinds=self.some_kinds, some=None, some_kinds=(), everyone=False)
+
+    @property
+    def needs_everyone(self) -> bool:  # type: ignore[override]
+        return self.method.needs_everyone or bool(self.down)
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        return self.method.repeats and not self.up
+
+    def held(self, x: Vector) -> tuple[Tree, ...]:
+        """Return the last broadcast of each exchange at the start; () if broadcasts travel whole."""
+        shapes, links = broadcast_shapes(self.method, x) if self.down else (), self.links
         told = [_told(links[e] if links else None, one, jnp.uint8(0)) for e, one in enumerate(shapes)]
         return tuple(start_held(one, x) for one in told)
 
-    def init(f: LocalObjective, x: Vector) -> Agent:
-        inner = algorithm.init(f, x)
-        return Agent(inner, tuple(link.sender(inner, x) for link in links), held(x))
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        inner = self.method.init(f, x)
+        if not self.packs:
+            return inner
+        return Agent(inner, tuple(link.sender(inner, x) for link in self.links), self.held(x))
 
-    def server(x: Vector) -> Server:
-        broadcasts = tuple(Held(whole, jnp.int32(0)) for whole in held(x))
-        return Server(algorithm.server(x), tuple(link.receiver(x) for link in links), broadcasts)
+    def server(self, x: Vector) -> Any:
+        if not self.packs:
+            return self.method.server(x)
+        broadcasts = tuple(Held(whole, jnp.int32(0)) for whole in self.held(x))
+        return Server(self.method.server(x), tuple(link.receiver(x) for link in self.links), broadcasts)
 
-    def rebuilt(f: LocalObjective, agent: Agent) -> Agent:
-        inner = agent.inner if rebuild is None else rebuild(f, agent.inner)
+    def model(self, agent: Any) -> Vector:
+        return self.method.model(agent.inner if self.packs else agent)
+
+    @property
+    def waits(self) -> Any:
+        waits = self.method.waits
+        return waits if waits is None or not self.packs else lambda server, r: waits(server.inner, r)
+
+    @property
+    def rebuild(self) -> Any:
+        return self._rebuilt if self.packs else self.method.rebuild
+
+    def _rebuilt(self, f: LocalObjective, agent: Agent) -> Agent:
+        inner = agent.inner if self.method.rebuild is None else self.method.rebuild(f, agent.inner)
         return agent._replace(inner=inner, senders=tuple(one._replace(fresh=jnp.uint8(1)) for one in agent.senders))
 
-    away = algorithm.away._replace(
-        rebuild=rebuilt,
-        repeats=algorithm.away.repeats and not ways.up,
-        everyone=algorithm.away.everyone or bool(ways.down),
-    )
-    return algorithm._replace(
-        init=init,
-        server=server,
-        exchanges=tuple(_exchange(algorithm, links, ways.down, e) for e in range(len(algorithm.exchanges))),
-        model=lambda agent: algorithm.model(agent.inner),
-        away=away,
-        timing=algorithm.timing._replace(waits=None if waits is None else lambda server, r: waits(server.inner, r)),
-    )
+    def exchanges(self) -> tuple[Exchange, ...]:
+        own = self.method.exchanges()
+        if self.packs:
+            links = self.links
+            own = tuple(_exchange(one, links[e] if links else None, self.down, e) for e, one in enumerate(own))
+        rule = next((rule for rule in self.mean if isinstance(rule, MeanRule)), None)
+        return own if rule is None else tuple(_with_mean(one, rule) for one in own)
 
 
-def _exchange(algorithm: Algorithm, links: tuple[Uplink, ...], down: tuple[Transform, ...], e: int) -> Exchange:
-    """Return exchange e with packed messages (if there are links) and packed broadcasts (if `down` is given)."""
-    exchange, link = algorithm.exchanges[e], links[e] if links else None
-    speaks, missed = exchange.speaks, exchange.absent or exchange.receive
+def _with_mean(exchange: Exchange, rule: MeanRule) -> Exchange:
+    corrupted = exchange.mean
+    mean = replace(corrupted, mean=rule.mean) if isinstance(corrupted, Corrupted) else rule.mean
+    return exchange._replace(mean=mean)
+
+
+def _exchange(exchange: Exchange, link: Uplink | None, down: tuple[Transform, ...], e: int) -> Exchange:
+    """Return exchange e with packed messages (if there is a link) and packed broadcasts (if `down` is given)."""
+    speaks, missed = exchange.speaks, exchange.missed or exchange.receive
 
     def local(f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         inner, work = exchange.local(f, agent.inner, r, key)
@@ -267,7 +328,7 @@ def _exchange(algorithm: Algorithm, links: tuple[Uplink, ...], down: tuple[Trans
     def receive(agent: Agent, broadcast: Tree) -> Agent:
         inner = agent.inner
         if link is not None and link.tells_method:
-            assert exchange.with_message is not None  # as Exchange.sends says
+            assert exchange.with_message is not None  # of a Difference
             inner = exchange.with_message(inner, opened(agent.senders[e].message))
         whole = whole_of(broadcast)
         inner = exchange.receive(inner, whole.broadcast if isinstance(whole, Told) else whole)

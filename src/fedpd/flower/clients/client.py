@@ -14,7 +14,8 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
-from fedpd.core import Algorithm, Problem, Tree
+from fedpd.base.value import constant
+from fedpd.core import Method, Problem, Tree, form_with_absent
 from fedpd.flower.carry.masking import asks_for_masks, masked_clients, masking_mod
 from fedpd.flower.carry.protocol import (
     PREFIX,
@@ -87,18 +88,18 @@ class _Setups:
         self, algorithm: MakeAlgorithm, start: MakeStart, local: MakeLocal, defaults: Config | None, name: GetName
     ) -> None:
         self.algorithm, self.start, self.local, self.defaults, self.name = algorithm, start, local, defaults, name
-        self.methods: dict[Any, tuple[Algorithm, Tree]] = {}
+        self.methods: dict[Any, tuple[Method, Tree]] = {}
         self.shapes: dict[Any, Shapes] = {}
         self.clients: dict[Any, ClientSetup] = {}
         self.kept = 0  # bytes of the samples of `clients`
 
-    def method(self, context: Context, form: str = "whole") -> tuple[Algorithm, Tree]:
+    def method(self, context: Context, form: str = "whole") -> tuple[Method, Tree]:
         """Return the method in a form, and the model that it starts from."""
         key = _method_key(context, form)
         if key not in self.methods:
             config = {**(self.defaults or {}), **context.run_config}
             whole = check_algorithm(self.algorithm(config))
-            chosen = (whole.away.partial or whole) if form == "partial" else whole
+            chosen = constant(form_with_absent(whole)) if form == "partial" else whole
             self.methods[key] = chosen, check_start(self.start(config))
         return self.methods[key]
 
@@ -140,7 +141,7 @@ def client_app(
     """Return a ClientApp that takes part in a federation with any method.
 
     Args:
-        algorithm: Run configuration -> Algorithm, the same function as the server's.
+        algorithm: Run configuration -> Method, the same function as the server's.
         start: Run configuration -> the model x^0, the same function as the server's; the client uses only its structure
             and shapes.
         local: Context -> this client's own samples: a Local, or a problem with one agent, e.g. `problems.network` of

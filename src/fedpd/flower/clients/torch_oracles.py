@@ -7,7 +7,7 @@ buffers.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +16,18 @@ from tree_math import Vector
 
 from fedpd.base.checks import count, positive, refuse
 from fedpd.base.extras import extra
-from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, specified
+from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, makes
 from fedpd.core.sampling import Draw, uniform
+from fedpd.core.step_sizes import check_step, step_at
 from fedpd.flower.clients.torch import TorchLosses
 from fedpd.flower.clients.torch_module import array_of, load, locked, seeded, tensor_of
-from fedpd.oracles import Loop, Step, schedule
+from fedpd.oracles import Step, check_stochastic
 from fedpd.problems.external import call_back
 
 with extra("torch", "fedpd.flower.torch_oracles"):
     import torch
     from torch import Tensor
 
-P = ParamSpec("P")
 Tensors = dict[str, Tensor]
 DROPOUT = 2**31 - 1  # folded into an agent's key, so that the module's random numbers differ from those of the samples
 
@@ -67,15 +67,74 @@ class Task(NamedTuple):
         return part if self.curvature is None else part + self.curvature * self.losses.parameters[name].detach()
 
 
-def torch_oracle(factory: Callable[P, Oracle]) -> Callable[P, Oracle]:
-    """Return the factory with "torch." before the name in specs, because PyTorch and JAX round differently."""
-    return specified(factory, f"torch.{factory.__name__}")
-
-
 Descend = Callable[[Task], Tensors | None]  # changes the module's parameters, and returns g_i if the oracle has one
 
 
-@torch_oracle
+class TorchOracle(Oracle):
+    """An oracle whose local solve runs in PyTorch. JAX calls it back with NumPy arrays; it does not call JAX.
+
+    Its name has "torch." before it, because PyTorch and JAX round differently.
+    """
+
+    iterations: int
+    batch: int | None  # type: ignore[misc]  # a class variable of other oracles
+    draw: Draw
+    prefix: ClassVar = "torch."
+    gradients: ClassVar[int] = 1  # of each sample, per step
+    refreshes: ClassVar[int | None] = None  # rounds between two full gradients, for an oracle that keeps g_i
+
+    def descend(self) -> Descend:
+        """Return the function that does the steps. It must not use numbers of the oracle, which JAX may trace."""
+        raise NotImplementedError
+
+    def length(self, r: Any, q: Any) -> Any:
+        """Return the length of local step q in round r."""
+        return 1.0
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        memory: dict[str, Any] = {} if self.refreshes is None else {"g": f.gradient(x), "owed": jnp.bool_(True)}
+        return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
+
+    def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        f, Q = phi.f, self.iterations
+        steps = f.steps(Q)
+        renew = owed = jnp.bool_(False)
+        if self.refreshes is not None:  # as in fedpd.oracles.vr: start with grad f_i(x^0), counted when used
+            renew, owed = r % self.refreshes == 0, memory["owed"]
+        cost = self.gradients * (f.size if self.batch is None else jnp.int32(self.batch))
+        work = Work.of(steps, steps, cost).plus(Work.of(0, renew | owed, f.size))
+        if not jax.tree.leaves(f.data):  # the caller needs only shapes
+            return x, memory, work
+        losses = _check(f)
+        drawn = None if self.batch is None else f.rows(self.draw(key, r, f.agent, f.size, (Q, self.batch)))
+        lengths = jax.vmap(lambda q: jnp.asarray(self.length(r, q), float))(jnp.arange(Q))
+        seed = jax.random.bits(jax.random.fold_in(key, DROPOUT), dtype=jnp.uint32)
+        terms = (x, phi.linear, phi.curvature, f.scale, f.size, f.data)
+        given = Arguments(*terms, steps, lengths, drawn, memory, renew, seed)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, memory))
+        x, memory = call_back(partial(_solve, losses, self.descend()), shapes, given)
+        return x, memory, work
+
+
+class TorchSGD(TorchOracle):
+    step: float | Step
+
+    def length(self, r: Any, q: Any) -> Any:
+        return step_at(self.step, r, q)
+
+    def descend(self) -> Descend:
+        return _descend_by_gradients
+
+
+def _descend_by_gradients(task: Task) -> None:
+    for indices, length in zip(task.batches, task.lengths, strict=True):
+        change = task.complete(task.losses.gradient(indices))
+        with torch.no_grad():
+            for name, parameter in task.losses.parameters.items():
+                parameter.sub_(float(length) * change[name])
+
+
+@makes(TorchSGD)
 def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
     """Return stochastic gradient descent in PyTorch, as `fedpd.oracles.sgd`.
 
@@ -85,19 +144,49 @@ def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Dra
         batch: Samples per step, drawn again for each step; None: all samples of the client.
         draw: Draws the samples.
     """
-    loop = Loop.of(iterations, batch, draw=draw)
-
-    def descend(task: Task) -> None:
-        for indices, length in zip(task.batches, task.lengths, strict=True):
-            change = task.complete(task.losses.gradient(indices))
-            with torch.no_grad():
-                for name, parameter in task.losses.parameters.items():
-                    parameter.sub_(float(length) * change[name])
-
-    return _oracle(loop, descend, step=step)
+    check_stochastic(iterations, batch)
+    check_step(step)
+    return TorchSGD(step=step, iterations=iterations, batch=batch, draw=draw)
 
 
-@torch_oracle
+class TorchVR(TorchOracle):
+    gamma: float
+    refresh: int
+    gradients: ClassVar = 2
+    compares_rounds: ClassVar = True
+
+    @property
+    def refreshes(self) -> int:  # type: ignore[override]
+        return self.refresh
+
+    def length(self, r: Any, q: Any) -> Any:
+        return self.gamma
+
+    def descend(self) -> Descend:
+        return _descend_by_estimates
+
+
+def _descend_by_estimates(task: Task) -> Tensors:
+    losses, g = task.losses, task.g
+    if task.renew or g is None:
+        g = losses.full_gradient(task.samples, task.scale / len(task.samples))
+    for indices, length in zip(task.batches, task.lengths.tolist(), strict=True):
+        if task.curvature is None and length == float("inf"):
+            remedy = "Give a finite gamma, the local step size"
+            refuse("gamma", length, "needs a method with a quadratic term", remedy)
+        old = losses.gradient(indices)
+        with torch.no_grad():
+            for name, parameter in losses.parameters.items():
+                pull = parameter / length - (g[name] if task.linear is None else g[name] + task.linear[name])
+                parameter.copy_(pull / (1 / length + (task.curvature or 0.0)))
+        g = {
+            name: g[name] + task.scale * part - task.scale * old[name]
+            for name, part in losses.gradient(indices).items()
+        }
+    return g
+
+
+@makes(TorchVR)
 def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
     """Return Oracle II in PyTorch, as `fedpd.oracles.vr`: a recursive gradient estimate g_i.
 
@@ -113,34 +202,44 @@ def vr(gamma: float, iterations: int, refresh: int, batch: int | None = 1, *, dr
     """
     positive("gamma", gamma, "Give the paper's gamma, e.g. gamma = eta, or infinity", infinite=True)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
-    loop = Loop.of(iterations, batch, draw=draw)
-
-    def descend(task: Task) -> Tensors:
-        losses, g = task.losses, task.g
-        if task.renew or g is None:
-            g = losses.full_gradient(task.samples, task.scale / len(task.samples))
-        for indices, length in zip(task.batches, task.lengths.tolist(), strict=True):
-            if task.curvature is None and length == float("inf"):
-                remedy = "Give a finite gamma, the local step size"
-                refuse("gamma", length, "needs a method with a quadratic term", remedy)
-            old = losses.gradient(indices)
-            with torch.no_grad():
-                for name, parameter in losses.parameters.items():
-                    pull = parameter / length - (g[name] if task.linear is None else g[name] + task.linear[name])
-                    parameter.copy_(pull / (1 / length + (task.curvature or 0.0)))
-            g = {
-                name: g[name] + task.scale * part - task.scale * old[name]
-                for name, part in losses.gradient(indices).items()
-            }
-        return g
-
-    # gamma reaches PyTorch as the length of every step: it may be an argument of a compiled program.
-    return _oracle(loop, descend, step=lambda r, q: gamma, refresh=refresh, per_step=2)
+    check_stochastic(iterations, batch)
+    return TorchVR(gamma=gamma, refresh=refresh, iterations=iterations, batch=batch, draw=draw)
 
 
-@torch_oracle
+Make = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+
+
+class TorchOptimizer(TorchOracle):
+    make: Make
+    label: str
+
+    def descend(self) -> Descend:
+        return partial(_descend_by_optimizer, self.make)
+
+
+def _descend_by_optimizer(make: Make, task: Task) -> None:
+    parameters = task.losses.parameters
+    stepper = make(parameters.values())
+    for indices in task.batches:
+
+        def evaluate(indices: np.ndarray = indices) -> float:
+            stepper.zero_grad()
+            value = task.scale * task.losses.losses(indices).mean()
+            for name, parameter in parameters.items():
+                if task.linear is not None:
+                    value = value + (task.linear[name] * parameter).sum()
+                if task.curvature is not None:
+                    value = value + task.curvature / 2 * (parameter * parameter).sum()
+            value.backward()
+            return value.item()
+
+        stepper.step(evaluate)
+    stepper.zero_grad()
+
+
+@makes(TorchOptimizer)
 def optimizer(
-    make: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+    make: Make,
     iterations: int,
     batch: int | None = None,
     *,
@@ -160,61 +259,8 @@ def optimizer(
     """
     if not callable(make):
         refuse("make", make, "must be a function of parameters", "Give e.g. lambda x: torch.optim.Adam(x, lr=1e-3)")
-    loop = Loop.of(iterations, batch, draw=draw)
-
-    def descend(task: Task) -> None:
-        parameters = task.losses.parameters
-        stepper = make(parameters.values())
-        for indices in task.batches:
-
-            def evaluate(indices: np.ndarray = indices) -> float:
-                stepper.zero_grad()
-                value = task.scale * task.losses.losses(indices).mean()
-                for name, parameter in parameters.items():
-                    if task.linear is not None:
-                        value = value + (task.linear[name] * parameter).sum()
-                    if task.curvature is not None:
-                        value = value + task.curvature / 2 * (parameter * parameter).sum()
-                value.backward()
-                return value.item()
-
-            stepper.step(evaluate)
-        stepper.zero_grad()
-
-    return _oracle(loop, descend)
-
-
-def _oracle(
-    loop: Loop, descend: Descend, *, step: float | Step = 1.0, refresh: int | None = None, per_step: int = 1
-) -> Oracle:
-    """Return an oracle whose local solve is `descend`. JAX calls it back with NumPy arrays; it does not call JAX."""
-    step_at = schedule(step)
-
-    def init(f: LocalObjective, x: Vector) -> Any:
-        memory: dict[str, Any] = {} if refresh is None else {"g": f.gradient(x), "owed": jnp.bool_(True)}
-        return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
-
-    def solve(phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
-        f, Q = phi.f, loop.iterations
-        steps = f.steps(Q)
-        renew = owed = jnp.bool_(False)
-        if refresh is not None:  # as in fedpd.oracles.vr: start with grad f_i(x^0), counted when used
-            renew, owed = r % refresh == 0, memory["owed"]
-        cost = per_step * (f.size if loop.batch is None else jnp.int32(loop.batch))
-        work = Work.of(steps, steps, cost).plus(Work.of(0, renew | owed, f.size))
-        if not jax.tree.leaves(f.data):  # the caller needs only shapes
-            return x, memory, work
-        losses = _check(f)
-        drawn = None if loop.batch is None else f.rows(loop.draw(key, r, f.agent, f.size, (Q, loop.batch)))
-        lengths = jax.vmap(lambda q: jnp.asarray(step_at(r, q), float))(jnp.arange(Q))
-        seed = jax.random.bits(jax.random.fold_in(key, DROPOUT), dtype=jnp.uint32)
-        terms = (x, phi.linear, phi.curvature, f.scale, f.size, f.data)
-        given = Arguments(*terms, steps, lengths, drawn, memory, renew, seed)
-        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, memory))
-        x, memory = call_back(partial(_solve, losses, descend), shapes, given)
-        return x, memory, work
-
-    return Oracle("torch", init, solve, loop.batch)
+    check_stochastic(iterations, batch)
+    return TorchOptimizer(make=make, label=label, iterations=iterations, batch=batch, draw=draw)
 
 
 class Arguments(NamedTuple):

@@ -19,11 +19,10 @@ from tree_math import Vector
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
 from fedpd.core import (
-    Algorithm,
     Evaluation,
-    Exchange,
     Key,
     Losses,
+    Method,
     Metric,
     Penalty,
     Problem,
@@ -33,6 +32,7 @@ from fedpd.core import (
     Update,
     Work,
     count_samples,
+    vectors_of,
 )
 from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, block_for, local_objective, objective_in_round
 from fedpd.engine.random_layers import check_batch, check_random_layers
@@ -90,7 +90,7 @@ class ClientSetup(NamedTuple):
         frozen: The part of the model that is not trained; None: all of it is.
     """
 
-    algorithm: Algorithm
+    algorithm: Method
     spec: str
     shapes: Shapes
     functions: Functions
@@ -124,7 +124,7 @@ class LostStateError(FedpdError):
     """The client cannot carry out an order, because it has lost the state that the order continues from."""
 
 
-def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, shapes: Shapes, name: str) -> ClientSetup:
+def set_up_client(local: Local | Problem, start: Tree, algorithm: Method, shapes: Shapes, name: str) -> ClientSetup:
     """Return the constants of a client, after a check of its data."""
     problem = local if isinstance(local, Problem) else _problem(local, start, name)
     if problem.agents != 1:
@@ -140,7 +140,9 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Algorithm, sha
     (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
     frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
-    agent = jax.eval_shape(partial(call_with_objective, algorithm.init, functions), frozen, shard, Vector(shapes.model))
+    agent = jax.eval_shape(
+        partial(call_with_objective, "init", functions, algorithm), frozen, shard, Vector(shapes.model)
+    )
     algorithm, spec = with_system_noise(algorithm), spec_text(algorithm)
     return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard, frozen)
 
@@ -176,17 +178,17 @@ def _first(shard: Shard) -> Shard:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def call_with_objective(
-    function: Callable[..., Any], functions: Functions, frozen: Tree | None, shard: Shard, *arguments: Any
+    name: str, functions: Functions, method: Method, frozen: Tree | None, shard: Shard, *arguments: Any
 ) -> Any:
-    """Return function(f_i, *arguments), compiled once for all clients of a process with the same functions."""
-    return function(local_objective(functions.with_frozen(frozen), shard), *arguments)
+    """Return method.name(f_i, *arguments), compiled once for all clients of a process with the same functions."""
+    return getattr(method, name)(local_objective(functions.with_frozen(frozen), shard), *arguments)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
+@partial(jax.jit, static_argnums=(0, 1))
 def _local_step(
-    exchange: Exchange,
     e: int,
     functions: Functions,
+    method: Method,
     frozen: Tree | None,
     shard: Shard,
     agent: Any,
@@ -195,7 +197,7 @@ def _local_step(
 ) -> Any:
     """Return (agent, Work) of exchange e of round r, before the agent sends its message."""
     f = objective_in_round(functions.with_frozen(frozen), shard, key, r)
-    return exchange.local(f, agent, r, agent_key(key, r, shard.agent, e))
+    return method.exchanges()[e].local(f, agent, r, agent_key(key, r, shard.agent, e))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -204,11 +206,17 @@ def call_compiled(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def call_exchange(name: str, e: int, method: Method, *arguments: Any) -> Any:
+    """Return what a function of a method's exchange e returns, compiled once for equal methods."""
+    return getattr(method.exchanges()[e], name)(*arguments)
+
+
 def check_one_step(setup: ClientSetup) -> None:
     """Trace one local step without numbers, so that shapes and types that do not fit show before the first order."""
     agent = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), setup.shapes.agent)
     key = jax.random.key(0, impl="threefry2x32")
-    step = partial(_local_step, setup.algorithm.exchanges[0], 0, setup.functions)
+    step = partial(_local_step, 0, setup.functions, setup.algorithm)
     jax.eval_shape(step, setup.frozen, setup.shard, agent, 0, key)
 
 
@@ -229,11 +237,11 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     agent, rebuilt = _agent_at_first_step(setup, order, content, saved)
     before, key = agent, jax.random.key(order.seed, impl="threefry2x32")
     works = []
-    exchanges = setup.algorithm.exchanges
+    exchanges = len(setup.algorithm.exchanges())
     for step in order.steps:
-        r, e = divmod(step, len(exchanges))
-        local = setup.functions, setup.frozen, setup.shard
-        agent, work = _local_step(exchanges[e], e, *local, agent, jnp.int32(r), key)
+        r, e = divmod(step, exchanges)
+        local = setup.functions, setup.algorithm, setup.frozen, setup.shard
+        agent, work = _local_step(e, *local, agent, jnp.int32(r), key)
         works.append(work)
     done = Work(*np.array(jax.device_get(works), np.int64).reshape(-1, len(Work._fields)).T)
     before, agent = jax.device_get((before, agent))
@@ -260,39 +268,40 @@ def _agent_at_first_step(
         if number < known:
             continue
         name = "arrays" if number == order.past[-1] else f"past-{number}"
-        exchange = setup.algorithm.exchanges[e]
-        broadcast = _broadcast(exchange, arrays_of(content, name, "order"), setup.shapes.broadcasts[e], agent)
+        method, record = setup.algorithm, arrays_of(content, name, "order")
+        broadcast = _broadcast(method, e, record, setup.shapes.broadcasts[e], agent)
         was_there = number == order.used and sent
         if sent and known == order.used and order.used not in order.past:
-            agent = call_compiled(exchange.receive, agent, broadcast)  # the result does not depend on this broadcast
-        receive = exchange.receive if exchange.absent is None or was_there else exchange.absent
-        agent = call_compiled(receive, agent, broadcast)
-    rebuild = setup.algorithm.away.rebuild
-    if lost and rebuild is not None:
-        agent = call_with_objective(rebuild, setup.functions, setup.frozen, setup.shard, agent)
+            agent = call_exchange("receive", e, method, agent, broadcast)  # its result does not depend on the broadcast
+        receive = "receive" if method.exchanges()[e].missed is None or was_there else "missed"
+        agent = call_exchange(receive, e, method, agent, broadcast)
+    if lost and setup.algorithm.rebuild is not None:
+        given = setup.functions, setup.algorithm, setup.frozen, setup.shard
+        agent = call_with_objective("rebuild", *given, agent)
     return agent, int(lost)
 
 
-def _broadcast(exchange: Exchange, record: ArrayRecord, like: Tree, agent: Any) -> Tree:
+def _broadcast(method: Method, e: int, record: ArrayRecord, like: Tree, agent: Any) -> Tree:
     """Return a broadcast, which travels whole or, to an agent that has the one before it, as a change."""
-    if not isinstance(like, Update) or exchange.restore is None:
+    if not isinstance(like, Update) or method.exchanges()[e].restore is None:
         return unpack(record, like, "broadcast")
     if set(record) == set(leaves_by_name(like.change)):
-        return call_compiled(exchange.restore, agent, unpack(record, like.change, "broadcast"))
+        return call_exchange("restore", e, method, agent, unpack(record, like.change, "broadcast"))
     whole = unpack(record, like.whole, "broadcast")
     return Update(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like.change), whole)
 
 
 def _initial_agent(setup: ClientSetup, record: ArrayRecord) -> Any:
     start = unpack(record, Vector(setup.shapes.model), "start")
-    return call_with_objective(setup.algorithm.init, setup.functions, setup.frozen, setup.shard, start)
+    return call_with_objective("init", setup.functions, setup.algorithm, setup.frozen, setup.shard, start)
 
 
 def message_of(setup: ClientSetup, order: Order, agent: Any) -> Tree | None:
     """Return the agent's message at the order's last step; None if it has nothing to send."""
     if not order.sends:
         return None
-    exchange = setup.algorithm.exchanges[order.last % len(setup.algorithm.exchanges)]
-    if exchange.speaks is not None and not call_compiled(exchange.speaks, agent):
+    method = setup.algorithm
+    e = order.last % len(method.exchanges())
+    if method.exchanges()[e].speaks is not None and not call_exchange("speaks", e, method, agent):
         return None
-    return jax.device_get(call_compiled(exchange.send, agent))
+    return jax.device_get(vectors_of(call_exchange("send", e, method, agent)))

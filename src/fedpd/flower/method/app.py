@@ -33,7 +33,7 @@ def server_app(
     `Settings` lists the entries of the run's configuration.
 
     Args:
-        algorithm: Run configuration -> Algorithm, the same function as the clients'.
+        algorithm: Run configuration -> Method, the same function as the clients'.
         start: Run configuration -> the model x^0.
         defaults: Entries that the run's configuration may leave out.
         done: Called with the result of the federation.

@@ -11,7 +11,7 @@ from fedpd.base.lock import held
 from fedpd.base.memory import return_large_blocks
 from fedpd.base.precision import is_double, scope
 from fedpd.base.progress import ProgressFunction
-from fedpd.core import Algorithm, Tree
+from fedpd.core import Method, Tree
 from fedpd.engine.history import History, write_parquet
 from fedpd.engine.simulate import Callback
 from fedpd.engine.targets import Until
@@ -67,7 +67,7 @@ class Federated(NamedTuple):
 
 def federate(
     grid: Grid,
-    algorithm: Algorithm,
+    algorithm: Method,
     start: Tree,
     settings: Settings,
     report: ProgressFunction | None = None,

@@ -5,20 +5,20 @@ from typing import Any
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.identity import UnidentifiedError, fingerprint
-from fedpd.base.spec import differences, spec_of
-from fedpd.core import Algorithm, Tree
+from fedpd.base.spec import differences
+from fedpd.core import Method, Tree
 from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.method.settings import Settings
 
 
-def plain_spec(algorithm: Algorithm) -> dict[str, Any]:
+def plain_spec(algorithm: Method) -> dict[str, Any]:
     """Return the exact spec of a method in the types of JSON.
 
     Raises:
         FedpdError: If the method has a setting that another process cannot identify.
     """
     try:
-        return spec_of(algorithm).plain()
+        return algorithm.spec.plain()
     except UnidentifiedError as error:
         raise FedpdError(
             f"{algorithm.description} cannot be deployed, because the server and its clients could not check that they "
@@ -26,7 +26,7 @@ def plain_spec(algorithm: Algorithm) -> dict[str, Any]:
         ) from None
 
 
-def spec_text(algorithm: Algorithm) -> str:
+def spec_text(algorithm: Method) -> str:
     """Return the exact spec of a method as the text in an order."""
     return json.dumps(plain_spec(algorithm), sort_keys=True)
 
@@ -54,7 +54,7 @@ def check_same_method(ordered: str, own: str) -> None:
         raise RefusedError(f"order: its {differing}, as at this client. Start both sides with the same method.")
 
 
-def identity_of(algorithm: Algorithm, start: Tree, settings: Settings) -> dict[str, Any]:
+def identity_of(algorithm: Method, start: Tree, settings: Settings) -> dict[str, Any]:
     """Return the values that identify a run. A run may resume from a checkpoint with the same values."""
     return {
         "algorithm": plain_spec(algorithm),

@@ -15,7 +15,6 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.base.progress import ProgressFunction, Row, ends_run
-from fedpd.base.spec import spec_of
 from fedpd.core import Tree
 from fedpd.engine.columns import KNOWN
 from fedpd.engine.simulate import Callback
@@ -169,7 +168,7 @@ def write_model(run: FederatedRun, name: str) -> Path:
         "run": setup.run,
     }
     path = settings.out / name
-    federated.write_model(path, _model(run), spec_of(setup.algorithm), framework_of(setup.start), meta)
+    federated.write_model(path, _model(run), setup.algorithm.spec, framework_of(setup.start), meta)
     return path
 
 

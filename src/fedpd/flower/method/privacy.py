@@ -5,7 +5,7 @@ neither numbers of samples nor evaluations, because noise covers neither.
 """
 
 from fedpd.base.checks import refuse
-from fedpd.core import Algorithm
+from fedpd.core import Method
 from fedpd.engine.example_privacy import private_oracle
 from fedpd.engine.privacy import number_of_vectors
 from fedpd.flower.method.settings import Settings
@@ -13,12 +13,12 @@ from fedpd.transforms import Accountant
 from fedpd.transforms._wrap import private_parts
 
 
-def is_private(algorithm: Algorithm) -> bool:
+def is_private(algorithm: Method) -> bool:
     """Return whether the messages of a method are private."""
     return private_parts(algorithm) is not None
 
 
-def check_private(algorithm: Algorithm, settings: Settings) -> Accountant | None:
+def check_private(algorithm: Method, settings: Settings) -> Accountant | None:
     """Return what counts epsilon, after a check of the settings; None: the messages are not private.
 
     The seed tells all clients who takes part in a round, so a cohort does not make epsilon smaller.

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from tree_math import Vector
 
 from fedpd.base import checkpoint
-from fedpd.core import Algorithm, Tree
+from fedpd.core import Method, Tree
 from fedpd.engine.agent_rules import check_agents
 from fedpd.engine.cohorts import attendance_rule
 from fedpd.engine.participation import Participation
@@ -77,7 +77,7 @@ class FederatedRun(NamedTuple):
     began: float
 
 
-def open_run(grid: Grid, algorithm: Algorithm, start: Tree, settings: Settings) -> FederatedRun:
+def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> FederatedRun:
     """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
@@ -160,7 +160,7 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
     if policy == "stale":
         run = run._replace(state=run.state._replace(last=run.state.last | messages))
     senders = sum(answer.message is not None for answer in found.answers.values())
-    exchange = run.setup.algorithm.exchanges[communication.last % run.setup.exchanges]
+    exchange = run.setup.algorithm.exchanges()[communication.last % run.setup.exchanges]
     mean = mean_of(exchange, messages, communication.message_shapes())
     return _server_step(run, communication, found, mean, len(messages), senders)
 

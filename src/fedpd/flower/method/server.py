@@ -1,7 +1,6 @@
 """The server as pure functions: when to communicate next, which orders to send, and how replies change its state."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +10,13 @@ import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Exchange, Key, Tree, Update, has_packed, opened
+from fedpd.core import Exchange, Key, Method, Tree, Update, has_packed, opened
 from fedpd.engine.cohorts import who
 from fedpd.engine.participation import Participation
 from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
 from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
-from fedpd.flower.method.agent import call_compiled
+from fedpd.flower.method.agent import call_compiled, call_exchange
 from fedpd.flower.method.shapes import Shapes, zeros
 
 
@@ -41,7 +40,7 @@ class ServerSetup(NamedTuple):
             that JAX compiles it once.
     """
 
-    algorithm: Algorithm
+    algorithm: Method
     spec: str
     form: Form
     shapes: Shapes
@@ -58,7 +57,7 @@ class ServerSetup(NamedTuple):
     @property
     def exchanges(self) -> int:
         """The number of exchanges per round."""
-        return len(self.algorithm.exchanges)
+        return len(self.algorithm.exchanges())
 
 
 class Outcome(NamedTuple):
@@ -94,7 +93,7 @@ def initial_state(setup: ServerSetup) -> ServerState:
     return ServerState(stored(server, setup.store), 0, 0, [-1] * len(setup.names), {}, {})
 
 
-_coin = partial(jax.jit, static_argnums=0)(toss_coin)
+_coin = jax.jit(toss_coin)
 
 
 def next_communication(setup: ServerSetup, state: ServerState, rounds: int) -> int | None:
@@ -102,8 +101,8 @@ def next_communication(setup: ServerSetup, state: ServerState, rounds: int) -> i
     key: Key = jax.random.key(setup.seed, impl="threefry2x32")
     for step in range(state.step, rounds * setup.exchanges):
         r, e = divmod(step, setup.exchanges)
-        when = setup.algorithm.exchanges[e].when
-        takes_place = when is None or call_compiled(when, jnp.int32(r))
+        when = setup.algorithm.exchanges()[e].when
+        takes_place = when is None or call_exchange("when", e, setup.algorithm, jnp.int32(r))
         if takes_place and not _coin(setup.algorithm, key, jnp.int32(r), state.server):
             return step
     return None
@@ -260,7 +259,7 @@ class Communication(NamedTuple):
     def _message(self, content: RecordDict) -> Tree | None:
         arrays = content.array_records.get("arrays")
         if arrays is None:
-            if self.setup.algorithm.exchanges[self.last % self.setup.exchanges].speaks is None:
+            if self.setup.algorithm.exchanges()[self.last % self.setup.exchanges].speaks is None:
                 raise RefusedError("reply: has no arrays, but agents of this method always send.")
             return None
         message = unpack(arrays, self.message_shapes(), "message")
@@ -315,8 +314,7 @@ def server_step(
         used: The agents whose replies were used.
     """
     e = last % setup.exchanges
-    aggregate = setup.algorithm.exchanges[e].aggregate
-    made = jax.device_get(call_compiled(aggregate, state.server, mean, share))
+    made = jax.device_get(call_exchange("aggregate", e, setup.algorithm, state.server, mean, share))
     server, broadcast = (stored(part, setup.store) for part in made)
     counted = [state.number if agent in used else since for agent, since in enumerate(state.counted)]
     outcomes = state.outcomes | {state.number: Outcome(e, broadcast)}
@@ -333,11 +331,11 @@ def server_model(setup: ServerSetup, state: ServerState) -> Tree:
     return jax.device_get(call_compiled(setup.model_of, broadcasts[-1]))
 
 
-def model_function(algorithm: Algorithm, agent: Any) -> Callable[[Tree], Tree]:
+def model_function(algorithm: Method, agent: Any) -> Callable[[Tree], Tree]:
     """Return the function `ServerSetup.model_of`; `agent` has the shapes of an agent's state."""
 
     def model_of(broadcast: Tree) -> Tree:
         nobody = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), agent)
-        return algorithm.model(algorithm.exchanges[-1].receive(nobody, broadcast)).tree
+        return algorithm.model(algorithm.exchanges()[-1].receive(nobody, broadcast)).tree
 
     return model_of

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
-from fedpd.core import Algorithm, Tree, has_packed
+from fedpd.base.value import constant
+from fedpd.core import Method, Tree, form_with_absent, has_packed
 from fedpd.engine.cohorts import Sampling, check_cohort
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
 
 Config = Mapping[str, Any]  # a run's configuration, the same on all sides
-MakeAlgorithm = Callable[[Config], Algorithm]
+MakeAlgorithm = Callable[[Config], Method]
 MakeStart = Callable[[Config], Tree]
 OnTimeout = Literal["fail", "stale", "partial"]
 
@@ -154,41 +155,41 @@ def check_best(best: str) -> None:
         refuse("best", best, 'must be "min" or "max" and the name of a column', 'Give e.g. "min loss", or ""')
 
 
-def choose_form(algorithm: Algorithm, settings: Settings) -> Algorithm:
+def choose_form(algorithm: Method, settings: Settings) -> Method:
     """Return the form of the method that `cohort` and `on_timeout` need; refuse the setting if there is none."""
     check_sampling(settings)
     if settings.sampled is not None:
         algorithm = _check_asked(algorithm)
     name = algorithm.description
-    if settings.on_timeout == "stale" and not algorithm.away.repeats:
+    if settings.on_timeout == "stale" and not algorithm.repeats:
         rule = f"would use a message twice, but messages of {name} are changes, or its server adds them up"
         refuse("on-timeout", "stale", rule, 'Use "partial" or "fail"')
     if settings.on_timeout != "partial":
         return algorithm
-    if algorithm.away.everyone:
+    if algorithm.needs_everyone:
         refuse("on-timeout", "partial", f"{name} needs all agents in every communication", 'Use "fail"')
-    return algorithm.away.partial or algorithm
+    return constant(form_with_absent(algorithm))
 
 
-def _check_asked(algorithm: Algorithm) -> Algorithm:
+def _check_asked(algorithm: Method) -> Method:
     """Return the form of the method for cohorts; refuse a method that cannot run with them."""
     name = algorithm.description
-    if algorithm.away.everyone:
+    if algorithm.needs_everyone:
         refuse("algorithm", name, "needs all agents in every communication", "Leave cohort out")
-    if any(exchange.when is not None for exchange in algorithm.exchanges[1:]):
+    if any(exchange.when is not None for exchange in algorithm.exchanges()[1:]):
         rule = "its later exchanges do not take place in every round, so an absent client misses them in any order"
         refuse("algorithm", name, rule, "Leave cohort out")
-    return algorithm.away.partial or algorithm
+    return constant(form_with_absent(algorithm))
 
 
-def check_packed(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
+def check_packed(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
     """Refuse to clip packed messages at the server: what the client keeps would no longer fit what the server has."""
     if settings.clip and any(has_packed(message) for message in shapes.messages):
         rule = f"packed messages of {algorithm.description} must not be changed at the server"
         refuse("clip", settings.clip, rule, "Leave clip out, or give wrap(..., up=[transforms.clip(norm), ...])")
 
 
-def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> None:
+def check_secure(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
     """Check that secure aggregation, if it is on, is possible with this method and these settings."""
     if not settings.secure_range:
         return
@@ -205,12 +206,12 @@ def check_secure(algorithm: Algorithm, shapes: Shapes, settings: Settings) -> No
         refuse("on-timeout", settings.on_timeout, rule, 'Use "fail", or leave cohort out')
     if settings.clip:
         refuse("clip", settings.clip, "the server sees no client's own message", "Use a clipping mod at the clients")
-    if any(exchange.speaks is not None for exchange in algorithm.exchanges):
+    if any(exchange.speaks is not None for exchange in algorithm.exchanges()):
         refuse(what, settings.secure_range, f"agents of {name} do not always send", "Use another method")
     if any(has_packed(message) for message in shapes.messages):
         rule = f"packed messages of {name} cannot be added while they are masked"
         refuse(what, settings.secure_range, rule, "Leave up out, or use no secure-range")
-    if any(exchange.mean is not None for exchange in algorithm.exchanges):
+    if any(exchange.mean is not None for exchange in algorithm.exchanges()):
         rule = "the server sees only the sum of the messages, so it can form no other mean"
         refuse(what, settings.secure_range, rule, "Leave mean out, or use no secure-range")
     if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):

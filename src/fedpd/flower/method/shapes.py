@@ -10,7 +10,8 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
-from fedpd.core import Algorithm, Array, LocalObjective, Tree
+from fedpd.base.value import constant
+from fedpd.core import Array, LocalObjective, Method, Tree
 from fedpd.engine.costs import Costs, costs_of, exchanged_messages
 from fedpd.experiments.federated import TORCH
 from fedpd.flower.carry.records import ALIGNED
@@ -43,7 +44,7 @@ def framework_of(start: Tree) -> str:
     return TORCH if any(isinstance(leaf, TorchArray) for leaf in jax.tree.leaves(start)) else ""
 
 
-def shapes(algorithm: Algorithm, start: Tree) -> Shapes:
+def shapes(algorithm: Method, start: Tree) -> Shapes:
     """Return the shapes of a method on a model.
 
     It traces a round of an agent without data, because shapes do not depend on the samples.
@@ -74,17 +75,20 @@ def _aligned_zeros(like: Any) -> np.ndarray:
     return whole[begin : begin + size].view(like.dtype).reshape(like.shape)
 
 
-def check_algorithm(algorithm: Any) -> Algorithm:
-    """Return the method if it can run on a server and agents that communicate only with the server."""
-    if not isinstance(algorithm, Algorithm):
-        refuse("algorithm", algorithm, "must return an Algorithm", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
-    if algorithm.timing.drifts:
+def check_algorithm(algorithm: Any) -> Method:
+    """Return the method if it can run on a server and agents that communicate only with the server.
+
+    Its numbers are constants of the compiled programs: a process runs one method.
+    """
+    if not isinstance(algorithm, Method):
+        refuse("algorithm", algorithm, "must return a method", "Return e.g. algorithms.fedpd(eta=..., oracle=...)")
+    if algorithm.copies_differ:
         rule = "gives every agent its own model, so there is no global model to return"
         refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another method")
-    if algorithm.timing.moves:
+    if algorithm.only_at_agents:
         rule = "has a model that agents change by themselves, and the server knows only its broadcasts"
         refuse("algorithm", algorithm.description, rule, "Use it in fedpd.simulate, or deploy another method")
-    return algorithm
+    return constant(algorithm)
 
 
 def check_start(start: Any) -> Tree:

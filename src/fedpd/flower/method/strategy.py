@@ -19,7 +19,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import is_double, scope
-from fedpd.core import Algorithm, Tree
+from fedpd.core import Method, Tree
 from fedpd.flower.carry.collect import Collected, Read
 from fedpd.flower.carry.directory import FederationError
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN
@@ -56,7 +56,7 @@ class Strategy(flower.Strategy):
         strategy.start(grid, strategy.arrays, num_rounds=settings.rounds), then strategy.result().
     """
 
-    def __init__(self, algorithm: Algorithm, start: Tree, settings: Settings) -> None:
+    def __init__(self, algorithm: Method, start: Tree, settings: Settings) -> None:
         if settings.secure_range:
             rule = "needs four messages per communication, but Flower's loop sends one"
             refuse("secure-range", settings.secure_range, rule, "Use server_app")

@@ -9,19 +9,19 @@ outcome n. The traced program shows this, whatever the numbers are.
 import jax
 from jax.extend.core import Literal, Var
 
-from fedpd.core import Algorithm, Tree
+from fedpd.core import Method, Tree
 from fedpd.flower.method.shapes import Shapes
 
 
-def is_superseded(algorithm: Algorithm, shapes: Shapes) -> bool:
+def is_superseded(algorithm: Method, shapes: Shapes) -> bool:
     """Return whether `absent(receive(agent, earlier), newest)` is the same for all `earlier`.
 
     It returns False for a method with several exchanges per round, and where the program does not show it.
     """
-    if len(algorithm.exchanges) > 1:
+    if len(algorithm.exchanges()) > 1:
         return False
-    exchange, broadcast = algorithm.exchanges[0], shapes.broadcasts[0]
-    missed = exchange.absent or exchange.receive
+    exchange, broadcast = algorithm.exchanges()[0], shapes.broadcasts[0]
+    missed = exchange.missed or exchange.receive
 
     def both(earlier: Tree, agent: Tree, newest: Tree) -> Tree:
         return missed(exchange.receive(agent, earlier), newest)

@@ -1,0 +1,250 @@
+"""A federated method: what an agent does, what it sends, and what the server makes of it.
+
+Users keep their models as pytrees. Methods see them as `tree_math.Vector`, so that their code reads as vector algebra.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.base.spec import Spec
+from fedpd.base.value import Value, parts_of
+from fedpd.core.message import Kind, kinds_of
+from fedpd.core.objective import LocalObjective
+from fedpd.core.oracle import Oracle, Work
+from fedpd.core.types import Array, Key, Tree
+
+
+class Mixing(NamedTuple):
+    """Stands for an exchange's `aggregate` if there is no server: agent i receives a sum of all messages.
+
+    Attributes:
+        weights: Returns the weights that agent i gives to the messages of all agents, shape (N,).
+    """
+
+    weights: Callable[[Array], Array]
+
+
+class Exchange(NamedTuple):
+    """One exchange of messages: agents compute and send, the server averages, agents receive.
+
+    Attributes:
+        local: (f_i, agent, r, key) -> the agent's new state and its work.
+        send: (agent) -> its message. Nothing else leaves the agent.
+        aggregate: (server, mean, share) -> the server's new state and the broadcast. `mean` is the mean of the messages
+            that were sent, `share` the fraction of all agents that sent (1: all of them). Or a `Mixing`.
+        receive: (agent, broadcast) -> the agent's new state. It may depend on the newest broadcast only: an absent
+            agent receives that one later, and none before it.
+        missed: The same for an agent that was absent in this round; None: as `receive`.
+        speaks: (agent) -> whether it sends; None: always. If no agent sends, the server still updates, with a mean and
+            a share of 0.
+        when: (r) -> whether the exchange takes place in round r; None: in all rounds.
+        mean: (messages, sent) -> the server's mean, e.g. a median; None: the arithmetic mean. `messages` has leaves
+            (C, ...), one row per agent; `sent` is (C,), false for rows that nobody sent. If nobody sent, it is 0.
+        restore: (agent, change) -> the broadcast, if only its change travelled; None: broadcasts travel whole.
+        with_message: (agent, message) -> the state of an agent that sent this in place of its own message, e.g. because
+            it was clipped, such that what it keeps fits what the server has. None: messages must not be clipped.
+    """
+
+    local: Callable[[LocalObjective, Any, Array, Key], tuple[Any, Work]]
+    send: Callable[[Any], Tree]
+    aggregate: Callable[[Any, Tree, Any], tuple[Any, Tree]] | Mixing
+    receive: Callable[[Any, Tree], Any]
+    missed: Callable[[Any, Tree], Any] | None = None
+    speaks: Callable[[Any], Array] | None = None
+    when: Callable[[Array], Array] | None = None
+    mean: Callable[[Tree, Array], Tree] | None = None
+    restore: Callable[[Any, Tree], Tree] | None = None
+    with_message: Callable[[Any, Tree], Any] | None = None
+
+    @property
+    def mixes(self) -> bool:
+        """Whether agents mix their messages without a server."""
+        return isinstance(self.aggregate, Mixing)
+
+
+class Method(Value):
+    """A federated method. A simple one has fields for its settings, and `init`, `local`, `send` and `receive`.
+
+    The server of such a method keeps the mean of the messages and sends it to all agents. Override `server` and
+    `aggregate` for another server, and `exchanges` for several exchanges in a round. The functions that are None here
+    are optional; `Exchange` says what they do.
+
+    Attributes:
+        needs_everyone: Whether it needs all agents in every communication.
+        repeats: Whether the server may use an absent agent's last message again. This is possible if messages are
+            models, not changes, and the server keeps no sum of them.
+        copies_differ: Whether the agents' copies of the model differ even after a communication.
+        only_at_agents: Whether agents change the model by themselves, all in the same way, so that the server does not
+            know it.
+        waits: (server, r) -> whether the server decides that round r communicates nothing; None: it never does.
+        rebuild: (f_i, agent) -> a new state for an agent that lost its own, where `agent` is the state of an agent that
+            was absent since the start; None: it continues from that state.
+    """
+
+    needs_everyone: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    copies_differ: ClassVar[bool] = False
+    only_at_agents: ClassVar[bool] = False
+    missed: ClassVar[Any] = None
+    speaks: ClassVar[Any] = None
+    with_message: ClassVar[Any] = None
+    waits: ClassVar[Any] = None
+    rebuild: ClassVar[Any] = None
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        """Return the state of an agent at the start x^0."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function init(self, f, x)")
+
+    def server(self, x: Vector) -> Any:
+        """Return the state of the server at the start x^0."""
+        return x
+
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        """Return an agent's new state after its local computation, and the work that it did."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function local(self, f, agent, r, key)")
+
+    def send(self, agent: Any) -> Tree:
+        """Return an agent's message. Nothing else leaves the agent."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function send(self, agent)")
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Tree]:
+        """Return the server's new state and the broadcast."""
+        return mean, mean
+
+    def receive(self, agent: Any, broadcast: Any) -> Any:
+        """Return an agent's new state after a broadcast."""
+        raise NotImplementedError(f"{type(self).__name__} needs a function receive(self, agent, broadcast)")
+
+    def model(self, agent: Any) -> Vector:
+        """Return an agent's copy of the global model (FedPD: x_{0,i}); f is measured at the mean of the copies."""
+        return agent.x
+
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Return the exchanges of a round, in order."""
+        own = Exchange(self.local, self.send, self.aggregate, self.receive, self.missed, self.speaks)
+        return (own._replace(with_message=self.with_message),)
+
+    def partial(self) -> "Method":
+        """Return the form of the method for rounds in which agents are absent."""
+        return self
+
+    def asynchronous(self) -> "Method | None":
+        """Return the form whose server can use messages computed from an old broadcast; None: there is none."""
+        return None
+
+    def skip_probability(self, r: Any) -> Any:
+        """Return p_r, the probability that round r communicates nothing; None: no round is skipped at random."""
+        return None
+
+    @property
+    def skips(self) -> bool:
+        """Whether there may be rounds without a communication."""
+        return self.waits is not None or self.skip_probability(jnp.int32(0)) is not None
+
+    @property
+    def oracles(self) -> tuple[Oracle, ...]:
+        """The local solvers among its settings."""
+        return tuple(part for part in parts_of(self) if isinstance(part, Oracle))
+
+    @property
+    def samples_per_step(self) -> int | None:
+        """Samples per local step (None: all samples of the agent); the engine chooses how to run the agents by it."""
+        batches = [getattr(self, "batch", None), *(oracle.batch for oracle in self.oracles)]
+        return max((batch for batch in batches if batch is not None), default=None)
+
+    @property
+    def compares_rounds(self) -> bool:
+        """Whether it compares gradients of different rounds, as variance reduction and secant pairs do.
+
+        The loss must then be the same function in all rounds, without dropout.
+        """
+        return any(oracle.compares_rounds for oracle in self.oracles)
+
+    def caution(self, L: float) -> str | None:
+        """Return a sentence if no theorem covers a run on a problem with smoothness L, else None."""
+        return None
+
+    def check_agents(self, agents: int) -> None:
+        """Refuse settings that do not fit this number of agents."""
+
+
+class Around(Method):
+    """A method that changes what another one does. All that a subclass does not override is the other's."""
+
+    method: Method
+
+    @property
+    def spec(self) -> Spec:
+        return self.method.spec
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    @property
+    def needs_everyone(self) -> bool:  # type: ignore[override]
+        return self.method.needs_everyone
+
+    @property
+    def copies_differ(self) -> bool:  # type: ignore[override]
+        return self.method.copies_differ
+
+    @property
+    def only_at_agents(self) -> bool:  # type: ignore[override]
+        return self.method.only_at_agents
+
+    @property
+    def waits(self) -> Any:
+        return self.method.waits
+
+    @property
+    def samples_per_step(self) -> int | None:
+        return self.method.samples_per_step
+
+    @property
+    def compares_rounds(self) -> bool:
+        return self.method.compares_rounds
+
+    def server(self, x: Vector) -> Any:
+        return self.method.server(x)
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Tree]:
+        return self.method.aggregate(server, mean, share)
+
+    def skip_probability(self, r: Any) -> Any:
+        return self.method.skip_probability(r)
+
+    def caution(self, L: float) -> str | None:
+        return self.method.caution(L)
+
+    def check_agents(self, agents: int) -> None:
+        self.method.check_agents(agents)
+
+
+class State(NamedTuple):
+    """The state that a run carries from round to round."""
+
+    agents: Any  # leaves (N, ...)
+    server: Any
+    round: Array
+
+
+def form_with_absent(method: Method) -> Method:
+    """Return the form of a method for rounds in which agents are absent, under the name that the method has."""
+    form = method.partial()
+    return form.called(method.spec) if method.renamed and not form.renamed else form
+
+
+def message_kinds(method: Method) -> list[tuple[Kind | None, ...]]:
+    """Return the type of each part of the messages of each exchange; () if they must arrive as they were sent."""
+    exchanges = method.exchanges()
+
+    def messages(x: Vector) -> list[Tree]:
+        agent = method.init(LocalObjective.without_samples(x), x)
+        return [exchange.send(agent) for exchange in exchanges]
+
+    return [kinds_of(message) for message in jax.eval_shape(messages, Vector(jnp.zeros(1)))]

@@ -1,0 +1,30 @@
+"""A layer around a method: a method whose messages or whose server something changes."""
+
+from typing import Any
+
+from tree_math import Vector
+
+from fedpd.core import Around, LocalObjective, Method
+
+
+class Layer(Around):
+    """A layer that leaves the agents' states as they are. A layer with states of its own overrides what has them."""
+
+    def init(self, f: LocalObjective, x: Vector) -> Any:
+        return self.method.init(f, x)
+
+    def model(self, agent: Any) -> Vector:
+        return self.method.model(agent)
+
+    @property
+    def rebuild(self) -> Any:
+        return self.method.rebuild
+
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        return self.method.repeats
+
+
+def layers_of(method: Method) -> list[Method]:
+    """Return the layers around a method, the outermost first, and the method itself."""
+    return [method, *layers_of(method.method)] if isinstance(method, Layer) else [method]
