@@ -7,33 +7,54 @@ table has the communications until the stationarity is 1e-10 times that at the s
 import warnings
 from typing import Any
 
+import jax
+
 from benchmarks.compression import TARGET, start_of
-from fedpd import Algorithm, algorithms, oracles, problems, simulate, transforms
-from fedpd.base.spec import Spec
+from fedpd import oracles, problems, simulate, transforms
+from fedpd.algorithms.fedpd import FedPD
 from fedpd.core import Array, Key, LocalObjective, Work
+from fedpd.transforms import Transform
+from fedpd.transforms._chain import Arrays
 
 PAIRS = ((1.0, 1.0), (0.5, 1.0), (1.0, 0.7))
 MOST = 500
 
 
-def damped(plain: Algorithm, eta: float, damping: float) -> Algorithm:
-    """Return FedPD whose dual changes by `damping` times its step."""
-    exchange = plain.exchanges[0]
+class Damped(FedPD):
+    """FedPD whose dual changes by `damping` times its step."""
 
-    def local(f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
-        new, work = exchange.local(f, agent, r, key)
-        dual = agent.dual + damping * (new.dual - agent.dual)
-        return new._replace(dual=dual, x0=new.x + eta * dual), work
+    damping: float
 
-    return plain._replace(exchanges=(exchange._replace(local=local),))
+    def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
+        new, work = super().local(f, agent, r, key)
+        dual = agent.dual + self.damping * (new.dual - agent.dual)
+        return new._replace(dual=dual, x0=new.x + self.eta * dual), work
 
 
-def slower(one: transforms.Transform, alpha: float) -> transforms.Transform:
-    """Return a transform of which `alpha` times the vector arrives."""
-    rescale, named = one.rescale, one._replace(spec=Spec(f"slower_{alpha:g}"))  # programs are shared by specs
-    if rescale is not None:
-        return named._replace(rescale=lambda arrays, factor: rescale(arrays, alpha * factor))
-    return named._replace(unpack=lambda arrays, rest, like: alpha * one.unpack(arrays, rest, like))
+class Slower(Transform):
+    """A transform of which `alpha` times the vector arrives."""
+
+    whole: Transform
+    alpha: float
+
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        return self.whole.random
+
+    @property
+    def rescale(self) -> Any:
+        rescale = self.whole.rescale
+        return None if rescale is None else lambda arrays, factor: rescale(arrays, self.alpha * factor)
+
+    def pack(self, values: Array, key: Key) -> tuple[Arrays, Array | None]:
+        return self.whole.pack(values, key)
+
+    def unpack(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
+        found = self.whole.unpack(arrays, rest, like)
+        return found if self.rescale is not None else self.alpha * found
+
+    def left(self, n: int) -> int:
+        return self.whole.left(n)
 
 
 def main() -> None:
@@ -56,8 +77,8 @@ def main() -> None:
             for damping, alpha in PAIRS:
                 found = []
                 for eta in (3.0, 10.0):
-                    plain = damped(algorithms.fedpd(eta=eta, oracle=solve), eta, damping)
-                    ways: Any = [slower(chain[0], alpha), *chain[1:]]
+                    plain = Damped(eta=eta, oracle=solve, p=0.0, start="local", damping=damping)
+                    ways: Any = [Slower(whole=chain[0], alpha=alpha), *chain[1:]]
                     wrapped = transforms.wrap(plain, up=ways, down=ways if both else ())
                     history = simulate(
                         wrapped, problem, rounds=MOST, until={"stationarity": target}, progress=False

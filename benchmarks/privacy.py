@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd import Algorithm, Problem, algorithms, data, oracles, problems, simulate, transforms
+from fedpd.algorithms.fedpd import FedPD
 
 DELTA, Q, SEEDS, ROUNDS = 1e-3, 8, [0, 1, 2, 3, 4], (4, 12, 40)
 EPSILON = 4.0
@@ -59,11 +60,21 @@ def fedpd(step: float, L: float) -> Algorithm:
     return algorithms.fedpd(eta=eta, oracle=oracles.gd(step=1 / (L + 1 / eta), iterations=Q), start="server")
 
 
+class ClippedOutside(FedPD):
+    """FedPD as Algorithm 2 sends it, with agents that do not know that their message was clipped."""
+
+    def with_message(self, agent: Any, message: Any) -> Any:
+        return agent
+
+    def partial(self) -> Algorithm:
+        return self
+
+
 def clipped_outside(step: float, L: float) -> Algorithm:
-    """Return FedPD as Algorithm 2 sends it, with agents that do not know that their message was clipped."""
-    method = fedpd(step, L)
-    exchange = method.exchanges[0]._replace(with_message=lambda agent, message: agent)
-    return method._replace(exchanges=(exchange,), away=method.away._replace(partial=None))
+    """Return FedPD that is clipped from outside, with eta and local steps as in `fedpd`."""
+    eta = 10 * step / L
+    oracle = oracles.gd(step=1 / (L + 1 / eta), iterations=Q)
+    return ClippedOutside(eta=eta, oracle=oracle, p=0.0, start="server")
 
 
 METHODS: dict[str, Callable[[float, float], Algorithm]] = {

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.core import Algorithm, Array, Exchange, Key, LocalObjective, Oracle, Subproblem, Tree, Work
+from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Work
 
 
 def load(hospitals: int = 3, seed: int = 0) -> list[dict[str, np.ndarray]]:
@@ -30,21 +30,33 @@ def losses(model: Array, batch: Tree) -> Array:
     return jnp.sqrt(1 + (batch["x"] @ model - batch["y"]) ** 2) - 1
 
 
-def averaging(oracle: Oracle, server_step: float = 1.0) -> Algorithm:
-    """Return federated averaging whose server goes `server_step` of the way to the mean of the agents' models."""
+class Averaging(Method):
+    """Federated averaging whose server goes `server_step` of the way to the mean of the agents' models."""
 
-    def local(f: LocalObjective, x: Vector, r: Array, key: Key) -> tuple[Vector, Work]:
-        x, _, work = oracle.solve(Subproblem(f), x, oracle.init(f, x), r, key)
+    oracle: Oracle
+    server_step: float = 1.0
+
+    def init(self, f: LocalObjective, x: Vector) -> Vector:
+        return x
+
+    def local(self, f: LocalObjective, x: Vector, r: Array, key: Key) -> tuple[Vector, Work]:
+        x, _, work = self.oracle.solve(Subproblem(f), x, self.oracle.init(f, x), r, key)
         return x, work
 
-    def aggregate(server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
-        new = server + server_step * (mean - server)
+    def send(self, x: Vector) -> Vector:
+        return x
+
+    def aggregate(self, server: Vector, mean: Vector, share: Any) -> tuple[Vector, Vector]:
+        new = server + self.server_step * (mean - server)
         return new, new
 
-    return Algorithm(
-        "averaging",
-        init=lambda f, x: x,
-        server=lambda x: x,
-        exchanges=(Exchange(local, lambda x: x, aggregate, lambda x, broadcast: broadcast),),
-        model=lambda x: x,
-    )
+    def receive(self, x: Vector, broadcast: Vector) -> Vector:
+        return broadcast
+
+    def model(self, x: Vector) -> Vector:
+        return x
+
+
+def averaging(oracle: Oracle, server_step: float = 1.0) -> Method:
+    """Return federated averaging with a local oracle."""
+    return Averaging(oracle=oracle, server_step=server_step)

@@ -350,7 +350,7 @@ OTHERS = {
     **dict.fromkeys(("progress", "callback", "log", "dtype", "settings", "partitioner", "module"), "no array"),
     **dict.fromkeys(("record", "label", "label_names", "columns", "names", "methods", "static"), "texts"),
     **dict.fromkeys(("until", "grid", "table", "seed", "seeds", "scales"), "numbers, which are checked one by one"),
-    **dict.fromkeys(("step", "draw", "t"), "numbers that JAX may trace"),
+    **dict.fromkeys(("step", "draw", "t", "p"), "numbers that JAX may trace, or functions"),
     **dict.fromkeys(("losses", "loss", "penalty", "correct", "metrics", "apply", "load"), "functions"),
     **dict.fromkeys(("up", "down", "mean"), "of wrap: transforms"),
     "like": "the structure of a model; its numbers are not used",

@@ -132,6 +132,16 @@ def test_a_parameter_without_words_fails_the_build(hooks: ModuleType, monkeypatc
         hooks.fill_in("<!-- facts -->", "feddane")
 
 
+def test_every_method_says_what_was_checked(hooks: ModuleType) -> None:
+    found = hooks.method_pages.sources()
+    assert sorted(found) == sorted(algorithms.__all__)
+    for name, said in found.items():
+        assert set(said) == set(hooks.method_pages.CHECKED), name
+    page = hooks.fill_in("<!-- facts -->", "fedprox")
+    for what in hooks.method_pages.CHECKED:
+        assert f"- **{what.capitalize()}.** {found['fedprox'][what]}" in page
+
+
 def test_a_strict_build_fails_on_a_dead_anchor() -> None:
     """Mkdocs counts warnings only if it may log them: with --quiet, --strict finds nothing."""
     validation = settings()["validation"]
@@ -312,6 +322,13 @@ def test_the_skeleton_runs_as_the_guide_says(monkeypatch: pytest.MonkeyPatch) ->
     sys.modules.pop("skeleton", None)
     history = names["run"].history["stationarity"]
     assert history[-1] < 1e-2 * history[0]
+
+
+def test_the_skeleton_is_short() -> None:
+    """At most 40 lines of code, without docstrings and comments."""
+    code = re.sub(r'""".*?"""', "", (GUIDE / "skeleton.py").read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = [line for line in code.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert 20 < len(lines) <= 40
 
 
 def test_the_skeleton_without_momentum_is_fedavg(fedavgm: Callable[..., fedpd.Algorithm]) -> None:

@@ -36,7 +36,7 @@ def trajectories(algorithm: Algorithm, *some: Problem, rounds: int) -> list[Traj
 
     def run(shard: Shard, start: Vector) -> tuple[Any, Any]:
         def step(state: State, nothing: None) -> tuple[State, Any]:
-            state, *_ = one_round(program, Inputs(shard, jax.random.key(0)), state)
+            state, *_ = one_round(program, Inputs(shard, jax.random.key(0), algorithm), state)
             return state, jax.vmap(algorithm.model)(state.agents).tree.mean(0)
 
         agents = init_agents(program, shard, start)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpd import algorithms, oracles
-from fedpd.core import Algorithm
+from fedpd.core import Method
 from fedpd.engine.views.end_labels import spread
 from fedpd.engine.views.style import DASHES, HUES, Style, style_of, styles
 
@@ -59,7 +59,7 @@ def method_picture(name: str) -> str:
 
 def pulling_apart() -> str:
     """Return the paths of FedAvg and FedPD with the same local work: one ends beside the minimum, the other reaches it."""
-    made: dict[str, Algorithm] = {
+    made: dict[str, Method] = {
         "FedAvg": algorithms.fedavg(oracle=LOCAL),
         "FedPD": algorithms.fedpd(eta=1.0, oracle=LOCAL),
     }

@@ -211,7 +211,7 @@ def by_hand(algorithm: Algorithm) -> tuple[list[np.ndarray], int, int]:
     server, up, down = algorithm.server(start), 0, 0
     for r in range(ROUNDS):
         skipped = bool(coin(algorithm, key, r, server))
-        for number, exchange in enumerate(algorithm.exchanges):
+        for number, exchange in enumerate(algorithm.exchanges()):
             local = jax.jit(
                 lambda one, agent, r, key, e=exchange: e.local(local_objective(functions, one), agent, r, key)
             )
@@ -279,7 +279,7 @@ def test_everyone_present_is_full_participation(name: str, runs: Runs) -> None:
     algorithm, full = runs(name)
     present = np.ones((ROUNDS, AGENTS), bool)
     present[-1, 0] = False  # the program for partial participation, with everybody there until the last round
-    if name == "coop_sgd-mixing" or algorithm.away.everyone:
+    if name == "coop_sgd-mixing" or algorithm.needs_everyone:
         with pytest.raises(FedpdError, match=r"all must take part|needs all agents"):
             simulate(algorithm, PROBLEM, rounds=ROUNDS, participation=present)
         return

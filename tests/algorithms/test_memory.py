@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tree_math import Vector
 
-from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, simulate
+from fedpd import Algorithm, FedpdError, Oracle, Problem, algorithms, data, oracles, problems, simulate
 from fedpd.algorithms._descent import descend, no_descent, notice_stall
-from fedpd.algorithms._memory import with_memory
+from fedpd.algorithms._memory import FedPDM
 from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
 from fedpd.base.precision import scope
 from fedpd.suite.registry import make
@@ -17,6 +17,10 @@ from fedpd.suite.registry import make
 AUTO = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
 EXACT = oracles.lbfgs(1e-14, 200)
 PLAIN = Rules(longest=1.0, bend=0.0)  # s = eta, and nothing but the optimality conditions counts
+
+
+def with_rules(eta: Any, oracle: Oracle, memory: int, rules: Rules) -> Algorithm:
+    return FedPDM(eta=eta, oracle=oracle, memory=memory, start="local", rules=rules)
 
 
 def own_quadratics(condition: float, agents: int = 20, size: int = 30) -> Problem:
@@ -118,7 +122,7 @@ def test_without_its_rules_it_is_algorithm_2() -> None:
     paper = simulate(algorithms.fedpd(eta=0.5, oracle=oracle), problem, rounds=12)
     for memory in (0, 3):
         rules = Rules(longest=1.0, mixes=0.0, informed=0.0)
-        ours = simulate(with_memory(0.5, oracle, memory, rules=rules), problem, rounds=13)
+        ours = simulate(with_rules(0.5, oracle, memory, rules), problem, rounds=13)
         np.testing.assert_allclose(
             ours.history["stationarity"][1:], paper.history["stationarity"], rtol=1e-9, atol=1e-28
         )
@@ -139,7 +143,7 @@ def test_on_quadratics_it_is_gmres() -> None:
     The plain iterates u_k span the Krylov space of the fixed-point map, so this is the residual of GMRES.
     """
     problem, eta = own_quadratics(20, agents=3, size=4), 0.7
-    ours, paper = (with_memory(eta, EXACT, 9, rules=PLAIN._replace(mixes=mixes)) for mixes in (1.0, 0.0))
+    ours, paper = (with_rules(eta, EXACT, 9, PLAIN._replace(mixes=mixes)) for mixes in (1.0, 0.0))
 
     def residual_rows(rounds: int, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
         agents = simulate(algorithm, problem, rounds=rounds, progress=False).agents
@@ -210,7 +214,7 @@ def test_it_descends_where_mixing_stalls() -> None:
         return jnp.sum((part @ x[:10].reshape(5, 2) @ x[10:].reshape(2, 5) - part) ** 2, axis=1) / 2 + 0.05 * (x @ x)
 
     problem = problems.from_losses(losses, np.split(rows[np.argsort(rows[:, 0])], 4), 0.1 * rng.standard_normal(20))
-    algorithm = with_memory(None, oracles.lbfgs(), 10, rules=Rules(patience=2.0))
+    algorithm = with_rules("auto", oracles.lbfgs(), 10, Rules(patience=2.0))
     run = simulate(algorithm, problem, rounds=120, progress=False)
     assert bool(run.server.own.on)
     assert run.history["stationarity"][-1] < 1e-10 * run.history["stationarity"][0]
@@ -221,8 +225,8 @@ def test_it_descends_where_mixing_stalls() -> None:
 def test_when_the_budget_is_spent_it_is_algorithm_2() -> None:
     """Without a budget only the first step goes beyond it: its length is known when it has been made."""
     problem = own_quadratics(20, agents=3, size=4)
-    algorithm = with_memory(0.5, EXACT, 5, rules=Rules(budget=0.0, longest=1.0))
-    plain = with_memory(0.5, EXACT, 5, rules=Rules(mixes=0.0, longest=1.0))
+    algorithm = with_rules(0.5, EXACT, 5, Rules(budget=0.0, longest=1.0))
+    plain = with_rules(0.5, EXACT, 5, Rules(mixes=0.0, longest=1.0))
     late, never = (simulate(one, problem, rounds=9, progress=False) for one in (algorithm, plain))
     assert float(late.server.spent) > 0 == float(never.server.spent)
     c = late.agents.x.tree - late.agents.xs.tree[:, 8 % 6]  # the newest row alone
@@ -255,9 +259,9 @@ def test_what_does_not_go_with_a_memory(more: dict[str, Any], words: str) -> Non
 
 def test_an_agent_that_lost_its_rows_is_refused() -> None:
     """It could go on with another dual, but then the server's mean dual would be wrong for good."""
-    assert AUTO.away.rebuild is not None
+    assert AUTO.rebuild is not None
     with pytest.raises(FedpdError, match="this agent has lost its own"):
-        AUTO.away.rebuild(None, None)  # type: ignore[arg-type]
+        AUTO.rebuild(None, None)
 
 
 @pytest.mark.slow

@@ -18,8 +18,7 @@ EXACT = oracles.lbfgs(1e-12, 100)
 
 def test_an_agent_that_returns_copies_its_newest_row() -> None:
     """A ring of 4 places; the newest row of its own is 5, in place 1, and rows up to 7 exist: it missed 6 and 7."""
-    algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(0.1, 1), memory=3).away.partial
-    assert algorithm is not None
+    algorithm = algorithms.fedpd(eta=1.0, oracle=oracles.gd(0.1, 1), memory=3).partial()
     problem = own_quadratics(2, agents=2, size=1)
     seen = simulate(algorithm, problem, rounds=1, participation=np.array([[True, False]])).agents
     with scope(True):

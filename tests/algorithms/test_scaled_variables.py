@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpd import Problem, algorithms, oracles, problems, simulate
-from fedpd.algorithms._memory import with_memory
+from fedpd.algorithms._memory import FedPDM
 from fedpd.algorithms._scaled_variables import PROBES, SETS
 
 AUTO = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
@@ -37,7 +37,7 @@ def test_units_cost_two_communications() -> None:
     few, more = (int(np.argmax(h["stationarity"] <= 1e-10 * h["stationarity"][0])) for h in (plain, units))
     assert 0 < few <= 10
     assert few < more <= few + 8
-    unscaled = with_memory(None, oracles.lbfgs(), 20)
+    unscaled = FedPDM(eta="auto", oracle=oracles.lbfgs(), memory=20, start="local")
     history = simulate(unscaled, with_units(1e3), rounds=30, progress=False).history
     assert history["stationarity"].min() > 1e-10 * history["stationarity"][0]
 

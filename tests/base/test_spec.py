@@ -2,7 +2,8 @@
 
 import json
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,20 +14,22 @@ from hypothesis import strategies as st
 
 from fedpd import algorithms, oracles, regularizers
 from fedpd.base.identity import UnidentifiedError
-from fedpd.base.spec import Spec, Thing, differences, label_of, named, spec_of, specified
+from fedpd.base.spec import Spec, Thing, differences, named
+from fedpd.base.value import Value, makes
 
 numbers = st.floats(allow_nan=False) | st.integers()
 plain_settings = st.dictionaries(st.sampled_from("abcdef"), numbers | st.booleans() | st.text() | st.none())
 
 
-class Made(NamedTuple):
-    spec: Spec | str
-    function: Any
+class Made(Value):
+    step: Any
+    iterations: Any
+    inner: Any
 
 
-@specified
+@makes(Made)
 def make(step: Any, iterations: Any = 8, *, inner: Any = None) -> Made:
-    return Made("make", lambda x: x * step)
+    return Made(step=step, iterations=iterations, inner=inner)
 
 
 @given(plain_settings)
@@ -49,11 +52,9 @@ def test_floats_count_to_the_last_bit(number: float) -> None:
 
 def test_a_label_rounds_and_a_spec_does_not() -> None:
     one, other = make(0.08).spec, make(0.0800000001).spec
-    assert label_of(one) == label_of(other) == "make(step=0.08)"
+    assert one.label() == other.label() == "make(step=0.08)"
     assert one != other
-    assert list(differences(spec_of(make(0.0800000001)).plain(), spec_of(make(0.08)).plain())) == [
-        "step is 0.0800000001, not 0.08"
-    ]
+    assert list(differences(other.plain(), one.plain())) == ["step is 0.0800000001, not 0.08"]
 
 
 def test_a_float_of_another_precision_is_another_setting() -> None:
@@ -61,31 +62,34 @@ def test_a_float_of_another_precision_is_another_setting() -> None:
     assert make(np.float64(0.1)).spec == make(0.1).spec
     assert make(0.1, np.int64(3)).spec == make(0.1, 3).spec
     assert make(np.float32(0.1)).spec == make(jnp.float32(0.1)).spec
-    assert label_of(make(np.float32(0.1)).spec) == label_of(make(jnp.float32(0.1)).spec) == "make(step=0.1)"
+    assert make(np.float32(0.1)).spec.label() == make(jnp.float32(0.1)).spec.label() == "make(step=0.1)"
 
 
 def test_arguments_by_place_by_name_and_by_default_are_the_same() -> None:
-    spec = spec_of(make(0.1))
+    spec = make(0.1).spec
     assert spec == make(0.1, 8).spec == make(iterations=8, step=0.1, inner=None).spec
     assert dict(spec.settings) == {"step": 0.1, "iterations": 8, "inner": None}
     assert spec.unusual() == {"step": 0.1}
-    assert spec_of(make(0.1, 9)).unusual() == {"step": 0.1, "iterations": 9}
+    assert make(0.1, 9).spec.unusual() == {"step": 0.1, "iterations": 9}
     assert spec["iterations"] == 8
 
 
 def test_a_spec_is_found_inside_others() -> None:
-    spec = spec_of(algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.25, iterations=3), p=0.5))
-    assert spec.find("eta") == 0.5
-    assert spec.find("step") == 0.25
-    assert spec.find("gamma") is None
+    spec = algorithms.fedpd(eta=0.5, oracle=oracles.gd(step=0.25, iterations=3), p=0.5).spec
+    found = dict(spec.leaves())
+    assert found[""] == "fedpd"
+    assert found["eta"] == 0.5
+    assert found["oracle"] == "gd"
+    assert found["oracle.step"] == 0.25
+    assert "gamma" not in found
     assert spec["oracle"] == oracles.gd(step=0.25, iterations=3).spec
     assert spec.label() == "fedpd(eta=0.5, oracle=gd(step=0.25, iterations=3), p=0.5)"
     assert spec.plain()["oracle"]["step"] == 0.25
 
 
 def test_differences_name_the_place_and_both_values() -> None:
-    one = spec_of(algorithms.admm(eta=0.5, oracle=oracles.gd(0.25, 3), g=regularizers.l1(0.1))).plain()
-    other = spec_of(algorithms.admm(eta=0.5, oracle=oracles.gd(0.2, 3))).plain()
+    one = algorithms.admm(eta=0.5, oracle=oracles.gd(0.25, 3), g=regularizers.l1(0.1)).spec.plain()
+    other = algorithms.admm(eta=0.5, oracle=oracles.gd(0.2, 3)).spec.plain()
     found = list(differences(one, other))
     assert found[0] == "oracle.step is 0.25, not 0.2"
     assert found[1].startswith("g is {'name': 'l1', 'weight': 0.1}, not None")
@@ -140,20 +144,24 @@ def test_a_name_identifies_a_function() -> None:
 
 
 def test_what_is_made_by_hand_is_identified_by_its_functions() -> None:
-    hand = Made("hand", lambda x: x + 1)
-    assert spec_of(hand) == spec_of(Made("hand", lambda x: x + 1))
-    assert spec_of(hand) != spec_of(Made("hand", lambda x: x + 2))
-    assert spec_of(hand) != spec_of(Made("other", lambda x: x + 1))
-    assert label_of(hand.spec) == "hand"
+    def by_hand(name: str, function: Callable[[Any], Any]) -> Value:
+        kind: type[Value] = type(name, (Value,), {"call": lambda self, x: function(x)})
+        return kind()
+
+    hand = by_hand("Hand", lambda x: x + 1)
+    assert hand.spec == by_hand("Hand", lambda x: x + 1).spec
+    assert hand.spec != by_hand("Hand", lambda x: x + 2).spec
+    assert hand.spec != by_hand("Other", lambda x: x + 1).spec
+    assert hand.spec.label() == "Hand()"
 
 
 def test_traced_numbers_have_no_digits() -> None:
     labels = []
 
     def run(step: Any) -> Any:
-        spec = spec_of(make(step))
+        spec = make(step).spec
         labels.append((spec.label(), spec.plain()["step"]))
         return step
 
     jax.jit(run)(0.1)
-    assert labels == [("make(step=traced)", "traced")]
+    assert labels == [("make(step=a traced number)", "a traced number")]

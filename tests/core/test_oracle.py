@@ -86,12 +86,12 @@ def test_a_client_counts_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_oracle_of_ones_own_that_overflows_is_named() -> None:
-    def solve(phi: Any, x: Any, memory: None, r: Any, key: Any) -> Any:
-        return x, None, Work(jnp.int32(STEPS), STEPS * phi.f.size)
+    class Own(Oracle):
+        def solve(self, phi: Any, x: Any, memory: None, r: Any, key: Any) -> Any:
+            return x, None, Work(jnp.int32(STEPS), STEPS * phi.f.size)
 
-    own = Oracle("own", lambda f, x: None, solve)
     with pytest.raises(FedpdError, match=r"samples = -1494967296: .* counted 2\^31 sample gradients .*Return Work\.of"):
-        simulate(algorithms.fedavg(oracle=own), cheap(), rounds=1)
+        simulate(algorithms.fedavg(oracle=Own()), cheap(), rounds=1)
 
 
 @pytest.mark.parametrize("name", ["iterations", "batch"])
@@ -101,9 +101,9 @@ def test_steps_and_batches_fit_32_bits(name: str) -> None:
 
 
 def test_debug_counts_too() -> None:
-    def solve(phi: Any, x: Any, memory: None, r: Any, key: Any) -> Any:
-        return x, None, Work.of(STEPS, STEPS, phi.f.size)
+    class Own(Oracle):
+        def solve(self, phi: Any, x: Any, memory: None, r: Any, key: Any) -> Any:
+            return x, None, Work.of(STEPS, STEPS, phi.f.size)
 
-    own = Oracle("own", lambda f, x: None, solve)
-    run = simulate(algorithms.fedavg(oracle=own), cheap(), rounds=1, execution="debug")
+    run = simulate(algorithms.fedavg(oracle=Own()), cheap(), rounds=1, execution="debug")
     assert run.history["samples"][-1] == AGENTS * SIZE * STEPS

@@ -13,14 +13,14 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, Mixing, Problem
+from fedpd.core import Algorithm, Mixing, Problem, form_with_absent, vectors_of
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 from fedpd.engine.rounds import toss_coin
 
 
 def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
     """Return the final state of all agents, leaves (N, ...), and of the server; `present` is (rounds, N)."""
-    algorithm = algorithm.away.partial or algorithm
+    algorithm = form_with_absent(algorithm)
     functions, shard = Functions.of(problem), arrays(problem)
     key = jax.random.key(seed, impl="threefry2x32")
 
@@ -30,7 +30,7 @@ def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed
         return jax.tree.map(lambda leaf, new: leaf.at[i].set(new), agents, agent), result
 
     def one_exchange(e: int, agents: Any, server: Any, r: Any, here: Any, skipped: Any) -> tuple[Any, Any]:
-        exchange = algorithm.exchanges[e]
+        exchange = algorithm.exchanges()[e]
         assert not isinstance(exchange.aggregate, Mixing)
 
         def work(agent: Any, one: Any) -> Any:
@@ -38,7 +38,7 @@ def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed
             compute = lambda agent: exchange.local(f, agent, r, agent_key(key, r, one.agent, e))[0]  # noqa: E731
             agent = lax.cond(here[one.agent], compute, lambda agent: agent, agent)
             sends = here[one.agent] & (True if exchange.speaks is None else exchange.speaks(agent))
-            message = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), exchange.send(agent))
+            message = jax.tree.map(lambda leaf: jnp.where(sends, leaf, 0), vectors_of(exchange.send(agent)))
             return agent, (message, sends.astype(jnp.int32))
 
         def add(i: Any, carry: Any) -> Any:
@@ -56,7 +56,7 @@ def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed
         server = _either(silent, server, heard)
 
         def deliver(agent: Any, one: Any) -> Any:
-            missed = exchange.receive if exchange.absent is None else exchange.absent
+            missed = exchange.receive if exchange.missed is None else exchange.missed
             new = _either(here[one.agent], exchange.receive(agent, broadcast), missed(agent, broadcast))
             return _either(silent, agent, new), None
 
@@ -66,7 +66,7 @@ def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed
     def one_round(carry: Any, now: Any) -> tuple[Any, None]:
         (agents, server), (r, here) = carry, now
         skipped = toss_coin(algorithm, key, r, server)
-        for e in range(len(algorithm.exchanges)):
+        for e in range(len(algorithm.exchanges())):
             agents, server = one_exchange(e, agents, server, r, here, skipped)
         return (agents, server), None
 

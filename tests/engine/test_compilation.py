@@ -13,8 +13,12 @@ from jax import monitoring
 
 import fedpd
 from fedpd import algorithms, data, oracles, problems, simulate, transforms
+from fedpd.algorithms.fedavg import FedAvg
+from fedpd.algorithms.fedpd import FedPD
+from fedpd.algorithms.gradient_descent import GradientDescent
 from fedpd.base.precision import scope
-from fedpd.core import Algorithm, specified
+from fedpd.base.value import constant
+from fedpd.core import Algorithm, Exchange, message_kinds, vectors_of
 from fedpd.engine import dealing
 from fedpd.engine.driver import compile_ahead
 from fedpd.engine.plan import begin
@@ -67,9 +71,10 @@ def test_another_problem_of_the_same_shape_compiles_nothing() -> None:
 
 
 def test_a_number_that_is_an_argument_gives_what_a_constant_gives() -> None:
-    constant = method(0.3)._replace(model=lambda agent: agent.x0)  # changed by hand: it compiles for itself
+    one_program = constant(method(0.3))
+    assert not jax.tree.leaves(one_program)
     for options in ({"seed": [1, 2]}, {"devices": 2}):
-        traced, fixed = (simulate(one, PROBLEM, rounds=20, **options) for one in (method(0.3), constant))
+        traced, fixed = (simulate(one, PROBLEM, rounds=20, **options) for one in (method(0.3), one_program))
         for one, other in zip(getattr(traced, "runs", [traced]), getattr(fixed, "runs", [fixed]), strict=True):
             np.testing.assert_allclose(one.model, other.model, rtol=1e-12)
 
@@ -89,23 +94,36 @@ def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -
 def test_transforms_that_are_not_used_add_nothing_to_a_round() -> None:
     def program(algorithm: Algorithm) -> str:
         with scope(PROBLEM.double):
-            begun = begin(make_plan(algorithm, PROBLEM, 5, [0], False, with_defaults({})), None)
-            return str(jax.make_jaxpr(partial(one_round, begun.program))(begun.inputs, begun.state))
+            begun = begin(make_plan(algorithm, PROBLEM, 5, [0], False, with_defaults({})))
+            nothing: Any = None  # in place of the method, which the program has
+            inputs = begun.inputs._replace(method=nothing)
+            return str(jax.make_jaxpr(partial(one_round, begun.program))(inputs, begun.state))
+
+    class Bare(FedPD):
+        def send(self, agent: Any) -> Any:
+            return vectors_of(super().send(agent))
+
+        def exchanges(self) -> tuple[Exchange, ...]:
+            return tuple(one._replace(mean=None, restore=None, with_message=None) for one in super().exchanges())
 
     plain = method(0.1)
-    bare = plain.exchanges[0]._replace(mean=None, sends=None, restore=None, with_message=None)
-    assert bare != plain.exchanges[0]
-    texts = [program(one) for one in (plain, plain._replace(exchanges=(bare,)), transforms.wrap(plain))]
+    bare = Bare(eta=0.1, oracle=oracles.gd(step=0.1, iterations=8), p=0.0, start="local")
+    assert message_kinds(bare) != message_kinds(plain)
+    texts = [program(one) for one in (plain, bare, transforms.wrap(plain))]
     assert texts[0] == texts[1] == texts[2]
     assert program(transforms.wrap(plain, up=transforms.top_k(0.5))) != texts[0]
 
 
 def test_a_method_that_branches_on_its_numbers_still_runs() -> None:
-    @specified
-    def careful(step: float) -> Algorithm:
-        return algorithms.fedavg(oracle=oracles.gd(step=step if step < 0.2 else 0.2, iterations=2))
+    class Careful(FedAvg):
+        step: float
 
-    run, same = simulate(careful(step=5.0), PROBLEM, rounds=3), simulate(careful(step=0.2), PROBLEM, rounds=3)
+        def local(self, f: Any, agent: Any, r: Any, key: Any) -> tuple[Any, Any]:
+            oracle = oracles.gd(step=self.step if self.step < 0.2 else 0.2, iterations=2)
+            return FedAvg(oracle=oracle).local(f, agent, r, key)
+
+    oracle = oracles.gd(step=0.2, iterations=2)
+    run, same = (simulate(Careful(step=step, oracle=oracle), PROBLEM, rounds=3) for step in (5.0, 0.2))
     assert np.array_equal(run.model, same.model)
 
 
@@ -129,19 +147,16 @@ def test_bits_do_not_depend_on_who_compiled_first() -> None:
 
 @pytest.mark.parametrize("cohort", [None, 2])
 def test_a_python_number_in_the_first_state_does_not_compile_the_rounds_twice(cohort: int | None) -> None:
-    made = algorithms.gradient_descent(step=0.1)
-    (exchange,) = made.exchanges
+    class WithNumber(GradientDescent):
+        def server(self, x: Any) -> Any:
+            return {"inner": super().server(x), "least": jnp.asarray(float("inf"))}
 
-    def aggregate(server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
-        inner, broadcast = exchange.aggregate(server["inner"], mean, share)  # type: ignore[operator]
-        return {"inner": inner, "least": jnp.minimum(server["least"], jnp.float64(1))}, broadcast
+        def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+            inner, broadcast = super().aggregate(server["inner"], mean, share)
+            return {"inner": inner, "least": jnp.minimum(server["least"], jnp.float64(1))}, broadcast
 
-    algorithm = made._replace(
-        server=lambda x: {"inner": made.server(x), "least": jnp.asarray(float("inf"))},
-        exchanges=(exchange._replace(aggregate=aggregate),),
-    )
     with compilations() as found:
-        simulate(algorithm, PROBLEM, rounds=9, cohort=cohort)
+        simulate(WithNumber(step=0.1), PROBLEM, rounds=9, cohort=cohort)
     assert sum("_rounds" in name for name in found) == 1
 
 

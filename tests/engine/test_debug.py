@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate
+from fedpd import Algorithm, Exchange, FedpdError, algorithms, oracles, problems, simulate
+from fedpd.algorithms.fedavg import FedAvg
 
 SGD = oracles.sgd(step=0.1, iterations=2, batch=2)
 PROBLEM = problems.penalized_logistic(
@@ -34,8 +35,6 @@ def test_it_gives_the_numbers_of_a_compiled_run(algorithm: Algorithm, options: d
 
 def failing(stage: str) -> Algorithm:
     """FedAvg whose function of this stage fails for agent 1 in round 2, or at the server."""
-    whole = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=1))
-    exchange = whole.exchanges[0]
     seen = {"round": 0}
 
     def fail(name: str, function: Any) -> Any:
@@ -50,8 +49,13 @@ def failing(stage: str) -> Algorithm:
 
         return call
 
-    parts = {name: fail(name, getattr(exchange, name)) for name in ("local", "send", "aggregate", "receive")}
-    return whole._replace(exchanges=(exchange._replace(**parts),))
+    class Failing(FedAvg):
+        def exchanges(self) -> tuple[Exchange, ...]:
+            (exchange,) = super().exchanges()
+            parts = {name: fail(name, getattr(exchange, name)) for name in ("local", "send", "aggregate", "receive")}
+            return (exchange._replace(**parts),)
+
+    return Failing(oracle=oracles.gd(step=0.1, iterations=1))
 
 
 @pytest.mark.parametrize(

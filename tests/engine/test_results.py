@@ -13,6 +13,7 @@ import pytest
 
 import fedpd
 from fedpd import Ensemble, FedpdError, Run, algorithms, oracles, problems, report, simulate, sweep
+from fedpd.core import Spec
 
 QUADRATIC = problems.random_quadratic(agents=4, dimension=3)
 GD = oracles.gd(step=1 / 3, iterations=4)
@@ -85,7 +86,7 @@ def test_a_run_is_shown_as_text_and_as_a_table(run: Run, seeds: Ensemble) -> Non
 
 
 def test_text_in_html_is_escaped(run: Run) -> None:
-    hand = algorithms.fedpd(eta=0.5, oracle=GD)._replace(spec="<script>alert(1)</script>")
+    hand = algorithms.fedpd(eta=0.5, oracle=GD).called(Spec("<script>alert(1)</script>"))
     shown = simulate(hand, QUADRATIC, rounds=1)._repr_html_()
     assert "&lt;script&gt;" in shown
     assert "<script" not in shown

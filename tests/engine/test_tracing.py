@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from fedpd import FedpdError, algorithms, oracles, problems, simulate
+from fedpd.algorithms.fedavg import FedAvg
 from fedpd.engine.simulate import make_plan, with_defaults
 from fedpd.engine.tracing import trace_round
 
@@ -47,19 +48,22 @@ def test_simulate_inside_of_jit_is_refused() -> None:
 def test_swapped_and_missing_objects_are_named() -> None:
     algorithm: Any = algorithms.fedavg(oracle=GD)
     problem: Any = PROBLEM
-    with pytest.raises(FedpdError, match="algorithm = None: must be an Algorithm, not None"):
+    with pytest.raises(FedpdError, match="algorithm = None: must be a Method, not None"):
         simulate(None, problem, rounds=2)  # type: ignore[call-overload]  # wrong on purpose
-    with pytest.raises(FedpdError, match="must be an Algorithm, not Problem"):
+    with pytest.raises(FedpdError, match="must be a Method, not Problem"):
         simulate(problem, algorithm, rounds=2)
     with pytest.raises(FedpdError, match=r"rounds = 2147483648: must be below 2\^31"):
         simulate(algorithm, problem, rounds=2**31)
 
 
 def test_a_round_that_changes_its_state_is_refused() -> None:
-    fedavg = algorithms.fedavg(oracle=GD)
-    (exchange,) = fedavg.exchanges
-    wrong = exchange._replace(aggregate=lambda server, mean, share: (jnp.zeros(3), mean))
-    growing = fedavg._replace(server=lambda x: jnp.zeros(2), exchanges=(wrong,))
-    plan = make_plan(growing, PROBLEM, 2, [0], False, with_defaults({}))
+    class Growing(FedAvg):
+        def server(self, x: Any) -> Any:
+            return jnp.zeros(2)
+
+        def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+            return jnp.zeros(3), mean
+
+    plan = make_plan(Growing(oracle=GD), PROBLEM, 2, [0], False, with_defaults({}))
     with pytest.raises(FedpdError, match="changes the shapes or the types of its state in a round"):
         trace_round(plan)

@@ -66,8 +66,8 @@ def test_schedules_take_what_they_need_from_around_them() -> None:
         "fedpd(eta=0.08, oracle=sgd(step=inverse_sqrt(initial=0.04, iterations=6), iterations=6, batch=2), "
         "p=decreasing_skips(rounds=20))"
     )
-    assert algorithm.timing.skip is not None
-    assert math.isclose(algorithm.timing.skip(jnp.int32(5)), 0.75)
+    assert algorithm.skips
+    assert math.isclose(algorithm.skip_probability(jnp.int32(5)), 0.75)
 
 
 MISTAKES = [

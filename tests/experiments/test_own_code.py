@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd import Column, Measure, algorithms, oracles, regularizers
-from fedpd.core import Algorithm, specified
+from fedpd.core import Algorithm, makes
 import {helper}
 
 Path({mark!r}).write_text("imported")
@@ -38,7 +38,7 @@ def method(eta, rounds, **others):
     assert rounds == 6
     return algorithms.fedpd(eta=eta, oracle=oracles.gd(step=0.1, iterations=2), **others)
 
-@specified
+@makes()
 def sealed(step):
     return algorithms.local_gd(step=step, iterations=int(2 * FACTOR))
 

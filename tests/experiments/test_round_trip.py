@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpd import Algorithm, FedpdError, algorithms, oracles, regularizers, schedules, transforms
-from fedpd.base.spec import spec_of
+from fedpd import Algorithm, FedpdError, Oracle, algorithms, oracles, regularizers, schedules, transforms
 from fedpd.experiments import calls
 from fedpd.experiments.calls import build_algorithm, table_of, toml_text
 
@@ -74,7 +73,7 @@ def reread(algorithm: Algorithm) -> Algorithm:
 
 
 def assert_same(algorithm: Algorithm) -> None:
-    spec, again = spec_of(algorithm), spec_of(reread(algorithm))
+    spec, again = algorithm.spec, reread(algorithm).spec
     assert again == spec
     assert again.plain() == spec.plain()
     assert again.label() == spec.label()
@@ -109,7 +108,7 @@ def test_every_method_as_its_card_makes_it(label: str, L: float, agents: int, sc
 @given(data=st.data())
 def test_every_method_with_every_part(name: str, part: str, data: st.DataObject) -> None:
     """`part` is an oracle, a regulariser or a schedule of skips; the other arguments are those of the method's card."""
-    usual = spec_of(algorithms.cards()[name].variants[0].rule(1.0, 10, 1.0))
+    usual = algorithms.cards()[name].variants[0].rule(1.0, 10, 1.0).spec
     gd = oracles.gd(step=0.1, iterations=3)
     arguments = {key: gd if key in ("oracle", "own") else usual[key] for key in usual.unusual()}
     assert_same(getattr(algorithms, name)(**arguments | {part: data.draw(PARTS[part])}))
@@ -145,8 +144,14 @@ def test_what_only_runs_from_python_is_refused_with_a_sentence() -> None:
     steps = oracles.gd(step=lambda r, q: 0.1, iterations=3)
     with pytest.raises(FedpdError, match=r"step = .*: cannot be in an experiment file\. Use a function of fedpd"):
         table_of(algorithms.fedavg(oracle=steps).spec)
-    with pytest.raises(FedpdError, match="was made by hand, so no table makes it"):
-        table_of("by hand")
+
+
+def test_a_class_of_ones_own_is_refused_with_a_sentence() -> None:
+    class ByHand(Oracle):
+        pass
+
+    with pytest.raises(FedpdError, match=r'is a class of your own, so a file needs its module.*"module:ByHand"'):
+        table_of(algorithms.fedavg(oracle=ByHand()).spec)
 
 
 def test_transforms_are_keys_of_the_method() -> None:

@@ -179,7 +179,7 @@ def test_every_method_runs(name: str) -> None:
     algorithm, federated = FIRST[name].make(), shifted((4, 8, 32))  # divisors of a batch, so that it repeats all alike
     problem = problems.classification(normalised, federated, start(), normalisation=RULE)
     history = simulate(algorithm, problem, rounds=5).history
-    if algorithm.batch is not None:
+    if algorithm.samples_per_step is not None:
         assert history["loss"][-1] < history["loss"][0]
         return
     before = data.from_arrays(dict(enumerate(map(normalised_before, federated.train))), classes=2)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from fedpd import (
     simulate,
     sweep,
 )
+from fedpd.algorithms.fedavg import FedAvg
 from fedpd.problems import networks
 from fedpd.search.grid import prepare_grid
 from fedpd.search.sweep import first_below
@@ -38,7 +40,7 @@ def test_a_grid_is_its_points_one_by_one() -> None:
     TRACES.clear()
     grid: dict[str, list[float]] = {"eta": [0.3, 1.0], "p": [0.0, 0.5], "iterations": [2, 6]}
     swept = sweep(build, PROBLEM, grid, rounds=12, seeds=[0, 7])
-    assert len(TRACES) == 8 + 2  # each point for its name, and the program: once for the start, once for the rounds
+    assert len(TRACES) == 8  # each point once: programs take the methods that it made
     assert [point["iterations"] for point in swept.points[:3]] == [2, 6, 2]  # the last name varies fastest
     for i, j in ((0, 0), (3, 1), (7, 0)):
         run, seed = swept.runs[i][j], (0, 7)[j]
@@ -76,6 +78,16 @@ def test_stochastic_oracles_draw_the_same_samples() -> None:
         np.testing.assert_allclose(run.model, simulate(make(**point), PROBLEM, rounds=5, seed=3).model, atol=1e-14)
 
 
+class Looking(FedAvg):
+    """FedAvg of one's own that looks at a number."""
+
+    factory = None
+    part: float = 1.0
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        return (mean, mean) if self.part > 0.5 else (server, server)
+
+
 @pytest.mark.slow
 def test_static_names_are_constants() -> None:
     def make(step: Any, iterations: Any) -> Algorithm:
@@ -85,8 +97,12 @@ def test_static_names_are_constants() -> None:
     swept = sweep(make, PROBLEM, grid, rounds=3, static=["iterations"])
     for point, (run,) in zip(swept.points, swept.runs, strict=True):
         np.testing.assert_allclose(run.model, simulate(make(**point), PROBLEM, rounds=3).model, atol=1e-14)
+    looking = Looking(oracle=oracles.gd(0.1, 2))
     with pytest.raises(FedpdError, match=r"cannot be one program.*static="):
-        sweep(make, PROBLEM, grid, rounds=3)
+        sweep(looking, PROBLEM, {"part": [0.3, 0.7]}, rounds=3)
+    (never,), (moved,) = sweep(looking, PROBLEM, {"part": [0.3, 0.7]}, rounds=3, static=["part"]).runs
+    assert np.array_equal(never.model, PROBLEM.start)
+    assert not np.array_equal(moved.model, PROBLEM.start)
 
 
 def test_costs_to_a_target() -> None:
@@ -113,7 +129,7 @@ def test_a_point_that_diverges_leaves_the_others_alone() -> None:
         ({"grid": {}}, "must have at least one name"),
         ({"grid": {"eta": []}}, "must have at least one name"),
         ({"grid": {"p": ["auto"]}}, "does not fit the function, whose arguments are eta, p, iterations"),
-        ({"grid": {"eta": [1.0], "p": [0.0], "oracle.batch": [1]}}, "To vary .* give an Algorithm"),
+        ({"grid": {"eta": [1.0], "p": [0.0], "oracle.batch": [1]}}, "To vary .* give a method"),
         ({"grid": [0.1, 1.0]}, "must map names to their values"),
         ({"grid": {"eta": 0.1}}, r"grid\['eta'\] = 0.1: must be a list of values"),
         (
@@ -194,7 +210,8 @@ def test_few_programs() -> None:
     """Numbers share a program; the batch size, another oracle and another text do not."""
 
     def programs(method: Any, grid: dict[str, Any], static: Sequence[str] = ()) -> int:
-        return len({id(group.build) for group in prepare_grid(method, grid, static, PROBLEM, 3).groups})
+        groups = prepare_grid(method, grid, static, PROBLEM, 3).groups
+        return len({jax.tree.structure((group.methods[0], group.some[0])) for group in groups})
 
     def by_hand(step: Any, batch: Any) -> Algorithm:
         return algorithms.fedavg(oracle=oracles.sgd(step, 2, batch=batch))
@@ -237,8 +254,8 @@ def test_a_criterion_that_should_be_large() -> None:
 @pytest.mark.parametrize(
     ("grid", "sentence"),
     [
-        ({"etta": [1.0]}, "setting = 'etta': fedpd has no such setting. Did you mean 'eta'"),
-        ({"oracle.bach": [1]}, "setting = 'oracle.bach': sgd has no such setting. Did you mean 'batch'"),
+        ({"etta": [1.0]}, "setting = 'etta': fedpd has no setting 'etta'. Did you mean 'eta'"),
+        ({"oracle.bach": [1]}, "setting = 'oracle.bach': sgd has no setting 'bach'. Did you mean 'batch'"),
         ({"oracle.batch": [0]}, "batch = 0: must be an integer of at least 1"),
         ({"eta.inner": [1]}, "eta = 1.0: has no setting 'inner'"),
         ({"oracle": ["gd"]}, "oracle = 'gd': must be a local solver"),
@@ -249,10 +266,29 @@ def test_wrong_grids_of_a_method_are_refused(grid: dict[str, Any], sentence: str
         sweep(algorithms.fedpd(eta=1.0, oracle=oracles.sgd(0.1, 2)), PROBLEM, grid, rounds=2)
 
 
-def test_a_method_of_ones_own_needs_a_function() -> None:
-    own = algorithms.fedavg(oracle=oracles.gd(0.1, 2))._replace(spec="mine")
-    with pytest.raises(FedpdError, match=r"algorithm = 'mine': has no setting 'step'.*Give a function that makes it"):
+class Slower(FedAvg):
+    """FedAvg of one's own, whose server goes a part of the way."""
+
+    factory = None
+    part: float = 1.0
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        x = server + self.part * (mean - server)
+        return x, x
+
+
+def test_a_method_of_ones_own_has_its_fields_as_settings() -> None:
+    own = Slower(oracle=oracles.gd(0.1, 2))
+    tried = sweep(own, PROBLEM, {"part": [0.5, 1.0], "oracle.step": [0.1, 0.2]}, rounds=2)
+    assert tried.runs[1][0].algorithm == "Slower(oracle=gd(step=0.2, iterations=2), part=0.5)"
+    assert_like_single_runs(
+        tried, lambda point: Slower(oracle=oracles.gd(point["oracle.step"], 2), part=point["part"]), 2
+    )
+    with pytest.raises(FedpdError, match=r"setting = 'step': Slower has no setting 'step'"):
         sweep(own, PROBLEM, {"step": [0.1]}, rounds=2)
+
+
+def test_what_is_not_a_method_is_refused() -> None:
     with pytest.raises(FedpdError, match="build = 'fedpd': must be a method, or a function that makes one"):
         sweep("fedpd", PROBLEM, {"eta": [0.1]}, rounds=2)  # type: ignore[arg-type]
     method = algorithms.fedavg(oracle=oracles.gd(0.1, 2))

@@ -72,7 +72,10 @@ def test_the_usual_methods_exist() -> None:
         ({"criterion": "loss"}, "target = None: must be given for loss"),
         ({"criterion": "loss", "target": "low"}, "target = 'low': must be a number"),
         ({"participation": 0}, "participation = 0: must be positive"),
-        ({"grid": {"oracle.bach": [1]}, "methods": ["FedAvg-SGD"]}, "setting = 'oracle.bach': sgd has no such setting"),
+        (
+            {"grid": {"oracle.bach": [1]}, "methods": ["FedAvg-SGD"]},
+            "setting = 'oracle.bach': sgd has no setting 'bach'",
+        ),
         ({"methods": ["FedPD-GD p=auto"], "participation": 0.5}, "needs all agents in every communication"),
     ],
 )

@@ -11,6 +11,7 @@ from tree_math import Vector
 
 from fedpd import Algorithm, Problem
 from fedpd.base.precision import scope
+from fedpd.core import vectors_of
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
 
 
@@ -26,7 +27,7 @@ class Path(NamedTuple):
 def play(algorithm: Algorithm, problem: Problem, skips: np.ndarray) -> Path:
     """The path under these coins (..., T), True where the round's communication is skipped."""
     functions, shard = Functions(problem.losses, problem.penalty), arrays(problem)
-    exchange = algorithm.exchanges[0]
+    exchange = algorithm.exchanges()[0]
 
     def one_round(agents: Any, step: tuple[Any, Any]) -> tuple[Any, Any]:
         r, skip = step
@@ -36,7 +37,7 @@ def play(algorithm: Algorithm, problem: Problem, skips: np.ndarray) -> Path:
             return exchange.local(local_objective(functions, one), agent, r, key)[0]
 
         plus = jax.vmap(local)(shard, agents)
-        mean = jax.tree.map(lambda leaf: leaf.mean(0), jax.vmap(exchange.send)(plus))
+        mean = jax.tree.map(lambda leaf: leaf.mean(0), vectors_of(jax.vmap(exchange.send)(plus)))
         aggregate: Any = exchange.aggregate
         received = jax.vmap(exchange.receive, in_axes=(0, None))(plus, aggregate(None, mean, 1.0)[1])
         agents = jax.tree.map(partial(jnp.where, skip), plus, received)

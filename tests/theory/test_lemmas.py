@@ -17,16 +17,20 @@ from tests.theory.rounds_played import Path, below, gradients, lagrangians, play
 # --- problems and oracles ---------------------------------------------------------------------------------------------
 
 
-def adversary(accuracy: float) -> Oracle:
+class Adversary(Oracle):
     """An oracle for one-dimensional quadratics that leaves grad L_i = +-sqrt(eps_1), as far off as it may be."""
 
-    def solve(phi: Any, x: Vector, memory: None, r: Any, key: Any) -> tuple[Vector, None, Work]:
+    accuracy: float
+
+    def solve(self, phi: Any, x: Vector, memory: None, r: Any, key: Any) -> tuple[Vector, None, Work]:
         hessian = phi.f.data["hessian"][0, 0, 0]
-        error = jnp.sqrt(accuracy) * (-1.0) ** (r + phi.f.agent)
+        error = jnp.sqrt(self.accuracy) * (-1.0) ** (r + phi.f.agent)
         right = error + phi.f.data["linear"][0] - phi.linear.tree
         return Vector(right / (hessian + phi.curvature)), None, Work(jnp.int32(1), jnp.int32(1))
 
-    return Oracle("adversary", lambda f, x: None, solve, None)
+
+def adversary(accuracy: float) -> Oracle:
+    return Adversary(accuracy=accuracy)
 
 
 def same_hessians(hessian: np.ndarray, agents: int = 3, delta: float = 1.0, seed: int = 0) -> Problem:

@@ -52,7 +52,7 @@ def solve_step_by_step(problem: Problem, eta: float, gamma: float, refresh: int)
         def one_round(agents: Any, r: Any) -> Any:
             def local(q: int) -> Any:
                 def one(one: Any, agent: Any) -> Any:
-                    exchange = at(draws, q).exchanges[0]
+                    exchange = at(draws, q).exchanges()[0]
                     return exchange.local(local_objective(functions, one), agent, r, jax.random.key(0))[0]
 
                 return jax.vmap(one)(shard, agents)

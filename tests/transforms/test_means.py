@@ -104,7 +104,7 @@ def test_attackers_send_what_the_attack_says() -> None:
 
 def test_a_little_is_the_others_mean_minus_deviations() -> None:
     attack = transforms.attack(FEDAVG, transforms.little(1.5), agents=[3])
-    mean: Any = attack.exchanges[0].mean
+    mean: Any = attack.exchanges()[0].mean
     messages = np.array([[1.0], [3.0], [5.0], [7.0]], np.float32)
     attackers: Any = np.array([False, False, False, True])
     marked = Marked(Vector(messages), attackers)
@@ -112,7 +112,7 @@ def test_a_little_is_the_others_mean_minus_deviations() -> None:
     np.testing.assert_allclose(mean(marked, ALL(4, bool)).tree, [expected], rtol=1e-6)
     assert np.isfinite(simulate(attack, PROBLEM, rounds=3).model).all()
     robust: Any = transforms.wrap(attack, mean=transforms.median())
-    np.testing.assert_allclose(robust.exchanges[0].mean(marked, ALL(4, bool)).tree, [2])
+    np.testing.assert_allclose(robust.exchanges()[0].mean(marked, ALL(4, bool)).tree, [2])
 
 
 def test_all_of_a_message_is_attacked_if_it_has_several_parts() -> None:

@@ -69,7 +69,7 @@ def test_methods_that_need_exact_messages_are_refused(name: str) -> None:
 
 def test_methods_without_a_server_are_refused() -> None:
     mixing = algorithms.coop_sgd(oracle=oracles.gd(step=0.1, iterations=2), mixing=np.full((4, 4), 0.25))
-    assert isinstance(mixing.exchanges[0].aggregate, Mixing)
+    assert isinstance(mixing.exchanges()[0].aggregate, Mixing)
     with pytest.raises(FedpdError, match="without a server"):
         transforms.wrap(mixing, mean=transforms.median())
 

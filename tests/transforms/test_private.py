@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate, sweep, transforms
-from fedpd.base.spec import spec_of
 from fedpd.experiments.calls import build_algorithm
 
 AGENTS, ETA, STEP = 4, 0.3, 0.1
@@ -163,4 +162,4 @@ def test_refusals_say_the_value_the_rule_and_the_remedy(call: Callable[[], Any],
 def test_spec_has_all_settings() -> None:
     made = private(FEDPD, 0.1, epsilon=4)
     assert made.description.endswith("up=gaussian(clip=0.1, epsilon=4))")
-    assert spec_of(made).plain()["up"]["delta"] == 1e-5
+    assert made.spec.plain()["up"]["delta"] == 1e-5

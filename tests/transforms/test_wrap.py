@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, algorithms, oracles, problems, simulate, transforms
-from fedpd.base.spec import spec_of
 
 PROBLEM = problems.random_quadratic(agents=5, dimension=40, seed=1)
 FEDPD = algorithms.fedpd(eta=0.3, oracle=oracles.gd(step=0.3, iterations=8))
@@ -42,4 +41,4 @@ def test_methods_whose_numbers_belong_together_are_refused() -> None:
 def test_label_and_identity_carry_the_transforms() -> None:
     small = transforms.wrap(FEDPD, up=[transforms.top_k(0.1), transforms.quantize(8)])
     assert small.description.endswith("up=[top_k(share=0.1), quantize(bits=8)])")
-    assert spec_of(small).plain()["up"][1] == {"name": "quantize", "bits": 8, "unbiased": False}
+    assert small.spec.plain()["up"][1] == {"name": "quantize", "bits": 8, "unbiased": False}

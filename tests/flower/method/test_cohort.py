@@ -1,5 +1,6 @@
 """A federation with a cohort asks the clients that a simulation draws, and gives the simulation's model."""
 
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 from flwr.app import Message
 
 from fedpd import Algorithm, FedpdError, algorithms, simulate
+from fedpd.algorithms.a_fedpd import AFedPD
+from fedpd.algorithms.fedavg import FedAvg
+from fedpd.algorithms.pr_spider import PRSpider
 from fedpd.base import checkpoint
 from fedpd.base.checkpoint import CheckpointError
-from fedpd.core import Timing
+from fedpd.core import Exchange
 from fedpd.engine.cohorts import draw
 from fedpd.flower import Federated, FederationError, InProcessGrid, Settings, Strategy, read_settings
 from tests.algorithms.test_conformance import ROWS
@@ -72,17 +76,40 @@ def test_the_model_is_the_simulations_and_only_the_cohort_is_asked(name: str) ->
     assert there.history["missing"][-1] == 0
 
 
-def only_every_third_round(algorithm: Algorithm) -> Algorithm:
-    (exchange,) = algorithm.exchanges
-    return algorithm._replace(exchanges=(exchange._replace(when=lambda r: r % 3 == 2),))
+class EveryThirdRound(FedAvg):
+    def exchanges(self) -> tuple[Exchange, ...]:
+        (exchange,) = super().exchanges()
+        return (exchange._replace(when=lambda r: r % 3 == 2),)
+
+
+class SkippingAFedPD(AFedPD):
+    def skip_probability(self, r: Any) -> Any:
+        return 0.6
+
+
+class SkippingPRSpider(PRSpider):
+    def skip_probability(self, r: Any) -> Any:
+        return 0.6
+
+
+class RareAverages(PRSpider):
+    def exchanges(self) -> tuple[Exchange, ...]:
+        first, second = super().exchanges()
+        return first, second._replace(when=lambda r: r % 4 > 1)
+
+
+def as_class(kind: type[Algorithm], name: str) -> Algorithm:
+    """The method of this row with the same settings, as another class."""
+    made = ROWS[name].make()
+    return kind(**{field.name: getattr(made, field.name) for field in fields(made)})
 
 
 SKIPPING = {
     "fedpd": algorithms.fedpd(eta=0.5, oracle=GD, p=0.6),
     "fedpd, from the server's model": algorithms.fedpd(eta=0.5, oracle=GD, p=0.6, start="server"),
-    "a_fedpd": ROWS["a_fedpd"].make()._replace(timing=Timing(skip=lambda r: 0.6)),
-    "a due time of its own": only_every_third_round(FEDAVG),
-    "two exchanges": ROWS["pr_spider"].make()._replace(timing=Timing(skip=lambda r: 0.6)),
+    "a_fedpd": as_class(SkippingAFedPD, "a_fedpd"),
+    "a due time of its own": EveryThirdRound(oracle=GD),
+    "two exchanges": as_class(SkippingPRSpider, "pr_spider"),
 }
 
 
@@ -293,9 +320,7 @@ def test_settings_that_need_all_clients_are_refused() -> None:
     automatic = algorithms.fedpd(eta=0.5, oracle=GD, p="auto")
     with pytest.raises(FedpdError, match=r"needs all agents in every communication\. Leave cohort out"):
         federation(automatic)
-    first, second = (spider := ROWS["pr_spider"].make()).exchanges
-    rare = spider._replace(exchanges=(first, second._replace(when=lambda r: r % 4 > 1)))
     with pytest.raises(FedpdError, match="its later exchanges do not take place in every round"):
-        federation(rare)
+        federation(as_class(RareAverages, "pr_spider"))
     with pytest.raises(FedpdError, match="a sum over 2 clients does not hide a client's message"):
         federation(FEDPD, secure_range=16.0, cohort=2)
