@@ -16,7 +16,7 @@ from fedpd.core.agents import agent_key
 from fedpd.core.sampling import uniform
 from fedpd.engine.cohorts import attendance_rule, sample_agents, who
 from fedpd.engine.participation import effort, effort_of
-from fedpd.engine.rounds import COIN
+from fedpd.engine.loop import COIN
 
 from .draw import MOST_ROUNDS, Case
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedpd import Algorithm, FedpdError, Run, algorithms, load, oracles, problems, simulate, sweep, theory
 from fedpd.engine import present as engine_present
-from fedpd.engine.attendance import AgentsSeen
+from fedpd.engine.backends.cohort import AgentsSeen
 from fedpd.engine.cohorts import draw
 from tests.engine.masked import masked_run
 

@@ -18,7 +18,7 @@ from fedpd.core import Algorithm, specified
 from fedpd.engine import dealing
 from fedpd.engine.driver import compile_ahead
 from fedpd.engine.plan import begin
-from fedpd.engine.rounds import one_round
+from fedpd.engine.loop import one_round
 from fedpd.engine.simulate import make_plan, with_defaults
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=10, dimension=3))

@@ -3,8 +3,8 @@
 Asynchronous: every agent always works. The server steps when K agents have returned. These K agents receive the new
 model and begin their next task. The other agents do not wait: they continue with the older model that they have. How
 long a task takes does not depend on its numbers, so the order of all events is known before the run. A step is then a
-round in which K agents are present, and the rounds of `fedpd.engine.present` run it: an absent agent simply does not
-read the newest broadcast (`without_waiting`).
+round in which K agents are present, and the rounds of cohorts run it: an absent agent simply does not read the newest
+broadcast (`without_waiting`).
 
 Deadline: the server of a synchronous round waits at most so long. An agent that needs longer is absent in that round.
 """

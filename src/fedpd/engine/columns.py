@@ -103,6 +103,10 @@ class Column(NamedTuple):
     measure: Measure | None = None
     merge: Merge | None = None
 
+    def reaches(self, values: Any, target: Any) -> Any:
+        """Return where values are at least as good as a target; less is better unless the column says otherwise."""
+        return values >= target if self.better == "more" else values <= target
+
 
 def _objective(view: AgentView, x: Vector) -> tuple[tuple[Array, Vector], None]:
     return view.f.value_and_gradient(x), None

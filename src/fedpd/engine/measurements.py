@@ -11,7 +11,7 @@ from fedpd.core import count_samples
 from fedpd.engine.costs import Costs
 from fedpd.engine.divergence import Divergence, is_healthy
 from fedpd.engine.history import History, Totals, extend, start_row
-from fedpd.engine.rounds import Rows
+from fedpd.engine.loop import Rows
 
 Row = dict[str, Any]
 

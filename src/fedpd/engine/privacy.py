@@ -3,8 +3,8 @@
 from fedpd.base.checks import refuse
 from fedpd.base.warn import warn
 from fedpd.core import Method, message_kinds
-from fedpd.engine.attendance import shapes_of
-from fedpd.engine.kept import kept_leaves
+from fedpd.engine.backends.cohort import shapes_of
+from fedpd.engine.backends.liveness import liveness_of
 from fedpd.engine.plan import Plan, prepare
 from fedpd.transforms._accountant import Accountant, noise_for
 from fedpd.transforms._private import Gaussian, with_noise
@@ -82,5 +82,5 @@ def senders(plan: Plan) -> int:
 def keeps_state(plan: Plan) -> bool:
     """Return whether agents keep anything between rounds. Then the rounds in which an agent took part leave a trace."""
     program, template, inputs = prepare(plan)
-    kept = kept_leaves(program.functions, shapes_of(template, inputs, False))
+    kept = liveness_of(program.functions, shapes_of(template, inputs, False))
     return bool(kept.rows)

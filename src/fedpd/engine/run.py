@@ -245,13 +245,13 @@ def history_of(plan: Plan, history: History, i: int) -> History:
 
 def results(driver: Driver) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
-    server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
-    models = [driver.model(i) for i in range(len(plan.seeds))] if driver.has_absent_agents else None
-    state = driver.release()
+    server, plan = jax.tree.map(on_host, driver.backend.state.server), driver.plan
+    models = [driver.backend.model(i) for i in range(len(plan.seeds))] if driver.backend.absence else None
+    state = driver.backend.release()
 
     def result(i: int, algorithm: Method) -> Run:
         measurements = driver.measurements[i]
-        agents = state[i] if driver.has_absent_agents else variant(state, i, plan.many)
+        agents = state[i] if driver.backend.absence else variant(state, i, plan.many)
         return Run(
             algorithm=algorithm.description,
             seed=plan.seeds[i],

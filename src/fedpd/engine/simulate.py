@@ -20,7 +20,7 @@ from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.core import Method, Mixing, Problem, Tree, form_with_absent
 from fedpd.engine.agent_rules import check_agents, check_variance, fewest_present
-from fedpd.engine.chunk_rows import check_measurable
+from fedpd.engine.backends.lazy_rows import check_measurable
 from fedpd.engine.clocked import apply_clock
 from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
 from fedpd.engine.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns

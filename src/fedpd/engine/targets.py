@@ -1,7 +1,7 @@
 """Targets that end a run: the values that columns of the history have to reach."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,5 @@ def are_reached(targets: Sequence[Target], measurements: Sequence[Measurements])
 def has_row(targets: Sequence[Target], history: History) -> bool:
     """Return whether a history has a row in which all targets are reached."""
 
-    def reached(target: Target) -> Any:
-        values = history[target.column.name]
-        return values >= target.value if target.column.better == "more" else values <= target.value
-
-    return bool(np.all([reached(target) for target in targets], axis=0).any())
+    rows = [target.column.reaches(history[target.column.name], target.value) for target in targets]
+    return bool(np.all(rows, axis=0).any())

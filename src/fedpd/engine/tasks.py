@@ -12,8 +12,8 @@ from fedpd.base.precision import scope
 from fedpd.clock import Clock
 from fedpd.core import Array, Key, Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective, one_agent
+from fedpd.engine.backends.liveness import sources
 from fedpd.engine.costs import message_costs
-from fedpd.engine.kept import sources
 
 
 class Tasks(NamedTuple):

@@ -22,8 +22,8 @@ from fedpd.base.value import Value, parts_of
 from fedpd.core import Method, State
 from fedpd.core.agents import Functions, Shard, arrays
 from fedpd.engine.columns import MEASURED
+from fedpd.engine.loop import Inputs, Program, init_agents, measure_copies, one_round
 from fedpd.engine.plan import Plan
-from fedpd.engine.rounds import Inputs, Program, init_agents, measure_copies, one_round
 from fedpd.problems.external import explain_callback
 
 LIBRARIES = tuple(

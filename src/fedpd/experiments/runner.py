@@ -13,7 +13,7 @@ from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
 from fedpd.base.typed import explained_error
-from fedpd.engine.driver import compile_ahead
+from fedpd.engine.backends.memory import compile_ahead
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults

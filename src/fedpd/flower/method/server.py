@@ -12,8 +12,8 @@ from tree_math import Vector
 
 from fedpd.core import Exchange, Key, Method, Tree, Update, has_packed, opened
 from fedpd.engine.cohorts import who
+from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation
-from fedpd.engine.rounds import toss_coin
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
 from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled, call_exchange

@@ -31,6 +31,7 @@ from fedpd.engine.columns import Column
 from fedpd.engine.metrics import Metrics, mean_and_gap, measure_at, not_measured
 from fedpd.engine.participation import effort
 
+LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends
 COIN = 0  # the first fold into a run's key, for the draws that all agents share
 
 
@@ -113,7 +114,7 @@ class MessageSum(NamedTuple):
     receivers: Array  # how many agents receive the broadcast
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Runs the steps of an exchange for agents in memory, in files, or one after another in Python."""
 
     def coin(self, program: Program, inputs: Inputs, r: Any, server: Any, /) -> Any:
@@ -155,22 +156,22 @@ def init_agents(program: Program, shard: Shard, start: Vector) -> Any:
     return each_agent(begin, shard, program.layout)[1]
 
 
-def one_round(program: Program, inputs: Inputs, state: State, place: Place | None = None) -> tuple[State, Round]:
+def one_round(program: Program, inputs: Inputs, state: State, executor: Executor | None = None) -> tuple[State, Round]:
     """Return state r+1 from state r, and the messages and the work of the round. All rounds run through this function.
 
-    `place` runs the agents; None: they are in memory.
+    `executor` runs the agents; None: they are in memory.
     """
-    place = InMemory() if place is None else place
+    executor = InMemory() if executor is None else executor
     agents, server, r = state
-    skipped = place.coin(program, inputs, r, server)
+    skipped = executor.coin(program, inputs, r, server)
     work: Work | None = None
     senders, receivers = [], []
     for number in range(len(program.algorithm.exchanges())):
-        sums, agents, messages, more = place.compute(program, number, inputs, agents, r)
+        sums, agents, messages, more = executor.compute(program, number, inputs, agents, r)
         work = more if work is None else work.plus(more)
-        server, broadcast, silent = place.server_step(program, number, sums, server, skipped, r)
+        server, broadcast, silent = executor.server_step(program, number, sums, server, skipped, r)
         broadcast = messages if broadcast is None else broadcast
-        agents = place.deliver(program, number, inputs, agents, broadcast, silent, r)
+        agents = executor.deliver(program, number, inputs, agents, broadcast, silent, r)
         senders.append(messages_sent(silent, sums.senders))
         receivers.append(messages_sent(silent, sums.receivers))
     assert work is not None  # a method has at least one exchange
@@ -312,46 +313,74 @@ def _mix(weights_of: Callable[[Array], Array], layout: Layout, shard: Shard, mes
     return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf[: layout.agents], 1), everyone)
 
 
+class Step(Protocol):
+    """Runs round t of a chunk.
+
+    It returns the new state, what happened, and a function that measures the new state; None: the rounds of this chunk
+    are not measured, because a measurement needs agents that are not in the chunk.
+    """
+
+    def __call__(self, state: Any, t: Array, /) -> tuple[Any, Round, Callable[[], Metrics] | None]: ...
+
+
+def step_of_everyone(program: Program, inputs: Inputs, state: State, t: Array) -> tuple[State, Round, Any]:
+    """Run a round of all agents; see `Step`."""
+    state, happened = one_round(program, inputs, state)
+    return state, happened, partial(measure_copies, program, inputs, state.agents, ~happened.communicated)
+
+
 def chunk(
     program: Program,
     length: int,
     stop_early: bool,
-    inputs: Inputs,
-    state: State,
+    step: Step,
+    agents: int,
+    state: Any,
     count: Array,
     every: Array,
     last: Array,
     targets: Array,
-) -> tuple[State, Rows]:
-    """Run `count` <= `length` rounds, and return the state after them and the row of each round.
+) -> tuple[Any, Rows]:
+    """Run `count` <= `length` rounds, and return the state after them and the row of each. There is no other loop.
 
     The chunk measures every `every` rounds and at round `last`. These numbers are data, not part of the program: the
     same program runs a whole chunk, a shorter one, and the rounds that are left after a resume. So chunk sizes,
     checkpoints and interruptions change no bit of the result and need no compilation. With `stop_early`, the chunk ends
     when a measured value is not finite, or when the measured columns have reached their `targets` (NaN: no target).
-    """
-    empty = empty_rows(program, length, len(inputs.shard.agent))
 
-    def continues(carry: tuple[Array, Array, State, Rows]) -> Array:
+    Args:
+        program: The method on the problem's functions.
+        length: The longest chunk.
+        stop_early: Whether a chunk may end early. Variants that run at once do not end at the same round.
+        step: Runs a round.
+        agents: The agents of a round, for the table of their work.
+        state: The state, which has a field `round`.
+        count: The rounds to run.
+        every: Every how many rounds the run measures.
+        last: The last round of the run, which is always measured.
+        targets: (columns,) their targets.
+    """
+
+    def continues(carry: tuple[Array, Array, Any, Rows]) -> Array:
         done, unfinished, _, _ = carry
         return (done < count) & unfinished
 
-    def run_next(carry: tuple[Array, Array, State, Rows]) -> tuple[Array, Array, State, Rows]:
+    def run_next(carry: tuple[Array, Array, Any, Rows]) -> tuple[Array, Array, Any, Rows]:
         done, unfinished, state, rows = carry
-        state, happened = one_round(program, inputs, state)
+        state, happened, measure = step(state, done)
         measured = (state.round % every == 0) | (state.round == last)
-
-        def metrics() -> Metrics:
-            return measure_copies(program, inputs, state.agents, ~happened.communicated)
-
-        metrics_now = lax.cond(measured, metrics, partial(not_measured, program.columns))
-        if stop_early:
-            usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
-            unfinished = ~measured | (jnp.isfinite(sum(usual)) & ~are_reached(program.columns, metrics_now, targets))
-        rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
+        metrics = not_measured(program.columns)
+        if measure is not None:
+            metrics = lax.cond(measured, measure, lambda: metrics)
+        if measure is not None and stop_early:
+            finite = jnp.isfinite(sum(metrics[name] for name in ("loss", "stationarity", "consensus")))
+            unfinished = ~measured | (finite & ~are_reached(program.columns, metrics, targets))
+        rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics))
         return done + 1, unfinished, state, rows
 
-    _, _, state, rows = lax.while_loop(continues, run_next, (jnp.int32(0), jnp.bool_(True), state, empty))
+    # A while loop and not a scan: its length is data. The rows are buffers of the carry, which XLA updates in place.
+    begin = jnp.int32(0), jnp.bool_(True), state, empty_rows(program, length, agents)
+    _, _, state, rows = lax.while_loop(continues, run_next, begin)
     return state, rows
 
 
@@ -369,10 +398,9 @@ def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metr
 
 def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
     """Return whether there are targets and all of them are reached."""
-    values = jnp.stack([metrics[column.name].astype(float) for column in columns])
-    upward = jnp.array([column.better == "more" for column in columns])
     given = ~jnp.isnan(targets)
-    return given.any() & (~given | jnp.where(upward, values >= targets, values <= targets)).all()
+    reached = [column.reaches(metrics[column.name].astype(float), targets[i]) for i, column in enumerate(columns)]
+    return given.any() & (~given | jnp.stack(reached)).all()
 
 
 def empty_rows(program: Program, length: int, agents: int) -> Rows:

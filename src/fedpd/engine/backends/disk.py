@@ -1,6 +1,6 @@
 """Keep the agents' state in memory-mapped files if memory is too small, with one block of agents in memory at a time.
 
-The rounds are those of `rounds.one_round`. Every step of an exchange reads each block and writes it back.
+The rounds are those of `loop.one_round`. Every step of an exchange reads each block and writes it back.
 """
 
 import math
@@ -18,22 +18,25 @@ from tree_math import Vector
 from fedpd.base.atomic import make_folder, nameless_file
 from fedpd.base.checks import FedpdError
 from fedpd.core import Array, Exchange, State, Tree, Work
-from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, sharded, split_rows
+from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, arrays, sharded, split_rows, with_padding_agents
 from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.rows import rows_by_device
-from fedpd.engine.metrics import Metrics, copies_differ, mean_copy
-from fedpd.engine.rounds import (
+from fedpd.engine.backends.backend import Progress
+from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
+from fedpd.engine.loop import (
     INPUTS,
     InMemory,
     Inputs,
     MessageSum,
     Program,
-    Round,
+    Rows,
     init_agents,
     measure_model,
     one_round,
     toss_coin,
 )
+from fedpd.engine.metrics import Metrics, copies_differ, mean_copy
+from fedpd.engine.plan import Plan, prepare, put_on_devices
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device
 MEMORY = InMemory()
@@ -103,7 +106,7 @@ def add_sums(exchange: Exchange, one: MessageSum, other: MessageSum) -> MessageS
 
 
 class OnDisk(NamedTuple):
-    """Runs agents whose state is in files, block by block; see `rounds.Place`."""
+    """Runs agents whose state is in files, block by block; see `loop.Executor`."""
 
     store: Store
     on_progress: Callable[[float], None]  # receives the fraction of the round that is done
@@ -140,15 +143,37 @@ class OnDisk(NamedTuple):
             store.put(block, _deliver(program, number, here, store.take(store.agents, block), broadcast, r))
         return agents
 
-    def run_round(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
-        return one_round(program, inputs, state, self)
 
-    def measure(self, program: Program, inputs: Inputs, agents: Any, skipped: bool) -> Metrics:
-        algorithm, number = program.algorithm, program.layout.agents
-        x = Vector(mean_copy(algorithm, agents, number))
-        real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(agents))
+class DiskBackend(MemoryBackend):
+    """A run whose agents are in files. A round may take minutes, so that a chunk is one round."""
+
+    paced = False
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.program, self.template, self.inputs = prepare(plan)
+        assert plan.store is not None
+        start, on_host = Vector(plan.problem.start), arrays(plan.problem)
+        block = block_size(self.program, on_host, start)
+        filled = with_padding_agents(on_host, plan.layout, block=block)
+        self.store = create(plan.store, self.program, filled, block, start, partial(put_on_devices, plan.layout))
+        self.state = State(self.store.agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
+        self.metrics = self._measure(False)
+
+    def run(self, done: int, number: int, on_progress: Progress) -> tuple[Rows, None]:
+        executor = OnDisk(self.store, on_progress)
+        self.state, happened = one_round(self.program, self.inputs, self.state, executor)
+        return row_of_one_round(self, happened, self._measure), None
+
+    def _measure(self, skipped: bool) -> Metrics:
+        algorithm, number = self.program.algorithm, self.program.layout.agents
+        x = Vector(mean_copy(algorithm, self.store.agents, number))
+        real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(self.store.agents))
         gap = largest_distance_on_host(real) if copies_differ(algorithm, skipped) else 0.0
-        return _measure(program, inputs, x, gap)
+        return _measure(self.program, self.inputs, x, gap)
+
+    def _put(self, agents: Any) -> Any:
+        return self.store.fill(agents)
 
 
 def block_size(program: Program, shard: Shard, start: Vector) -> int:

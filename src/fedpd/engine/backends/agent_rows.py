@@ -26,7 +26,7 @@ class Segment(NamedTuple):
     first: int
 
 
-class SeenAgents:
+class AgentRows:
     """The rows of the agents that were present at least once.
 
     Attributes:

@@ -12,16 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.core import Array, Method, Mixing, State, Tree, Work, opened
-from fedpd.core.agents import Functions, Shard, agent_key, local_objective, objective_in_round, one_agent
+from fedpd.core import Array, Mixing, State, Tree, Work, opened
+from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
+from fedpd.engine.backends.backend import Progress
+from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
+from fedpd.engine.cohorts import who
 from fedpd.engine.costs import Costs, message_costs
-from fedpd.engine.metrics import Metrics
-from fedpd.engine.participation import effort_of
-from fedpd.engine.rounds import (
+from fedpd.engine.loop import (
     Inputs,
     MessageSum,
     Program,
-    Round,
+    Rows,
     combine,
     efforts_of_all,
     is_silent,
@@ -30,6 +31,10 @@ from fedpd.engine.rounds import (
     receive,
     toss_coin,
 )
+from fedpd.engine.measurements import variant
+from fedpd.engine.metrics import Metrics
+from fedpd.engine.participation import effort_of
+from fedpd.engine.plan import Plan, prepare
 from fedpd.engine.stages import named_stage
 
 
@@ -44,7 +49,7 @@ def init_each(program: Program, shard: Shard, start: Vector) -> Any:
 
 
 class AgentByAgent(NamedTuple):
-    """Runs the agents one after another in Python; see `rounds.Place`."""
+    """Runs the agents one after another in Python; see `loop.Executor`."""
 
     present: Callable[[int], np.ndarray] | None  # returns who is present in a round, (N,); None: all agents are
 
@@ -113,20 +118,47 @@ class AgentByAgent(NamedTuple):
     def _here(self, r: Array) -> np.ndarray | None:
         return None if self.present is None else self.present(int(r))
 
-    def run_round(self, program: Program, inputs: Inputs, state: State) -> tuple[State, Round]:
+
+class DebugBackend(MemoryBackend):
+    """A run whose agents run one after another in Python, without compilation."""
+
+    paced = False
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.program, self.template, self.inputs = prepare(plan)
+        start = Vector(plan.problem.start)
+        agents = init_each(self.program, self.inputs.shard, start)
+        self.state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
+        self.metrics = self._measure(False)
+
+    def run(self, done: int, number: int, on_progress: Progress) -> tuple[Rows, None]:
         with jax.disable_jit():
-            return one_round(program, inputs, state, self)
+            executor = AgentByAgent(_present(self.plan))
+            self.state, happened = one_round(self.program, self.inputs, self.state, executor)
+        return row_of_one_round(self, happened, self._measure), None
 
-    def measure(self, program: Program, inputs: Inputs, agents: Any, skipped: bool) -> Metrics:
+    def _measure(self, skipped: bool) -> Metrics:
         with jax.disable_jit():
-            return measure_copies(program, inputs, agents, skipped)
+            return measure_copies(self.program, self.inputs, self.state.agents, skipped)
+
+    def _put(self, agents: Any) -> Any:
+        return agents
+
+    def costs(self) -> Costs:
+        one, agent = one_agent(self.inputs.shard, 0), variant(self.state.agents, 0, True)
+        with jax.disable_jit():
+            how: dict[str, Any] = {"evaluate": lambda function, *parts: function(*parts), "stage": named_stage}
+            functions = self.program.functions
+            return message_costs(self.plan.algorithm, functions, one, agent, self.state.server, **how)
 
 
-def costs_without_compilation(algorithm: Method, functions: Functions, one: Shard, agent: Any, server: Any) -> Costs:
-    """Return the bytes of a method's messages, from one round of one agent that runs without compilation."""
-    with jax.disable_jit():
-        how: dict[str, Any] = {"evaluate": lambda function, *parts: function(*parts), "stage": named_stage}
-        return message_costs(algorithm, functions, one, agent, server, **how)
+def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
+    """Return a function that says which agents are present in a round, (N,); None: all are."""
+    rule, agents = plan.participation, plan.problem.agents
+    if rule is None:
+        return None
+    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents))
 
 
 def _sum(trees: list[Tree]) -> Tree:

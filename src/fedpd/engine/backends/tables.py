@@ -4,14 +4,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd.engine.chunk_rows import most_rounds
+from fedpd.engine.backends.agent_rows import AgentRows
+from fedpd.engine.backends.cohort_rounds import NEVER, Attendance, Table
+from fedpd.engine.backends.dealing import is_dealt, most_dealt
+from fedpd.engine.backends.lazy_rows import most_rounds
 from fedpd.engine.cohorts import most_present
-from fedpd.engine.dealing import is_dealt, most_dealt
+from fedpd.engine.loop import LONGEST_CHUNK
 from fedpd.engine.plan import Plan
-from fedpd.engine.present import NEVER, Attendance, Table
-from fedpd.engine.seen import SeenAgents
 
-LONGEST_CHUNK = 256  # rounds
 TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
 
 
@@ -44,7 +44,7 @@ class Call(NamedTuple):
     places: np.ndarray  # their rows in the table
 
 
-def gather(seen: SeenAgents, here: np.ndarray, width: Width, shapes: Any) -> Call:
+def gather(seen: AgentRows, here: np.ndarray, width: Width, shapes: Any) -> Call:
     """Return the table of the agents of a chunk, and who is present in its rounds.
 
     Args:

@@ -21,7 +21,7 @@ Update = Callable[[Any, Tree], Any]  # (agent, broadcast) -> agent
 Leaves = frozenset[int]  # numbers of leaves of an agent's state
 
 
-class Kept(NamedTuple):
+class Liveness(NamedTuple):
     """Which leaves of an agent's state are kept while it is absent. It is hashable.
 
     Attributes:
@@ -44,7 +44,7 @@ class Shapes(NamedTuple):
     method: Method
 
 
-def kept_leaves(functions: Functions, shapes: Shapes) -> Kept:
+def liveness_of(functions: Functions, shapes: Shapes) -> Liveness:
     """Return which leaves of an agent's state must be kept while it is absent.
 
     Args:
@@ -68,7 +68,7 @@ def kept_leaves(functions: Functions, shapes: Shapes) -> Kept:
             break
         replaced -= stale
     steady = of_model <= replaced and not algorithm.copies_differ
-    return Kept(tuple(sorted(live - replaced)), tuple(sorted(replaced)), steady)
+    return Liveness(tuple(sorted(live - replaced)), tuple(sorted(replaced)), steady)
 
 
 def when_missed(exchange: Exchange) -> Update:

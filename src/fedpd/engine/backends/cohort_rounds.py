@@ -1,9 +1,9 @@
 """Run rounds in which some of the agents are present, at the cost of these agents.
 
 A chunk of rounds has a table with one row for each agent that is present in any of them. A row holds what must be kept
-of the agent's state (`kept.py`) and the last round in which the agent was present. At the start of a round, its agents
-come: each state is made from the row, or by `init` if the agent comes for the first time, and then gets the newest
-broadcasts that the agent missed. `rounds.one_round` does the rest. At the end, the states go back to the table.
+of the agent's state (`liveness.py`) and the last round in which the agent was present. At the start of a round, its
+agents come: each state is made from the row, or by `init` if the agent comes for the first time, and then gets the
+newest broadcasts that the agent missed. `loop.one_round` does the rest. At the end, the states go back to the table.
 """
 
 from functools import partial
@@ -28,23 +28,20 @@ from fedpd.core.agents import (
     one_agent,
     update_agents,
 )
-from fedpd.engine.kept import Kept, when_missed
-from fedpd.engine.metrics import not_measured
-from fedpd.engine.participation import effort_of
-from fedpd.engine.rounds import (
+from fedpd.engine.backends.liveness import Liveness, when_missed
+from fedpd.engine.loop import (
     InMemory,
     Inputs,
     MessageSum,
     Program,
-    Rows,
-    are_reached,
-    empty_rows,
+    Round,
     gathered,
     measure_model,
     one_round,
     receive,
     take_part,
 )
+from fedpd.engine.participation import effort_of
 
 COPIED_BYTES = 2**23  # if the samples of the agents that run at once take less, they are copied; the steps are faster
 NEVER = 0  # the last round of an agent that was never present, and of a broadcast that never happened
@@ -68,7 +65,7 @@ class Newest(NamedTuple):
     Attributes:
         broadcasts: The broadcasts; zeros before the first.
         rounds: (exchanges,) their rounds, counted from 1; NEVER: there was none.
-        model: The model at which f is measured, if all copies are equal (`Kept.steady`).
+        model: The model at which f is measured, if all copies are equal (`Liveness.steady`).
     """
 
     broadcasts: tuple[Tree, ...]
@@ -76,7 +73,7 @@ class Newest(NamedTuple):
     model: Vector
 
 
-class PartialState(NamedTuple):
+class CohortState(NamedTuple):
     """The state that a run with absent agents carries from round to round."""
 
     table: Table
@@ -109,7 +106,7 @@ class Visit(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Runs the agents that are present; see `rounds.Place`."""
+    """Runs the agents that are present; see `loop.Executor`."""
 
     here: Attendance  # (C,)
 
@@ -188,7 +185,7 @@ def together(layout: Layout, here: Attendance) -> int:
     return len(here.agents) if layout.parallel else 1
 
 
-def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Table, here: Attendance) -> Any:
+def come(program: Program, liveness: Liveness, inputs: Inputs, newest: Newest, table: Table, here: Attendance) -> Any:
     """Return the states of the agents of a round, leaves (C, ...), after the broadcasts that they missed."""
     fresh = jnp.take(table.last, here.slots) == NEVER
 
@@ -197,7 +194,7 @@ def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Ta
         part = agent_part(samples_of(inputs), one.places, together(program.layout, here))
         f = local_objective(program.functions, part)
         initial = partial(program.algorithm.init, f, inputs.start)
-        again = partial(returned, program, kept, newest, row, jax.eval_shape(initial))
+        again = partial(returned, program, liveness, newest, row, jax.eval_shape(initial))
         if first and program.layout.parallel and inputs.shard.offset is not None:  # as in `take_part`
             agent = jax.tree.map(partial(jnp.where, last == NEVER), initial(), again())
         else:
@@ -213,18 +210,18 @@ def come(program: Program, kept: Kept, inputs: Inputs, newest: Newest, table: Ta
     return everyone(True)
 
 
-def returned(program: Program, kept: Kept, newest: Newest, row: tuple[Array, ...], shapes: Any) -> Any:
+def returned(program: Program, liveness: Liveness, newest: Newest, row: tuple[Array, ...], shapes: Any) -> Any:
     """Return the state of an agent that was present before, as it was after its last round."""
     leaves, structure = jax.tree.flatten(shapes)
     made = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
-    for i, leaf in zip(kept.rows, row, strict=True):
+    for i, leaf in zip(liveness.rows, row, strict=True):
         made[i] = leaf
     agent = jax.tree.unflatten(structure, made)
-    if kept.replaced:  # it heard the newest broadcasts, or `catch_up` replaces these leaves
+    if liveness.replaced:  # it heard the newest broadcasts, or `catch_up` replaces these leaves
         for exchange, broadcast in zip(program.algorithm.exchanges(), newest.broadcasts, strict=True):
             agent = exchange.receive(agent, broadcast)
         received = jax.tree.leaves(agent)
-        for i in kept.replaced:
+        for i in liveness.replaced:
             made[i] = received[i]
     return jax.tree.unflatten(structure, made)
 
@@ -237,10 +234,10 @@ def catch_up(program: Program, newest: Newest, last: Array, agent: Any) -> Any:
     return agent
 
 
-def leave(program: Program, kept: Kept, table: Table, slots: Array, agents: Any, r: Array) -> Table:
+def leave(program: Program, liveness: Liveness, table: Table, slots: Array, agents: Any, r: Array) -> Table:
     """Return the table with the rows of the agents of round r."""
     leaves = jax.tree.leaves(agents)
-    rows = tuple(leaves[i] for i in kept.rows)
+    rows = tuple(leaves[i] for i in liveness.rows)
     last = table.last.at[slots].set(r + 1)
     if program.layout.parallel:
         return Table(jax.tree.map(lambda old, new: old.at[slots].set(new), table.rows, rows), last)
@@ -255,60 +252,31 @@ def leave(program: Program, kept: Kept, table: Table, slots: Array, agents: Any,
 
 
 def current_model(program: Program, newest: Newest, agents: Any) -> Vector:
-    """Return the model that all agents have after a round, if `Kept.steady`; `agents` may be any that were present."""
+    """Return the model that all agents have after a round, if `Liveness.steady`; `agents` are any that were present."""
     first = jax.tree.map(lambda leaf: leaf[0], agents)
     for exchange, broadcast in zip(program.algorithm.exchanges(), newest.broadcasts, strict=True):
         first = when_missed(exchange)(first, broadcast)
     return program.algorithm.model(first)
 
 
-def partial_chunk(
-    program: Program,
-    kept: Kept,
-    length: int,
-    stop_early: bool,
-    inputs: Inputs,
-    state: PartialState,
-    attendance: Attendance,
-    count: Array,
-    every: Array,
-    last: Array,
-    targets: Array,
-) -> tuple[PartialState, Rows]:
-    """Run `count` <= `length` rounds; as `rounds.chunk`, with the agents that are present.
+def step_of_cohort(
+    program: Program, liveness: Liveness, inputs: Inputs, attendance: Attendance, state: CohortState, t: Array
+) -> tuple[CohortState, Round, Any]:
+    """Run a round of the agents that are present; see `loop.Step`.
 
-    If copies of the model can differ (not `Kept.steady`), the rows have no metrics: they need the rows of all agents.
+    If copies of the model can differ (not `Liveness.steady`), a measurement needs the rows of all agents.
     """
-    empty = empty_rows(program, length, attendance.agents.shape[1])
-
-    def continues(carry: tuple[Array, Array, PartialState, Rows]) -> Array:
-        done, unfinished, _, _ = carry
-        return (done < count) & unfinished
-
-    def run_next(carry: tuple[Array, Array, PartialState, Rows]) -> tuple[Array, Array, PartialState, Rows]:
-        done, unfinished, (table, newest, server, r), rows = carry
-        here = jax.tree.map(lambda leaf: leaf[done], attendance)
-        agents = come(program, kept, inputs, newest, table, here)
-        begun = State(Visit(agents, newest), server, r)
-        (visit, server, _), happened = one_round(program, inputs, begun, Present(here))
-        table, newest = leave(program, kept, table, here.slots, visit.agents, r), visit.newest
-        measured = ((r + 1) % every == 0) | (r + 1 == last)
-        metrics_now = not_measured(program.columns)
-        if kept.steady:
-            model = current_model(program, newest, visit.agents)
-            newest = newest._replace(model=_either(happened.communicated, model, newest.model))
-            metrics_now = lax.cond(
-                measured, partial(measure_model, program, inputs, newest.model, 0.0), lambda: metrics_now
-            )
-            if stop_early:
-                usual = (metrics_now[name] for name in ("loss", "stationarity", "consensus"))
-                finite = jnp.isfinite(sum(usual))
-                unfinished = ~measured | (finite & ~are_reached(program.columns, metrics_now, targets))
-        rows = jax.tree.map(lambda buffer, value: buffer.at[done].set(value), rows, Rows(happened, metrics_now))
-        return done + 1, unfinished, PartialState(table, newest, server, r + 1), rows
-
-    _, _, state, rows = lax.while_loop(continues, run_next, (jnp.int32(0), jnp.bool_(True), state, empty))
-    return state, rows
+    table, newest, server, r = state
+    here = jax.tree.map(lambda leaf: leaf[t], attendance)
+    agents = come(program, liveness, inputs, newest, table, here)
+    (visit, server, _), happened = one_round(program, inputs, State(Visit(agents, newest), server, r), Present(here))
+    table, newest = leave(program, liveness, table, here.slots, visit.agents, r), visit.newest
+    measure = None
+    if liveness.steady:
+        model = _either(happened.communicated, current_model(program, newest, visit.agents), newest.model)
+        newest = newest._replace(model=model)
+        measure = partial(measure_model, program, inputs, model, 0.0)
+    return CohortState(table, newest, server, r + 1), happened, measure
 
 
 def _either(condition: Array, one: Any, other: Any) -> Any:
@@ -319,5 +287,5 @@ def _either(condition: Array, one: Any, other: Any) -> Any:
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _columns: Any = PartitionSpec(None, AXIS)
-PARTIAL_STATE = PartialState(_agents, _shared, _shared, _shared)
+COHORT_STATE = CohortState(_agents, _shared, _shared, _shared)
 ATTENDANCE = Attendance(_columns, _columns, _columns)

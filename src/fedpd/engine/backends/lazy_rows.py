@@ -16,9 +16,9 @@ from fedpd.core.agents import AGENTS, Functions, Layout, Shard, bare_arrays
 from fedpd.core.rows import first_rows, rows_by_device
 from fedpd.engine.cohorts import who
 from fedpd.engine.columns import Column
+from fedpd.engine.loop import Inputs, Template
 from fedpd.engine.metrics import Metrics, measure_parts, merge_parts
 from fedpd.engine.plan import Plan, put_on_devices
-from fedpd.engine.rounds import Inputs, Template
 
 Drawn = Mapping[int, np.ndarray]  # the agents of each round by seed, (rounds, C); N where nobody is
 

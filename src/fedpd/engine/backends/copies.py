@@ -12,10 +12,10 @@ from tree_math import Vector
 from fedpd.core import Array, Method
 from fedpd.core.agents import Shard, local_objective
 from fedpd.core.distances import largest_distance_on_host
-from fedpd.engine.kept import Kept
-from fedpd.engine.present import NEVER, Newest, catch_up, returned
-from fedpd.engine.rounds import Inputs, Template
-from fedpd.engine.seen import SeenAgents
+from fedpd.engine.backends.agent_rows import AgentRows
+from fedpd.engine.backends.cohort_rounds import NEVER, Newest, catch_up, returned
+from fedpd.engine.backends.liveness import Liveness
+from fedpd.engine.loop import Inputs, Template
 
 BLOCK = 1024  # rows to read at a time
 
@@ -25,20 +25,20 @@ class ReadRow(NamedTuple):
 
     Attributes:
         template: The program.
-        kept: Which leaves of an agent's state a row holds.
+        liveness: Which leaves of an agent's state a row holds.
         shapes: The shapes of an agent's state.
         first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
             would have.
     """
 
     template: Template
-    kept: Kept
+    liveness: Liveness
     shapes: Any
     first: Shard
 
 
 def mean_and_gap(
-    reading: ReadRow, inputs: Inputs, newest: Newest, seen: SeenAgents, differ: bool, agree: bool
+    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
 ) -> tuple[Vector, float]:
     """Return the mean of the copies of all N agents, and their largest distance.
 
@@ -68,7 +68,7 @@ def mean_and_gap(
     return mean, largest_distance_on_host(everyone)
 
 
-def _blocks(seen: SeenAgents, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
     """Return the rows of some agents and their last rounds, in blocks of equal length.
 
     The last block is filled up with rows of nobody, which were NEVER present.
@@ -92,18 +92,18 @@ def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: n
     """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
     leaves, structure = jax.tree.flatten(reading.shapes)
     shapes = structure, tuple(leaves)
-    found = jax.device_get(_compiled_copies(reading.template, reading.kept, shapes, newest, method, rows, last))
+    found = jax.device_get(_compiled_copies(reading.template, reading.liveness, shapes, newest, method, rows, last))
     return jax.tree.map(lambda leaf: leaf[last != NEVER], found)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _compiled_copies(
-    template: Template, kept: Kept, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
+    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
 ) -> Vector:
     program, (structure, leaves) = template.program(method, None), shapes
 
     def copy(row: tuple[Array, ...], last: Array) -> Vector:
-        agent = returned(program, kept, newest, row, jax.tree.unflatten(structure, leaves))
+        agent = returned(program, liveness, newest, row, jax.tree.unflatten(structure, leaves))
         return program.algorithm.model(catch_up(program, newest, last, agent))
 
     return jax.vmap(copy)(rows, last)
