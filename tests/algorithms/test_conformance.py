@@ -19,7 +19,7 @@ from fedpd.base.checkpoint import flatten, unflatten
 from fedpd.base.precision import scope
 from fedpd.core import Exchange, Mixing, opened
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
-from fedpd.engine.history import COLUMNS
+from fedpd.engine.measure.history import COLUMNS
 from fedpd.engine.loop import toss_coin as coin
 
 GD = oracles.gd(step=0.2, iterations=3)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedpd import Algorithm, FedpdError, Run, algorithms, load, oracles, problems, simulate, sweep, theory
 from fedpd.engine import present as engine_present
 from fedpd.engine.backends.cohort import AgentsSeen
-from fedpd.engine.cohorts import draw
+from fedpd.engine.participation import draw
 from tests.engine.masked import masked_run
 
 AGENTS, ROUNDS, SAMPLES = 8, 10, 6

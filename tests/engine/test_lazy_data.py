@@ -8,7 +8,7 @@ import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.engine import chunk_rows
-from fedpd.engine.cohorts import draw
+from fedpd.engine.participation import draw
 
 N = 30
 RNG = np.random.default_rng(0)

@@ -39,7 +39,13 @@ class Static:
     value: Any = dataclasses.field(compare=False)
 
 
+def attribute(usual: Any) -> Any:
+    """Return the value of a class attribute that a subclass may also have as a field or a property."""
+    return usual
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Value:
     """The base class of frozen dataclasses that are pytrees. A subclass lists its fields, as a dataclass does.
 
@@ -62,7 +68,7 @@ class Value:
 
     def __post_init__(self) -> None:
         numbers = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+        for field in dataclasses.fields(self):
             value = _canonical(getattr(self, field.name), str(field.type))
             object.__setattr__(self, field.name, value)
             if _is_leaf(value) and field.name not in self.shapes:
@@ -79,7 +85,7 @@ class Value:
         parameters = inspect.signature(factory).parameters
         settings = {name: getattr(self, name, one.default) for name, one in parameters.items()}
         usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-        more = {field.name: field.default for field in dataclasses.fields(self) if field.name not in parameters}  # type: ignore[arg-type]
+        more = {field.name: field.default for field in dataclasses.fields(self) if field.name not in parameters}
         settings |= {name: getattr(self, name) for name, one in more.items() if getattr(self, name) != one}
         spec = Spec.of(self.prefix + factory.__name__, usual, **settings)
         return spec if type(self).factory is not None else spec.with_code(type(self))
@@ -165,7 +171,7 @@ def makes(*classes: type[Value]) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def parts_of(value: Value) -> list["Value"]:
     """Return a value and all values in it."""
     found = [value]
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+    for field in dataclasses.fields(value):
         held = getattr(value, field.name)
         for one in held if isinstance(held, tuple) else (held,):
             found += parts_of(one) if isinstance(one, Value) else []
@@ -177,10 +183,10 @@ def constant(value: T) -> T:
     return _relabelled(value, lambda one, name: isinstance(getattr(one, name), Value | tuple))
 
 
-def with_counts(value: T) -> T:
+def with_counts(value: Any) -> Any:
     """Return a value whose `counts` are leaves, too."""
     if isinstance(value, tuple):
-        return tuple(map(with_counts, value))  # type: ignore[return-value]
+        return tuple(map(with_counts, value))
     if not isinstance(value, Value):
         return value
     more = [name for name in value.counts if isinstance(getattr(value, name), int | dict)]
@@ -295,7 +301,7 @@ def _static(value: Value) -> tuple[tuple[str, Static], ...]:
     """Return the static fields. They are hashed once: if a function changes later, all programs are dropped anyway."""
     found = value.__dict__.get("_static")
     if found is None:
-        names = [field.name for field in dataclasses.fields(value) if field.name not in _leaves(value)]  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(value) if field.name not in _leaves(value)]
         found = tuple((name, Static(_key(getattr(value, name)), getattr(value, name))) for name in names)
         object.__setattr__(value, "_static", found)
     return found

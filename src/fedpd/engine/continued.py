@@ -12,9 +12,9 @@ from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.spec import differences
 from fedpd.core import Problem, Tree
-from fedpd.engine.columns import NETWORK
 from fedpd.engine.driver import Driver
-from fedpd.engine.measurements import Measurements
+from fedpd.engine.measure.columns import NETWORK
+from fedpd.engine.measure.measurements import Measurements
 from fedpd.engine.plan import Plan
 from fedpd.engine.resume import rows_to_keep
 from fedpd.engine.run import Ensemble, Run, identity_of, settings_of

@@ -16,11 +16,11 @@ from fedpd.engine.backends.cohort import CohortBackend
 from fedpd.engine.backends.debug import DebugBackend
 from fedpd.engine.backends.disk import DiskBackend
 from fedpd.engine.backends.memory import MemoryBackend
-from fedpd.engine.columns import EPSILON, EPSILON_EXAMPLES
-from fedpd.engine.divergence import explain
 from fedpd.engine.loop import LONGEST_CHUNK, Program
-from fedpd.engine.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
-from fedpd.engine.metrics import Metrics
+from fedpd.engine.measure.columns import EPSILON, EPSILON_EXAMPLES
+from fedpd.engine.measure.divergence import explain
+from fedpd.engine.measure.measurements import Measurements, add_rounds, first_measurements, rows_since, variant
+from fedpd.engine.measure.metrics import Metrics
 from fedpd.engine.plan import Plan, on_host
 
 CHUNK_SECONDS = 0.2  # the duration to aim at, which is the refresh interval of the progress bar

@@ -27,8 +27,8 @@ from fedpd.core.agents import (
     update_agents,
     zero_for_padding,
 )
-from fedpd.engine.columns import Column
-from fedpd.engine.metrics import Metrics, mean_and_gap, measure_at, not_measured
+from fedpd.engine.measure.columns import Column
+from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, not_measured
 from fedpd.engine.participation import effort
 
 LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends
@@ -263,8 +263,8 @@ def efforts_of_all(program: Program, inputs: Inputs, r: Array) -> Array:
     return effort(inputs.stragglers, inputs.key, r, program.layout.agents)
 
 
-def _count(layout: Layout, shard: Shard, who: Array) -> Array:
-    number = jnp.sum(who if shard.real is None else who & shard.real, dtype=jnp.int32)
+def _count(layout: Layout, shard: Shard, here: Array) -> Array:
+    number = jnp.sum(here if shard.real is None else here & shard.real, dtype=jnp.int32)
     return number if layout.mesh is None else lax.psum(number, AXIS)
 
 

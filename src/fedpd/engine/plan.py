@@ -23,11 +23,11 @@ from fedpd.core.agents import (
     with_padding_agents,
 )
 from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
-from fedpd.engine.columns import MEASURED, Column
+from fedpd.engine.clock.timing import Timed
 from fedpd.engine.loop import Inputs, Program, Template
+from fedpd.engine.measure.columns import MEASURED, Column
+from fedpd.engine.measure.targets import Target
 from fedpd.engine.participation import Participation
-from fedpd.engine.targets import Target
-from fedpd.engine.timing import Timed
 from fedpd.transforms import Accountant, ExampleAccountant
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _axis: Any = 0
 _none: Any = None
 EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis, _none)
 IN_SWEEP = EACH_INPUTS._replace(method=_axis)
+EACH_METHOD = Inputs(_none, _none, _axis)
 
 
 class Plan(NamedTuple):

@@ -12,11 +12,11 @@ from fedpd.base.identity import fingerprint
 from fedpd.base.versions import versions
 from fedpd.base.warn import warn
 from fedpd.core import Method, Problem
-from fedpd.engine.columns import COLUMNS
-from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import History
-from fedpd.engine.measurements import Measurements
+from fedpd.engine.measure.columns import COLUMNS
+from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import History
+from fedpd.engine.measure.measurements import Measurements
 from fedpd.engine.participation import Participation
 from fedpd.engine.plan import Plan
 

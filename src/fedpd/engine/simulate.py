@@ -19,22 +19,19 @@ from fedpd.base.typed import misfit, typed
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.core import Method, Mixing, Problem, Tree, form_with_absent
-from fedpd.engine.agent_rules import check_agents, check_variance, fewest_present
 from fedpd.engine.backends.lazy_rows import check_measurable
-from fedpd.engine.clocked import apply_clock
-from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
-from fedpd.engine.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
+from fedpd.engine.clock.rules import apply_clock
 from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
-from fedpd.engine.example_privacy import with_example_privacy
 from fedpd.engine.execution import Execution, choose_layout
-from fedpd.engine.participation import straggler_rule
+from fedpd.engine.fit import check_agents, check_batch, check_random_layers, check_variance, fewest_present
+from fedpd.engine.measure.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
+from fedpd.engine.measure.targets import Until, are_reached, make_targets
+from fedpd.engine.participation import Sampling, attendance_rule, sample_agents, straggler_rule
 from fedpd.engine.plan import Plan
-from fedpd.engine.privacy import with_privacy
-from fedpd.engine.random_layers import check_batch, check_random_layers
+from fedpd.engine.privacy import with_example_privacy, with_privacy
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
-from fedpd.engine.targets import Until, are_reached, make_targets
 from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_running, explain_tracing
 from fedpd.loggers import Log, log_rows, opened
 from fedpd.theory.curvature import known_smoothness
@@ -237,39 +234,41 @@ def make_plan(
     count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50", bits=31)
     if options["start"] is not None and not runs_of(options["start"]):
         problem = start_at(problem, options["start"])
-    who = attendance_rule(options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds)
-    algorithm, who, timing = apply_clock(algorithm, problem, rounds, seeds, who, options)
-    if who is not None:
+    participation = attendance_rule(
+        options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds
+    )
+    algorithm, participation, timing = apply_clock(algorithm, problem, rounds, seeds, participation, options)
+    if participation is not None:
         algorithm = form_with_absent(algorithm)
-    if who is not None and algorithm.needs_everyone:
+    if participation is not None and algorithm.needs_everyone:
         rule = "needs all agents in every communication"
         remedy = 'Leave participation at 1 and give no cohort; FedPD takes them with drift="corrected-exact"'
         refuse("algorithm", algorithm.description, rule, remedy)
-    _check_mixing(algorithm, problem.agents, who is not None)
+    _check_mixing(algorithm, problem.agents, participation is not None)
     check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
     check_schedules(algorithm, rounds)
     check_variance(algorithm, problem.dimension)
-    check_agents(algorithm, problem.agents, lambda: fewest_present(who, seeds, rounds, problem.agents))
+    check_agents(algorithm, problem.agents, lambda: fewest_present(participation, seeds, rounds, problem.agents))
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
     recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
     check_measurable(problem, recorded, sample is not None)
     store, debug = options["store"], options["execution"] == "debug"
     if store is not None or debug:
-        _check_host_run(algorithm, store, many and (who is None or debug))
+        _check_host_run(algorithm, store, many and (participation is None or debug))
     if debug and problem.lazy:
         rule = "needs the samples of all agents in memory"
         refuse("execution", "debug", rule, "Give problem.in_memory(), or problem.subset(agents).in_memory()")
     plan = Plan(
         algorithm,
         problem,
-        choose_layout(algorithm, problem, options["execution"], options["devices"], who),
+        choose_layout(algorithm, problem, options["execution"], options["devices"], participation),
         rounds,
         options["metrics_every"],
         seeds,
         many,
-        who,
+        participation,
         straggler_rule(options["stragglers"]),
         recorded,
         None if store is None else Path(store),

@@ -35,12 +35,11 @@ from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
 from fedpd.clock import Clock, from_table, seconds
 from fedpd.core import Method, Problem
-from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
-from fedpd.engine.columns import RECORDABLE, Column
 from fedpd.engine.execution import Execution
-from fedpd.engine.participation import participation_rule, straggler_rule
+from fedpd.engine.measure.columns import RECORDABLE, Column
+from fedpd.engine.measure.targets import Until
+from fedpd.engine.participation import Sampling, attendance_rule, participation_rule, sample_agents, straggler_rule
 from fedpd.engine.simulate import Callback, Participating
-from fedpd.engine.targets import Until
 from fedpd.experiments import own_code, run_folder
 from fedpd.experiments.calls import (
     DATA,

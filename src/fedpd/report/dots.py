@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fedpd.engine.columns import Column
+from fedpd.engine.measure.columns import Column
 from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, line_styles, name_curves, panel
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.numbers import short_number

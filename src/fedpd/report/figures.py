@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedpd.base.atomic import make_folder
 from fedpd.base.checks import choice
-from fedpd.engine.columns import Column, column_of
+from fedpd.engine.measure.columns import Column, column_of
 from fedpd.engine.views.drawing import (
     MOST_NAMED,
     PAPER,

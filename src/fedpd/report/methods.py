@@ -20,7 +20,7 @@ from fedpd.base.precision import scope
 from fedpd.core import Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
 from fedpd.core.oracle import WORD
-from fedpd.engine.costs import message_costs, run_exchange
+from fedpd.engine.measure.costs import message_costs, run_exchange
 
 
 class Sizes(NamedTuple):

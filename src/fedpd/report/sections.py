@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 
 from fedpd.core import Problem
-from fedpd.engine.columns import Column
+from fedpd.engine.measure.columns import Column
 from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.quantities import (
     MAIN,

@@ -22,8 +22,7 @@ from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
 from fedpd.core import Problem
-from fedpd.engine.cohorts import Sampling, attendance_rule
-from fedpd.engine.participation import straggler_rule
+from fedpd.engine.participation import Sampling, attendance_rule, straggler_rule
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, simulate
 from fedpd.engine.views.frames import Frame, table_frame

@@ -19,10 +19,10 @@ from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
 from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
-from fedpd.engine.agent_rules import check_agents, fewest_present
-from fedpd.engine.columns import column_of
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import first_row
+from fedpd.engine.fit import check_agents, fewest_present
+from fedpd.engine.measure.columns import column_of
+from fedpd.engine.measure.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults

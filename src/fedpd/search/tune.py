@@ -19,11 +19,11 @@ from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
 from fedpd.core import Method, Problem
-from fedpd.engine.cohorts import Sampling
-from fedpd.engine.columns import KNOWN, RECORDABLE, Column, metric_columns
+from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, metric_columns
+from fedpd.engine.measure.targets import check_target
+from fedpd.engine.participation import Sampling
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
-from fedpd.engine.targets import check_target
 from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import Entry, entry_of, last_value
 from fedpd.engine.views.frames import Frame, table_frame

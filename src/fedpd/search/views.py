@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedpd.base.spec import Spec
-from fedpd.engine.columns import column_of
+from fedpd.engine.measure.columns import column_of
 from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.html import end_text, entries_html, html_table
 from fedpd.engine.views.local_work import local_work, unequal_work, works_of

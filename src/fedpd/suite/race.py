@@ -26,7 +26,7 @@ from fedpd.base.precision import scope
 from fedpd.base.value import parts_of, stacked, with_counts
 from fedpd.core import Method, Problem
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import History
+from fedpd.engine.measure.history import History
 from fedpd.engine.plan import Plan
 from fedpd.engine.simulate import make_plan, with_defaults
 from fedpd.suite.spending import (

@@ -12,7 +12,7 @@ another message in place of m_i:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from tree_math import Vector
 from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
+from fedpd.base.value import attribute
 from fedpd.core import (
     Array,
     Exchange,
@@ -51,7 +52,7 @@ class Attack(Value):
         deviations: The attackers send the others' mean minus this number of standard deviations; None: they do not.
     """
 
-    deviations: ClassVar[float | None] = None
+    deviations = attribute(None)
 
     def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
         """Return the message of an attacker, from its state, its true message, the last broadcast and random bits."""
@@ -149,7 +150,7 @@ def noise(deviation: float) -> Attack:
 
 
 class Little(Attack):
-    deviations: float  # type: ignore[misc]
+    deviations: float
 
 
 @makes(Little)
@@ -217,7 +218,7 @@ class Attacked(Layer):
 
     attack: Attack
     agents: tuple[int, ...]
-    repeats: ClassVar = False
+    repeats = False
 
     @property
     def spec(self) -> Spec:

@@ -1,7 +1,5 @@
 """Bound the length of what is sent."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -12,7 +10,7 @@ from fedpd.transforms._chain import Arrays, Transform
 
 class Clip(Transform):
     norm: float
-    predicts: ClassVar = False  # the prediction would not be clipped
+    predicts = False  # the prediction would not be clipped
 
     def pack(self, values: Array, key: Key) -> tuple[Arrays, Array]:
         length = jnp.linalg.norm(values)

@@ -1,6 +1,6 @@
 """Send entries with few bits: random rounding to levels, or signs."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ BITS = "Give the bits per entry, from 1 to 16"
 
 class Quantize(Transform):
     bits: int
-    unbiased: bool  # type: ignore[misc]
-    random: ClassVar = True
+    unbiased: bool
+    random = True
 
     @property
     def top(self) -> int:

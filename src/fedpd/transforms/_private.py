@@ -17,7 +17,7 @@ both together are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -287,7 +287,7 @@ class Private(Layer):
 
     up: Gaussian
     normal: Normal
-    repeats: ClassVar = False
+    repeats = False
 
     @property
     def spec(self) -> Spec:

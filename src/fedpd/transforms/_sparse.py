@@ -56,8 +56,8 @@ def top_k(share: float) -> Transform:
 
 
 class RandomK(Sparse):
-    unbiased: bool  # type: ignore[misc]
-    random: ClassVar = True
+    unbiased: bool
+    random = True
 
     def draw(self, key: Array, size: int) -> Array:
         """Return the positions that both sides draw from a key."""

@@ -238,11 +238,11 @@ class Wrapped(Layer):
         return replace(self, method=self.some, kinds=self.some_kinds, some=None, some_kinds=(), everyone=False)
 
     @property
-    def needs_everyone(self) -> bool:  # type: ignore[override]
+    def needs_everyone(self) -> bool:
         return self.method.needs_everyone or bool(self.down)
 
     @property
-    def repeats(self) -> bool:  # type: ignore[override]
+    def repeats(self) -> bool:
         return self.method.repeats and not self.up
 
     def held(self, x: Vector) -> tuple[Tree, ...]:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpd.core import State, Tree
-from fedpd.engine.costs import Costs
 from fedpd.engine.loop import Inputs, Program, Rows, Template
-from fedpd.engine.metrics import Metrics
+from fedpd.engine.measure.costs import Costs
+from fedpd.engine.measure.metrics import Metrics
 from fedpd.engine.plan import Plan
 
 Progress = Callable[[float], None]  # receives the fraction of a round that is done

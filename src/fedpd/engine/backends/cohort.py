@@ -20,16 +20,13 @@ from fedpd.engine.backends.copies import ReadRow, mean_and_gap
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
 from fedpd.engine.backends.tables import choose_width, gather, most_on_a_device
-from fedpd.engine.cohorts import who
-from fedpd.engine.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.loop import INPUTS, Inputs, Rows, Template, measure_model
-from fedpd.engine.measurements import variant
-from fedpd.engine.metrics import Metrics
-from fedpd.engine.plan import Plan, on_host, prepare, put_on_devices, strongly_typed
-from fedpd.engine.targets import target_values
-
-_axis: Any = 0  # the axis of the variants in each array, for jax.vmap
-_none: Any = None
+from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import Metrics
+from fedpd.engine.measure.targets import target_values
+from fedpd.engine.participation import participants
+from fedpd.engine.plan import EACH_METHOD, Plan, on_host, prepare, put_on_devices, strongly_typed
 
 
 class AgentsSeen(NamedTuple):
@@ -94,7 +91,7 @@ class CohortBackend(Backend):
             number = min(number, plan.every - done % plan.every)
         assert plan.participation is not None
         rule, rounds = plan.participation, range(done, done + number)
-        drawn = {seed: who(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
+        drawn = {seed: participants(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
         most = max(most_on_a_device(here, width, plan.problem.agents) for here in drawn.values())
         if most > width.columns:
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
@@ -245,7 +242,7 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
 
     run = sharded(begin, template.layout, (INPUTS,), SHARED)
     if sweep:
-        run = jax.vmap(run, in_axes=(Inputs(_none, _none, _axis),), out_axes=0)
+        run = jax.vmap(run, in_axes=(EACH_METHOD,), out_axes=0)
     return run(inputs)
 
 

@@ -12,7 +12,9 @@ from fedpd.engine.backends.liveness import Liveness
 from fedpd.engine.loop import INPUTS, ROWS, STATE, Inputs, Rows, Template, chunk, step_of_everyone
 from fedpd.engine.plan import EACH_INPUTS, EACH_STATE, IN_SWEEP
 
-EACH_COHORT: Any = CohortState(0, 0, 0, None)  # type: ignore[arg-type]  # the axis of the variants, for jax.vmap
+_axis: Any = 0  # of the variants, for jax.vmap
+_none: Any = None
+EACH_COHORT = CohortState(_axis, _axis, _axis, _none)
 
 
 class Kind(NamedTuple):

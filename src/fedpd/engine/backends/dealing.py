@@ -11,29 +11,34 @@ import numpy as np
 
 from fedpd.core import Method, Problem
 from fedpd.core.agents import Layout, Shard, arrays
-from fedpd.engine.cohorts import most_present
 from fedpd.engine.execution import sample_size
-from fedpd.engine.participation import Participation
+from fedpd.engine.participation import Participation, most_present
 
 LONG_ROUND = 2**25  # numbers that a device reads in a round of one local step per agent, at least
 COPIED_BYTES = 2**27  # of samples that cannot be shared, at most
 ALIGNMENT = 64  # bytes; JAX does not copy a NumPy array on a CPU if its address is a multiple of this
 
 
-def is_dealt(algorithm: Method, problem: Problem, layout: Layout, who: Participation | None) -> bool:
+def is_dealt(algorithm: Method, problem: Problem, layout: Layout, rule: Participation | None) -> bool:
     """Return whether the agents of a round are dealt to the devices."""
-    if layout.mesh is None or layout.parallel or who is None or problem.offsets is not None or problem.load is not None:
+    if (
+        layout.mesh is None
+        or layout.parallel
+        or rule is None
+        or problem.offsets is not None
+        or problem.load is not None
+    ):
         return False
     if jax.default_backend() != "cpu" or jax.process_count() > 1:
         return False
     step = (algorithm.samples_per_step or int(problem.sizes.max())) * max(problem.dimension, sample_size(problem))
-    return most_dealt(who, layout) * step >= LONG_ROUND and _copied_bytes(problem, layout) <= COPIED_BYTES
+    return most_dealt(rule, layout) * step >= LONG_ROUND and _copied_bytes(problem, layout) <= COPIED_BYTES
 
 
-def most_dealt(who: Participation, layout: Layout) -> int:
+def most_dealt(rule: Participation, layout: Layout) -> int:
     """Return how many agents of a round are dealt to one device at most."""
     assert layout.mesh is not None
-    return -(-most_present(who, layout.agents, layout.agents) // layout.mesh.size)
+    return -(-most_present(rule, layout.agents, layout.agents) // layout.mesh.size)
 
 
 def _copied_bytes(problem: Problem, layout: Layout) -> int:

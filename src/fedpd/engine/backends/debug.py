@@ -16,8 +16,6 @@ from fedpd.core import Array, Mixing, State, Tree, Work, opened
 from fedpd.core.agents import Shard, agent_key, local_objective, objective_in_round, one_agent
 from fedpd.engine.backends.backend import Progress
 from fedpd.engine.backends.memory import MemoryBackend, row_of_one_round
-from fedpd.engine.cohorts import who
-from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.loop import (
     Inputs,
     MessageSum,
@@ -31,9 +29,10 @@ from fedpd.engine.loop import (
     receive,
     toss_coin,
 )
-from fedpd.engine.measurements import variant
-from fedpd.engine.metrics import Metrics
-from fedpd.engine.participation import effort_of
+from fedpd.engine.measure.costs import Costs, message_costs
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import Metrics
+from fedpd.engine.participation import effort_of, participants
 from fedpd.engine.plan import Plan, prepare
 from fedpd.engine.stages import named_stage
 
@@ -158,7 +157,7 @@ def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
     rule, agents = plan.participation, plan.problem.agents
     if rule is None:
         return None
-    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents))
+    return lambda r: np.isin(np.arange(agents), participants(rule, plan.seeds[0], [r], agents))
 
 
 def _sum(trees: list[Tree]) -> Tree:

@@ -35,7 +35,7 @@ from fedpd.engine.loop import (
     one_round,
     toss_coin,
 )
-from fedpd.engine.metrics import Metrics, copies_differ, mean_copy
+from fedpd.engine.measure.metrics import Metrics, copies_differ, mean_copy
 from fedpd.engine.plan import Plan, prepare, put_on_devices
 
 BLOCK_BYTES = 2**28  # of agents' state in memory at a time, but at least one agent per device

@@ -14,10 +14,10 @@ from fedpd.base.checks import refuse
 from fedpd.core import Problem, Tree
 from fedpd.core.agents import AGENTS, Functions, Layout, Shard, bare_arrays
 from fedpd.core.rows import first_rows, rows_by_device
-from fedpd.engine.cohorts import who
-from fedpd.engine.columns import Column
 from fedpd.engine.loop import Inputs, Template
-from fedpd.engine.metrics import Metrics, measure_parts, merge_parts
+from fedpd.engine.measure.columns import Column
+from fedpd.engine.measure.metrics import Metrics, measure_parts, merge_parts
+from fedpd.engine.participation import participants
 from fedpd.engine.plan import Plan, put_on_devices
 
 Drawn = Mapping[int, np.ndarray]  # the agents of each round by seed, (rounds, C); N where nobody is
@@ -76,7 +76,7 @@ class ChunkRows:
         assert plan.participation is not None
         rule, total = plan.participation, plan.problem.agents
         rows = self._loader.take(agents := _everyone(drawn, total))
-        coming = {seed: who(rule, seed, after, total) for seed in drawn if after}
+        coming = {seed: participants(rule, seed, after, total) for seed in drawn if after}
         self._loader.load_ahead(_everyone(coming, total))
         present = sum(here.shape[1] for here in drawn.values())
         expected = min(longest, plan.rounds) * present * float(plan.problem.sizes.mean())

@@ -15,12 +15,12 @@ from fedpd.core import State, Tree
 from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine.backends.backend import Backend, Progress
 from fedpd.engine.backends.compiled import Kind, compiled_chunk
-from fedpd.engine.costs import Costs, message_costs
 from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, STATE, Inputs, Round, Rows, Template, init_agents, measure_copies
-from fedpd.engine.measurements import variant
-from fedpd.engine.metrics import Metrics, mean_copy, not_measured
-from fedpd.engine.plan import EACH_STATE, Plan, on_host, prepare, put_on_devices, strongly_typed
-from fedpd.engine.targets import target_values
+from fedpd.engine.measure.costs import Costs, message_costs
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import Metrics, mean_copy, not_measured
+from fedpd.engine.measure.targets import target_values
+from fedpd.engine.plan import EACH_METHOD, EACH_STATE, Plan, on_host, prepare, put_on_devices, strongly_typed
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,7 @@ def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[Sta
 
     run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
     if sweep:
-        each: Any = Inputs(None, None, 0)  # type: ignore[arg-type]  # the axis of the variants
-        run = jax.vmap(run, in_axes=(each,), out_axes=(EACH_STATE, 0))
+        run = jax.vmap(run, in_axes=(EACH_METHOD,), out_axes=(EACH_STATE, 0))
     return run(inputs)
 
 

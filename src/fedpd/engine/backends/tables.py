@@ -8,8 +8,8 @@ from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.cohort_rounds import NEVER, Attendance, Table
 from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import most_rounds
-from fedpd.engine.cohorts import most_present
 from fedpd.engine.loop import LONGEST_CHUNK
+from fedpd.engine.participation import most_present
 from fedpd.engine.plan import Plan
 
 TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base.checks import as_number, nearest, refuse
-from fedpd.engine.columns import RECORDABLE, Column
-from fedpd.engine.history import History
-from fedpd.engine.measurements import Measurements
+from fedpd.engine.measure.columns import RECORDABLE, Column
+from fedpd.engine.measure.history import History
+from fedpd.engine.measure.measurements import Measurements
 
 Until = Mapping[str, float]
 ACCURACIES = tuple(column.name for column in RECORDABLE["accuracy"] if "accuracy" in column.name)

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.core import count_samples
-from fedpd.engine.costs import Costs
-from fedpd.engine.divergence import Divergence, is_healthy
-from fedpd.engine.history import History, Totals, extend, start_row
 from fedpd.engine.loop import Rows
+from fedpd.engine.measure.costs import Costs
+from fedpd.engine.measure.divergence import Divergence, is_healthy
+from fedpd.engine.measure.history import History, Totals, extend, start_row
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ def add_rounds(
     last: int,
     costs: Costs,
     explain: Callable[[int, float], Divergence],
-    who: np.ndarray | None = None,
+    participants: np.ndarray | None = None,
 ) -> Measurements:
     """Return the measurements after a chunk of rounds; if the variant diverged, up to that round.
 
@@ -66,7 +66,7 @@ def add_rounds(
         last: The last round of the run, which is always measured.
         costs: Bytes of the messages.
         explain: Returns the message about a divergence, from (round, stationarity).
-        who: (K, C) the agents of the rounds, N where nobody is; None: all N agents, in order.
+        participants: (K, C) the agents of the rounds, N where nobody is; None: all N agents, in order.
     """
     if measurements.diverged is not None:
         return measurements
@@ -79,8 +79,8 @@ def add_rounds(
         "communicated": communicated,
         "senders": senders,
         "receivers": receivers,
-        "updates": work.updates[:, :agents] if who is None else work.updates,
-        "samples": samples[:, :agents] if who is None else samples,
+        "updates": work.updates[:, :agents] if participants is None else work.updates,
+        "samples": samples[:, :agents] if participants is None else samples,
         **rows.metrics,
     }
     bad = np.flatnonzero(measured & ~is_healthy(measurements.history, dict(rows.metrics)))
@@ -90,17 +90,17 @@ def add_rounds(
         diverged = explain(int(numbers[bad[0]]), float(rows.metrics["stationarity"][bad[0]]))
         rounds, measured = {name: column[:end] for name, column in rounds.items()}, measured[:end]
     history, totals = extend(measurements.history, measurements.totals, costs, rounds, measured)
-    return Measurements(history, totals, _add_updates(measurements.updates, rounds["updates"], who), diverged)
+    return Measurements(history, totals, _add_updates(measurements.updates, rounds["updates"], participants), diverged)
 
 
-def _add_updates(updates: np.ndarray, more: np.ndarray, who: np.ndarray | None) -> np.ndarray:
+def _add_updates(updates: np.ndarray, more: np.ndarray, participants: np.ndarray | None) -> np.ndarray:
     """Return the local steps of each agent after more rounds; with `who`, in place: N may be large."""
-    if who is None:
+    if participants is None:
         return updates + more.sum(axis=0, dtype=np.int64)
-    who = who[: len(more)]
-    here = who < len(updates)
+    participants = participants[: len(more)]
+    here = participants < len(updates)
     # Of the same type: NumPy adds 12,800 numbers to a million in 0.06 ms, and in 1.0 ms if it must convert them.
-    np.add.at(updates, who[here], more[here].astype(updates.dtype))
+    np.add.at(updates, participants[here], more[here].astype(updates.dtype))
     return updates
 
 

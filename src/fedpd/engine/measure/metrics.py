@@ -14,7 +14,7 @@ from fedpd.base.checks import refuse
 from fedpd.core import Array, Method, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
-from fedpd.engine.columns import AgentView, Column, Measure
+from fedpd.engine.measure.columns import AgentView, Column, Measure
 
 Metrics = dict[str, Array]  # a number for each column, by its name
 

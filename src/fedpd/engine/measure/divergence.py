@@ -9,7 +9,7 @@ from fedpd import theory
 from fedpd.base.errors import FedpdError
 from fedpd.base.spec import Spec, Thing
 from fedpd.core import Method, Problem
-from fedpd.engine.history import History
+from fedpd.engine.measure.history import History
 
 LARGE_PROBLEM = 2e8  # parameters times samples; for larger problems, the message about a divergence has no L
 STEPS = ("step", "eta", "gamma", "rho", "alpha", "beta", "mu", "damping")  # settings by which steps become shorter

@@ -12,10 +12,9 @@ import numpy as np
 
 from fedpd.base.checks import refuse
 from fedpd.clock import Clock
-from fedpd.engine.cohorts import who
-from fedpd.engine.columns import NETWORK
-from fedpd.engine.history import History
-from fedpd.engine.participation import Participation
+from fedpd.engine.measure.columns import NETWORK
+from fedpd.engine.measure.history import History
+from fedpd.engine.participation import Participation, participants
 
 
 class Timed(NamedTuple):
@@ -103,7 +102,7 @@ def _intervals(history: History) -> Iterator[Interval]:
 
 
 def _present(rule: Participation, seed: int, rounds: range, agents: int) -> list[np.ndarray]:
-    return [here[here < agents] for here in who(rule, seed, rounds, agents)]
+    return [here[here < agents] for here in participants(rule, seed, rounds, agents)]
 
 
 def timed_history(history: History, clock: Clock, agents: int, settings: Mapping[str, Any], seed: int) -> History:

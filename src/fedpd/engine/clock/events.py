@@ -18,9 +18,8 @@ from tree_math import Vector
 from fedpd.base.checks import check_room, count, refuse
 from fedpd.clock import Clock
 from fedpd.core import Around, Array, Key, LocalObjective, Method, Tree, Work
-from fedpd.engine.cohorts import who
-from fedpd.engine.participation import Participation
-from fedpd.engine.tasks import Tasks
+from fedpd.engine.clock.tasks import Tasks
+from fedpd.engine.participation import Participation, participants
 
 
 class Events(NamedTuple):
@@ -137,7 +136,7 @@ def on_time(
     _check_room(rounds, agents)
     present, seconds, everyone = np.zeros((rounds, agents), bool), np.zeros(rounds), np.arange(agents)
     for r in range(rounds):
-        here = everyone if rule is None else who(rule, seed, [r], agents)[0]
+        here = everyone if rule is None else participants(rule, seed, [r], agents)[0]
         here = here[here < agents]
         needed = tasks.seconds(clock, here, r)
         present[r, here] = needed <= deadline

@@ -1,4 +1,4 @@
-"""Rules of methods and transforms that depend on the number of agents, or of messages in a communication."""
+"""Which methods and oracles fit a problem: its number of agents, random layers (dropout), and batch normalisation."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,9 +8,8 @@ from fedpd.algorithms.locodl import LoCoDL
 from fedpd.base.checks import TheoryWarning, refuse
 from fedpd.base.value import parts_of
 from fedpd.base.warn import warn
-from fedpd.core import Method
-from fedpd.engine.cohorts import who
-from fedpd.engine.participation import Participation
+from fedpd.core import Method, Oracle, Problem
+from fedpd.engine.participation import Participation, participants
 from fedpd.transforms._means import Krum
 from fedpd.transforms._sparse import RandomK, number_sent
 
@@ -52,7 +51,7 @@ def fewest_present(rule: Participation | None, seeds: Sequence[int], rounds: int
         return int(rule.numbers)
     if rule.kind == "size":
         return int(rule.numbers[0])
-    numbers = [(who(rule, seed, range(rounds), agents) < agents).sum(axis=1) for seed in seeds]
+    numbers = [(participants(rule, seed, range(rounds), agents) < agents).sum(axis=1) for seed in seeds]
     present = np.concatenate(numbers)
     return int(present[present > 0].min(initial=agents))
 
@@ -70,3 +69,54 @@ def _check_krum(rule: Krum, algorithm: Method, messages: int) -> None:
     if m > messages - f:
         text = f"must be at most {messages - f}, the {messages} messages of a communication without f = {f} wrong ones"
         refuse("m", m, text, "Give a smaller m")
+
+
+def check_random_layers(algorithm: Method, problem: Problem) -> None:
+    """Refuse a method that compares gradients of different rounds, if the model has random layers.
+
+    Every local step has its own random numbers, and a full gradient has one set of them per round. Within a round, f_i
+    is then a fixed function. From one round to the next it is not.
+    """
+    if problem.random is None:
+        return
+    _check_rounds_differ(algorithm.oracles)
+    if algorithm.compares_rounds:
+        _refuse_random("algorithm", algorithm.description)
+
+
+def check_batch(algorithm: Method, problem: Problem) -> None:
+    """Refuse steps on single samples, if the loss of a sample depends on its batch."""
+    _check_samples_alone(algorithm.oracles, algorithm.samples_per_step, problem)
+
+
+def check_oracle_fits(oracle: Oracle, problem: Problem) -> None:
+    """Refuse an oracle that cannot train the model of a problem, as `check_random_layers` and `check_batch` do."""
+    if problem.random is not None:
+        _check_rounds_differ([oracle])
+    _check_samples_alone([oracle], oracle.batch, problem)
+
+
+def _check_rounds_differ(oracles: Sequence[Oracle]) -> None:
+    for oracle in oracles:
+        if oracle.compares_rounds:
+            _refuse_random("oracle", oracle.description)
+
+
+def _refuse_random(what: str, value: str) -> None:
+    rule = "compares gradients of different rounds, but the model has random layers (dropout), which change the loss"
+    refuse(what, value, rule, "Remove the random layers, or use oracles.sgd, oracles.gd or oracles.optax")
+
+
+def _check_samples_alone(oracles: Sequence[Oracle], batch: int | None, problem: Problem) -> None:
+    if not problem.depends_on_batch:
+        return
+    for oracle in oracles:
+        if oracle.needs_samples:
+            rule = "needs the gradient of each sample, but a sample's loss depends on its batch"
+            remedy = (
+                "Use another oracle, or losses of single samples (group normalisation in place of batch normalisation)"
+            )
+            refuse("oracle", oracle.description, rule, remedy)
+    if batch == 1:
+        rule = "must be at least 2, because a sample's loss depends on its batch"
+        refuse("batch", batch, rule, "Give the oracle e.g. batch=10")

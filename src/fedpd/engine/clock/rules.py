@@ -6,10 +6,10 @@ from typing import Any
 from fedpd.base.checks import refuse
 from fedpd.clock import Clock, seconds
 from fedpd.core import Method, Problem
-from fedpd.engine.asynchronous import Events, buffered, on_time, without_waiting
+from fedpd.engine.clock.events import Events, buffered, on_time, without_waiting
+from fedpd.engine.clock.tasks import tasks_of
+from fedpd.engine.clock.timing import Timed
 from fedpd.engine.participation import Participation
-from fedpd.engine.tasks import tasks_of
-from fedpd.engine.timing import Timed
 
 Clocked = tuple[Method, Participation | None, Timed | None]
 
@@ -19,7 +19,7 @@ def apply_clock(
     problem: Problem,
     rounds: int,
     seeds: Sequence[int],
-    who: Participation | None,
+    participation: Participation | None,
     options: Mapping[str, Any],
 ) -> Clocked:
     """Return the method, the rule for who takes part, and the clock of a run.
@@ -29,7 +29,7 @@ def apply_clock(
         problem: The problem.
         rounds: The number of rounds.
         seeds: The seeds of the run.
-        who: The rule without a clock.
+        participation: The rule without a clock.
         options: The options of `simulate`, of which this reads clock, buffer, deadline and stragglers.
 
     Raises:
@@ -42,23 +42,25 @@ def apply_clock(
         if value is not None and options["stragglers"]:
             refuse(name, value, "does not go with stragglers", "Leave stragglers out: the clock makes them")
     if clock is None:
-        return algorithm, who, None
+        return algorithm, participation, None
     if not isinstance(clock, Clock):
         refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
     clock.check_agents(problem.agents)
     if buffer is not None:
-        return _asynchronous(algorithm, problem, rounds, who, Timed(clock, buffer), deadline)
+        return _asynchronous(algorithm, problem, rounds, participation, Timed(clock, buffer), deadline)
     if deadline is not None:
-        return _with_deadline(algorithm, problem, rounds, seeds, who, Timed(clock, None, seconds("deadline", deadline)))
-    return algorithm, who, Timed(clock)
+        return _with_deadline(
+            algorithm, problem, rounds, seeds, participation, Timed(clock, None, seconds("deadline", deadline))
+        )
+    return algorithm, participation, Timed(clock)
 
 
 def _asynchronous(
-    algorithm: Method, problem: Problem, rounds: int, who: Participation | None, timing: Timed, deadline: Any
+    algorithm: Method, problem: Problem, rounds: int, participation: Participation | None, timing: Timed, deadline: Any
 ) -> Clocked:
     if deadline is not None:
         refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
-    if who is not None:
+    if participation is not None:
         rule = "all agents of an asynchronous run take part"
         refuse("buffer", timing.buffer, rule, "Leave participation at 1, and give no cohort")
     form = without_waiting(algorithm)
@@ -72,16 +74,16 @@ def _with_deadline(
     problem: Problem,
     rounds: int,
     seeds: Sequence[int],
-    who: Participation | None,
+    participation: Participation | None,
     timing: Timed,
 ) -> Clocked:
-    if who is not None and len(set(seeds)) > 1:
+    if participation is not None and len(set(seeds)) > 1:
         rule = "does not go with several seeds, of which each draws its own agents"
         refuse("deadline", timing.deadline, rule, "Give one seed, or let all agents take part")
     form = algorithm.partial()
     assert timing.deadline is not None
     tasks = tasks_of(form, problem, "deadline", timing.deadline)
-    events = on_time(timing.clock, tasks, timing.deadline, rounds, who, int(seeds[0]))
+    events = on_time(timing.clock, tasks, timing.deadline, rounds, participation, int(seeds[0]))
     return algorithm, _schedule(events), timing._replace(seconds=events.seconds)
 
 

@@ -1,6 +1,6 @@
 """Histories: mappings from column names to NumPy arrays, with one value per measured round.
 
-Row 0 is the start. `fedpd.engine.columns` describes the columns. On disk, a history is Parquet.
+Row 0 is the start. `fedpd.engine.measure.columns` describes the columns. On disk, a history is Parquet.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpd.base.atomic import read_file, replace_file
-from fedpd.engine.columns import COLUMNS, column_of
-from fedpd.engine.costs import Costs
+from fedpd.engine.measure.columns import COLUMNS, column_of
+from fedpd.engine.measure.costs import Costs
 
 History = dict[str, np.ndarray]
 Totals = dict[str, int]  # the costs so far, {} at the start

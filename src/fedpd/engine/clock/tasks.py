@@ -13,7 +13,7 @@ from fedpd.clock import Clock
 from fedpd.core import Array, Key, Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective, one_agent
 from fedpd.engine.backends.liveness import sources
-from fedpd.engine.costs import message_costs
+from fedpd.engine.measure.costs import message_costs
 
 
 class Tasks(NamedTuple):
