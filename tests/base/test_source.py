@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpd.base.source import syntax_of
+from fedpd.base.identity import syntax_of
 
 PLAIN = "def f(x, y=1):\n    return x + y\n"
 SAME = {

@@ -8,7 +8,7 @@ import pytest
 
 from fedpd import algorithms, simulate
 from fedpd.suite.answers import known
-from fedpd.suite.federation import Federation, flat
+from fedpd.suite.runner import Federation, flat
 from fedpd.suite.registry import make
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/suite"

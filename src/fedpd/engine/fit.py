@@ -10,8 +10,8 @@ from fedpd.base.value import parts_of
 from fedpd.base.warn import warn
 from fedpd.core import Method, Oracle, Problem
 from fedpd.engine.participation import Participation, participants
+from fedpd.transforms._compress import RandomK, number_sent
 from fedpd.transforms._means import Krum
-from fedpd.transforms._sparse import RandomK, number_sent
 
 
 def check_agents(algorithm: Method, agents: int, fewest: Callable[[], int]) -> None:

@@ -40,7 +40,7 @@ from fedpd.core import (
 )
 from fedpd.transforms._layer import Layer, layers_of
 from fedpd.transforms._means import as_rows
-from fedpd.transforms._uplink import parts_of
+from fedpd.transforms._ways import parts_of
 
 ATTACK = 2  # a fold into the key of (seed, round, agent), for attacks
 

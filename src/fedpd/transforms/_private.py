@@ -45,7 +45,7 @@ from fedpd.core import (
     vectors_of,
 )
 from fedpd.transforms._layer import Layer
-from fedpd.transforms._uplink import model_in, parts_of
+from fedpd.transforms._ways import model_in, parts_of
 
 NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
 SHARE_OF_COUNT = 20  # the noise of a count of K agents is K/20, as in the paper

@@ -27,12 +27,24 @@ from fedpd.core import (
 )
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
-from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
 from fedpd.transforms._layer import Layer, layers_of
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
-from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Told, Uplink, check_bias, uplink
+from fedpd.transforms._ways import (
+    OWN_POINT,
+    Held,
+    Receiver,
+    Sender,
+    Told,
+    Uplink,
+    broadcast_shapes,
+    check_bias,
+    pack_broadcast,
+    restored,
+    start_held,
+    uplink,
+)
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 

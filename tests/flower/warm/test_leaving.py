@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from fedpd.flower.warm import leaving
+from fedpd.flower.warm import process
 
 
 def test_a_process_whose_message_never_comes_makes_way_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

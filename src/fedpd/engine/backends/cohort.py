@@ -1,6 +1,11 @@
-"""Run the chunks of a plan in which agents are absent: bring the rows of a chunk's agents to the device, and back."""
+"""A run in which agents are absent: a chunk brings the rows of its agents to the device, and back.
 
-from collections.abc import Sequence
+`cohort_rounds.py` has the rounds that JAX compiles, `agent_rows.py` the rows on the host, and `liveness.py` says what a
+row must hold. If the newest broadcasts do not determine the agents' copies of the model, the mean of the copies is
+computed here, from the rows.
+"""
+
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,21 +17,209 @@ from tree_math import Vector
 
 from fedpd.core import Array, Method, State, Tree
 from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, one_agent, sharded
+from fedpd.core.distances import largest_distance_on_host
 from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.cohort_rounds import NEVER, CohortState, Newest
+from fedpd.engine.backends.cohort_rounds import NEVER, Attendance, CohortState, Newest, Table, catch_up, returned
 from fedpd.engine.backends.compiled import Kind, compiled_chunk
-from fedpd.engine.backends.copies import ReadRow, mean_and_gap
-from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block
+from fedpd.engine.backends.dealing import is_dealt, most_dealt
+from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
-from fedpd.engine.backends.tables import choose_width, gather, most_on_a_device
-from fedpd.engine.loop import INPUTS, Inputs, Rows, Template, measure_model
+from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, measure_model
 from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import Metrics
 from fedpd.engine.measure.targets import target_values
-from fedpd.engine.participation import participants
+from fedpd.engine.participation import most_present, participants
 from fedpd.engine.plan import EACH_METHOD, Plan, on_host, prepare, put_on_devices, strongly_typed
+
+TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
+
+
+class Width(NamedTuple):
+    """The sizes of the arrays of a chunk.
+
+    Attributes:
+        rounds: The longest chunk.
+        columns: Agents per round and device.
+        rows: Rows of the table per device, without the last, which is nobody's.
+        block: The agents whose data a device has.
+        devices: The number of devices.
+        dealt: Whether the agents of a round are dealt to the devices, which all have the data of all agents.
+    """
+
+    rounds: int
+    columns: int
+    rows: int
+    block: int
+    devices: int
+    dealt: bool = False
+
+
+class Call(NamedTuple):
+    """The arrays of one variant for one chunk, and where its rows belong."""
+
+    table: Table
+    attendance: Attendance
+    slots: np.ndarray  # rows of the seen agents
+    places: np.ndarray  # their rows in the table
+
+
+def gather(seen: AgentRows, here: np.ndarray, width: Width, shapes: Any) -> Call:
+    """Return the table of the agents of a chunk, and who is present in its rounds.
+
+    Args:
+        seen: The rows of all agents seen, to which this adds the agents that come for the first time.
+        here: (rounds, C) the agents of each round; N where nobody is.
+        width: The sizes of the arrays.
+        shapes: The shapes of the leaves of a row.
+    """
+    none = len(seen.slots)
+    agents = np.full((width.rounds, width.devices * width.columns), none, np.int32)
+    slots, data = np.full_like(agents, width.rows), np.zeros_like(agents)
+    t, column = np.nonzero(here < none)
+    members = here[t, column]
+    if width.dealt:
+        own, place = column % width.devices, column // width.devices
+    else:
+        own = members // width.block
+        place = column - _before(here, width)[t, own]
+    column = place + own * width.columns
+    everyone, first, number = np.unique(members, return_index=True, return_inverse=True)
+    seen.add(everyone)
+    numbers, device = seen.slots[everyone], own[first]
+    order = np.argsort(numbers, kind="stable")  # the rows of a device are in the order of the numbers: copies are fast
+    local = np.empty_like(order)
+    for d in range(width.devices):
+        own_rows = order[device[order] == d]
+        local[own_rows] = np.arange(len(own_rows))
+    agents[t, column], slots[t, column] = members, local[number]
+    data[t, column] = members if width.dealt else members - own * width.block
+    places, numbers = (device * (width.rows + 1) + local)[order], numbers[order]
+    rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
+    seen.take(numbers, rows, places)
+    rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
+    return Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
+
+
+def _before(here: np.ndarray, width: Width) -> np.ndarray:
+    """Return how many agents of each round belong to earlier devices than each, (rounds, devices)."""
+    return np.stack([(here < d * width.block).sum(axis=1) for d in range(width.devices)], axis=1)
+
+
+def most_on_a_device(here: np.ndarray, width: Width, agents: int) -> int:
+    """Return the largest number of a device's agents in a round."""
+    if width.dealt:
+        return int(-(-(here < agents).sum(axis=1).max() // width.devices))
+    ends = np.concatenate([_before(here, width), (here < agents).sum(axis=1)[:, None]], axis=1)
+    return int(np.diff(ends, axis=1).max())
+
+
+def choose_width(plan: Plan, shapes: Any) -> Width:
+    """Return the sizes of the arrays of a chunk; `shapes`: those of the leaves of a row."""
+    devices = 1 if plan.layout.mesh is None else plan.layout.mesh.size
+    block = -(-plan.problem.agents // devices)
+    assert plan.participation is not None
+    if is_dealt(plan.algorithm, plan.problem, plan.layout, plan.participation):
+        columns = most_dealt(plan.participation, plan.layout)
+        return Width(1, columns, columns, block, devices, dealt=True)
+    columns = most_present(plan.participation, plan.problem.agents, block)
+    row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
+    rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * len(plan.seeds))))
+    rounds = int(min(rounds, most_rounds(plan.problem, columns * devices)))
+    return Width(rounds, columns, min(rounds * columns, block), block, devices)
+
+
+BLOCK = 1024  # rows to read at a time
+
+
+class ReadRow(NamedTuple):
+    """What it takes to read a row.
+
+    Attributes:
+        template: The program.
+        liveness: Which leaves of an agent's state a row holds.
+        shapes: The shapes of an agent's state.
+        first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
+            would have.
+    """
+
+    template: Template
+    liveness: Liveness
+    shapes: Any
+    first: Shard
+
+
+def mean_and_gap(
+    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
+) -> tuple[Vector, float]:
+    """Return the mean of the copies of all N agents, and their largest distance.
+
+    Args:
+        reading: How to read a row.
+        inputs: The arrays of the run, with the method of one variant.
+        newest: The newest broadcasts.
+        seen: The rows.
+        differ: Whether copies can differ now; if not, the distance is 0.
+        agree: Whether copies are equal after a communication, so that only agents that worked since the newest one have
+            copies of their own.
+    """
+    number = len(seen.slots)
+    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
+    offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
+    own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
+    for rows, last in _blocks(seen, own):
+        copies = _copies(reading, newest, inputs.method, rows, last)
+        offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
+        found += [copies] if differ else []
+    mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
+    if not found:
+        return mean, 0.0
+    everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
+    if len(own) == number:  # all agents have copies of their own
+        everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
+    return mean, largest_distance_on_host(everyone)
+
+
+def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+    """Return the rows of some agents and their last rounds, in blocks of equal length.
+
+    The last block is filled up with rows of nobody, which were NEVER present.
+    """
+    length = min(seen.length, BLOCK)
+    for first in range(0, len(agents), length):
+        some = seen.in_order(agents[first : first + length])
+        filled = [np.concatenate([leaf, np.zeros((length - len(leaf), *leaf.shape[1:]), leaf.dtype)]) for leaf in some]
+        yield tuple(filled[:-1]), filled[-1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
+    """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
+    program = template.program(inputs.method, inputs.frozen)
+    agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
+    return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
+
+
+def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
+    """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
+    leaves, structure = jax.tree.flatten(reading.shapes)
+    shapes = structure, tuple(leaves)
+    found = jax.device_get(_compiled_copies(reading.template, reading.liveness, shapes, newest, method, rows, last))
+    return jax.tree.map(lambda leaf: leaf[last != NEVER], found)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _compiled_copies(
+    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
+) -> Vector:
+    program, (structure, leaves) = template.program(method, None), shapes
+
+    def copy(row: tuple[Array, ...], last: Array) -> Vector:
+        agent = returned(program, liveness, newest, row, jax.tree.unflatten(structure, leaves))
+        return program.algorithm.model(catch_up(program, newest, last, agent))
+
+    return jax.vmap(copy)(rows, last)
 
 
 class AgentsSeen(NamedTuple):
