@@ -1,7 +1,7 @@
 r"""The ways between the agents and the server: what is packed, what both sides keep, and what is made of it.
 
-Up. What travels is q = C(difference), where C is the chain of transforms and the difference depends on what a message m_i
-is (`fedpd.core.message`):
+Up. What travels is q = C(difference), where C is the chain of transforms and the difference depends on what a message
+m_i is (`fedpd.core.message`):
 
     Change             m_i + e_i, and e_i becomes what was not sent. The server uses mean q.
     Model              m_i - y + e_i, where y is the last broadcast. The server uses y + mean q.
