@@ -12,7 +12,6 @@ from fedpd.base.identity import UnidentifiedError
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
 from fedpd.core import Method, Problem, Spec, Tree
-from fedpd.engine.checkpoint import run_identity
 from fedpd.engine.clock.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.driver import Driver
 from fedpd.engine.measure.columns import column_of
@@ -22,6 +21,7 @@ from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import mean_copy
 from fedpd.engine.measure.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
+from fedpd.engine.resume import run_identity
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text

@@ -20,8 +20,8 @@ from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.core import Method, Mixing, Problem, Tree, form_with_absent
 from fedpd.engine.backends.lazy_rows import check_measurable
-from fedpd.engine.checkpoint import Start, continue_runs, identity, restore, runs_of, save, start_at
 from fedpd.engine.clock.events import apply_clock
+from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
 from fedpd.engine.execution import Execution, choose_layout
 from fedpd.engine.fit import check_agents, check_batch, check_random_layers, check_variance, fewest_present
@@ -30,6 +30,7 @@ from fedpd.engine.measure.targets import Until, are_reached, make_targets
 from fedpd.engine.participation import Sampling, attendance_rule, sample_agents, straggler_rule
 from fedpd.engine.plan import Plan
 from fedpd.engine.privacy import with_example_privacy, with_privacy
+from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
 from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_running, explain_tracing
 from fedpd.loggers import Log, log_rows, opened

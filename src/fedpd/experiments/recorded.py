@@ -13,12 +13,12 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.saved import is_saved, load_result
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
-from fedpd.engine.checkpoint import SavedRuns, peek
 from fedpd.engine.clock.timing import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History
 from fedpd.engine.participation import attendance_rule
+from fedpd.engine.resume import SavedRuns, peek
 from fedpd.engine.views.entries import Entry, Measured, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
