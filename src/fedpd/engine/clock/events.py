@@ -9,7 +9,7 @@ broadcast (`without_waiting`).
 Deadline: the server of a synchronous round waits at most so long. An agent that needs longer is absent in that round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -163,7 +163,7 @@ def apply_clock(
     rounds: int,
     seeds: Sequence[int],
     participation: Participation | None,
-    options: Mapping[str, Any],
+    options: Any,
 ) -> Clocked:
     """Return the method, the rule for who takes part, and the clock of a run.
 
@@ -173,16 +173,16 @@ def apply_clock(
         rounds: The number of rounds.
         seeds: The seeds of the run.
         participation: The rule without a clock.
-        options: The options of `simulate`, of which this reads clock, buffer, deadline and stragglers.
+        options: The `RunConfig`, of which this reads clock, buffer, deadline and stragglers.
 
     Raises:
         FedpdError: The options do not fit together, or the method does not fit them.
     """
-    clock, buffer, deadline = (options[name] for name in ("clock", "buffer", "deadline"))
+    clock, buffer, deadline = options.clock, options.buffer, options.deadline
     for name, value in (("buffer", buffer), ("deadline", deadline)):
         if value is not None and clock is None:
             refuse(name, value, "needs a clock", "Give e.g. clock=fedpd.clock.network(up=..., down=...)")
-        if value is not None and options["stragglers"]:
+        if value is not None and options.stragglers:
             refuse(name, value, "does not go with stragglers", "Leave stragglers out: the clock makes them")
     if clock is None:
         return algorithm, participation, None
