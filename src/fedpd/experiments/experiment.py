@@ -246,7 +246,8 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     Raises:
         FedpdError: Something in the text is wrong. The message names the place, the value, the rule and the remedy.
     """
-    outline, tables = read_outline(text), _checked_tables(text)
+    tables = _checked_tables(text)
+    outline = _outline(tables)
     code = own_code.locate(own_code.references(tables), beside)
     _announce(code, on_code)
     find = own_code.importing(beside)
@@ -266,7 +267,10 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
 
 def read_outline(text: str) -> Outline:
     """Return the outline of a text, without making the problem and without running the user's own code."""
-    tables = _checked_tables(text)
+    return _outline(_checked_tables(text))
+
+
+def _outline(tables: Table) -> Outline:
     settings = _settings(tables["run"])
     return Outline(tables["problem"], settings, _labels(tables["algorithm"], settings))
 
