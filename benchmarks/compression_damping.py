@@ -38,7 +38,7 @@ class Slower(Transform):
     alpha: float
 
     @property
-    def random(self) -> bool:  # type: ignore[override]
+    def random(self) -> bool:
         return self.whole.random
 
     @property

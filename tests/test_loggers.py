@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpd import Algorithm, FedpdError, algorithms, loggers, oracles, problems, simulate, sweep
-from fedpd.engine.history import COLUMNS
+from fedpd.engine.measure.history import COLUMNS
 
 PROBLEM = problems.random_quadratic(4, 3)
 ALGORITHM = algorithms.fedpd(eta=0.5, oracle=oracles.gd(1 / 3, 4))

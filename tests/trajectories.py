@@ -16,7 +16,7 @@ from fedpd.base.precision import scope
 from fedpd.core import State
 from fedpd.core.agents import Functions, Layout, Shard, arrays
 from fedpd.core.sampling import Draw
-from fedpd.engine.rounds import Inputs, Program, init_agents, one_round
+from fedpd.engine.loop import Inputs, Program, init_agents, one_round
 
 # The tests as a whole let XLA optimise less, since they mostly compile; what runs long here is optimised all the same.
 OPTIMISED: dict[str, Any] = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}

@@ -45,8 +45,7 @@ def main() -> int:
         files_per_method(),
         files_per_metric(),
         files_per_loader(),
-        fields_of("Algorithm", "src/fedpd/core/algorithm.py", most=7),
-        fields_of("Exchange", "src/fedpd/core/algorithm.py", most=11),  # seven, and four that transforms read
+        fields_of("Exchange", "src/fedpd/core/method.py", most=10),  # six, and four that transforms read
         ignored_types(sources, most=6),
         ignored_without_reason(sources),
     ]
@@ -83,7 +82,7 @@ def files_per_method() -> Number:
 
 def files_per_metric() -> Number:
     """Count the files that list metrics, including the file that defines the columns."""
-    columns = ROOT / "src/fedpd/engine/columns.py"
+    columns = ROOT / "src/fedpd/engine/measure/columns.py"
     measured = [name for name, call in _columns(columns) if any(k.arg == "measure" for k in call.keywords)]
     places = lists(read("*.py", "*.md"), measured, form=r"[\"'`]{}[\"'`]")
     return Number(f"files to add a metric (there are {len(measured)})", len(places), 2, places)

@@ -12,7 +12,7 @@ from benchmarks.peers import models
 from benchmarks.peers.task import Task
 from benchmarks.workloads import AGENTS, DIMENSION, SAMPLES
 from fedpd import data, networks
-from fedpd.engine.cohorts import draw
+from fedpd.engine.participation import draw
 
 WRITERS, IMAGES, CLASSES = 24, 100, 62
 USERS, WORDS, LENGTH, TAGS = 342_477, 10_000, 20, 500

@@ -1,7 +1,7 @@
 """Lists that the site makes from the code: the columns of a history, the loaders of data, and the suite's problems."""
 
 from fedpd import data
-from fedpd.engine.columns import COLUMNS, FEDERATED, RECORDABLE, Column
+from fedpd.engine.measure.columns import COLUMNS, FEDERATED, RECORDABLE, Column
 from fedpd.suite.report import HEADINGS, problem_rows
 
 

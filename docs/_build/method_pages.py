@@ -15,8 +15,6 @@ from fedpd.experiments.calls import table_of, toml_text
 from fedpd.report.methods import HEADINGS, ROUNDS, Sizes, WorkPerRound, measure_sizes, measure_work, rows
 
 ASSUMPTIONS = {"NC": "non-convex", "C": "convex", "SC": "strongly convex", "BG": "bounded gradients"}
-SOURCES = Path(__file__).parents[1] / "methods" / "sources.toml"
-CHECKED = ("reference", "guarantees", "equations")  # the keys of a method in this file
 
 
 def navigation() -> list[dict[str, list[dict[str, str]]]]:
@@ -61,7 +59,7 @@ def describe(name: str, equations: int) -> str:
     """
     card = _card(name)
     parts = (_signature(name), _parameters(name), _costs(card), _theory(card), _settings(card))
-    return "\n\n".join([*parts, _notes(name, equations), _checked(name)]).rstrip()
+    return "\n\n".join([*parts, _notes(name, equations)]).rstrip()
 
 
 def _card(name: str) -> Card:
@@ -156,20 +154,6 @@ def _notes(name: str, equations: int) -> str:
     formulas = [i for i, block in enumerate(blocks) if block.startswith("    ")]
     notes = "\n\n".join(blocks[formulas[equations - 1] + 1 if formulas else 1 :])
     return f"## Notes and differences from its paper\n\n{notes}\n\nThe source is `src/fedpd/algorithms/{name}.py`."
-
-
-@cache
-def sources() -> dict[str, dict[str, str]]:
-    """Return what was checked of each method, and by which sources: its reference, guarantees and equations."""
-    return tomllib.loads(SOURCES.read_text(encoding="utf-8"))
-
-
-def _checked(name: str) -> str:
-    """Return the section about a method's sources; nothing if the file has none."""
-    if name not in sources():
-        return ""
-    said = [f"- **{what.capitalize()}.** {sources()[name][what]}" for what in CHECKED]
-    return "\n".join(["## What was checked", "", *said])
 
 
 def _escape(text: str) -> str:

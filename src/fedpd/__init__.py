@@ -18,11 +18,11 @@ __version__ = "0.2.0"
 _HOMES = {
     "Advice": "fedpd.search.advise",
     "Algorithm": "fedpd.core",
-    "Column": "fedpd.engine.columns",
+    "Column": "fedpd.engine.measure.columns",
     "Ensemble": "fedpd.engine.run",
     "Exchange": "fedpd.core",
     "FedpdError": "fedpd.base.errors",
-    "Measure": "fedpd.engine.columns",
+    "Measure": "fedpd.engine.measure.columns",
     "Method": "fedpd.core",
     "Oracle": "fedpd.core",
     "Problem": "fedpd.core",
@@ -71,8 +71,8 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.core import Method as Method
     from fedpd.core import Oracle as Oracle
     from fedpd.core import Problem as Problem
-    from fedpd.engine.columns import Column as Column
-    from fedpd.engine.columns import Measure as Measure
+    from fedpd.engine.measure.columns import Column as Column
+    from fedpd.engine.measure.columns import Measure as Measure
     from fedpd.engine.run import Ensemble as Ensemble
     from fedpd.engine.run import Run as Run
     from fedpd.engine.simulate import simulate as simulate

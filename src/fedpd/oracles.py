@@ -97,7 +97,7 @@ class Stochastic(Oracle):
     """
 
     iterations: int
-    batch: int | None  # type: ignore[misc]  # a class variable of other oracles
+    batch: int | None
     tolerance: float | None
     check: int | None
     draw: Draw
@@ -219,7 +219,7 @@ class LBFGS(Oracle):
     tolerance: float
     iterations: int
     pairs: int
-    compares_rounds: ClassVar = True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Secants:
         return no_secants(x, self.pairs)
@@ -266,7 +266,7 @@ class VR(Stochastic):
     gamma: float
     refresh: int
     gradients: ClassVar = 2
-    compares_rounds: ClassVar = True
+    compares_rounds = True
 
     def init(self, f: LocalObjective, x: Vector) -> Estimate:
         # Round 0 computes g_i, but an agent may be absent then, or lose its state later: it must start with a gradient.

@@ -19,8 +19,8 @@ from fedpd.base.checkpoint import flatten, unflatten
 from fedpd.base.precision import scope
 from fedpd.core import Exchange, Mixing, opened
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
-from fedpd.engine.history import COLUMNS
-from fedpd.engine.rounds import toss_coin as coin
+from fedpd.engine.loop import toss_coin as coin
+from fedpd.engine.measure.history import COLUMNS
 
 GD = oracles.gd(step=0.2, iterations=3)
 ROUNDS, AGENTS, DIMENSION = 6, 3, 4

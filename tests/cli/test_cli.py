@@ -18,7 +18,7 @@ import pytest
 from fedpd import load
 from fedpd.base import checkpoint
 from fedpd.cli import main
-from fedpd.engine.history import COLUMNS, read_parquet
+from fedpd.engine.measure.history import COLUMNS, read_parquet
 
 EXPERIMENT = """
 [problem]

@@ -14,9 +14,8 @@ import numpy as np
 from fedpd.base.precision import scope
 from fedpd.core.agents import agent_key
 from fedpd.core.sampling import uniform
-from fedpd.engine.cohorts import attendance_rule, sample_agents, who
-from fedpd.engine.participation import effort, effort_of
-from fedpd.engine.rounds import COIN
+from fedpd.engine.loop import COIN
+from fedpd.engine.participation import attendance_rule, effort, effort_of, participants, sample_agents
 
 from .draw import MOST_ROUNDS, Case
 
@@ -35,7 +34,7 @@ def present(case: Case, seed: int) -> np.ndarray:
     rule = attendance_rule(options.get("cohort"), sampling, participation, np.array(case.sizes), case.rounds)
     found = np.ones((case.rounds, case.agents), bool)
     if rule is not None:
-        for r, here in enumerate(who(rule, seed, range(case.rounds), case.agents)):
+        for r, here in enumerate(participants(rule, seed, range(case.rounds), case.agents)):
             found[r] = np.isin(np.arange(case.agents), here)
     return found
 

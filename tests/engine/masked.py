@@ -15,7 +15,7 @@ from tree_math import Vector
 from fedpd.base.precision import scope
 from fedpd.core import Algorithm, Mixing, Problem, form_with_absent, vectors_of
 from fedpd.core.agents import Functions, agent_key, arrays, local_objective
-from fedpd.engine.rounds import toss_coin
+from fedpd.engine.loop import toss_coin
 
 
 def masked_run(algorithm: Algorithm, problem: Problem, present: np.ndarray, seed: int = 0) -> tuple[Any, Any]:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from fedpd import Algorithm, Exchange, FedpdError, Run, algorithms, load, oracles, problems, simulate, sweep, theory
 from fedpd.algorithms.feddane import FedDane
-from fedpd.engine import present as engine_present
-from fedpd.engine.attendance import AgentsSeen
-from fedpd.engine.cohorts import draw
+from fedpd.engine.backends import cohort_rounds as engine_present
+from fedpd.engine.backends.cohort import AgentsSeen
+from fedpd.engine.participation import draw
 from tests.engine.masked import masked_run
 
 AGENTS, ROUNDS, SAMPLES = 8, 10, 6

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpd.base.checks import FedpdError
-from fedpd.engine.cohorts import draw
+from fedpd.engine.participation import draw
 
 
 @given(seed=st.integers(0, 2**63 - 1), agents=st.integers(1, 500), data=st.data())

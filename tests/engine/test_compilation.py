@@ -19,11 +19,11 @@ from fedpd.algorithms.gradient_descent import GradientDescent
 from fedpd.base.precision import scope
 from fedpd.base.value import constant
 from fedpd.core import Algorithm, Exchange, message_kinds, vectors_of
-from fedpd.engine import dealing
-from fedpd.engine.driver import compile_ahead
-from fedpd.engine.plan import begin
-from fedpd.engine.rounds import one_round
-from fedpd.engine.simulate import make_plan, with_defaults
+from fedpd.engine.backends import dealing
+from fedpd.engine.backends.memory import MemoryBackend, compile_ahead
+from fedpd.engine.config import RunConfig
+from fedpd.engine.loop import one_round
+from fedpd.engine.simulate import make_plan
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(agents=4, samples=10, dimension=3))
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -82,7 +82,7 @@ def test_a_number_that_is_an_argument_gives_what_a_constant_gives() -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -> None:
     algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3 + devices))
-    options = with_defaults({"devices": devices})
+    options = RunConfig(devices=devices)
     with scope(PROBLEM.double), compilations() as ahead:
         compile_ahead(make_plan(algorithm, PROBLEM, 5, [0], False, options))
     assert {"jit(compiled_begin)", "jit(_rounds)"} <= set(ahead)
@@ -94,7 +94,7 @@ def test_a_program_that_was_compiled_ahead_is_not_compiled_again(devices: int) -
 def test_transforms_that_are_not_used_add_nothing_to_a_round() -> None:
     def program(algorithm: Algorithm) -> str:
         with scope(PROBLEM.double):
-            begun = begin(make_plan(algorithm, PROBLEM, 5, [0], False, with_defaults({})))
+            begun = MemoryBackend(make_plan(algorithm, PROBLEM, 5, [0], False, RunConfig()))
             nothing: Any = None  # in place of the method, which the program has
             inputs = begun.inputs._replace(method=nothing)
             return str(jax.make_jaxpr(partial(one_round, begun.program))(inputs, begun.state))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpd import problems, simulate
-from fedpd.engine import dealing
+from fedpd.engine.backends import dealing
 from fedpd.engine.execution import choose_layout
 from fedpd.engine.participation import Participation
 from tests.engine.test_cohort_runs import METHODS, PRESENT, PROBLEM, ROUNDS, same_bits

@@ -10,7 +10,7 @@ import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Algorithm, Problem
-from fedpd.engine import disk
+from fedpd.engine.backends import disk
 
 SGD = oracles.sgd(step=0.1, iterations=3, batch=2)
 METHODS = {

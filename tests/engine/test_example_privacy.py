@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, Oracle, Problem, algorithms, data, oracles, problems, simulate, theory, transforms
-from fedpd.engine.personal import personalize
+from fedpd.engine.measure.personal import personalize
 
 SAMPLES = [{"a": np.array([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]])}, {"a": np.array([[0.0, 2.0]])}]
 

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedpd import algorithms, oracles, problems, simulate
-from fedpd.engine.columns import column_of
-from fedpd.engine.history import (
+from fedpd.engine.measure.columns import column_of
+from fedpd.engine.measure.history import (
     COLUMNS,
     Costs,
     History,

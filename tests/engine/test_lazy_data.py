@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
-from fedpd.engine import chunk_rows
-from fedpd.engine.cohorts import draw
+from fedpd.engine.backends import lazy_rows
+from fedpd.engine.participation import draw
 
 N = 30
 RNG = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_cohorts_load_their_own_samples_only() -> None:
 
 
 def test_lazy_data_are_measured_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_rows, "ROWS_BYTES", 2_000)  # several blocks, and chunks of a few rounds
+    monkeypatch.setattr(lazy_rows, "ROWS_BYTES", 2_000)  # several blocks, and chunks of a few rounds
     options: Any = {"rounds": 5, "cohort": 3, "metrics_every": 2, "devices": 2, "seed": 3}
     flat, lazy = simulate(METHOD, FLAT, **options), simulate(METHOD, lazy_problem(), **options)
     np.testing.assert_array_equal(lazy.model["weights"], flat.model["weights"])
@@ -69,7 +69,7 @@ def test_a_round_in_which_nobody_is_present_loads_nothing_and_changes_nothing() 
 
 
 def test_a_loader_that_fails_ends_the_run_and_a_resume_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_rows, "ROWS_BYTES", 1)  # chunks of one round
+    monkeypatch.setattr(lazy_rows, "ROWS_BYTES", 1)  # chunks of one round
     broken = tmp_path / "broken"
 
     def load(agent: int) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 import fedpd
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
-from fedpd.engine.personal import evaluate_agents
+from fedpd.engine.measure.personal import evaluate_agents
 
 QUADRATIC = problems.quadratic(np.array([[[1.0]], [[2.0]]]), np.array([[1.0], [-3.0]]), start=np.array([0.5]))
 

@@ -177,9 +177,10 @@ def test_the_identity_is_plain(tmp_path: Path) -> None:
     """It goes through JSON unchanged."""
     import json
 
-    from fedpd.engine.simulate import make_plan, with_defaults
+    from fedpd.engine.config import RunConfig
+    from fedpd.engine.simulate import make_plan
 
-    plan = make_plan(fedpd(p=lambda r: jnp.where(r > 1, 0.5, 0.0)), PROBLEM, 3, [0], False, with_defaults({}))
+    plan = make_plan(fedpd(p=lambda r: jnp.where(r > 1, 0.5, 0.0)), PROBLEM, 3, [0], False, RunConfig())
     assert json.loads(json.dumps(identity(plan))) == identity(plan)
 
 

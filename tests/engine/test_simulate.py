@@ -11,7 +11,7 @@ import pytest
 import fedpd
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.engine import driver as engine
-from fedpd.engine.history import COLUMNS
+from fedpd.engine.measure.history import COLUMNS
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(agents=6, samples=20, dimension=4, seed=1))
 GD = oracles.gd(step=0.4, iterations=3)

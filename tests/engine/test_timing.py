@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpd import FedpdError, Run, algorithms, clock, oracles, problems, simulate
-from fedpd.engine.cohorts import draw
-from fedpd.engine.history import History
+from fedpd.engine.measure.history import History
+from fedpd.engine.participation import draw
 
 BYTES = 3 * 8  # of a model
 PROBLEM = problems.random_quadratic(agents=4, dimension=3)

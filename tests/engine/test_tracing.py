@@ -8,7 +8,8 @@ import pytest
 
 from fedpd import FedpdError, algorithms, oracles, problems, simulate
 from fedpd.algorithms.fedavg import FedAvg
-from fedpd.engine.simulate import make_plan, with_defaults
+from fedpd.engine.config import RunConfig
+from fedpd.engine.simulate import make_plan
 from fedpd.engine.tracing import trace_round
 
 PROBLEM = problems.opposing_quadratics()
@@ -27,7 +28,7 @@ def test_a_python_if_on_a_traced_number_is_explained() -> None:
     with pytest.raises(FedpdError, match=message):
         simulate(algorithm, PROBLEM, rounds=2)
     with pytest.raises(FedpdError, match=message):
-        trace_round(make_plan(algorithm, PROBLEM, 2, [0], False, with_defaults({})))
+        trace_round(make_plan(algorithm, PROBLEM, 2, [0], False, RunConfig()))
 
 
 @pytest.mark.parametrize("value", [2, -1, float("nan"), "often", [0.5, 0.5]])
@@ -64,6 +65,6 @@ def test_a_round_that_changes_its_state_is_refused() -> None:
         def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
             return jnp.zeros(3), mean
 
-    plan = make_plan(Growing(oracle=GD), PROBLEM, 2, [0], False, with_defaults({}))
+    plan = make_plan(Growing(oracle=GD), PROBLEM, 2, [0], False, RunConfig())
     with pytest.raises(FedpdError, match="changes the shapes or the types of its state in a round"):
         trace_round(plan)

@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 
 from fedpd import Algorithm, FedpdError, Oracle, Problem, algorithms, data, oracles, problems, regularizers, schedules
 from fedpd.data import Federated
-from fedpd.engine.simulate import DEFAULTS
+from fedpd.engine.config import RunConfig
 from fedpd.experiments import calls, runner
-from fedpd.experiments.experiment import RunSettings, parse
+from fedpd.experiments.experiment import RUN_KEYS, RunTable, parse
 
 IN_MEMORY = "it takes arrays in memory: write a loader of your own, data = { name = 'module:load' }"
 REASONS = {
@@ -73,8 +74,8 @@ def test_every_parameter_is_accepted_or_has_a_reason() -> None:
                 if key not in keys:
                     assert f"{name}.{parameter}" in REASONS
                     used.add(f"{name}.{parameter}")
-    for option in DEFAULTS:
-        if option not in RunSettings._fields:
+    for option in (field.name for field in fields(RunConfig)):
+        if option not in RUN_KEYS:
             assert f"simulate.{option}" in REASONS
             used.add(f"simulate.{option}")
     assert used == set(REASONS)  # no reason outlives its parameter
@@ -163,7 +164,7 @@ iterations = 2
 )
 def test_options_of_a_run(line: str) -> None:
     settings = parse(RUN.format(line=line)).settings
-    assert settings != RunSettings(2)
+    assert settings != RunTable(rounds=2)
 
 
 @pytest.mark.parametrize(

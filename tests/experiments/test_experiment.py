@@ -51,7 +51,7 @@ oracle = { name = "optax", optimizer = { name = "adam", learning_rate = 0.01 }, 
 def test_a_file_is_a_problem_a_run_and_methods() -> None:
     plan = experiment.parse(GOOD)
     assert (plan.problem.agents, plan.problem.samples, plan.problem.dimension) == (4, 40, 3)
-    assert plan.settings == experiment.RunSettings(20, (0, 3), 50, 1, 1.0, 0.0)
+    assert plan.settings == experiment.RunTable(rounds=20, seeds=(0, 3))
     assert [method.label for method in plan.methods] == [
         "fedpd(eta=0.08, oracle=gd(step=0.08, iterations=8), p=0.5)",
         "schedules",

@@ -8,7 +8,7 @@ import pytest
 
 from fedpd.base import checkpoint
 from fedpd.experiments import recorded, run_folder
-from fedpd.report.sections import notices
+from fedpd.report.pages import notices
 from tests.experiments.test_loading import finished
 
 

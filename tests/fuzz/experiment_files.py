@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedpd.algorithms import variants
 from fedpd.experiments import calls
-from fedpd.experiments.experiment import RunSettings
+from fedpd.experiments.experiment import RUN_KEYS
 
 from .hostile import NUMBERS, TOML_VALUES
 
@@ -36,7 +36,7 @@ METHODS += [
 KEYS = [
     *("name", "label", "step", "iterations", "oracle", "p", "g", "eta", "batch", "seed", "data", "model", "classes"),
     *("agents", "samples", "dimension", "start", "title", "mixing", "tolerance", "check", "draw", "Name", "", "a.b"),
-    *RunSettings._fields,
+    *RUN_KEYS,
 ]
 
 

@@ -13,7 +13,7 @@ from tree_math import Vector
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.base.precision import scope
 from fedpd.core.agents import Functions, arrays, local_objective
-from fedpd.engine.columns import RECORDABLE
+from fedpd.engine.measure.columns import RECORDABLE
 from fedpd.problems import layers, networks
 
 ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])

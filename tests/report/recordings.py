@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from fedpd.engine.columns import COLUMNS
-from fedpd.engine.divergence import Divergence
-from fedpd.engine.history import History
+from fedpd.engine.measure.columns import COLUMNS
+from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import History
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import Record, Recorded
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
-from fedpd.engine.history import first_row
+from fedpd.engine.measure.history import first_row
 from fedpd.engine.run import Ensemble, Run
 from fedpd.engine.views.numbers import short_number
 from fedpd.experiments.runner import Result

@@ -8,8 +8,8 @@ import pytest
 
 from fedpd import algorithms, simulate
 from fedpd.suite.answers import known
-from fedpd.suite.federation import Federation, flat
 from fedpd.suite.registry import make
+from fedpd.suite.runner import Federation, flat
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/suite"
 

@@ -6,8 +6,8 @@ from benchopt import BaseDataset
 
 from fedpd.suite import PROBLEMS
 from fedpd.suite.answers import known
-from fedpd.suite.federation import Federation
 from fedpd.suite.registry import make
+from fedpd.suite.runner import Federation
 
 
 class Dataset(BaseDataset):

@@ -6,8 +6,7 @@ from benchopt import BaseSolver
 
 import fedpd
 from fedpd.algorithms import variants
-from fedpd.suite.federation import flat
-from fedpd.suite.runner import default_methods, rule_smoothness
+from fedpd.suite.runner import default_methods, flat, rule_smoothness
 
 
 class Solver(BaseSolver):

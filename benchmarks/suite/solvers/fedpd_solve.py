@@ -6,7 +6,7 @@ from benchopt import BaseSolver
 
 import fedpd
 from fedpd.search.solve import chosen_method
-from fedpd.suite.federation import flat
+from fedpd.suite.runner import flat
 
 
 class Solver(BaseSolver):

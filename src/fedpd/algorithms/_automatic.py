@@ -24,12 +24,13 @@ No stretch is longer than 1000 rounds. The solution is a fixed point for every k
 change the limit: there is no error floor.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.algorithms._corrected import ServerOfDuals
+from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Method, Work
 
 HARMLESS = 10.0  # R
@@ -84,10 +85,10 @@ class PlannedRounds(Method):
 
     eta: float
     p: str
-    needs_everyone: ClassVar = True
-    missed: ClassVar = None
+    needs_everyone = True
+    missed = attribute(None)
 
-    def init(self, f: LocalObjective, x: Vector) -> Observer:
+    def init(self, f: LocalObjective, x: Vector) -> Any:
         zero = jnp.zeros((), float)
         return Observer(**super().init(f, x)._asdict(), server=x, model_change=zero, dual_change=zero)
 
@@ -101,7 +102,7 @@ class PlannedRounds(Method):
         new, work = super().local(f, agent, r, key)
         return new._replace(model_change=_square(new.x - agent.x), dual_change=_square(new.dual - agent.dual)), work
 
-    def send(self, agent: Observer) -> tuple[Any, Array]:
+    def send(self, agent: Any) -> Any:
         numbers = jnp.stack([agent.model_change, agent.dual_change, _square(agent.x - agent.server)])
         return super().send(agent), numbers
 

@@ -1,10 +1,11 @@
 """The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from tree_math import Vector
 
-from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work
+from fedpd.base.value import attribute
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work
 
 
 class Agent(NamedTuple):
@@ -15,8 +16,8 @@ class Agent(NamedTuple):
 class LocalAveraging(Method):
     """x_i = oracle(subproblem(f_i, x^r)) from x^r, x^{r+1} = (1/N) sum_i x_i; one model each way."""
 
-    oracle: Oracle
-    repeats: ClassVar = True
+    oracle = attribute(None)  # of type Oracle; a field, or made of other fields
+    repeats = True
 
     def subproblem(self, f: LocalObjective, x: Vector) -> Subproblem:
         """Return what an agent minimises that received x."""
@@ -45,7 +46,7 @@ class LocalAveraging(Method):
 class BesidePersonalModels(Method):
     """Agents send x and keep a personal model, which they lose if their state is lost. States have a field x."""
 
-    repeats: ClassVar = True
+    repeats = True
 
     def send(self, agent: Any) -> Vector:
         return agent.x

@@ -33,11 +33,12 @@ heterogeneous logistic data at eta = 0.28/L and k = 3: the average needs 30 comm
 needs 22.)
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.base.value import attribute
 from fedpd.core import Array, Change, Iterate, Key, LocalObjective, Method, Oracle, Work
 
 
@@ -71,8 +72,8 @@ class Corrected(Method):
 
     eta: float
     oracle: Oracle
-    repeats: ClassVar = False
-    with_message: ClassVar = None
+    repeats = False
+    with_message = attribute(None)
 
     def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
         agent, work = super().local(f, agent, r, key)
@@ -118,9 +119,9 @@ class ExactRounds(Corrected):
 class CorrectedRounds(Corrected):
     """Corrected skipped rounds; agents estimate the mean dual from x_0."""
 
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
-    def init(self, f: LocalObjective, x: Vector) -> EstimatingAgent:
+    def init(self, f: LocalObjective, x: Vector) -> Any:
         zero, memory = 0 * x, self.oracle.init(f, x)
         return EstimatingAgent(x, x, zero, zero, zero, server=x, rounds=jnp.int32(0), memory=memory)
 
@@ -128,7 +129,7 @@ class CorrectedRounds(Corrected):
         agent, work = super().local(f, agent, r, key)
         return agent._replace(rounds=agent.rounds + 1), work
 
-    def send(self, agent: EstimatingAgent) -> Iterate:
+    def send(self, agent: Any) -> Any:
         return Iterate(agent.x + self.eta * agent.dual)
 
     def receive(self, agent: EstimatingAgent, x0: Vector) -> EstimatingAgent:

@@ -163,7 +163,8 @@ class FedPDM(Remembering):
         return agent._replace(x=mix(agent.xs, weights), x0=x0, dual=mix(agent.duals, weights), eta=eta)
 
     def partial(self) -> Method:
-        return FedPDMWithAbsent(eta=self.eta, oracle=self.oracle, memory=self.memory, start=self.start)
+        settings: dict[str, Any] = {"eta": self.eta, "oracle": self.oracle, "memory": self.memory, "start": self.start}
+        return FedPDMWithAbsent(**settings, rules=self.rules)
 
 
 def compare_rows(agent: Agent, newest: Outcome, L: Array, bend: float) -> Numbers:

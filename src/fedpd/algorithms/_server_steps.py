@@ -7,7 +7,7 @@ The server of a line search tries points: `Trial` says where it stands, and a po
 costs a communication like any other. The model of a run is the newest point that agents hold, tried or accepted.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ class ServerSteps(Method):
     It needs all agents, because mean gradients of different agents cannot be compared.
     """
 
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, jnp.zeros(()), 0 * x)

@@ -12,7 +12,7 @@ way (CTA); with W the server sends each agent its own mixture. With constant ste
 heterogeneous data. Elastic averaging does not change absent agents; mixing needs full participation.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +55,7 @@ class CoopSGD(Method):
     """Local steps from the agent's own model."""
 
     oracle: Oracle
-    copies_differ: ClassVar = True
+    copies_differ = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, self.oracle.init(f, x))

@@ -15,7 +15,7 @@ continuously, each agent has its own, and changes are not summable; the accuracy
 what the errors do to the server's step.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -44,7 +44,7 @@ class FedADMMInSa(Method):
     ratio: float
     tau: float
     delta: float
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, x, 0 * x, jnp.asarray(self.beta, float))

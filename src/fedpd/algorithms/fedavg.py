@@ -20,6 +20,8 @@ from fedpd.schedules import inverse_sqrt
 class FedAvg(LocalAveraging):
     """Algorithm 1 of the paper."""
 
+    oracle: Oracle
+
 
 @makes(FedAvg)
 def fedavg(*, oracle: Oracle) -> Method:

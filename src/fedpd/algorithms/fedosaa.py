@@ -14,7 +14,7 @@ one with "scaffold" (not CTA). It needs all agents: the correction must belong t
 paper: full gradients only; a column of Y of which less than `cut` is new is left out of the least-squares problem.
 """
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ class AndersonSteps(Method):
     iterations: int
     base: Literal["svrg", "scaffold"]
     cut: float
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
     @property
     def compares_rounds(self) -> bool:

@@ -44,6 +44,7 @@ from fedpd.algorithms._memory_absent import FedPDMWithAbsent
 from fedpd.algorithms._rules import Q, eta_above_theorem_1, solver
 from fedpd.algorithms._scaled_variables import ScaledFedPDM
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
+from fedpd.base.value import attribute
 from fedpd.base.warn import warn
 from fedpd.core import (
     Array,
@@ -85,7 +86,7 @@ class FedPD(Method):
     oracle: Oracle
     p: float | Skip
     start: Literal["local", "server"]
-    repeats: ClassVar = True
+    repeats = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=x, dual=0 * x, memory=self.oracle.init(f, x))
@@ -147,7 +148,7 @@ class AgentWithAbsent(NamedTuple):
 class FedPDWithAbsent(FedPD):
     """FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
 
-    repeats: ClassVar = False
+    repeats = False
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         return AgentWithAbsent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=self.oracle.init(f, x))
@@ -205,9 +206,7 @@ class FedPDWithOldModels(FedPD):
     y_i <- y_i + (x_{0,i} - x_i), x_i = prox_{eta f_i}(y_i), and x_i + eta lambda_i = 2 x_i - y_i.
     """
 
-    repeats: ClassVar = False
-    with_message: ClassVar = None  # type: ignore[assignment]
-    rebuild: ClassVar = None  # type: ignore[assignment]
+    repeats = False
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         return AgentWithOldModel(x=x, x0=x, dual=0 * x, sent=x, memory=self.oracle.init(f, x))
@@ -229,26 +228,26 @@ class FedPDWithOldModels(FedPD):
         return self
 
 
-class CorrectedFedPD(CorrectedRounds, FedPD):  # type: ignore[misc]
+class CorrectedFedPD(CorrectedRounds, FedPD):
     """FedPD whose skipped rounds leave no error floor, with one model each way."""
 
     drift: ClassVar = "corrected"
 
 
-class ExactFedPD(ExactRounds, FedPD):  # type: ignore[misc]
+class ExactFedPD(ExactRounds, FedPD):
     """FedPD whose skipped rounds leave no error floor, with the exact mean dual."""
 
     drift: ClassVar = "corrected-exact"
 
 
-class PlannedFedPD(PlannedRounds, ExactRounds, FedPD):  # type: ignore[misc]
+class PlannedFedPD(PlannedRounds, ExactRounds, FedPD):
     """FedPD whose server decides when to communicate."""
 
 
 class NaiveFedPD(FedPD):
     """FedPD as published, also if agents are absent: it then stalls."""
 
-    absent: ClassVar = "naive"
+    absent = attribute("naive")
 
     def partial(self) -> Method:
         return self
@@ -260,7 +259,7 @@ class NaiveFedPD(FedPD):
 class ProgramFedPD(NaiveFedPD):
     """The authors' MATLAB program, whose server step has the old dual where the paper has the new one."""
 
-    absent: str  # type: ignore[misc]
+    absent: str
     x0_rule: ClassVar = "matlab"
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:

@@ -18,6 +18,7 @@ class FedProx(LocalAveraging):
     """FedAvg with a proximal term."""
 
     rho: float
+    oracle: Oracle
 
     def subproblem(self, f: LocalObjective, x: Vector) -> Subproblem:
         return proximal(f, x, self.rho)

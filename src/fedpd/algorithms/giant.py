@@ -12,7 +12,7 @@ decreases f enough, the smallest is taken. The mean of inverses is not the inver
 directions stay off.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class Giant(Method):
 
     iterations: int
     damping: float
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, jnp.zeros(LENGTHS + 1))

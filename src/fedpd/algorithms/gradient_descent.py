@@ -6,7 +6,7 @@ Agents send gradients (not CTA), the server sends x. With partial participation 
 it stops at an error floor. It is FedAvg with one local step.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 from tree_math import Vector
@@ -21,7 +21,7 @@ class GradientDescent(ServerSteps):
     """Gradient descent at the server, also on the gradients of some agents."""
 
     step: float
-    needs_everyone: ClassVar = False
+    needs_everyone = False
 
     def aggregate(self, x: Vector, gradient: Vector, share: Any) -> tuple[Vector, Vector]:
         x = x - jnp.asarray(self.step) * gradient

@@ -11,7 +11,7 @@ from typing import ClassVar
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
-from fedpd.core import Method, makes
+from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.step_sizes import ITERATIONS, check_step
 from fedpd.oracles import gd
@@ -23,7 +23,10 @@ class LocalGD(LocalAveraging):
     step: float
     iterations: int
     counts: ClassVar = ("iterations",)
-    oracle: ClassVar = property(lambda self: gd(self.step, self.iterations))  # type: ignore[misc]  # made of the settings
+
+    @property
+    def oracle(self) -> Oracle:
+        return gd(self.step, self.iterations)
 
 
 @makes(LocalGD)
@@ -31,7 +34,7 @@ def local_gd(*, step: float, iterations: int) -> Method:
     """Return local gradient descent with Q = `iterations` full gradients per round."""
     check_step(step)
     count("iterations", iterations, ITERATIONS, bits=31)
-    return LocalGD(step=step, iterations=iterations)  # type: ignore[call-arg]
+    return LocalGD(step=step, iterations=iterations)
 
 
 CARD = Card(

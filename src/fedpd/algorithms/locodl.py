@@ -15,7 +15,7 @@ draw independently, as they do here. mean u_i + v = 0 in every round. The model 
 of models, the server sends d. It needs all agents in every communication.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from tree_math import Vector
 
@@ -52,8 +52,8 @@ class LoCoDL(Method):
     rho: float | None
     strength: float
     batch: int | None
-    needs_everyone: ClassVar = True
-    only_at_agents: ClassVar = True
+    needs_everyone = True
+    only_at_agents = True
 
     @property
     def share(self) -> float:
@@ -97,6 +97,10 @@ class LoCoDL(Method):
 
     def skip_probability(self, r: Any) -> Any:
         return None if isinstance(self.p, float) and self.p == 0 else self.p
+
+    @property
+    def largest_variance(self) -> float:
+        return self.omega
 
     def check_agents(self, agents: int) -> None:
         most = 1 / (1 + self.omega / agents)

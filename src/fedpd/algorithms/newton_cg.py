@@ -12,7 +12,7 @@ as one gradient of all samples: a difference of gradients would give it for that
 communication. Not CTA: gradients and products are sent.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ class NewtonCG(Method):
 
     iterations: int
     forcing: float
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
     @property
     def compares_rounds(self) -> bool:

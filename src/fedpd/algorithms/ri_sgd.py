@@ -7,11 +7,9 @@ their blocks to each other once, so this method does not keep data private. Diff
 whole data of an agent.
 """
 
-from typing import ClassVar
-
 from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
-from fedpd.core import Method, makes
+from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.step_sizes import check_step
 from fedpd.oracles import check_stochastic, sgd
@@ -23,7 +21,10 @@ class RISGD(LocalAveraging):
     step: float
     iterations: int
     batch: int | None
-    oracle: ClassVar = property(lambda self: sgd(self.step, self.iterations, self.batch))  # type: ignore[misc]  # made of the settings
+
+    @property
+    def oracle(self) -> Oracle:
+        return sgd(self.step, self.iterations, self.batch)
 
 
 @makes(RISGD)
@@ -31,7 +32,7 @@ def ri_sgd(*, step: float, iterations: int, batch: int | None = 1) -> Method:
     """Return local SGD with Q = `iterations` steps on `batch` samples; the redundancy is in the problem's data."""
     check_step(step)
     check_stochastic(iterations, batch)
-    return RISGD(step=step, iterations=iterations, batch=batch)  # type: ignore[call-arg]
+    return RISGD(step=step, iterations=iterations, batch=batch)
 
 
 CARD = Card(

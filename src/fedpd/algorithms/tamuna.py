@@ -16,7 +16,7 @@ The paper lets C of N agents take part; here all do (C = N). Its range for eta i
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ class Tamuna(Method):
     copies: int
     eta: float | None
     batch: int | None
-    needs_everyone: ClassVar = True
+    needs_everyone = True
 
     @property
     def coordinates(self) -> Coordinates:

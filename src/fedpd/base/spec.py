@@ -147,7 +147,7 @@ def named(name: str, function: Callable[P, T]) -> Callable[P, T]:
     def same(*args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 
-    same.spec = Spec(name)  # type: ignore[attr-defined]
+    same.spec = Spec(name)  # type: ignore[attr-defined]  # a function has the attributes it is given
     return same
 
 

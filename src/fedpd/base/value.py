@@ -22,8 +22,8 @@ import numpy as np
 
 from fedpd.base.arrays import copied
 from fedpd.base.checks import nearest, refuse
-from fedpd.base.identity import UnidentifiedError, fingerprint
-from fedpd.base.spec import Spec, Thing
+from fedpd.base.identity import content_hash
+from fedpd.base.spec import Spec
 from fedpd.base.typed import call_explained
 
 P = ParamSpec("P")
@@ -39,7 +39,13 @@ class Static:
     value: Any = dataclasses.field(compare=False)
 
 
+def attribute(usual: Any) -> Any:
+    """Return the value of a class attribute that a subclass may also have as a field or a property."""
+    return usual
+
+
 @dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Value:
     """The base class of frozen dataclasses that are pytrees. A subclass lists its fields, as a dataclass does.
 
@@ -62,7 +68,7 @@ class Value:
 
     def __post_init__(self) -> None:
         numbers = []
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+        for field in dataclasses.fields(self):
             value = _canonical(getattr(self, field.name), str(field.type))
             object.__setattr__(self, field.name, value)
             if _is_leaf(value) and field.name not in self.shapes:
@@ -75,19 +81,19 @@ class Value:
         own = self.__dict__.get("_named")
         if own is not None:
             return own
-        factory = type(self).factory or type(self)
+        factory = _factory(type(self))
         parameters = inspect.signature(factory).parameters
         settings = {name: getattr(self, name, one.default) for name, one in parameters.items()}
         usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-        more = {field.name: field.default for field in dataclasses.fields(self) if field.name not in parameters}  # type: ignore[arg-type]
+        more = {field.name: field.default for field in dataclasses.fields(self) if field.name not in parameters}
         settings |= {name: getattr(self, name) for name, one in more.items() if getattr(self, name) != one}
         spec = Spec.of(self.prefix + factory.__name__, usual, **settings)
-        return spec if type(self).factory is not None else spec.with_code(type(self))
+        return spec.with_code(type(self)) if isinstance(factory, type) else spec
 
     @property
     def name(self) -> str:
         own = self.__dict__.get("_named")
-        return self.prefix + (type(self).factory or type(self)).__name__ if own is None else own.name
+        return self.prefix + _factory(type(self)).__name__ if own is None else own.name
 
     @property
     def description(self) -> str:
@@ -103,23 +109,24 @@ class Value:
     def __hash__(self) -> int:
         return hash((type(self), self.spec))
 
-    def changed(self, changes: Mapping[str, Any]) -> Any:
+    def changed(self, changes: Mapping[str, Any], within: str = "") -> Any:
         """Return what the factory makes of the same arguments with changes, which it checks.
 
         Args:
             changes: New values by name. A dot leads into a part: "oracle.batch", "oracle.optimizer.learning_rate".
+            within: The names with dots that led to this value, for messages.
 
         Raises:
             FedpdError: There is no such setting, or the part is not a value.
         """
-        factory = type(self).factory or type(self)
+        factory = _factory(type(self))
         parameters = inspect.signature(factory).parameters
         arguments = {name: getattr(self, name, one.default) for name, one in parameters.items()}
         inner: dict[str, dict[str, Any]] = {}
         for path, value in changes.items():
             name, dot, rest = path.partition(".")
             if name not in arguments:
-                refuse("setting", path, f"{self.name} has no setting {name!r}", nearest(name, arguments))
+                refuse("setting", within + path, f"{self.name} has no setting {name!r}", nearest(name, arguments))
             if dot:
                 inner.setdefault(name, {})[rest] = value
             else:
@@ -128,8 +135,8 @@ class Value:
             part = arguments[name]
             if not isinstance(part, Value):
                 rule = f"has no setting {next(iter(own))!r}: it is not made by a function of fedpd"
-                refuse(name, part, rule, "Give a function that makes it, e.g. lambda eta: my_method(eta=eta)")
-            arguments[name] = part.changed(own)
+                refuse(within + name, part, rule, "Give a function that makes it, e.g. lambda eta: my_method(eta=eta)")
+            arguments[name] = part.changed(own, f"{within}{name}.")
         return factory(**arguments)
 
     @property
@@ -142,6 +149,11 @@ class Value:
         same = _unflatten(type(self), *reversed(_flatten(self)))
         object.__setattr__(same, "_named", spec)
         return same
+
+
+def _factory(kind: type[Value]) -> Callable[..., Any]:
+    """Return what makes a class. A user's own subclass of a class of fedpd is made by itself, not by the factory."""
+    return kind.__dict__.get("factory") or kind
 
 
 def makes(*classes: type[Value]) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -165,7 +177,7 @@ def makes(*classes: type[Value]) -> Callable[[Callable[P, T]], Callable[P, T]]:
 def parts_of(value: Value) -> list["Value"]:
     """Return a value and all values in it."""
     found = [value]
-    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+    for field in dataclasses.fields(value):
         held = getattr(value, field.name)
         for one in held if isinstance(held, tuple) else (held,):
             found += parts_of(one) if isinstance(one, Value) else []
@@ -177,10 +189,10 @@ def constant(value: T) -> T:
     return _relabelled(value, lambda one, name: isinstance(getattr(one, name), Value | tuple))
 
 
-def with_counts(value: T) -> T:
+def with_counts(value: Any) -> Any:
     """Return a value whose `counts` are leaves, too."""
     if isinstance(value, tuple):
-        return tuple(map(with_counts, value))  # type: ignore[return-value]
+        return tuple(map(with_counts, value))
     if not isinstance(value, Value):
         return value
     more = [name for name in value.counts if isinstance(getattr(value, name), int | dict)]
@@ -295,7 +307,7 @@ def _static(value: Value) -> tuple[tuple[str, Static], ...]:
     """Return the static fields. They are hashed once: if a function changes later, all programs are dropped anyway."""
     found = value.__dict__.get("_static")
     if found is None:
-        names = [field.name for field in dataclasses.fields(value) if field.name not in _leaves(value)]  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(value) if field.name not in _leaves(value)]
         found = tuple((name, Static(_key(getattr(value, name)), getattr(value, name))) for name in names)
         object.__setattr__(value, "_static", found)
     return found
@@ -307,7 +319,4 @@ def _key(value: Any) -> Any:
         return type(value), value
     if isinstance(value, Value):
         return value
-    try:
-        return fingerprint(value.value if isinstance(value, Thing) else value)
-    except UnidentifiedError:
-        return id(value)
+    return content_hash(value)

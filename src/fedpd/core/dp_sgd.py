@@ -1,6 +1,6 @@
 """DP-SGD: local steps with example-level differential privacy."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ class DPSGD(Oracle):
     noise_multiplier: float
     share: float
     delta: float
-    needs_samples: ClassVar = True
+    needs_samples = True
 
     def solve(self, phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
         def descend(q: Array, x: Vector) -> Vector:

@@ -4,14 +4,14 @@ Users keep their models as pytrees. Methods see them as `tree_math.Vector`, so t
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.spec import Spec
-from fedpd.base.value import Value, parts_of
+from fedpd.base.value import Value, attribute, parts_of
 from fedpd.core.message import Kind, kinds_of
 from fedpd.core.objective import LocalObjective
 from fedpd.core.oracle import Oracle, Work
@@ -85,15 +85,15 @@ class Method(Value):
             was absent since the start; None: it continues from that state.
     """
 
-    needs_everyone: ClassVar[bool] = False
-    repeats: ClassVar[bool] = False
-    copies_differ: ClassVar[bool] = False
-    only_at_agents: ClassVar[bool] = False
-    missed: ClassVar[Any] = None
-    speaks: ClassVar[Any] = None
-    with_message: ClassVar[Any] = None
-    waits: ClassVar[Any] = None
-    rebuild: ClassVar[Any] = None
+    needs_everyone = attribute(False)
+    repeats = attribute(False)
+    copies_differ = attribute(False)
+    only_at_agents = attribute(False)
+    missed = attribute(None)
+    speaks = attribute(None)
+    with_message = attribute(None)
+    waits = attribute(None)
+    rebuild = attribute(None)
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         """Return the state of an agent at the start x^0."""
@@ -168,33 +168,41 @@ class Method(Value):
         """Return a sentence if no theorem covers a run on a problem with smoothness L, else None."""
         return None
 
+    @property
+    def largest_variance(self) -> float | None:
+        """The variance of an unbiased transform of messages that its theorem allows; None: it says nothing of it."""
+        return None
+
     def check_agents(self, agents: int) -> None:
         """Refuse settings that do not fit this number of agents."""
 
 
 class Around(Method):
-    """A method that changes what another one does. All that a subclass does not override is the other's."""
+    """A method around another one. What the server does, and what is said of the method, is the other's.
+
+    A subclass has `init`, `local`, `send`, `receive` and `model`, or `exchanges`, with states of its own.
+    """
 
     method: Method
 
     @property
     def spec(self) -> Spec:
-        return self.method.spec
+        return self.method.spec if type(self).__module__.startswith("fedpd.") else super().spec
 
     @property
     def name(self) -> str:
-        return self.method.name
+        return self.method.name if type(self).__module__.startswith("fedpd.") else super().name
 
     @property
-    def needs_everyone(self) -> bool:  # type: ignore[override]
+    def needs_everyone(self) -> bool:
         return self.method.needs_everyone
 
     @property
-    def copies_differ(self) -> bool:  # type: ignore[override]
+    def copies_differ(self) -> bool:
         return self.method.copies_differ
 
     @property
-    def only_at_agents(self) -> bool:  # type: ignore[override]
+    def only_at_agents(self) -> bool:
         return self.method.only_at_agents
 
     @property

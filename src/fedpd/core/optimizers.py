@@ -41,7 +41,7 @@ class Optimizer(Value):
     def transform(self) -> optax_library.GradientTransformation:
         return optimizers()[self.rule](**self.settings)
 
-    def changed(self, changes: Mapping[str, Any]) -> "Optimizer":
+    def changed(self, changes: Mapping[str, Any], within: str = "") -> "Optimizer":
         return optimizer(self.rule, **self.settings | dict(changes))
 
 

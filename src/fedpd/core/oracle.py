@@ -1,13 +1,13 @@
 """The type of a local solver (oracle), and the work that it reports."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.base.value import Value
+from fedpd.base.value import Value, attribute
 from fedpd.core.objective import LocalObjective, Subproblem
 from fedpd.core.types import Array, Key
 from fedpd.core.words import multiply_words
@@ -75,9 +75,9 @@ class Oracle(Value):
         needs_samples: Whether it needs the gradient of each sample.
     """
 
-    batch: ClassVar[int | None] = None
-    compares_rounds: ClassVar[bool] = False
-    needs_samples: ClassVar[bool] = False
+    batch = attribute(None)
+    compares_rounds = attribute(False)
+    needs_samples = attribute(False)
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         """Return the memory that it keeps between rounds, at the start or after an agent has lost it."""

@@ -12,9 +12,9 @@ from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.spec import differences
 from fedpd.core import Problem, Tree
-from fedpd.engine.columns import NETWORK
 from fedpd.engine.driver import Driver
-from fedpd.engine.measurements import Measurements
+from fedpd.engine.measure.columns import NETWORK
+from fedpd.engine.measure.measurements import Measurements
 from fedpd.engine.plan import Plan
 from fedpd.engine.resume import rows_to_keep
 from fedpd.engine.run import Ensemble, Run, identity_of, settings_of
@@ -67,12 +67,12 @@ def continue_runs(driver: Driver, runs: Sequence[Run]) -> None:
     _check_same(driver, runs, done)
     server = _joined([run.server for run in runs], many)
     states = [run.agents for run in runs]
-    agents = jax.tree.map(np.array, states) if driver.has_absent_agents else _joined(states, many)
-    if _shapes(agents) != _shapes(driver.like([len(getattr(state, "agent", ())) for state in states])):
+    agents = jax.tree.map(np.array, states) if driver.backend.absence else _joined(states, many)
+    if _shapes(agents) != _shapes(driver.backend.like([len(getattr(state, "agent", ())) for state in states])):
         rule = "the agents of the run to continue have a state of another shape"
         refuse("start", runs[0].algorithm, rule, "Give the method and the problem of that run")
     longest = max(runs, key=lambda run: run.history["round"][-1])
-    driver.set_state(agents, server, done)
+    driver.restore(agents, server, done)
     driver.seconds = longest.seconds
     driver.clock = list(zip(longest.history["round"].tolist(), longest.elapsed.tolist(), strict=True))
     for i, run in enumerate(runs):

@@ -9,8 +9,7 @@ from jax.sharding import Mesh
 from fedpd.base.checks import choice, count, refuse
 from fedpd.core import Method, Problem
 from fedpd.core.agents import AXIS, Layout
-from fedpd.engine.cohorts import most_present
-from fedpd.engine.participation import Participation
+from fedpd.engine.participation import Participation, most_present
 
 SMALL_STEP = 2**13  # if a local step reads at most this many numbers, all agents run at once
 SMALL_PROBLEM = 2**17  # if a full gradient of all agents reads fewer numbers, one device is faster
@@ -24,14 +23,14 @@ def choose_layout(
     problem: Problem,
     execution: Execution = "auto",
     devices: int | None = None,
-    who: Participation | None = None,
+    participation: Participation | None = None,
 ) -> Layout:
     """Return whether agents run one after another or all at once, and on which devices.
 
     On a CPU, agents run one after another if a step is large (full gradients, networks), because the data of one agent
     stays in the cache. They run all at once if steps are small, because that shares the overhead of a step, and on
     accelerators. Measured on 2 cores with float32, N=100, n=400, D=100 and Q=8 full gradients: a round takes 3.5 ms one
-    after another and 7.5 ms all at once. `who` says which agents take part in a round; None: all of them.
+    after another and 7.5 ms all at once. `participation` says which agents take part in a round; None: all of them.
     """
     choice("execution", execution, get_args(Execution))
     if execution == "debug":
@@ -45,7 +44,9 @@ def choose_layout(
     at_once = jax.default_backend() != "cpu" or (even and step <= SMALL_STEP)
     available = jax.devices()
     if devices is None:
-        agents = problem.agents if who is None else most_present(who, problem.agents, problem.agents)
+        agents = (
+            problem.agents if participation is None else most_present(participation, problem.agents, problem.agents)
+        )
         worth_it = agents * largest * reads >= SMALL_PROBLEM
         devices = min(problem.agents, len(available)) if worth_it else 1
     remedy = "Leave it out, and fedpd chooses"

@@ -1,7 +1,6 @@
 """The plan of a run, and the state at its start."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,28 +18,21 @@ from fedpd.core.agents import (
     SHARED,
     Functions,
     Layout,
-    Shard,
     arrays,
     arrays_without_samples,
-    sharded,
     with_padding_agents,
 )
-from fedpd.engine import disk
-from fedpd.engine.cohorts import who
-from fedpd.engine.columns import MEASURED, Column
-from fedpd.engine.dealing import is_dealt, shared_arrays, without_tests
-from fedpd.engine.debug import AgentByAgent, init_each
-from fedpd.engine.metrics import Metrics
+from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
+from fedpd.engine.clock.timing import Timed
+from fedpd.engine.loop import Inputs, Program, Template
+from fedpd.engine.measure.columns import MEASURED, Column
+from fedpd.engine.measure.targets import Target
 from fedpd.engine.participation import Participation
-from fedpd.engine.rounds import INPUTS, STATE, Inputs, Program, Template, init_agents, measure_copies
-from fedpd.engine.targets import Target
-from fedpd.engine.timing import Timed
 from fedpd.transforms import Accountant, ExampleAccountant
 
 if TYPE_CHECKING:
-    from fedpd.engine.attendance import PartialRun
+    pass
 
-HostPlace = disk.OnDisk | AgentByAgent
 MEASURED_BYTES = 2**28  # the most memory for the gradients of all agents, if a run measures all agents at once
 
 # The axis of the variants in each array, for jax.vmap.
@@ -48,6 +40,7 @@ _axis: Any = 0
 _none: Any = None
 EACH_STATE, EACH_INPUTS = State(_axis, _axis, _none), Inputs(_none, _axis, _none)
 IN_SWEEP = EACH_INPUTS._replace(method=_axis)
+EACH_METHOD = Inputs(_none, _none, _axis)
 
 
 class Plan(NamedTuple):
@@ -94,26 +87,6 @@ class Plan(NamedTuple):
     examples: ExampleAccountant | None = None
 
 
-class StartedRun(NamedTuple):
-    """A run at its start.
-
-    Attributes:
-        place: Runs the agents, if they are not in memory.
-        program: The method on the problem's functions.
-        template: The program to compile. It takes the method as an argument.
-        inputs: The arrays that do not change.
-        state: The state at the start.
-        metrics: The measured values at the start; in a sweep with an axis of points, whose proximal steps may differ.
-    """
-
-    place: "HostPlace | PartialRun | None"
-    program: Program
-    template: Template
-    inputs: Inputs
-    state: State
-    metrics: Metrics
-
-
 def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
     """Return the program of a plan, its template without the method, and the arrays that do not change."""
     problem, layout = plan.problem, plan.layout
@@ -151,59 +124,12 @@ def _measured_layout(plan: Plan) -> Layout | None:
     return layout._replace(agents=number, parallel=layout.parallel and size <= MEASURED_BYTES)
 
 
-def begin(plan: Plan) -> StartedRun:
-    """Return a run at its start, with the measured values there."""
-    program, template, inputs = prepare(plan)
-    shard, start = inputs.shard, Vector(plan.problem.start)
-    if plan.store is not None or plan.debug:
-        place, agents = _begin_on_host(plan, program, arrays(plan.problem), shard, start)
-        state = State(agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
-        return StartedRun(place, program, template, inputs, state, place.measure(program, inputs, agents, False))
-    state, metrics = compiled_begin(template, plan.variants is not None, inputs._replace(start=start))
-    if plan.many and plan.variants is None:
-        repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
-        state = State(repeat(state.agents), repeat(state.server), state.round)
-    return StartedRun(None, program, template, inputs, state, metrics)
-
-
 def strongly_typed(state: Any) -> Any:
     """Return a state without weak types, which a Python number at the start has and later states have not.
 
     With them, the second chunk of rounds would be compiled again.
     """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), state)
-
-
-@partial(jax.jit, static_argnums=(0, 1))
-def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
-    def begin(inputs: Inputs) -> tuple[State, Metrics]:
-        program = template.program(inputs.method, inputs.frozen)
-        agents = init_agents(program, inputs.shard, inputs.start)
-        metrics = measure_copies(program, inputs, agents, False)
-        agents, server = strongly_typed((agents, program.algorithm.server(inputs.start)))
-        return State(agents, server, jnp.int32(0)), metrics
-
-    run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
-    if sweep:
-        run = jax.vmap(run, in_axes=(Inputs(_none, _none, _axis),), out_axes=(EACH_STATE, 0))
-    return run(inputs)
-
-
-def _begin_on_host(plan: Plan, program: Program, on_host: Shard, shard: Shard, start: Vector) -> tuple[HostPlace, Any]:
-    if plan.store is None:
-        return AgentByAgent(_present(plan)), init_each(program, shard, start)
-    block = disk.block_size(program, on_host, start)
-    filled = with_padding_agents(on_host, plan.layout, block=block)
-    store = disk.create(plan.store, program, filled, block, start, partial(put_on_devices, plan.layout))
-    return disk.OnDisk(store, lambda part: None), store.agents
-
-
-def _present(plan: Plan) -> Callable[[int], np.ndarray] | None:
-    """Return a function that says which agents are present in a round, (N,); None: all are."""
-    rule, agents = plan.participation, plan.problem.agents
-    if rule is None:
-        return None
-    return lambda r: np.isin(np.arange(agents), who(rule, plan.seeds[0], [r], agents))
 
 
 def put_on_devices(layout: Layout, tree: Tree, spec: PartitionSpec) -> Tree:

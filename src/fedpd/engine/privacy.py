@@ -1,11 +1,23 @@
-"""The privacy of a run: who takes part decides how much noise each agent adds, and how epsilon is counted."""
+"""The privacy of a run: how much noise each agent adds and how epsilon is counted, of agents and of single samples."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from tree_math import Vector
 
 from fedpd.base.checks import refuse
+from fedpd.base.value import Value
 from fedpd.base.warn import warn
-from fedpd.core import Method, message_kinds
-from fedpd.engine.attendance import shapes_of
-from fedpd.engine.kept import kept_leaves
+from fedpd.core import Array, Key, Method, Oracle, Subproblem, Work, message_kinds
+from fedpd.core.agents import Shard, local_objective, one_agent
+from fedpd.core.dp_sgd import DPSGD
+from fedpd.engine.backends.cohort import shapes_of
+from fedpd.engine.backends.liveness import liveness_of
+from fedpd.engine.measure.costs import run_exchange
 from fedpd.engine.plan import Plan, prepare
+from fedpd.transforms import ExampleAccountant
 from fedpd.transforms._accountant import Accountant, noise_for
 from fedpd.transforms._private import Gaussian, with_noise
 from fedpd.transforms._wrap import private_parts
@@ -82,5 +94,74 @@ def senders(plan: Plan) -> int:
 def keeps_state(plan: Plan) -> bool:
     """Return whether agents keep anything between rounds. Then the rounds in which an agent took part leave a trace."""
     program, template, inputs = prepare(plan)
-    kept = kept_leaves(program.functions, shapes_of(template, inputs, False))
+    kept = liveness_of(program.functions, shapes_of(template, inputs, False))
     return bool(kept.rows)
+
+
+def with_example_privacy(plan: Plan) -> Plan:
+    """Return the plan with the accountant of a private oracle; other plans are returned as they are.
+
+    Raises:
+        FedpdError: The method reads the samples outside of its oracle.
+    """
+    oracle = private_oracle(plan.algorithm)
+    if oracle is None:
+        return plan
+    if reads_samples(plan):
+        rule = "covers the steps of the oracle only, and the method reads the samples elsewhere, too"
+        remedy = "Choose a method that does not, e.g. fedpd(eta=...), fedavg(...) or fedprox(...)"
+        refuse("oracle", oracle.description, f"{rule}: {plan.algorithm.name}", remedy)
+    warn_of_delta(oracle.delta, int(plan.problem.sizes.max()), "sample", "1/|D_i|")
+    numbers = (oracle.noise_multiplier, oracle.delta, oracle.share, oracle.iterations)
+    return plan._replace(examples=ExampleAccountant(*numbers))
+
+
+def private_oracle(algorithm: Method) -> DPSGD | None:
+    """Return the method's private oracle; None if it has none."""
+    return next((oracle for oracle in algorithm.oracles if isinstance(oracle, DPSGD)), None)
+
+
+class SamplesReadError(Exception):
+    """The losses of samples were computed."""
+
+
+def reads_samples(plan: Plan) -> bool:
+    """Return whether a round computes losses of samples, when the oracle is replaced by one that computes nothing."""
+    method: Any = without_oracles(plan.algorithm)
+    program, _, inputs = prepare(plan)
+
+    def losses(model: Any, batch: Any) -> Any:
+        raise SamplesReadError
+
+    def a_round(one: Shard, x: Vector) -> Any:
+        f = local_objective(program.functions, one)._replace(losses=losses)
+        agent, server = method.init(f, x), method.server(x)
+        for exchange in method.exchanges():
+            key = jax.random.key(0, impl="threefry2x32")
+            agent, server, *_ = run_exchange(exchange, f, agent, server, jnp.int32(0), key)
+        return agent
+
+    try:
+        jax.eval_shape(lambda shard, x: a_round(one_agent(shard, 0), x), inputs.shard, Vector(plan.problem.start))
+    except SamplesReadError:
+        return True
+    return False
+
+
+class Blind(Oracle):
+    """An oracle that computes nothing."""
+
+    def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        return x, memory, Work(jnp.int32(1), jnp.int32(0))
+
+
+def without_oracles(value: Any) -> Any:
+    """Return a method whose private oracles are replaced by one that computes nothing."""
+    if isinstance(value, DPSGD):
+        return Blind()
+    if isinstance(value, tuple):
+        return tuple(map(without_oracles, value))
+    if not isinstance(value, Value):
+        return value
+    inner = {field.name: without_oracles(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return dataclasses.replace(value, **inner)

@@ -12,11 +12,11 @@ from fedpd.base.identity import fingerprint
 from fedpd.base.versions import versions
 from fedpd.base.warn import warn
 from fedpd.core import Method, Problem
-from fedpd.engine.columns import COLUMNS
-from fedpd.engine.divergence import Divergence
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import History
-from fedpd.engine.measurements import Measurements
+from fedpd.engine.measure.columns import COLUMNS
+from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import History
+from fedpd.engine.measure.measurements import Measurements
 from fedpd.engine.participation import Participation
 from fedpd.engine.plan import Plan
 
@@ -83,7 +83,7 @@ def _rule(rule: Participation | None, rounds: int) -> Any:
 
 def save(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
     """Write a checkpoint of a run."""
-    arrays = checkpoint.flatten("state", (driver.agents(), driver.state.server))
+    arrays = checkpoint.flatten("state", (driver.backend.agents(), driver.backend.state.server))
     arrays |= {"updates": np.stack([one.updates for one in driver.measurements]), "clock": np.array(driver.clock)}
     for i, one in enumerate(driver.measurements):
         arrays |= {f"history.{i}.{name}": column for name, column in one.history.items()}
@@ -163,9 +163,9 @@ def restore(driver: Driver, folder: Path, identified: dict[str, Any]) -> None:
         rule = f"must be at least {meta['round']}, the rounds that {folder} already holds"
         refuse("rounds", rounds, rule, "Give more rounds, or choose another folder")
     _warn_of_other_bits(folder, meta, driver.plan)
-    like = driver.like([len(arrays.get(f"state[0][{i}].agent", ())) for i in range(len(driver.measurements))])
-    agents, server = checkpoint.unflatten("state", (like, driver.state.server), arrays)
-    driver.set_state(agents, server, meta["round"])
+    like = driver.backend.like([len(arrays.get(f"state[0][{i}].agent", ())) for i in range(len(driver.measurements))])
+    agents, server = checkpoint.unflatten("state", (like, driver.backend.state.server), arrays)
+    driver.restore(agents, server, meta["round"])
     driver.seconds = meta["seconds"]
     driver.clock = [(int(done), seconds) for done, seconds in arrays["clock"].tolist()]
     for i, measurements in enumerate(driver.measurements):

@@ -12,16 +12,16 @@ from fedpd.base.identity import UnidentifiedError
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
 from fedpd.core import Method, Problem, Spec, Tree
-from fedpd.engine.columns import column_of
-from fedpd.engine.divergence import Divergence
+from fedpd.engine.clock.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import History, mean_and_spread
-from fedpd.engine.measurements import variant
-from fedpd.engine.metrics import mean_copy
-from fedpd.engine.personal import Personalized, check_fit, compare, personal_models, personalize
+from fedpd.engine.measure.columns import column_of
+from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import History, mean_and_spread
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import mean_copy
+from fedpd.engine.measure.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.resume import run_identity
-from fedpd.engine.timing import kept_rule, timed_history, timed_rows
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
@@ -245,13 +245,13 @@ def history_of(plan: Plan, history: History, i: int) -> History:
 
 def results(driver: Driver) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
-    server, plan = jax.tree.map(on_host, driver.state.server), driver.plan
-    models = [driver.model(i) for i in range(len(plan.seeds))] if driver.has_absent_agents else None
-    state = driver.release()
+    server, plan = jax.tree.map(on_host, driver.backend.state.server), driver.plan
+    models = [driver.backend.model(i) for i in range(len(plan.seeds))] if driver.backend.absence else None
+    state = driver.backend.release()
 
     def result(i: int, algorithm: Method) -> Run:
         measurements = driver.measurements[i]
-        agents = state[i] if driver.has_absent_agents else variant(state, i, plan.many)
+        agents = state[i] if driver.backend.absence else variant(state, i, plan.many)
         return Run(
             algorithm=algorithm.description,
             seed=plan.seeds[i],

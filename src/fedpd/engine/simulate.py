@@ -2,104 +2,39 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast, overload
+from typing import Any, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import TheoryWarning, check_seeds, check_takes, count, refuse
+from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
 from fedpd.base.lock import held
 from fedpd.base.precision import scope
-from fedpd.base.progress import Event, Listener, ProgressFunction, Row, all_listeners, ends_run, shown
-from fedpd.base.typed import misfit, typed
+from fedpd.base.progress import Event, Listener, all_listeners, ends_run, shown
+from fedpd.base.typed import typed
 from fedpd.base.warn import warn
-from fedpd.clock import Clock
-from fedpd.core import Method, Mixing, Problem, Tree, form_with_absent
-from fedpd.engine.agent_rules import check_agents, check_variance, fewest_present
-from fedpd.engine.chunk_rows import check_measurable
-from fedpd.engine.clocked import apply_clock
-from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
-from fedpd.engine.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
-from fedpd.engine.continued import Start, continue_runs, runs_of, start_at
+from fedpd.core import Method, Mixing, Problem, form_with_absent
+from fedpd.engine.backends.lazy_rows import check_measurable
+from fedpd.engine.clock.events import apply_clock
+from fedpd.engine.config import Callback, RunConfig, RunOptions
+from fedpd.engine.continued import continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
-from fedpd.engine.example_privacy import with_example_privacy
-from fedpd.engine.execution import Execution, choose_layout
-from fedpd.engine.participation import straggler_rule
+from fedpd.engine.execution import choose_layout
+from fedpd.engine.fit import check_agents, check_batch, check_random_layers, check_variance, fewest_present
+from fedpd.engine.measure.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
+from fedpd.engine.measure.targets import are_reached, make_targets
+from fedpd.engine.participation import attendance_rule, sample_agents, straggler_rule
 from fedpd.engine.plan import Plan
-from fedpd.engine.privacy import with_privacy
-from fedpd.engine.random_layers import check_batch, check_random_layers
+from fedpd.engine.privacy import with_example_privacy, with_privacy
 from fedpd.engine.resume import identity, restore, save
 from fedpd.engine.run import Ensemble, Run, ensemble, results
-from fedpd.engine.targets import Until, are_reached, make_targets
 from fedpd.engine.tracing import check_outside_of_jax, check_schedules, explain_running, explain_tracing
-from fedpd.loggers import Log, log_rows, opened
+from fedpd.loggers import log_rows, opened
 from fedpd.theory.curvature import known_smoothness
-
-Participating = float | Sequence[float] | Sequence[Sequence[float]] | np.ndarray
-Callback = Callable[[int, Tree, Row], Any]  # (round, model, row) -> True: stop the run
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of a run, for `simulate` and `sweep`; `simulate` describes them."""
-
-    participation: Participating
-    cohort: int | None
-    sampling: Sampling
-    stragglers: float
-    metrics_every: int
-    metrics_agents: int | None
-    record: Sequence[str | Column] | None
-    checkpoints: str | Path | None
-    checkpoint_every: int
-    store: str | Path | None
-    progress: bool | ProgressFunction | None
-    log: Log | None
-    callback: Callback | None
-    until: Until | None
-    start: Start | None
-    execution: Execution
-    devices: int | None
-    clock: Clock | None
-    buffer: int | None
-    deadline: float | str | None
-
-
-DEFAULTS: RunOptions = {
-    "participation": 1.0,
-    "cohort": None,
-    "sampling": "uniform",
-    "stragglers": 0.0,
-    "metrics_every": 1,
-    "metrics_agents": None,
-    "record": None,
-    "checkpoints": None,
-    "checkpoint_every": 50,
-    "store": None,
-    "progress": None,
-    "log": None,
-    "callback": None,
-    "until": None,
-    "start": None,
-    "execution": "auto",
-    "devices": None,
-    "clock": None,
-    "buffer": None,
-    "deadline": None,
-}
-
-# The options that nothing else checks before the run, and what to give instead.
-REMEDIES = {
-    "checkpoints": 'Give the path of a folder, e.g. "runs/a"',
-    "store": "Give the path of a folder on a disk with room for the agents' state",
-    "record": 'Give a list, e.g. ["heterogeneity"]',
-    "progress": "Give True, False, or a function of (rounds done, total rounds, stationarity)",
-    "log": "Give a function that receives a list of rows, e.g. from fedpd.loggers",
-    "callback": "Give a function of (round, model, row)",
-}
 
 
 @overload
@@ -192,89 +127,70 @@ def simulate(
     check_seeds("seed", seeds)
     if len(set(seeds)) < len(seeds):
         refuse("seed", seeds, "holds a seed twice, whose run would count twice in every mean", "Give different seeds")
-    chosen = with_defaults(options)
-    plan = make_plan(algorithm, problem, rounds, seeds, several, chosen)
-    runs = run_plan(plan, chosen)
+    config = RunConfig.of(options)
+    plan = make_plan(algorithm, problem, rounds, seeds, several, config)
+    runs = run_plan(plan, config)
     return ensemble(runs) if several else runs[0]
 
 
 def _show_options(function: Any) -> None:
     """Add the options with their defaults to the signature of a function, for `help` and editors."""
-    signature, types = inspect.signature(function), RunOptions.__annotations__
+    signature = inspect.signature(function)
     named = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    more = [inspect.Parameter(name, kind, default=value, annotation=types[name]) for name, value in DEFAULTS.items()]
+    more = inspect.signature(RunConfig).parameters.values()
     function.__signature__ = signature.replace(parameters=[*named, *more])
 
 
 _show_options(simulate)
 
 
-def with_defaults(options: RunOptions) -> RunOptions:
-    """Return all options, with defaults for those that were not given; refuse an unknown name."""
-    for name in options:
-        if name not in DEFAULTS:
-            raise TypeError(f"simulate() got an unexpected keyword argument {name!r}")
-    chosen: RunOptions = {**DEFAULTS, **options}
-    for name, remedy in REMEDIES.items():
-        value = cast(Mapping[str, Any], chosen)[name]
-        reason = misfit(value, RunOptions.__annotations__[name])
-        if reason is not None or (isinstance(value, str) and not value):
-            refuse(name, value, reason or "must not be empty", remedy)
-    if chosen["log"] is not None:
-        check_takes("log", chosen["log"], 1, REMEDIES["log"])
-    if chosen["callback"] is not None:
-        check_takes("callback", chosen["callback"], 3, REMEDIES["callback"])
-    return chosen
-
-
 def make_plan(
-    algorithm: Method, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunOptions
+    algorithm: Method, problem: Problem, rounds: int, seeds: list[int], many: bool, options: RunConfig
 ) -> Plan:
     """Check all arguments of a run, and return its plan."""
     check_outside_of_jax("simulate")
-    check_run(rounds, options["metrics_every"], seeds)
-    count("checkpoint_every", options["checkpoint_every"], "Give the rounds between two checkpoints, e.g. 50", bits=31)
-    if options["start"] is not None and not runs_of(options["start"]):
-        problem = start_at(problem, options["start"])
-    who = attendance_rule(options["cohort"], options["sampling"], options["participation"], problem.sizes, rounds)
-    algorithm, who, timing = apply_clock(algorithm, problem, rounds, seeds, who, options)
-    if who is not None:
+    check_run(rounds, options.metrics_every, seeds)
+    count("checkpoint_every", options.checkpoint_every, "Give the rounds between two checkpoints, e.g. 50", bits=31)
+    if options.start is not None and not runs_of(options.start):
+        problem = start_at(problem, options.start)
+    participation = attendance_rule(options.cohort, options.sampling, options.participation, problem.sizes, rounds)
+    algorithm, participation, timing = apply_clock(algorithm, problem, rounds, seeds, participation, options)
+    if participation is not None:
         algorithm = form_with_absent(algorithm)
-    if who is not None and algorithm.needs_everyone:
+    if participation is not None and algorithm.needs_everyone:
         rule = "needs all agents in every communication"
         remedy = 'Leave participation at 1 and give no cohort; FedPD takes them with drift="corrected-exact"'
         refuse("algorithm", algorithm.description, rule, remedy)
-    _check_mixing(algorithm, problem.agents, who is not None)
+    _check_mixing(algorithm, problem.agents, participation is not None)
     check_batch(algorithm, problem)
     check_random_layers(algorithm, problem)
     check_schedules(algorithm, rounds)
     check_variance(algorithm, problem.dimension)
-    check_agents(algorithm, problem.agents, lambda: fewest_present(who, seeds, rounds, problem.agents))
+    check_agents(algorithm, problem.agents, lambda: fewest_present(participation, seeds, rounds, problem.agents))
     _warn_beyond_theory(algorithm, problem)
-    sample = sample_agents(options["metrics_agents"], problem.agents, seeds[0])
-    recorded = (*_recorded(problem, options["record"]), *(() if sample is None else (SAMPLE,)))
+    sample = sample_agents(options.metrics_agents, problem.agents, seeds[0])
+    recorded = (*_recorded(problem, options.record), *(() if sample is None else (SAMPLE,)))
     check_measurable(problem, recorded, sample is not None)
-    store, debug = options["store"], options["execution"] == "debug"
+    store, debug = options.store, options.execution == "debug"
     if store is not None or debug:
-        _check_host_run(algorithm, store, many and (who is None or debug))
+        _check_host_run(algorithm, store, many and (participation is None or debug))
     if debug and problem.lazy:
         rule = "needs the samples of all agents in memory"
         refuse("execution", "debug", rule, "Give problem.in_memory(), or problem.subset(agents).in_memory()")
     plan = Plan(
         algorithm,
         problem,
-        choose_layout(algorithm, problem, options["execution"], options["devices"], who),
+        choose_layout(algorithm, problem, options.execution, options.devices, participation),
         rounds,
-        options["metrics_every"],
+        options.metrics_every,
         seeds,
         many,
-        who,
-        straggler_rule(options["stragglers"]),
+        participation,
+        straggler_rule(options.stragglers),
         recorded,
         None if store is None else Path(store),
         debug,
-        targets=make_targets(options["until"], (*MEASURED, *recorded)),
+        targets=make_targets(options.until, (*MEASURED, *recorded)),
         sample=sample,
         timing=timing,
     )
@@ -282,7 +198,7 @@ def make_plan(
         return with_example_privacy(with_privacy(plan))
 
 
-def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) -> tuple[Run, ...]:
+def run_plan(plan: Plan, options: RunConfig, listen: Listener | None = None) -> tuple[Run, ...]:
     """Run a plan to its end, and return the runs of its seeds."""
     with scope(plan.problem.double):
         with explain_tracing(), explain_running():
@@ -292,12 +208,12 @@ def run_plan(plan: Plan, options: RunOptions, listen: Listener | None = None) ->
         return results(driver)
 
 
-def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -> None:
+def drive(driver: Driver, options: RunConfig, listen: Listener | None = None) -> None:
     """Run a plan to its end, with the bar, the loggers, the callback and the checkpoints of the options."""
-    log, callback = options["log"], options["callback"]
-    folder = None if options["checkpoints"] is None else Path(options["checkpoints"])
+    log, callback = options.log, options.callback
+    folder = None if options.checkpoints is None else Path(options.checkpoints)
     identified = {} if folder is None else identity(driver.plan)
-    targets, runs = driver.plan.targets, runs_of(options["start"])
+    targets, runs = driver.plan.targets, runs_of(options.start)
     with ExitStack() as stack:
         if runs:
             continue_runs(driver, runs)
@@ -305,7 +221,7 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
             if jax.process_index() == 0:  # it alone writes
                 stack.enter_context(held(folder))
             restore(driver, folder, identified)
-        bar = stack.enter_context(shown(options["progress"])) if listen is None else listen
+        bar = stack.enter_context(shown(options.progress)) if listen is None else listen
         stack.enter_context(opened(log))
         listeners = [bar, None if log is None else log_rows(log), None if callback is None else _call_back(callback)]
         listeners.append((lambda event: are_reached(targets, driver.measurements)) if targets else None)
@@ -313,7 +229,7 @@ def drive(driver: Driver, options: RunOptions, listen: Listener | None = None) -
         rows = callback is not None or (driver.plan.many and bool(targets))  # a single run's chunk ends at its targets
         listen_all = all_listeners(listeners)
         if not listen_all(driver.first_event()):
-            driver.run(listen_all, write, options["checkpoint_every"], row_by_row=rows)
+            driver.run(listen_all, write, options.checkpoint_every, row_by_row=rows)
 
 
 def _call_back(callback: Callback) -> Listener:

@@ -21,9 +21,9 @@ from fedpd.base.precision import scope
 from fedpd.base.value import Value, parts_of
 from fedpd.core import Method, State
 from fedpd.core.agents import Functions, Shard, arrays
-from fedpd.engine.columns import MEASURED
+from fedpd.engine.loop import Inputs, Program, init_agents, measure_copies, one_round
+from fedpd.engine.measure.columns import MEASURED
 from fedpd.engine.plan import Plan
-from fedpd.engine.rounds import Inputs, Program, init_agents, measure_copies, one_round
 from fedpd.problems.external import explain_callback
 
 LIBRARIES = tuple(
@@ -108,7 +108,7 @@ def check_schedules(algorithm: Method, rounds: int) -> None:
 def _own_functions(algorithm: Method) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the user's own functions among the settings of a method and of its oracle, with their names."""
     for part in parts_of(algorithm):
-        for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        for field in dataclasses.fields(part):
             value = getattr(part, field.name)
             if callable(value) and not (isinstance(value, Value) and value.factory is not None):
                 yield field.name, value

@@ -27,6 +27,7 @@ names the user's own code, in a module beside the file or on Python's path (`fed
 
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -35,12 +36,10 @@ from fedpd.base.atomic import read_file, reading_fault
 from fedpd.base.checks import FedpdError, check_seeds, choice, count, nearest, shown
 from fedpd.clock import Clock, from_table, seconds
 from fedpd.core import Method, Problem
-from fedpd.engine.cohorts import Sampling, attendance_rule, sample_agents
-from fedpd.engine.columns import RECORDABLE, Column
+from fedpd.engine.config import RunConfig
 from fedpd.engine.execution import Execution
-from fedpd.engine.participation import participation_rule, straggler_rule
-from fedpd.engine.simulate import Callback, Participating
-from fedpd.engine.targets import Until
+from fedpd.engine.measure.columns import RECORDABLE
+from fedpd.engine.participation import Sampling, attendance_rule, participation_rule, sample_agents, straggler_rule
 from fedpd.experiments import own_code, run_folder
 from fedpd.experiments.calls import (
     DATA,
@@ -53,7 +52,6 @@ from fedpd.experiments.calls import (
     label_of_table,
 )
 from fedpd.experiments.own_code import Code, Find, is_reference
-from fedpd.loggers import Log
 
 MOST_CHARACTERS = 2**24  # of an experiment file
 DEEPEST = 32  # tables and lists within each other
@@ -68,28 +66,16 @@ class Labelled(NamedTuple):
     algorithm: Method
 
 
-class RunSettings(NamedTuple):
-    """The [run] table."""
+@dataclass(frozen=True, kw_only=True)
+class RunTable(RunConfig):
+    """The [run] table: the options of `simulate`, the rounds and the seeds."""
 
     rounds: int
     seeds: tuple[int, ...] = (0,)
-    checkpoint_every: int = 50
-    metrics_every: int = 1
-    participation: Participating = 1.0
-    stragglers: float = 0.0
-    until: Until | None = None
-    record: tuple[str | Column, ...] | None = None
-    execution: Execution = "auto"
-    devices: int | None = None
-    store: str | None = None
-    log: Log | None = None
-    callback: Callback | None = None
-    cohort: int | None = None
-    sampling: Sampling = "uniform"
-    metrics_agents: int | None = None
-    clock: Clock | None = None
-    buffer: int | None = None
-    deadline: float | str | None = None
+
+
+# The command gives the folder and shows the progress, and a file holds no model.
+RUN_KEYS = tuple(field.name for field in fields(RunTable) if field.name not in ("checkpoints", "progress", "start"))
 
 
 class Experiment(NamedTuple):
@@ -106,7 +92,7 @@ class Experiment(NamedTuple):
 
     text: str
     problem: Problem
-    settings: RunSettings
+    settings: RunTable
     methods: tuple[Labelled, ...]
     code: tuple[Code, ...] = ()
     beside: Path | None = None
@@ -129,7 +115,7 @@ class Outline(NamedTuple):
     """
 
     problem: Table
-    settings: RunSettings
+    settings: RunTable
     methods: tuple[Label, ...]
 
 
@@ -235,7 +221,7 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     run = tables.get("run", {})
     if not isinstance(run, dict):
         raise FedpdError(f"{source}: run = {shown(run)}: must be a table. Write [run] on a line of its own.")
-    known_keys(f"{source}: [run]", run, RunSettings._fields, required=())
+    known_keys(f"{source}: [run]", run, RUN_KEYS, required=())
     kept = {key: run[key] for key in ("participation", "cohort", "sampling", "stragglers") if key in run}
     at(f"{source}:", _settings, {"rounds": 1, **kept})  # refuses wrong values
     beside = beside_of(Path(source))
@@ -260,7 +246,8 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     Raises:
         FedpdError: Something in the text is wrong. The message names the place, the value, the rule and the remedy.
     """
-    outline, tables = read_outline(text), _checked_tables(text)
+    tables = _checked_tables(text)
+    outline = _outline(tables)
     code = own_code.locate(own_code.references(tables), beside)
     _announce(code, on_code)
     find = own_code.importing(beside)
@@ -271,8 +258,8 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
             for number, table in enumerate(tables["algorithm"], 1)
         ]
         problem = build_problem(outline.problem, find)
-    who = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
-    at("[run]", attendance_rule, *who)
+    taking_part = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
+    at("[run]", attendance_rule, *taking_part)
     at("[run]", sample_agents, settings.metrics_agents, problem.agents, 0)
     methods = tuple(Labelled(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
     return Experiment(text, problem, settings, methods, code, beside)
@@ -280,7 +267,10 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
 
 def read_outline(text: str) -> Outline:
     """Return the outline of a text, without making the problem and without running the user's own code."""
-    tables = _checked_tables(text)
+    return _outline(_checked_tables(text))
+
+
+def _outline(tables: Table) -> Outline:
     settings = _settings(tables["run"])
     return Outline(tables["problem"], settings, _labels(tables["algorithm"], settings))
 
@@ -299,11 +289,11 @@ def _checked_tables(text: str) -> Table:
     return tables
 
 
-def _settings(table: Table) -> RunSettings:
-    known_keys("[run]", table, RunSettings._fields, required=("rounds",))
-    settings = RunSettings(**table)
+def _settings(table: Table) -> RunTable:
+    known_keys("[run]", table, RUN_KEYS, required=("rounds",))
+    settings = RunTable(**table)
     if settings.clock is not None:
-        settings = settings._replace(clock=_clock(settings.clock))
+        settings = replace(settings, clock=_clock(settings.clock))
     if settings.deadline is not None:
         at("[run]", seconds, "deadline", settings.deadline)
     for name in ("rounds", "checkpoint_every", "metrics_every", "devices", "cohort", "metrics_agents", "buffer"):
@@ -327,7 +317,7 @@ def _settings(table: Table) -> RunSettings:
     for one in record or ():
         if not is_reference(one):
             at("[run]", choice, "record", one, RECORDABLE)
-    return settings._replace(seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
+    return replace(settings, seeds=tuple(settings.seeds), record=None if record is None else tuple(record))
 
 
 def _clock(table: Any) -> Clock:
@@ -344,15 +334,15 @@ def _check_seeds(seeds: Any) -> None:
     at("[run]", check_seeds, "seeds", seeds)
 
 
-def _with_code(settings: RunSettings, find: Find) -> RunSettings:
+def _with_code(settings: RunTable, find: Find) -> RunTable:
     """Return the settings with the user's own functions and columns instead of their names."""
 
     def found(key: str, value: Any) -> Any:
         return at(f"[run] {key} = {value!r}:", find, value) if is_reference(value) else value
 
     record = None if settings.record is None else tuple(found("record", one) for one in settings.record)
-    return settings._replace(
-        record=record, log=found("log", settings.log), callback=found("callback", settings.callback)
+    return replace(
+        settings, record=record, log=found("log", settings.log), callback=found("callback", settings.callback)
     )
 
 
@@ -364,7 +354,7 @@ def _arguments(table: Table) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "label"}
 
 
-def _labels(tables: list[Table], settings: RunSettings) -> tuple[Label, ...]:
+def _labels(tables: list[Table], settings: RunTable) -> tuple[Label, ...]:
     """Return the labels of the methods. A method without own code is made, to find its label."""
     found = []
     for number, table in enumerate(tables, 1):

@@ -18,7 +18,7 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.spec import Spec
 from fedpd.base.trees import pack, unpack
 from fedpd.core import Tree
-from fedpd.engine.history import History
+from fedpd.engine.measure.history import History
 
 CHECKPOINTS, HISTORY, MODEL, BEST, LOG = (
     "checkpoints",

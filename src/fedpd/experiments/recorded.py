@@ -13,16 +13,16 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.saved import is_saved, load_result
 from fedpd.base.warn import warn
 from fedpd.clock import Clock
-from fedpd.engine.cohorts import attendance_rule
-from fedpd.engine.columns import NETWORK
-from fedpd.engine.divergence import Divergence
-from fedpd.engine.history import History
+from fedpd.engine.clock.timing import kept_rule, timed_history
+from fedpd.engine.measure.columns import NETWORK
+from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import History
+from fedpd.engine.participation import attendance_rule
 from fedpd.engine.resume import SavedRuns, peek
-from fedpd.engine.timing import kept_rule, timed_history
 from fedpd.engine.views.entries import Entry, Measured, entry_of
 from fedpd.experiments import experiment, federated, run_folder
 from fedpd.experiments.calls import at
-from fedpd.experiments.experiment import Label, RunSettings
+from fedpd.experiments.experiment import Label, RunTable
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
@@ -130,12 +130,16 @@ def read(folder: Path) -> Record:
     return Record(name, *kept, edited=edited)
 
 
-def _with_clock(run: Recorded, settings: RunSettings, saved: SavedRuns | None) -> Recorded:
+def _with_clock(run: Recorded, settings: RunTable, saved: SavedRuns | None) -> Recorded:
     """Return a run with the settings that a clock needs, and timed by the clock of its experiment file."""
     if saved is None:
         return run
-    who = settings.cohort, settings.sampling, settings.participation, np.ones(saved.agents), settings.rounds
-    kept = {"participation": kept_rule(attendance_rule(*who)), "buffer": settings.buffer, "deadline": settings.deadline}
+    taking_part = settings.cohort, settings.sampling, settings.participation, np.ones(saved.agents), settings.rounds
+    kept = {
+        "participation": kept_rule(attendance_rule(*taking_part)),
+        "buffer": settings.buffer,
+        "deadline": settings.deadline,
+    }
     run = replace(run, agents=saved.agents, settings=kept)
     fixed = settings.buffer is not None or settings.deadline is not None  # only a finished run has its seconds
     timed = settings.clock is None or fixed or NETWORK.name in run.history

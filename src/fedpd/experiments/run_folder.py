@@ -28,7 +28,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.trees import pack, unpack
 from fedpd.base.versions import versions
 from fedpd.core import Tree
-from fedpd.engine.history import History, read_parquet, write_parquet
+from fedpd.engine.measure.history import History, read_parquet, write_parquet
 from fedpd.engine.run import Run
 
 MARKER = ".fedpd-run"

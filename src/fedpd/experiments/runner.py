@@ -1,6 +1,7 @@
 """Run an experiment method by method, with its results in a run folder; resume an interrupted run."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,14 @@ from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
 from fedpd.base.typed import explained_error
-from fedpd.engine.driver import compile_ahead
+from fedpd.engine.backends.memory import compile_ahead
+from fedpd.engine.config import RunConfig
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run
-from fedpd.engine.simulate import RunOptions, make_plan, run_plan, with_defaults
+from fedpd.engine.simulate import make_plan, run_plan
 from fedpd.engine.tracing import trace_round
 from fedpd.experiments import experiment, own_code, run_folder
-from fedpd.experiments.experiment import Experiment, Labelled, OnCode, RunSettings
+from fedpd.experiments.experiment import Experiment, Labelled, OnCode, RunTable
 
 SMALL_DATA = 2**27  # bytes; compiling ahead needs a second copy of the data, so it is only for smaller data
 
@@ -108,40 +110,20 @@ def _run_held(plan: Experiment, folder: Path, listen: Listener) -> list[Result]:
     return results
 
 
-def _options(settings: RunSettings, checkpoints: Path | None) -> RunOptions:
+def _options(settings: RunTable, checkpoints: Path | None) -> RunConfig:
     """Return the options of `simulate` for a method."""
-    return with_defaults(
-        {
-            "participation": settings.participation,
-            "cohort": settings.cohort,
-            "sampling": settings.sampling,
-            "metrics_agents": settings.metrics_agents,
-            "stragglers": settings.stragglers,
-            "metrics_every": settings.metrics_every,
-            "until": settings.until,
-            "record": settings.record,
-            "store": settings.store,
-            "log": settings.log,
-            "callback": settings.callback,
-            "execution": settings.execution,
-            "devices": settings.devices,
-            "checkpoints": checkpoints,
-            "checkpoint_every": settings.checkpoint_every,
-            "clock": settings.clock,
-            "buffer": settings.buffer,
-            "deadline": settings.deadline,
-        }
-    )
+    options = {field.name: getattr(settings, field.name) for field in fields(RunConfig)}
+    return RunConfig.of(options | {"checkpoints": checkpoints})
 
 
-def _plan(plan: Experiment, method: Labelled, options: RunOptions) -> Plan:
+def _plan(plan: Experiment, method: Labelled, options: RunConfig) -> Plan:
     seeds = list(plan.settings.seeds)
     return make_plan(method.algorithm, plan.problem, plan.settings.rounds, seeds, len(seeds) > 1, options)
 
 
-def _compile(plan: Plan, options: RunOptions) -> None:
+def _compile(plan: Plan, options: RunConfig) -> None:
     """Compile the program of a method that is not finished yet."""
-    saved = checkpoint.peek(Path(options["checkpoints"] or ""))
+    saved = checkpoint.peek(Path(options.checkpoints or ""))
     finished = saved is not None and saved[1]["round"] >= plan.rounds
     if not finished and sum(leaf.nbytes for leaf in jax.tree.leaves(plan.problem.data)) <= SMALL_DATA:
         with scope(plan.problem.double):  # each thread has its own precision

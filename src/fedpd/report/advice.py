@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from rich.table import Table
 
-from fedpd.engine.columns import column_of
-from fedpd.engine.history import first_row
+from fedpd.engine.measure.columns import column_of
+from fedpd.engine.measure.history import first_row
 from fedpd.engine.views.local_work import unequal_work, works_of
 from fedpd.engine.views.numbers import short_number
 from fedpd.engine.views.quantities import COSTS, cost_text, cost_values

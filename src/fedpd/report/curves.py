@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpd.engine.columns import NETWORK, Column
+from fedpd.engine.measure.columns import NETWORK, Column
 from fedpd.engine.views.entries import Entry, measured_rows
 from fedpd.engine.views.quantities import cost_values, drawn_quantities, goal, heading, known_costs, shared_quantities
 from fedpd.engine.views.style import DASHES, Style, styles

@@ -10,7 +10,7 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.checks import FedpdError, shown
 from fedpd.core import Problem
-from fedpd.engine.divergence import LARGE_PROBLEM
+from fedpd.engine.measure.divergence import LARGE_PROBLEM
 from fedpd.experiments.calls import build_problem
 from fedpd.theory.dissimilarity import start_gradients
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError
 from fedpd.base.extras import extra
-from fedpd.engine.columns import FEDERATED
+from fedpd.engine.measure.columns import FEDERATED
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, cost_text, last_costs
 from fedpd.experiments.recorded import Record, read

@@ -20,7 +20,7 @@ from fedpd.base.precision import scope
 from fedpd.core import Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
 from fedpd.core.oracle import WORD
-from fedpd.engine.costs import message_costs, run_exchange
+from fedpd.engine.measure.costs import message_costs, run_exchange
 
 
 class Sizes(NamedTuple):
@@ -29,8 +29,8 @@ class Sizes(NamedTuple):
     Attributes:
         up: Sent by an agent in a round.
         down: Received by an agent in a round.
-        agent: Kept by an agent.
-        server: Kept by the server.
+        agent: Liveness by an agent.
+        server: Liveness by the server.
     """
 
     up: float

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpd.engine.columns import Column, column_of
+from fedpd.engine.measure.columns import Column, column_of
 from fedpd.engine.views.entries import Entry, Measured, measured_rows, measured_values
 from fedpd.engine.views.local_work import local_work, unequal_work
 from fedpd.engine.views.numbers import short_number

@@ -6,7 +6,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedpd.engine.columns import KNOWN, Column, column_of
+from fedpd.engine.measure.columns import KNOWN, Column, column_of
 from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.local_work import unequal_work, works_of
 from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text

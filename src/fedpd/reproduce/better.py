@@ -20,7 +20,7 @@ from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.atomic import replace_file
 from fedpd.core import Problem
-from fedpd.engine.columns import column_of
+from fedpd.engine.measure.columns import column_of
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
 from fedpd.engine.views.drawing import name_curves, panel

@@ -22,10 +22,10 @@ from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
 from fedpd.core import Problem
-from fedpd.engine.cohorts import Sampling, attendance_rule
-from fedpd.engine.participation import straggler_rule
+from fedpd.engine.config import Participating, RunOptions
+from fedpd.engine.participation import Sampling, attendance_rule, straggler_rule
 from fedpd.engine.run import Run
-from fedpd.engine.simulate import Participating, RunOptions, simulate
+from fedpd.engine.simulate import simulate
 from fedpd.engine.views.frames import Frame, table_frame
 from fedpd.experiments.calls import build_algorithm, table_of
 from fedpd.problems.logistic import is_penalized_logistic
@@ -168,8 +168,8 @@ def advise(
 
     everyone = attendance_rule(cohort, sampling, participation, problem.sizes, pilot) is None
     idle = straggler_rule(stragglers) is not None
-    who: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
-    conditions: RunOptions = {**who, "stragglers": stragglers}
+    taking_part: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
+    conditions: RunOptions = {**taking_part, "stragglers": stragglers}
     gap, gap_how = _gap(problem, floor)
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
     if smoothness.value == 0:

@@ -17,8 +17,7 @@ import numpy as np
 from fedpd.base.checks import refuse
 from fedpd.base.value import constant_where_equal, with_counts
 from fedpd.core import Method, Problem, form_with_absent
-from fedpd.engine.cohorts import check_cohort
-from fedpd.engine.participation import participation_rule, straggler_rule
+from fedpd.engine.participation import check_cohort, participation_rule, straggler_rule
 
 Point = dict[str, Any]
 Grid = Mapping[str, Sequence[Any]]

@@ -5,6 +5,7 @@ points. Numbers are traced arrays, not constants, so another value needs no comp
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
@@ -19,13 +20,14 @@ from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
 from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
-from fedpd.engine.agent_rules import check_agents, fewest_present
-from fedpd.engine.columns import column_of
+from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import first_row
+from fedpd.engine.fit import check_agents, fewest_present
+from fedpd.engine.measure.columns import column_of
+from fedpd.engine.measure.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
-from fedpd.engine.simulate import RunOptions, drive, make_plan, with_defaults
+from fedpd.engine.simulate import drive, make_plan
 from fedpd.engine.tracing import explain_running
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
@@ -156,8 +158,8 @@ def sweep(
     for name, value in options.items():
         if name in groups[0].options:
             refuse(name, value, "is in the grid as well", "Give it either in the grid or as an option")
-    chosen = with_defaults(options)
-    for name, value in (("buffer", chosen["buffer"]), ("deadline", chosen["deadline"])):
+    chosen = RunConfig.of(options)
+    for name, value in (("buffer", chosen.buffer), ("deadline", chosen.deadline)):
         if value is not None:
             refuse(name, value, "the points of a sweep share their rounds", "Call simulate for each point")
     plans = [_plan(problem, group, rounds, seeds, chosen) for group in groups]  # check all plans before the first run
@@ -166,7 +168,7 @@ def sweep(
             fewest = partial(fewest_present, plan.participation, seeds, rounds, problem.agents)
             check_agents(methods[i], problem.agents, fewest)
     runs: dict[int, tuple[Run, ...]] = {}
-    with shown(chosen["progress"]) as bar:
+    with shown(chosen.progress) as bar:
         for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):
             listen = _part_of(bar, f"sweep of {len(points)} points", number * rounds, rounds * len(groups))
             own = chosen if len(groups) == 1 else _own_folder(chosen, number)
@@ -185,10 +187,10 @@ def _part_of(bar: Listener, what: str, before: int, total: int) -> Listener:
     return listen
 
 
-def _own_folder(options: RunOptions, number: int) -> RunOptions:
+def _own_folder(options: RunConfig, number: int) -> RunConfig:
     """Return the options of one of several programs, with a folder of its own for checkpoints."""
-    folder = options["checkpoints"]
-    return options if folder is None else {**options, "checkpoints": Path(folder) / f"program-{number:03d}"}
+    folder = options.checkpoints
+    return options if folder is None else replace(options, checkpoints=Path(folder) / f"program-{number:03d}")
 
 
 def first_below(run: Run, target: float, column: str = "communications", criterion: str = "stationarity") -> float:
@@ -207,9 +209,9 @@ def first_below(run: Run, target: float, column: str = "communications", criteri
     return float("nan") if row is None else float(run.history[column][row])
 
 
-def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], options: RunOptions) -> Plan:
+def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], options: RunConfig) -> Plan:
     """Return the plan of all points of a group with all seeds, as variants of one program."""
-    own: RunOptions = {**options, **group.options}  # type: ignore[typeddict-item]  # its names are in RUN
+    own = replace(options, **group.options)
     with scope(problem.double):
         plan = make_plan(group.methods[0], problem, rounds, list(seeds) * len(group.members), True, own)
     forms = group.methods if plan.participation is None else group.some
@@ -222,7 +224,7 @@ def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], opt
 
 
 def _run(
-    plan: Plan, methods: Sequence[Method], options: RunOptions, listen: Listener, names: Sequence[str]
+    plan: Plan, methods: Sequence[Method], options: RunConfig, listen: Listener, names: Sequence[str]
 ) -> tuple[Run, ...]:
     """Run all variants of a plan at once; `methods` are their methods, `names` those of the grid."""
     with scope(plan.problem.double):

@@ -7,7 +7,7 @@ tries of a method are one `sweep` over that factor. The best try has the fewest 
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
 from fedpd.core import Method, Problem
-from fedpd.engine.cohorts import Sampling
-from fedpd.engine.columns import KNOWN, RECORDABLE, Column, metric_columns
+from fedpd.engine.config import Participating, RunConfig
+from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, metric_columns
+from fedpd.engine.measure.targets import check_target
+from fedpd.engine.participation import Sampling
 from fedpd.engine.run import Run
-from fedpd.engine.simulate import Participating, RunOptions, make_plan, with_defaults
-from fedpd.engine.targets import check_target
+from fedpd.engine.simulate import make_plan
 from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import Entry, entry_of, last_value
 from fedpd.engine.views.frames import Frame, table_frame
@@ -202,9 +203,7 @@ def _check(task: Task, method: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TheoryWarning)  # the sweep warns of it
-            trace_round(
-                make_plan(made, task.problem, task.rounds, [0], False, with_defaults(cast(RunOptions, task.options)))
-            )
+            trace_round(make_plan(made, task.problem, task.rounds, [0], False, RunConfig.of(task.options)))
     except FedpdError as error:
         raise FedpdError(f"{method}: {error}") from error.__cause__
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpd.base.spec import Spec
-from fedpd.engine.columns import column_of
+from fedpd.engine.measure.columns import column_of
 from fedpd.engine.views.entries import Entry, last_value
 from fedpd.engine.views.html import end_text, entries_html, html_table
 from fedpd.engine.views.local_work import local_work, unequal_work, works_of
@@ -17,42 +17,8 @@ from fedpd.engine.views.quantities import MAIN, value_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
-class Tries(Protocol):
-    """The part of a `Tuned` that this module shows."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def scales(self) -> np.ndarray: ...
-    @property
-    def communications(self) -> np.ndarray: ...
-    @property
-    def stationarity(self) -> np.ndarray: ...
-    @property
-    def best(self) -> int: ...
-    @property
-    def criterion(self) -> str: ...
-    def entries(self) -> Sequence[Entry]: ...
-
-
-class Described(Protocol):
-    """The part of a `Setting` that this module shows."""
-
-    @property
-    def table(self) -> dict[str, Any]: ...
-    @property
-    def reached(self) -> bool: ...
-    @property
-    def rounds(self) -> float: ...
-    @property
-    def communications(self) -> float: ...
-    @property
-    def samples(self) -> float: ...
-    @property
-    def transfer(self) -> float: ...
-    @property
-    def how(self) -> str: ...
+    from fedpd.search.advise import Setting
+    from fedpd.search.tune import Tuned
 
 
 AMOUNTS = {"rounds": "rounds", "communications": "communications", "samples": "sample gradients", "transfer": "bytes"}
@@ -103,13 +69,13 @@ def _best(entries: Sequence[Entry]) -> Entry | None:
     return min(whole, key=lambda entry: np.mean([last_value(run, MAIN) for run in entry.runs]), default=None)
 
 
-def tuned_text(tuned: Tries) -> str:
+def tuned_text(tuned: "Tuned") -> str:
     """Return a tuned method in two lines, with its best factor and the result."""
     tried = f"{len(tuned.scales)} factors from {tuned.scales.min():.3g} to {tuned.scales.max():.3g} on its own rule"
     return f"Tuned {tuned.label}: {tried}\n  best factor {tuned.scales[tuned.best]:.3g}: {_best_outcome(tuned)}"
 
 
-def tuned_html(tuned: Tries) -> str:
+def tuned_html(tuned: "Tuned") -> str:
     """Return a tuned method as a table with one row per factor."""
     tries = zip(tuned.scales, tuned.communications, tuned.stationarity, strict=True)
     rows = [
@@ -124,7 +90,7 @@ def tuned_html(tuned: Tries) -> str:
     return html_table(f"Tuned {tuned.label}", head, rows)
 
 
-def _best_outcome(tuned: Tries) -> str:
+def _best_outcome(tuned: "Tuned") -> str:
     i = tuned.best
     last = value_text(column_of(MAIN), tuned.stationarity[i])
     if np.isnan(tuned.communications[i]):
@@ -136,7 +102,7 @@ def _best_outcome(tuned: Tries) -> str:
     )
 
 
-def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, rounds: int | None = None) -> "Figure":
+def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, rounds: int | None = None) -> "Figure":
     """Draw the communications to the target against the factor on each method's own step size.
 
     Args:
@@ -178,7 +144,7 @@ def sensitivity_figure(tuned: Sequence[Tries], target: float | None = None, roun
     return figure
 
 
-def goal_text(tuned: Sequence[Tries], stationarity: str, target: float) -> str:
+def goal_text(tuned: "Sequence[Tuned]", stationarity: str, target: float) -> str:
     """Return the target as text, such as "test accuracy >= 0.9"; `stationarity` is its usual symbol with <=."""
     column = column_of(tuned[0].criterion)
     if column.name == MAIN:
@@ -186,7 +152,7 @@ def goal_text(tuned: Sequence[Tries], stationarity: str, target: float) -> str:
     return f"{column.symbol or column.name} {'>=' if column.better == 'more' else '<='} {target:g}"
 
 
-def amount_text(setting: Described, number: float) -> str:
+def amount_text(setting: "Setting", number: float) -> str:
     """Return a cost of a setting, such as "1,200" or "more than 1,200" if the target was not reached."""
     text = f"{number:,.0f}" if number < 1e7 else f"{number:.2g}"
     return text if setting.reached else f"more than {text}"
@@ -197,12 +163,12 @@ def number_text(value: Any, digits: int = 4) -> str:
     return value if isinstance(value, str) else f"{value:.{digits}g}"
 
 
-def _local_step(setting: Described) -> str:
+def _local_step(setting: "Setting") -> str:
     step = setting.table["oracle"].get("step")
     return "by line search" if step is None else number_text(step)
 
 
-def _local_steps(setting: Described) -> str:
+def _local_steps(setting: "Setting") -> str:
     oracle = setting.table["oracle"]
     if "iterations" not in oracle:
         return f"as {oracle['name']} needs"
@@ -210,7 +176,7 @@ def _local_steps(setting: Described) -> str:
     return f"{most}, or until ||grad L_i||^2 <= {oracle['tolerance']:.1e}" if "tolerance" in oracle else most
 
 
-SETTINGS: dict[str, Callable[[Described], str]] = {  # what a setting consists of
+SETTINGS: dict[str, Callable[[Any], str]] = {  # what a setting consists of
     "eta": lambda setting: number_text(setting.table["eta"]),
     "local step 1/(L + 1/eta)": _local_step,
     "local steps Q": _local_steps,
@@ -219,7 +185,7 @@ SETTINGS: dict[str, Callable[[Described], str]] = {  # what a setting consists o
 }
 
 
-def advice_text(epsilon: float, settings: Mapping[str, Described]) -> str:
+def advice_text(epsilon: float, settings: "Mapping[str, Setting]") -> str:
     """Return advice in one line per setting."""
     lines = [f"Advice for ||grad f||^2 <= {epsilon:g}"]
     for name, setting in settings.items():
@@ -230,7 +196,7 @@ def advice_text(epsilon: float, settings: Mapping[str, Described]) -> str:
     return "\n".join(lines)
 
 
-def advice_html(epsilon: float, settings: Mapping[str, Described]) -> str:
+def advice_html(epsilon: float, settings: "Mapping[str, Setting]") -> str:
     """Return advice as a table with one column per setting, and the reasons below."""
     values = settings.values()
     rows = [[words, *(text(one) for one in values)] for words, text in SETTINGS.items()]
@@ -239,7 +205,7 @@ def advice_html(epsilon: float, settings: Mapping[str, Described]) -> str:
     return html_table(f"Advice: FedPD to ‖∇f‖² ≤ {epsilon:g}", ("", *settings), rows, notes)
 
 
-def advice_figure(epsilon: float, settings: Mapping[str, Described]) -> "Figure":
+def advice_figure(epsilon: float, settings: "Mapping[str, Setting]") -> "Figure":
     """Draw the costs of each setting to reach epsilon, on one logarithmic axis."""
     from fedpd.engine.views.drawing import NotebookFigure, clear_frame, line_style, set_log_scale
 

@@ -25,10 +25,11 @@ import numpy as np
 from fedpd.base.precision import scope
 from fedpd.base.value import parts_of, stacked, with_counts
 from fedpd.core import Method, Problem
+from fedpd.engine.config import RunConfig
 from fedpd.engine.driver import Driver
-from fedpd.engine.history import History
+from fedpd.engine.measure.history import History
 from fedpd.engine.plan import Plan
-from fedpd.engine.simulate import make_plan, with_defaults
+from fedpd.engine.simulate import make_plan
 from fedpd.suite.spending import (
     TARGET,
     Spent,
@@ -96,7 +97,7 @@ def _run_program(field: Field, members: list[Method], found: dict[int, Result]) 
     for batch in _batches(members):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # most tries are beyond what is proved
-            plan = make_plan(first, field.problem, field.rounds, [0] * len(batch), True, with_defaults({}))
+            plan = make_plan(first, field.problem, field.rounds, [0] * len(batch), True, RunConfig())
         found = _run_batch(
             field, plan._replace(variants=stacked([with_counts(one) for one in batch])), batch, vectors, found
         )

@@ -15,8 +15,8 @@ from tree_math import Vector
 from fedpd.base.precision import scope
 from fedpd.core import Method, Problem, Tree
 from fedpd.core.agents import Functions, arrays, local_objective
-from fedpd.engine.costs import costs_of, exchanged_messages
-from fedpd.engine.history import History, first_row
+from fedpd.engine.measure.costs import costs_of, exchanged_messages
+from fedpd.engine.measure.history import History, first_row
 from fedpd.suite.answers import known
 
 TARGET = 1e-10  # of the start's ||grad f||^2

@@ -12,7 +12,7 @@ another message in place of m_i:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from tree_math import Vector
 from fedpd.base.arrays import as_array, owned
 from fedpd.base.checks import as_number, positive, refuse
 from fedpd.base.spec import Spec
+from fedpd.base.value import attribute
 from fedpd.core import (
     Array,
     Exchange,
@@ -39,7 +40,7 @@ from fedpd.core import (
 )
 from fedpd.transforms._layer import Layer, layers_of
 from fedpd.transforms._means import as_rows
-from fedpd.transforms._uplink import parts_of
+from fedpd.transforms._ways import parts_of
 
 ATTACK = 2  # a fold into the key of (seed, round, agent), for attacks
 
@@ -51,7 +52,7 @@ class Attack(Value):
         deviations: The attackers send the others' mean minus this number of standard deviations; None: they do not.
     """
 
-    deviations: ClassVar[float | None] = None
+    deviations = attribute(None)
 
     def lie(self, inner: Any, message: Tree, reference: Vector, key: Key) -> Tree:
         """Return the message of an attacker, from its state, its true message, the last broadcast and random bits."""
@@ -149,7 +150,7 @@ def noise(deviation: float) -> Attack:
 
 
 class Little(Attack):
-    deviations: float  # type: ignore[misc]
+    deviations: float
 
 
 @makes(Little)
@@ -217,7 +218,7 @@ class Attacked(Layer):
 
     attack: Attack
     agents: tuple[int, ...]
-    repeats: ClassVar = False
+    repeats = False
 
     @property
     def spec(self) -> Spec:
@@ -243,8 +244,8 @@ class Attacked(Layer):
     def partial(self) -> Method:
         return Attacked(method=self.method.partial(), attack=self.attack, agents=self.agents)
 
-    def changed(self, changes: Mapping[str, Any]) -> Method:
-        return Attacked(method=self.method.changed(changes), attack=self.attack, agents=self.agents)
+    def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
+        return Attacked(method=self.method.changed(changes, within), attack=self.attack, agents=self.agents)
 
     def check_agents(self, agents: int) -> None:
         self.method.check_agents(agents)

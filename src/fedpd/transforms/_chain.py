@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
+from fedpd.base.value import attribute
 from fedpd.core import Array, Key, Packed, Value
 
 Arrays = dict[str, Array]
@@ -26,11 +27,11 @@ class Transform(Value):
         unbiased: Whether the expectation of what arrives is the vector itself, at the price of a larger error.
     """
 
-    random: ClassVar[bool] = False
-    rescale: ClassVar[Any] = None
-    feedback: ClassVar[bool] = True
-    predicts: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = False
+    random = attribute(False)
+    rescale = attribute(None)
+    feedback = attribute(True)
+    predicts = attribute(True)
+    unbiased = attribute(False)
 
     def pack(self, values: Array, key: Key) -> tuple[Arrays, Array | None]:
         """Return the arrays that travel, by name, and the values that the next transform packs (None: none)."""

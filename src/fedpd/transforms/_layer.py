@@ -21,7 +21,7 @@ class Layer(Around):
         return self.method.rebuild
 
     @property
-    def repeats(self) -> bool:  # type: ignore[override]
+    def repeats(self) -> bool:
         return self.method.repeats
 
 

@@ -17,7 +17,7 @@ both together are as private as noise z on c_i alone: 1/z^2 = 1/z_c^2 + 1/(2 s)^
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ from fedpd.core import (
     vectors_of,
 )
 from fedpd.transforms._layer import Layer
-from fedpd.transforms._uplink import model_in, parts_of
+from fedpd.transforms._ways import model_in, parts_of
 
 NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
 SHARE_OF_COUNT = 20  # the noise of a count of K agents is K/20, as in the paper
@@ -287,7 +287,7 @@ class Private(Layer):
 
     up: Gaussian
     normal: Normal
-    repeats: ClassVar = False
+    repeats = False
 
     @property
     def spec(self) -> Spec:
@@ -322,8 +322,8 @@ class Private(Layer):
     def exchanges(self) -> tuple[Exchange, ...]:
         return (_exchange(self.link),)
 
-    def changed(self, changes: Mapping[str, Any]) -> Method:
-        return Private(method=self.method.changed(changes), up=self.up, normal=self.normal)
+    def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
+        return Private(method=self.method.changed(changes, within), up=self.up, normal=self.normal)
 
 
 def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = from_key) -> Private:

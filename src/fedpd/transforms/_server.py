@@ -91,7 +91,7 @@ class Stepped(Layer):
         return Server(model, state), model
 
     @property
-    def needs_everyone(self) -> bool:  # type: ignore[override]
+    def needs_everyone(self) -> bool:
         return self.method.needs_everyone or not _keeps_a_model(self.method.partial())
 
     def partial(self) -> Method:

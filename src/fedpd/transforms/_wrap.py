@@ -27,12 +27,24 @@ from fedpd.core import (
 )
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
-from fedpd.transforms._downlink import Held, broadcast_shapes, pack_broadcast, restored, start_held
 from fedpd.transforms._layer import Layer, layers_of
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
-from fedpd.transforms._uplink import OWN_POINT, Receiver, Sender, Told, Uplink, check_bias, uplink
+from fedpd.transforms._ways import (
+    OWN_POINT,
+    Held,
+    Receiver,
+    Sender,
+    Told,
+    Uplink,
+    broadcast_shapes,
+    check_bias,
+    pack_broadcast,
+    restored,
+    start_held,
+    uplink,
+)
 
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
@@ -215,10 +227,10 @@ class Wrapped(Layer):
             method = method.method
         return method
 
-    def changed(self, changes: Mapping[str, Any]) -> Method:
+    def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
         own = {name: changes[name] for name in ("up", "down", "mean") if name in changes}
         rest = {name: value for name, value in changes.items() if name not in own}
-        return wrap(self.algorithm.changed(rest), **{"up": self.up, "down": self.down, "mean": self.mean} | own)
+        return wrap(self.algorithm.changed(rest, within), **{"up": self.up, "down": self.down, "mean": self.mean} | own)
 
     @property
     def packs(self) -> bool:
@@ -238,11 +250,11 @@ class Wrapped(Layer):
         return replace(self, method=self.some, kinds=self.some_kinds, some=None, some_kinds=(), everyone=False)
 
     @property
-    def needs_everyone(self) -> bool:  # type: ignore[override]
+    def needs_everyone(self) -> bool:
         return self.method.needs_everyone or bool(self.down)
 
     @property
-    def repeats(self) -> bool:  # type: ignore[override]
+    def repeats(self) -> bool:
         return self.method.repeats and not self.up
 
     def held(self, x: Vector) -> tuple[Tree, ...]:

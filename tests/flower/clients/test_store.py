@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpd.engine.costs import Costs
+from fedpd.engine.measure.costs import Costs
 from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.clients import store
 from fedpd.flower.method.agent import SavedAgent

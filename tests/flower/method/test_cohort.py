@@ -17,7 +17,7 @@ from fedpd.algorithms.pr_spider import PRSpider
 from fedpd.base import checkpoint
 from fedpd.base.checkpoint import CheckpointError
 from fedpd.core import Exchange
-from fedpd.engine.cohorts import draw
+from fedpd.engine.participation import draw
 from fedpd.flower import Federated, FederationError, InProcessGrid, Settings, Strategy, read_settings
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import FEDPD, GD, app, assert_same, order_of, run, start, whole

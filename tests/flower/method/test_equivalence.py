@@ -12,8 +12,8 @@ from flwr.app import Context
 
 from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, schedules, simulate
 from fedpd.core import Evaluation
-from fedpd.engine.columns import RECORDABLE
-from fedpd.engine.history import COLUMNS
+from fedpd.engine.measure.columns import RECORDABLE
+from fedpd.engine.measure.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid, Local, Settings, client_app, federate
 from tests.algorithms.test_conformance import ROWS
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_same, run, samples, start, whole

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Message
 
 from fedpd import Algorithm, FedpdError, algorithms, oracles, simulate, transforms
-from fedpd.engine.history import COLUMNS
+from fedpd.engine.measure.history import COLUMNS
 from fedpd.flower import FederationError, InProcessGrid
 from tests.flower.carry.test_faults import clients
 from tests.flower.federations import AGENTS, FEDPD, GD, Deliver, Fallible, app, assert_same, order_of, run, whole

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from fedpd.base.checks import at_most, choice, positive, refuse
-from fedpd.engine.columns import NETWORK, Column, column_of
+from fedpd.engine.measure.columns import NETWORK, Column, column_of
 from fedpd.engine.views.end_labels import label_ends
 from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_costs, shared_quantities

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fedpd.engine.divergence import Divergence
-from fedpd.engine.history import History
+from fedpd.engine.measure.divergence import Divergence
+from fedpd.engine.measure.history import History
 
 
 class Measured(Protocol):

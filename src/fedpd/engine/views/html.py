@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from fedpd.engine.columns import NETWORK, Column
+from fedpd.engine.measure.columns import NETWORK, Column
 from fedpd.engine.views.entries import Entry, Measured, last_value, measured_values
 from fedpd.engine.views.quantities import (
     COSTS,

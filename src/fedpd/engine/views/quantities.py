@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedpd.engine.columns import KNOWN, NETWORK, Column, column_of
+from fedpd.engine.measure.columns import KNOWN, NETWORK, Column, column_of
 from fedpd.engine.views.entries import Entry, Measured, last_value, measured_rows
 from fedpd.engine.views.numbers import short_number
 

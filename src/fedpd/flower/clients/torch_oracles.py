@@ -16,6 +16,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import count, positive, refuse
 from fedpd.base.extras import extra
+from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, makes
 from fedpd.core.sampling import Draw, uniform
 from fedpd.core.step_sizes import check_step, step_at
@@ -77,11 +78,11 @@ class TorchOracle(Oracle):
     """
 
     iterations: int
-    batch: int | None  # type: ignore[misc]  # a class variable of other oracles
+    batch: int | None
     draw: Draw
     prefix: ClassVar = "torch."
     gradients: ClassVar[int] = 1  # of each sample, per step
-    refreshes: ClassVar[int | None] = None  # rounds between two full gradients, for an oracle that keeps g_i
+    refreshes = attribute(None)  # rounds between two full gradients, for an oracle that keeps g_i
 
     def descend(self) -> Descend:
         """Return the function that does the steps. It must not use numbers of the oracle, which JAX may trace."""
@@ -153,10 +154,10 @@ class TorchVR(TorchOracle):
     gamma: float
     refresh: int
     gradients: ClassVar = 2
-    compares_rounds: ClassVar = True
+    compares_rounds = True
 
     @property
-    def refreshes(self) -> int:  # type: ignore[override]
+    def refreshes(self) -> int:
         return self.refresh
 
     def length(self, r: Any, q: Any) -> Any:

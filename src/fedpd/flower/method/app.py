@@ -8,8 +8,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpd.base.errors import FedpdError
 from fedpd.base.progress import ProgressFunction
+from fedpd.engine.measure.targets import Until
 from fedpd.engine.simulate import Callback
-from fedpd.engine.targets import Until
 from fedpd.flower.method.federation import Federated, federate
 from fedpd.flower.method.observers import Test
 from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, read_settings

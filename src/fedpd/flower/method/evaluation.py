@@ -16,7 +16,7 @@ from tree_math import Vector
 
 from fedpd.core import Array, Tree
 from fedpd.core.agents import Functions, Shard
-from fedpd.engine.columns import (
+from fedpd.engine.measure.columns import (
     ACCURACY,
     MEASURED,
     METRICS,

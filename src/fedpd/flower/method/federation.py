@@ -12,9 +12,9 @@ from fedpd.base.memory import return_large_blocks
 from fedpd.base.precision import is_double, scope
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Method, Tree
-from fedpd.engine.history import History, write_parquet
+from fedpd.engine.measure.history import History, write_parquet
+from fedpd.engine.measure.targets import Until
 from fedpd.engine.simulate import Callback
-from fedpd.engine.targets import Until
 from fedpd.experiments import federated
 from fedpd.flower.carry.collect import Timeouts, collect
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
-from fedpd.engine.columns import COLUMNS, EPSILON, FEDERATED, SAMPLE
-from fedpd.engine.costs import Costs
-from fedpd.engine.history import History, Totals, extend, start_row
+from fedpd.engine.measure.columns import COLUMNS, EPSILON, FEDERATED, SAMPLE
+from fedpd.engine.measure.costs import Costs
+from fedpd.engine.measure.history import History, Totals, extend, start_row
 from fedpd.experiments.federated import ELAPSED
 
 # Further columns, counted from the start of the run. Serialised bytes include evaluations and repetitions.

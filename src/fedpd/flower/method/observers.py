@@ -16,9 +16,9 @@ import numpy as np
 from fedpd.base.checks import refuse
 from fedpd.base.progress import ProgressFunction, Row, ends_run
 from fedpd.core import Tree
-from fedpd.engine.columns import KNOWN
+from fedpd.engine.measure.columns import KNOWN
+from fedpd.engine.measure.targets import Target, Until, has_row, make_targets
 from fedpd.engine.simulate import Callback
-from fedpd.engine.targets import Target, Until, has_row, make_targets
 from fedpd.experiments import federated
 from fedpd.flower.method.run import FederatedRun, label_of
 from fedpd.flower.method.server import server_model

@@ -6,8 +6,7 @@ neither numbers of samples nor evaluations, because noise covers neither.
 
 from fedpd.base.checks import refuse
 from fedpd.core import Method
-from fedpd.engine.example_privacy import private_oracle
-from fedpd.engine.privacy import number_of_vectors
+from fedpd.engine.privacy import number_of_vectors, private_oracle
 from fedpd.flower.method.settings import Settings
 from fedpd.transforms import Accountant
 from fedpd.transforms._wrap import private_parts

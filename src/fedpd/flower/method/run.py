@@ -20,9 +20,8 @@ from tree_math import Vector
 
 from fedpd.base import checkpoint
 from fedpd.core import Method, Tree
-from fedpd.engine.agent_rules import check_agents
-from fedpd.engine.cohorts import attendance_rule
-from fedpd.engine.participation import Participation
+from fedpd.engine.fit import check_agents
+from fedpd.engine.participation import Participation, attendance_rule
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import ClientDirectory, FederationError, sorted_names, wait_for_clients

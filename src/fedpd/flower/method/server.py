@@ -11,9 +11,8 @@ from flwr.app import ArrayRecord, RecordDict
 from tree_math import Vector
 
 from fedpd.core import Exchange, Key, Method, Tree, Update, has_packed, opened
-from fedpd.engine.cohorts import who
-from fedpd.engine.participation import Participation
-from fedpd.engine.rounds import toss_coin
+from fedpd.engine.loop import toss_coin
+from fedpd.engine.participation import Participation, participants
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
 from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled, call_exchange
@@ -120,7 +119,7 @@ def cohort_of_step(setup: ServerSetup, step: int) -> list[int]:
     number = len(setup.names)
     if setup.present is None:
         return list(range(number))
-    return who(setup.present, setup.seed, [step // setup.exchanges], number)[0].tolist()
+    return participants(setup.present, setup.seed, [step // setup.exchanges], number)[0].tolist()
 
 
 def steps_to_do(setup: ServerSetup, state: ServerState, last: int) -> dict[int, list[int]]:

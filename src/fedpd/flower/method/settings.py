@@ -11,7 +11,7 @@ import numpy as np
 from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
 from fedpd.base.value import constant
 from fedpd.core import Method, Tree, form_with_absent, has_packed
-from fedpd.engine.cohorts import Sampling, check_cohort
+from fedpd.engine.participation import Sampling, check_cohort
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
 

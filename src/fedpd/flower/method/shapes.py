@@ -12,7 +12,7 @@ from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, is_double
 from fedpd.base.value import constant
 from fedpd.core import Array, LocalObjective, Method, Tree
-from fedpd.engine.costs import Costs, costs_of, exchanged_messages
+from fedpd.engine.measure.costs import Costs, costs_of, exchanged_messages
 from fedpd.experiments.federated import TORCH
 from fedpd.flower.carry.records import ALIGNED
 

@@ -1,0 +1,454 @@
+"""A run in which agents are absent: a chunk brings the rows of its agents to the device, and back.
+
+`cohort_rounds.py` has the rounds that JAX compiles, `agent_rows.py` the rows on the host, and `liveness.py` says what a
+row must hold. If the newest broadcasts do not determine the agents' copies of the model, the mean of the copies is
+computed here, from the rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from tree_math import Vector
+
+from fedpd.core import Array, Method, State, Tree
+from fedpd.core.agents import AXIS, SHARED, Shard, arrays, local_objective, one_agent, sharded
+from fedpd.core.distances import largest_distance_on_host
+from fedpd.engine.backends.agent_rows import AgentRows
+from fedpd.engine.backends.backend import Backend, Progress
+from fedpd.engine.backends.cohort_rounds import NEVER, Attendance, CohortState, Newest, Table, catch_up, returned
+from fedpd.engine.backends.compiled import Kind, compiled_chunk
+from fedpd.engine.backends.dealing import is_dealt, most_dealt
+from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
+from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
+from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, measure_model
+from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import Metrics
+from fedpd.engine.measure.targets import target_values
+from fedpd.engine.participation import most_present, participants
+from fedpd.engine.plan import EACH_METHOD, Plan, on_host, prepare, put_on_devices, strongly_typed
+
+TABLE_BYTES = 2**24  # of the rows of a chunk; at least one round
+
+
+class Width(NamedTuple):
+    """The sizes of the arrays of a chunk.
+
+    Attributes:
+        rounds: The longest chunk.
+        columns: Agents per round and device.
+        rows: Rows of the table per device, without the last, which is nobody's.
+        block: The agents whose data a device has.
+        devices: The number of devices.
+        dealt: Whether the agents of a round are dealt to the devices, which all have the data of all agents.
+    """
+
+    rounds: int
+    columns: int
+    rows: int
+    block: int
+    devices: int
+    dealt: bool = False
+
+
+class Call(NamedTuple):
+    """The arrays of one variant for one chunk, and where its rows belong."""
+
+    table: Table
+    attendance: Attendance
+    slots: np.ndarray  # rows of the seen agents
+    places: np.ndarray  # their rows in the table
+
+
+def gather(seen: AgentRows, here: np.ndarray, width: Width, shapes: Any) -> Call:
+    """Return the table of the agents of a chunk, and who is present in its rounds.
+
+    Args:
+        seen: The rows of all agents seen, to which this adds the agents that come for the first time.
+        here: (rounds, C) the agents of each round; N where nobody is.
+        width: The sizes of the arrays.
+        shapes: The shapes of the leaves of a row.
+    """
+    none = len(seen.slots)
+    agents = np.full((width.rounds, width.devices * width.columns), none, np.int32)
+    slots, data = np.full_like(agents, width.rows), np.zeros_like(agents)
+    t, column = np.nonzero(here < none)
+    members = here[t, column]
+    if width.dealt:
+        own, place = column % width.devices, column // width.devices
+    else:
+        own = members // width.block
+        place = column - _before(here, width)[t, own]
+    column = place + own * width.columns
+    everyone, first, number = np.unique(members, return_index=True, return_inverse=True)
+    seen.add(everyone)
+    numbers, device = seen.slots[everyone], own[first]
+    order = np.argsort(numbers, kind="stable")  # the rows of a device are in the order of the numbers: copies are fast
+    local = np.empty_like(order)
+    for d in range(width.devices):
+        own_rows = order[device[order] == d]
+        local[own_rows] = np.arange(len(own_rows))
+    agents[t, column], slots[t, column] = members, local[number]
+    data[t, column] = members if width.dealt else members - own * width.block
+    places, numbers = (device * (width.rows + 1) + local)[order], numbers[order]
+    rows = [np.zeros((width.devices * (width.rows + 1), *shape.shape), shape.dtype) for shape in shapes]
+    seen.take(numbers, rows, places)
+    rows[-1][width.rows :: width.rows + 1] = NEVER + 1  # nobody comes for the first time
+    return Call(Table(tuple(rows[:-1]), rows[-1]), Attendance(agents, slots, data), numbers, places)
+
+
+def _before(here: np.ndarray, width: Width) -> np.ndarray:
+    """Return how many agents of each round belong to earlier devices than each, (rounds, devices)."""
+    return np.stack([(here < d * width.block).sum(axis=1) for d in range(width.devices)], axis=1)
+
+
+def most_on_a_device(here: np.ndarray, width: Width, agents: int) -> int:
+    """Return the largest number of a device's agents in a round."""
+    if width.dealt:
+        return int(-(-(here < agents).sum(axis=1).max() // width.devices))
+    ends = np.concatenate([_before(here, width), (here < agents).sum(axis=1)[:, None]], axis=1)
+    return int(np.diff(ends, axis=1).max())
+
+
+def choose_width(plan: Plan, shapes: Any) -> Width:
+    """Return the sizes of the arrays of a chunk; `shapes`: those of the leaves of a row."""
+    devices = 1 if plan.layout.mesh is None else plan.layout.mesh.size
+    block = -(-plan.problem.agents // devices)
+    assert plan.participation is not None
+    if is_dealt(plan.algorithm, plan.problem, plan.layout, plan.participation):
+        columns = most_dealt(plan.participation, plan.layout)
+        return Width(1, columns, columns, block, devices, dealt=True)
+    columns = most_present(plan.participation, plan.problem.agents, block)
+    row = sum(int(np.prod(shape.shape)) * shape.dtype.itemsize for shape in shapes)
+    rounds = max(1, min(LONGEST_CHUNK, TABLE_BYTES // (row * columns * devices * len(plan.seeds))))
+    rounds = int(min(rounds, most_rounds(plan.problem, columns * devices)))
+    return Width(rounds, columns, min(rounds * columns, block), block, devices)
+
+
+BLOCK = 1024  # rows to read at a time
+
+
+class ReadRow(NamedTuple):
+    """The things with which a row is read.
+
+    Attributes:
+        template: The program.
+        liveness: Which leaves of an agent's state a row holds.
+        shapes: The shapes of an agent's state.
+        first: The arrays of the first agent, on the host. An agent that was never present has the copy that this agent
+            would have.
+    """
+
+    template: Template
+    liveness: Liveness
+    shapes: Any
+    first: Shard
+
+
+def mean_and_gap(
+    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
+) -> tuple[Vector, float]:
+    """Return the mean of the copies of all N agents, and their largest distance.
+
+    Args:
+        reading: How to read a row.
+        inputs: The arrays of the run, with the method of one variant.
+        newest: The newest broadcasts.
+        seen: The rows.
+        differ: Whether copies can differ now; if not, the distance is 0.
+        agree: Whether copies are equal after a communication, so that only agents that worked since the newest one have
+            copies of their own.
+    """
+    number = len(seen.slots)
+    away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
+    offset, found = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), away), []
+    own = seen.since(int(np.max(newest.rounds)) if agree else NEVER)
+    for rows, last in _blocks(seen, own):
+        copies = _copies(reading, newest, inputs.method, rows, last)
+        offset = jax.tree.map(lambda total, leaf, start: total + (leaf - start).sum(axis=0), offset, copies, away)
+        found += [copies] if differ else []
+    mean = jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), away, offset)
+    if not found:
+        return mean, 0.0
+    everyone = jax.tree.map(lambda start, *more: np.concatenate([start[None], *more]), away, *found)
+    if len(own) == number:  # all agents have copies of their own
+        everyone = jax.tree.map(lambda leaf: leaf[1:], everyone)
+    return mean, largest_distance_on_host(everyone)
+
+
+def _blocks(seen: AgentRows, agents: np.ndarray) -> Iterator[tuple[tuple[np.ndarray, ...], np.ndarray]]:
+    """Return the rows of some agents and their last rounds, in blocks of equal length.
+
+    The last block is filled up with rows of nobody, which were NEVER present.
+    """
+    length = min(seen.length, BLOCK)
+    for first in range(0, len(agents), length):
+        some = seen.in_order(agents[first : first + length])
+        filled = [np.concatenate([leaf, np.zeros((length - len(leaf), *leaf.shape[1:]), leaf.dtype)]) for leaf in some]
+        yield tuple(filled[:-1]), filled[-1]
+
+
+@partial(jax.jit, static_argnums=0)
+def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
+    """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
+    program = template.program(inputs.method, inputs.frozen)
+    agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
+    return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
+
+
+def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
+    """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
+    leaves, structure = jax.tree.flatten(reading.shapes)
+    shapes = structure, tuple(leaves)
+    found = jax.device_get(_compiled_copies(reading.template, reading.liveness, shapes, newest, method, rows, last))
+    return jax.tree.map(lambda leaf: leaf[last != NEVER], found)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _compiled_copies(
+    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
+) -> Vector:
+    program, (structure, leaves) = template.program(method, None), shapes
+
+    def copy(row: tuple[Array, ...], last: Array) -> Vector:
+        agent = returned(program, liveness, newest, row, jax.tree.unflatten(structure, leaves))
+        return program.algorithm.model(catch_up(program, newest, last, agent))
+
+    return jax.vmap(copy)(rows, last)
+
+
+class AgentsSeen(NamedTuple):
+    """The agents that were present at least once, at the end of a run with absent agents.
+
+    Attributes:
+        agent: (seen,) their numbers, in ascending order.
+        last: (seen,) the last round in which each was present, counted from 1.
+        state: What is kept of their states, leaves (seen, ...), after their last rounds. Arrays that the newest
+            broadcasts replace, or that nothing reads, are None.
+        newest: The newest broadcast of each exchange, which absent agents receive when they come back.
+    """
+
+    agent: Any
+    last: Any
+    state: Any
+    newest: Newest
+
+
+class CohortBackend(Backend):
+    """A run in which agents are absent: the rows of the agents seen, and rounds of those that are present.
+
+    Attributes:
+        liveness: Which leaves of an agent's state are kept.
+        one: The shapes of one agent's arrays and state.
+        seen: The rows of each variant.
+    """
+
+    absence = True
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.program, self.template, self.inputs = prepare(plan)
+        self.one = shapes_of(self.template, self.inputs, plan.variants is not None)
+        self.state, self.metrics = self._begin()
+        liveness = liveness_of(self.template.functions.with_frozen(self.inputs.frozen), self.one)
+        leaves = jax.tree.leaves(self.one.agent)
+        self.shapes = (*(leaves[i] for i in liveness.rows), jax.ShapeDtypeStruct((), np.int32))
+        self.seen = [AgentRows(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
+        self.width = choose_width(plan, self.shapes)
+        self.data = ChunkRows(plan)
+        self.liveness = liveness._replace(steady=liveness.steady and not self.data.by_block)  # measures between chunks
+
+    def _begin(self) -> tuple[State, Metrics]:
+        """Return the state before the first round, and the measured values there."""
+        plan, template, sweep = self.plan, self.template, self.plan.variants is not None
+        by_block = plan.problem.lazy and plan.sample is None
+        first = template._replace(columns=()) if by_block else template
+        server, model, metrics = first_state(first, sweep, self.inputs)
+        if by_block:
+            metrics = _measure_starts(template, plan, model, sweep)
+        newest = nothing_heard(self.one.broadcasts, model, len(plan.seeds) if sweep else None)
+        if plan.many and not sweep:
+            server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))
+        # Where a chunk leaves its state, so that the first chunk and the others are one compiled program.
+        return put_on_devices(plan.layout, State(newest, server, jnp.int32(0)), SHARED), metrics
+
+    def run(self, done: int, number: int, on_progress: Progress) -> tuple[Rows, np.ndarray]:
+        plan, width, state = self.plan, self.width, self.state
+        number = min(number, width.rounds)
+        if not self.liveness.steady:
+            number = min(number, plan.every - done % plan.every)
+        assert plan.participation is not None
+        rule, rounds = plan.participation, range(done, done + number)
+        drawn = {seed: participants(rule, seed, rounds, plan.problem.agents) for seed in set(plan.seeds)}
+        most = max(most_on_a_device(here, width, plan.problem.agents) for here in drawn.values())
+        if most > width.columns:
+            width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
+        calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
+        table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
+        kind = Kind(self.template, width.rounds, plan.many, plan.variants is not None, self.liveness)
+        numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
+        targets = target_values(plan.targets, self.template.columns, plan.problem.double)
+        spec = (None,) * plan.many
+        table = put_on_devices(plan.layout, table, PartitionSpec(*spec, AXIS))
+        attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
+        begun = CohortState(table, state.agents, state.server, state.round)
+        inputs = self.data.inputs(self.inputs, drawn, done, number, width.rounds)
+        (table, newest, server, r), rows = compiled_chunk()(kind, inputs, begun, attendance, *numbers, targets)
+        table, rows = jax.tree.map(on_host, (table, rows))
+        for i, one in enumerate(calls):
+            own = variant(table, i, plan.many)
+            self.seen[i].put(one.slots, [*own.rows, own.last], one.places)
+        agents = np.stack([one.attendance.agents[:number] for one in calls])
+        self.state = State(newest, server, r)
+        if not self.liveness.steady and ((done + number) % plan.every == 0 or done + number == plan.rounds):
+            rows = self._with_metrics(rows, number - 1)
+        return rows, agents
+
+    def agents(self) -> list[AgentsSeen]:
+        heard = jax.tree.map(on_host, self.state.agents)
+        return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
+
+    def _agents(self, seen: AgentRows, newest: Newest) -> AgentsSeen:
+        agents = np.sort(seen.agents)
+        found = [agents, *seen.in_order(agents)]
+        if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
+            found = [leaf[found[-1] != NEVER] for leaf in found]
+        agents, *rows, last = found
+        return AgentsSeen(agents, last, _state(self.one, self.liveness, rows), newest)
+
+    def like(self, seen: Sequence[int]) -> list[AgentsSeen]:
+        def shapes(number: int) -> AgentsSeen:
+            *rows, last = [jax.ShapeDtypeStruct((number, *shape.shape), shape.dtype) for shape in self.shapes]
+            return AgentsSeen(last, last, _state(self.one, self.liveness, rows), newest)
+
+        newest = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), self.state.agents)
+        return [shapes(number) for number in seen]
+
+    def restore(self, agents: list[AgentsSeen], server: Any, done: int) -> None:
+        plan = self.plan
+        self.seen = [AgentRows(plan.problem.agents, self.shapes, plan.store) for _ in plan.seeds]
+        for seen, one in zip(self.seen, agents, strict=True):
+            seen.add(one.agent)
+            everyone = np.arange(len(one.agent))  # in the order of their numbers, and so of their rows
+            seen.put(everyone, [*jax.tree.leaves(one.state), one.last], everyone)
+        newest = _stacked([one.newest for one in agents], plan.many)
+        self.state = put_on_devices(plan.layout, State(newest, server, jnp.int32(done)), SHARED)
+
+    def costs(self) -> Costs:
+        server = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), self.state.server)
+        return message_costs(self.plan.algorithm, self.program.functions, self.one.one, self.one.agent, server)
+
+    def model(self, i: int) -> Tree:  # the mean of the copies
+        if self.liveness.steady:
+            return jax.tree.map(np.asarray, variant(self.state.agents.model, i, self.plan.many).tree)
+        return self._mean_and_gap(i, False)[0].tree
+
+    def _with_metrics(self, rows: Rows, t: int) -> Rows:
+        """Return the rows with the metrics of round t of the chunk."""
+        metrics = jax.tree.map(np.array, rows.metrics)
+        for i in range(len(self.plan.seeds)):
+            place = (i, t) if self.plan.many else t
+            for name, value in self._measure(i, not rows.rounds.communicated[place]).items():
+                metrics[name][place] = value
+        return rows._replace(metrics=metrics)
+
+    def _measure(self, i: int, skipped: bool) -> Metrics:
+        x, gap = self._mean_and_gap(i, skipped or self.plan.algorithm.copies_differ)
+        if self.data.by_block:
+            return measure_by_block(self.template, self.plan, x, gap)
+        return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))
+
+    def _mean_and_gap(self, i: int, differ: bool) -> tuple[Vector, float]:
+        first = one_agent(arrays(self.plan.problem.subset([0]).in_memory()), 0)
+        reading = ReadRow(self.template, self.liveness, self.one.agent, first)
+        newest, algorithm = variant(self.state.agents, i, self.plan.many), self.plan.algorithm
+        agree = algorithm.skips and not algorithm.copies_differ
+        return mean_and_gap(reading, self._inputs(i), newest, self.seen[i], differ, agree)
+
+    def _inputs(self, i: int) -> Inputs:
+        """Return the arrays of the run with the method of variant i."""
+        return self.inputs._replace(method=variant(self.inputs.method, i, self.plan.variants is not None))
+
+
+def _state(one: Shapes, liveness: Liveness, rows: list[Any]) -> Any:
+    """Return an agent's state with the kept leaves; the others are None."""
+    leaves, structure = jax.tree.flatten(one.agent)
+    found = dict(zip(liveness.rows, rows, strict=True))
+    return jax.tree.unflatten(structure, [found.get(i) for i in range(len(leaves))])
+
+
+def _stacked(trees: list[Any], many: bool) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees) if many else trees[0]
+
+
+def _measure_starts(template: Template, plan: Plan, model: Vector, sweep: bool) -> Metrics:
+    """Return the metrics of lazy data at the start; in a sweep of each point, equal models being measured once."""
+    if not sweep:
+        return measure_by_block(template, plan, model, 0.0)
+    known: dict[bytes, Metrics] = {}
+    found = []
+    for i in range(len(plan.seeds)):
+        own = variant(model, i, sweep)
+        name = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(own))
+        known[name] = known[name] if name in known else measure_by_block(template, plan, own, 0.0)
+        found.append(known[name])
+    return jax.tree.map(lambda *values: np.stack(values), *found)
+
+
+def shapes_of(template: Template, inputs: Inputs, sweep: bool) -> Shapes:
+    """Return the shapes of one agent's arrays and state, and of the broadcasts of a round."""
+    one = jax.eval_shape(lambda shard: one_agent(shard, 0), inputs.shard._replace(real=None))
+    method = variant(inputs.method, 0, sweep)
+
+    def begin(method: Method, one: Shard, start: Vector) -> tuple[Any, tuple[Any, ...]]:
+        program = template.program(method, inputs.frozen)
+        algorithm, objective = program.algorithm, partial(local_objective, program.functions)
+        agent = algorithm.init(objective(one), start)
+        messages = exchanged_messages(
+            algorithm,
+            objective,
+            one,
+            agent,
+            algorithm.server(start),
+            evaluate=lambda function, *parts: function(*parts),
+        )
+        return agent, tuple(broadcast for _, broadcast in messages)
+
+    agent, broadcasts = jax.eval_shape(begin, method, one, inputs.start)
+    return Shapes(one, agent, broadcasts, method)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
+    """Return the state of the server and the model at the start, and the metrics there."""
+
+    def begin(inputs: Inputs) -> Any:
+        program = template.program(inputs.method, inputs.frozen)
+        first = one_agent(inputs.shard._replace(real=None), 0)
+        model = program.algorithm.model(program.algorithm.init(local_objective(program.functions, first), inputs.start))
+        return strongly_typed(program.algorithm.server(inputs.start)), model, measure_model(program, inputs, model, 0.0)
+
+    run = sharded(begin, template.layout, (INPUTS,), SHARED)
+    if sweep:
+        run = jax.vmap(run, in_axes=(EACH_METHOD,), out_axes=0)
+    return run(inputs)
+
+
+def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
+    """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
+    axis = () if variants is None else (variants,)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
+    return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
+
+
+@partial(jax.jit, static_argnums=0)
+def _measured(template: Template, inputs: Inputs, x: Vector, gap: Array) -> Metrics:
+    def run(inputs: Inputs, x: Vector, gap: Array) -> Metrics:
+        return measure_model(template.program(inputs.method, inputs.frozen), inputs, x, gap)
+
+    return sharded(run, template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)

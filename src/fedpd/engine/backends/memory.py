@@ -1,0 +1,147 @@
+"""All agents on the devices of this machine. JAX compiles whole chunks of rounds."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from tree_math import Vector
+
+from fedpd.core import State, Tree
+from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
+from fedpd.engine.backends.backend import Backend, Progress
+from fedpd.engine.backends.compiled import Kind, compiled_chunk
+from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, STATE, Inputs, Round, Rows, Template, init_agents, measure_copies
+from fedpd.engine.measure.costs import Costs, message_costs
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import Metrics, mean_copy, not_measured
+from fedpd.engine.measure.targets import target_values
+from fedpd.engine.plan import EACH_METHOD, EACH_STATE, Plan, on_host, prepare, put_on_devices, strongly_typed
+
+log = logging.getLogger(__name__)
+
+
+class MemoryBackend(Backend):
+    """A run whose agents are all on the devices."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.program, self.template, self.inputs = prepare(plan)
+        begun = self.inputs._replace(start=Vector(plan.problem.start))
+        state, self.metrics = compiled_begin(self.template, plan.variants is not None, begun)
+        if plan.many and plan.variants is None:
+            repeat = partial(jax.tree.map, lambda leaf: jnp.stack([leaf] * len(plan.seeds)))
+            state = State(repeat(state.agents), repeat(state.server), state.round)
+        self.state = state
+        # An error in the method shows now, and JAX keeps the trace for the first chunk.
+        compiled_chunk().eval_shape(*_arguments(plan, self.template, self.inputs, state, 0))
+
+    def run(self, done: int, number: int, on_progress: Progress) -> tuple[Rows, None]:
+        arguments = _arguments(self.plan, self.template, self.inputs, self.state, number)
+        self.state, rows = compiled_chunk()(*arguments)
+        return rows, None
+
+    def agents(self) -> Any:
+        return jax.tree.map(lambda leaf: without_padding(self.plan, on_host(leaf)), self.state.agents)
+
+    def model(self, i: int) -> Tree:
+        own = variant(self.agents(), i, self.plan.many)
+        return mean_copy(self.plan.algorithm, own, self.plan.problem.agents)
+
+    def release(self) -> Any:
+        leaves, structure = jax.tree.flatten(self.state.agents)
+        self.state = self.state._replace(agents=None)
+        for i in range(len(leaves)):  # each array on the device is freed once it is on the host
+            leaves[i] = without_padding(self.plan, on_host(leaves[i]))
+        return jax.tree.unflatten(structure, leaves)
+
+    def like(self, seen: Sequence[int]) -> Any:
+        return jax.eval_shape(partial(jax.tree.map, partial(without_padding, self.plan)), self.state.agents)
+
+    def restore(self, agents: Any, server: Any, done: int) -> None:
+        self.state = State(self._put(agents), put_on_devices(self.plan.layout, server, SHARED), jnp.int32(done))
+
+    def _put(self, agents: Any) -> Any:
+        """Return the agents' states, which `agents` returned, where this backend keeps them."""
+        plan = self.plan
+        axes = [None, *AGENTS] if plan.many else AGENTS
+        filled = with_padding_agents(agents, plan.layout, int(plan.many))
+        return put_on_devices(plan.layout, filled, PartitionSpec(*axes))
+
+    def costs(self) -> Costs:
+        plan = self.plan
+        first = partial(variant, i=0, many=plan.many)
+        agents, server = jax.eval_shape(lambda state: (first(state.agents), first(state.server)), self.state)
+        one = jax.eval_shape(lambda shard: one_agent(shard, 0), self.inputs.shard)
+        agent = jax.eval_shape(lambda tree: variant(tree, 0, True), agents)
+        return message_costs(plan.algorithm, self.program.functions, one, agent, server)
+
+
+def without_padding(plan: Plan, leaf: Any) -> Any:
+    """Return an array of all agents without the padding agents."""
+    return leaf[(slice(None),) * plan.many + (slice(plan.problem.agents),)]
+
+
+def row_of_one_round(backend: Backend, happened: Round, measure: Callable[[bool], Metrics]) -> Rows:
+    """Return the rows of a chunk of one round that ran on the host; `measure` takes whether it was skipped."""
+    plan, r = backend.plan, int(backend.state.round)
+    metrics = not_measured(backend.program.columns)
+    if r % plan.every == 0 or r == plan.rounds:
+        metrics = measure(not happened.communicated)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], Rows(happened, metrics))
+
+
+def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, number: int) -> tuple[Any, ...]:
+    """Return the arguments of the compiled chunk for this number of rounds."""
+    kind = Kind(template, LONGEST_CHUNK, plan.many, plan.variants is not None)
+    numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
+    return kind, inputs, state, None, *numbers, target_values(plan.targets, template.columns, plan.problem.double)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[State, Metrics]:
+    """Return the state at the start, and the measured values there."""
+
+    def begin(inputs: Inputs) -> tuple[State, Metrics]:
+        program = template.program(inputs.method, inputs.frozen)
+        assert inputs.start is not None
+        agents = init_agents(program, inputs.shard, inputs.start)
+        metrics = measure_copies(program, inputs, agents, False)
+        agents, server = strongly_typed((agents, program.algorithm.server(inputs.start)))
+        return State(agents, server, jnp.int32(0)), metrics
+
+    run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))
+    if sweep:
+        run = jax.vmap(run, in_axes=(EACH_METHOD,), out_axes=(EACH_STATE, 0))
+    return run(inputs)
+
+
+def compile_ahead(plan: Plan) -> None:
+    """Compile the program of a plan without running it, so that its driver need not compile it.
+
+    Call it in a thread while another plan runs. It does nothing if the agents are not in memory, if there are several
+    seeds, or if the compilation fails: the run itself then reports the error.
+    """
+    if plan.store is not None or plan.debug or plan.many or plan.participation is not None:
+        return
+    try:
+        _, template, inputs = prepare(plan)
+        begun = inputs._replace(start=Vector(plan.problem.start))
+        first = compiled_begin.lower(template, False, begun).compile()
+        shape = _sharded_shape if plan.layout.mesh is not None else _shape
+        state = jax.tree.map(shape, first.out_info[0], first.output_shardings[0])
+        compiled_chunk().lower(*_arguments(plan, template, inputs, state, 0)).compile()
+    except Exception:
+        log.debug("%s is not compiled ahead.", plan.algorithm.description, exc_info=True)
+
+
+def _sharded_shape(like: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(like.shape, like.dtype, sharding=sharding)
+
+
+def _shape(like: Any, _: Any) -> jax.ShapeDtypeStruct:  # without a sharding, as for all arrays on one device
+    return jax.ShapeDtypeStruct(like.shape, like.dtype)

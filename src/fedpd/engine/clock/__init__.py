@@ -1,0 +1,1 @@
+"""Simulated time: which messages arrive in which server step, and when."""

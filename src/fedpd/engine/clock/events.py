@@ -1,0 +1,234 @@
+"""Asynchronous runs and deadlines: a clock decides in advance which agents' messages a server step uses.
+
+Asynchronous: every agent always works. The server steps when K agents have returned. These K agents receive the new
+model and begin their next task. The other agents do not wait: they continue with the older model that they have. How
+long a task takes does not depend on its numbers, so the order of all events is known before the run. A step is then a
+round in which K agents are present, and the rounds of cohorts run it: an absent agent simply does not read the newest
+broadcast (`without_waiting`).
+
+Deadline: the server of a synchronous round waits at most so long. An agent that needs longer is absent in that round.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+from tree_math import Vector
+
+from fedpd.base.checks import check_room, count, refuse
+from fedpd.clock import Clock, seconds
+from fedpd.core import Around, Array, Key, LocalObjective, Method, Problem, Tree, Work
+from fedpd.engine.clock.tasks import Tasks, tasks_of
+from fedpd.engine.clock.timing import Timed
+from fedpd.engine.participation import Participation, participants
+
+
+class Events(NamedTuple):
+    """The events of a run.
+
+    Attributes:
+        present: (rounds, N) whether an agent's message is used in each server step.
+        seconds: (rounds,) when each server step happens.
+    """
+
+    present: np.ndarray
+    seconds: np.ndarray
+
+
+class Working(NamedTuple):
+    """The state of an agent that does not wait.
+
+    Attributes:
+        agent: The state with which it works: after the broadcast at the end of its last task.
+        newest: The newest model of the server, at which f is measured. The agent does not use it.
+    """
+
+    agent: Any
+    newest: Vector
+
+
+class WithoutWaiting(Around):
+    """The form of a method whose agents work with the broadcast at the end of their last task."""
+
+    def init(self, f: LocalObjective, x: Vector) -> Working:
+        agent = self.method.init(f, x)
+        return Working(agent, self.method.model(agent))
+
+    def local(self, f: LocalObjective, working: Working, r: Array, key: Key) -> tuple[Working, Work]:
+        agent, work = self.method.local(f, working.agent, r, key)
+        return working._replace(agent=agent), work
+
+    def send(self, working: Working) -> Tree:
+        return self.method.send(working.agent)
+
+    def receive(self, working: Working, broadcast: Tree) -> Working:
+        agent = self.method.receive(working.agent, broadcast)
+        return Working(agent, self.method.model(agent))
+
+    def missed(self, working: Working, broadcast: Tree) -> Working:
+        update = self.method.missed or self.method.receive
+        return working._replace(newest=self.method.model(update(working.agent, broadcast)))
+
+    def model(self, working: Working) -> Vector:
+        return working.newest
+
+
+def without_waiting(algorithm: Method) -> Method:
+    """Return the form of a method whose agents do not wait for each other.
+
+    Raises:
+        FedpdError: The method has no such form.
+    """
+    form = algorithm.asynchronous()
+    if form is None:
+        rule = "its server cannot use messages that agents computed from an old model"
+        remedy = "Choose fedpd with p = 0 and a fixed eta, fedbuff, feddr or fedadmm"
+        refuse("algorithm", algorithm.description, rule, f"{remedy}; or leave buffer out")
+    return WithoutWaiting(method=form)
+
+
+def buffered(clock: Clock, tasks: Tasks, buffer: int, rounds: int) -> Events:
+    """Return the events of an asynchronous run.
+
+    Args:
+        clock: The clock.
+        tasks: The agents' tasks.
+        buffer: K. The server steps when K agents have returned; agents that return at the same time do so in the order
+            of their numbers.
+        rounds: The number of server steps.
+    """
+    agents = len(tasks.steps)
+    clock.check_agents(agents)
+    remedy = f"Give the number of agents for which the server waits, from 1 to {agents}"
+    if count("buffer", buffer, remedy) > agents:
+        refuse("buffer", buffer, f"must be at most {agents}, the number of agents", remedy)
+    _check_room(rounds, agents)
+    done = np.zeros(agents, np.int64)  # the tasks of each agent that are done
+    returns = list(zip(tasks.seconds(clock, np.arange(agents), done).tolist(), range(agents), strict=True))
+    heapify(returns)
+    present, seconds = np.zeros((rounds, agents), bool), np.zeros(rounds)
+    for step in range(rounds):
+        arrived = [heappop(returns) for _ in range(buffer)]
+        now, here = arrived[-1][0], np.array([agent for _, agent in arrived])
+        present[step, here], seconds[step] = True, now
+        done[here] += 1
+        for agent, needed in zip(here.tolist(), tasks.seconds(clock, here, done[here]).tolist(), strict=True):
+            heappush(returns, (now + needed, agent))
+    return Events(present, seconds)
+
+
+def on_time(
+    clock: Clock, tasks: Tasks, deadline: float, rounds: int, rule: Participation | None = None, seed: int = 0
+) -> Events:
+    """Return the events of a synchronous run with a deadline.
+
+    A round ends when all its agents have returned, or at the deadline.
+
+    Args:
+        clock: The clock.
+        tasks: The agents' tasks.
+        deadline: The longest time of a round, in seconds.
+        rounds: The number of rounds.
+        rule: The rule for who takes part; None: all agents do.
+        seed: The seed of the run, which decides who takes part.
+    """
+    agents = len(tasks.steps)
+    clock.check_agents(agents)
+    _check_room(rounds, agents)
+    present, seconds, everyone = np.zeros((rounds, agents), bool), np.zeros(rounds), np.arange(agents)
+    for r in range(rounds):
+        here = everyone if rule is None else participants(rule, seed, [r], agents)[0]
+        here = here[here < agents]
+        needed = tasks.seconds(clock, here, r)
+        present[r, here] = needed <= deadline
+        seconds[r] = min(deadline, needed.max(initial=0.0))
+    if not present.any():
+        fastest = min(float(tasks.seconds(clock, everyone, r).min()) for r in range(min(rounds, 100)))
+        refuse("deadline", deadline, "no agent returns in time", f"Give at least {fastest:.3g} seconds")
+    return Events(present, np.cumsum(seconds))
+
+
+def _check_room(rounds: int, agents: int) -> None:
+    """Refuse a table of events that does not fit into memory; it has one byte per round and agent."""
+    check_room(f"the events of {rounds:,} rounds and {agents:,} agents", rounds * agents / 8, "Give fewer rounds")
+
+
+Clocked = tuple[Method, Participation | None, Timed | None]
+
+
+def apply_clock(
+    algorithm: Method,
+    problem: Problem,
+    rounds: int,
+    seeds: Sequence[int],
+    participation: Participation | None,
+    options: Any,
+) -> Clocked:
+    """Return the method, the rule for who takes part, and the clock of a run.
+
+    Args:
+        algorithm: The method.
+        problem: The problem.
+        rounds: The number of rounds.
+        seeds: The seeds of the run.
+        participation: The rule without a clock.
+        options: The `RunConfig`, of which this reads clock, buffer, deadline and stragglers.
+
+    Raises:
+        FedpdError: The options do not fit together, or the method does not fit them.
+    """
+    clock, buffer, deadline = options.clock, options.buffer, options.deadline
+    for name, value in (("buffer", buffer), ("deadline", deadline)):
+        if value is not None and clock is None:
+            refuse(name, value, "needs a clock", "Give e.g. clock=fedpd.clock.network(up=..., down=...)")
+        if value is not None and options.stragglers:
+            refuse(name, value, "does not go with stragglers", "Leave stragglers out: the clock makes them")
+    if clock is None:
+        return algorithm, participation, None
+    if not isinstance(clock, Clock):
+        refuse("clock", clock, "must be a clock", "Give e.g. fedpd.clock.network(up=..., down=...)")
+    clock.check_agents(problem.agents)
+    if buffer is not None:
+        return _asynchronous(algorithm, problem, rounds, participation, Timed(clock, buffer), deadline)
+    if deadline is not None:
+        return _with_deadline(
+            algorithm, problem, rounds, seeds, participation, Timed(clock, None, seconds("deadline", deadline))
+        )
+    return algorithm, participation, Timed(clock)
+
+
+def _asynchronous(
+    algorithm: Method, problem: Problem, rounds: int, participation: Participation | None, timing: Timed, deadline: Any
+) -> Clocked:
+    if deadline is not None:
+        refuse("deadline", deadline, "does not go with a buffer", "Leave one of them out")
+    if participation is not None:
+        rule = "all agents of an asynchronous run take part"
+        refuse("buffer", timing.buffer, rule, "Leave participation at 1, and give no cohort")
+    form = without_waiting(algorithm)
+    assert timing.buffer is not None
+    events = buffered(timing.clock, tasks_of(form, problem, "buffer", timing.buffer), timing.buffer, rounds)
+    return form, _schedule(events), timing._replace(seconds=events.seconds)
+
+
+def _with_deadline(
+    algorithm: Method,
+    problem: Problem,
+    rounds: int,
+    seeds: Sequence[int],
+    participation: Participation | None,
+    timing: Timed,
+) -> Clocked:
+    if participation is not None and len(set(seeds)) > 1:
+        rule = "does not go with several seeds, of which each draws its own agents"
+        refuse("deadline", timing.deadline, rule, "Give one seed, or let all agents take part")
+    form = algorithm.partial()
+    assert timing.deadline is not None
+    tasks = tasks_of(form, problem, "deadline", timing.deadline)
+    events = on_time(timing.clock, tasks, timing.deadline, rounds, participation, int(seeds[0]))
+    return algorithm, _schedule(events), timing._replace(seconds=events.seconds)
+
+
+def _schedule(events: Events) -> Participation | None:
+    return None if events.present.all() else Participation("schedule", events.present)

@@ -1,0 +1,387 @@
+"""The columns of a history. One object per column says what it means, how it is measured and how it is shown.
+
+The simulator, Flower's evaluation, tables, figures and the report read these objects. You can define a column of your
+own: each agent returns a value to sum over agents and a value to keep, and `merge` makes one number of both.
+
+    largest = Column(
+        "largest",
+        "largest loss of an agent",
+        measure=Measure(agent=lambda view, x: (None, view.f.value(x))),
+        merge=lambda total, each, agents: each.max(),
+    )
+    simulate(algorithm, problem, rounds=100, record=[largest])
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+from tree_math import Vector
+
+from fedpd.base.checks import choice, refuse
+from fedpd.core import Array, LocalObjective, Metric, Problem, Tree, in_blocks
+from fedpd.core.agents import BLOCK, Functions, Layout, Shard, local_objective
+from fedpd.core.statistics import with_own_statistics
+from fedpd.theory.curvature import local_smoothness
+from fedpd.theory.dissimilarity import gradient_dissimilarity
+
+WORST = 0.1  # test_accuracy_worst is the mean accuracy of this fraction of the agents
+
+
+class AgentView(NamedTuple):
+    """The objective f_i, the training samples and the test samples of one agent."""
+
+    functions: Functions
+    shard: Shard  # without the axis of agents
+
+    @property
+    def f(self) -> LocalObjective:
+        return local_objective(self.functions, self.shard)
+
+
+class AgentMeasure(Protocol):
+    """Returns the measurement of one agent at the model x: a pytree to sum over agents, and small numbers to keep."""
+
+    def __call__(self, view: AgentView, x: Vector, /) -> tuple[Tree, Tree]: ...
+
+
+class JointMeasure(Protocol):
+    """Returns a number that takes several passes over all agents. Only a simulator can measure it."""
+
+    def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
+
+
+class Merge(Protocol):
+    """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
+
+    def __call__(self, total: Tree, each: Tree, agents: int, /) -> Any: ...
+
+
+class Measure(NamedTuple):
+    """How to measure columns at the model x = mean_i x_{0,i}. Columns with the same measure share one pass.
+
+    Attributes:
+        agent: The measurement of one agent, in a simulation and on Flower.
+        joint: A measurement over all agents, which only a simulator can do; it replaces `agent`.
+        tests: Whether the measurement needs test samples.
+        reveals: Whether an agent's part of the sum reveals more than a few numbers, such as its gradient.
+    """
+
+    agent: AgentMeasure | None = None
+    joint: JointMeasure | None = None
+    tests: bool = False
+    reveals: bool = False
+
+
+class Column(NamedTuple):
+    """One column of a history.
+
+    Attributes:
+        name: Its name in `run.history` and in files.
+        words: The label of an axis.
+        symbol: The short form in sentences and tables; "": the name.
+        kind: "cost": a run spends it; "value": a run measures it; "event": it counts failures; "place": it identifies
+            the row.
+        dtype: The type of its numbers.
+        unit: "bytes", "s", "share" (of 1), or "".
+        better: Whether "less" or "more" is better; None: neither.
+        log: Whether figures draw it on a logarithmic axis.
+        measure: How to measure it; None: it is counted.
+        merge: Returns its value from the measurements of the agents.
+    """
+
+    name: str
+    words: str
+    symbol: str = ""
+    kind: Literal["place", "cost", "value", "event"] = "value"
+    dtype: Any = np.float64
+    unit: Literal["", "bytes", "s", "share"] = ""
+    better: Literal["less", "more"] | None = None
+    log: bool = False
+    measure: Measure | None = None
+    merge: Merge | None = None
+
+    def reaches(self, values: Any, target: Any) -> Any:
+        """Return where values are at least as good as a target; less is better unless the column says otherwise."""
+        return values >= target if self.better == "more" else values <= target
+
+
+def _objective(view: AgentView, x: Vector) -> tuple[tuple[Array, Vector], None]:
+    return view.f.value_and_gradient(x), None
+
+
+def _value(view: AgentView, x: Vector) -> tuple[Array, None]:
+    return view.f.value(x), None
+
+
+class CorrectCounts(NamedTuple):
+    """The numbers of samples that a model classifies correctly, for one agent or summed over agents."""
+
+    trained: Array  # correct training samples
+    samples: Array  # training samples
+    right: Array  # correct test samples
+    loss: Array  # sum of the losses of test samples
+    tests: Array  # test samples
+
+
+def _count_correct(view: AgentView, x: Vector) -> tuple[CorrectCounts, CorrectCounts]:
+    """Return the counts of one agent twice: to sum over agents, and to keep."""
+    functions, one = view
+    correct, losses = functions.correct, functions.test_losses or functions.losses
+    assert correct is not None  # `simulate` refuses accuracy without test samples
+    model = with_own_statistics(functions, one, x)
+
+    def sums_of(model: Vector, rows: Tree, inside: Array, q: Any) -> tuple[Array, Array]:
+        return jnp.sum(correct(model.tree, rows) * inside), jnp.sum(losses(model.tree, rows) * inside)
+
+    tests = jnp.asarray(one.test_sizes)
+    trained, _ = in_blocks(sums_of, model, one.data, one.sizes, BLOCK, one.offset)
+    right, loss = in_blocks(sums_of, model, one.test, tests, BLOCK, one.test_offset)
+    found = CorrectCounts(trained, jnp.asarray(one.sizes, float), right, loss, tests.astype(float))
+    return found, found
+
+
+def _own_accuracies(each: CorrectCounts) -> tuple[Array, Array]:
+    """Return the test accuracy of each agent in ascending order (infinite without tests), and how many have tests."""
+    own = jnp.where(each.tests > 0, each.right / jnp.maximum(each.tests, 1), jnp.inf)
+    return jnp.sort(own), jnp.sum(each.tests > 0)
+
+
+def _mean_accuracy(share: float) -> Merge:
+    """Return a merge that averages the test accuracy over the worst agents; `share` is their fraction."""
+
+    def merge(total: CorrectCounts, each: CorrectCounts, agents: int) -> Array:
+        ordered, tested = _own_accuracies(each)
+        counted = jnp.arange(len(ordered)) < jnp.maximum(1, jnp.ceil(share * tested))
+        counted = counted & jnp.isfinite(ordered)
+        return jnp.sum(jnp.where(counted, ordered, 0)) / jnp.maximum(jnp.sum(counted), 1)
+
+    return merge
+
+
+def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
+    return lambda total, each, agents: part(total) / jnp.maximum(total.tests, 1)
+
+
+class MetricSum(NamedTuple):
+    """The sum of a metric's values and their number, for one agent or for all."""
+
+    total: Array
+    number: Array
+
+
+def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, MetricSum], dict[str, MetricSum]]:
+    """Return the metrics of one agent on its test samples twice: to sum over agents, and to keep."""
+    functions, one = view
+
+    def sums_of(model: Vector, rows: Tree, inside: Array, _: Any) -> dict[str, MetricSum]:
+        return {name: _sum_values(metric.values(model.tree, rows), inside) for name, metric in functions.metrics}
+
+    model = with_own_statistics(functions, one, x)
+    found = in_blocks(sums_of, model, one.test, jnp.asarray(one.test_sizes), BLOCK, one.test_offset)
+    return found, found
+
+
+def _sum_values(values: Array, inside: Array) -> MetricSum:
+    """Return the sum and the number of the values of the samples that are `inside` and are not NaN."""
+    inside = jnp.reshape(inside, inside.shape + (1,) * (values.ndim - 1))
+    counted = inside & ~jnp.isnan(values)
+    return MetricSum(jnp.sum(jnp.where(counted, values, 0)), jnp.sum(counted).astype(values.dtype))
+
+
+def metric_value(of_mean: str, found: MetricSum) -> Array:
+    """Return a metric from the sum and the number of its values; NaN if there are none."""
+    mean = jnp.where(found.number > 0, found.total / jnp.maximum(found.number, 1), jnp.nan)
+    return jnp.exp(mean) if of_mean == "exp" else jnp.sqrt(mean) if of_mean == "sqrt" else mean
+
+
+def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tree, agents: int) -> Array:
+    return metric_value(of_mean, total[name])
+
+
+OBJECTIVE = Measure(agent=_objective, reveals=True)
+VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
+ACCURACY = Measure(agent=_count_correct, tests=True)
+METRICS = Measure(agent=_sum_metrics, tests=True)
+
+COUNTED = (
+    Column("round", "rounds", "rounds", "place", np.int64),
+    Column("communicated", "whether the round ended in a communication", kind="place", dtype=np.bool_),
+    Column("communications", "communications with the server", "communications", "cost", np.int64),
+    Column(
+        "local_updates",
+        "local steps in sequence: the sum over rounds of the largest number of an agent",
+        "local steps",
+        "cost",
+        np.int64,
+    ),
+    Column("samples", "sample gradients computed, all agents together", "samples", "cost", np.int64, log=True),
+    Column("bytes_up", "bytes sent by all agents together", "bytes up", "cost", np.int64, "bytes", log=True),
+    Column("bytes_down", "bytes received by all agents together", "bytes down", "cost", np.int64, "bytes", log=True),
+)
+MEASURED = (
+    Column(
+        "loss",
+        "loss f(x₀), mean over the agents",
+        "f",
+        better="less",
+        measure=OBJECTIVE,
+        merge=lambda total, each, agents: total[0] / agents,
+    ),
+    Column(
+        "stationarity",
+        "stationarity ‖∇f(x₀)‖², squared norm of the gradient",
+        "‖∇f‖²",
+        better="less",
+        log=True,
+        measure=OBJECTIVE,
+        merge=lambda total, each, agents: (total[1] / agents) @ (total[1] / agents),
+    ),
+    Column(
+        "consensus",
+        "consensus gap, largest distance between two agents' models",
+        "consensus gap",
+        better="less",
+        log=True,
+    ),
+)
+# The columns that `record` can add, by the word that asks for them.
+RECORDABLE: dict[str, tuple[Column, ...]] = {
+    "heterogeneity": (
+        Column(
+            "heterogeneity",
+            "heterogeneity δ = max‖∇fᵢ − ∇f‖ at x₀",
+            "δ",
+            better="less",
+            log=True,
+            measure=Measure(joint=gradient_dissimilarity),
+        ),
+    ),
+    "smoothness": (
+        Column(
+            "smoothness",
+            "smoothness L at x₀, the largest |eigenvalue| of the Hessians (ten power iterations)",
+            "L",
+            log=True,
+            measure=Measure(joint=local_smoothness),
+        ),
+    ),
+    "accuracy": (
+        Column(
+            "train_accuracy",
+            "accuracy on all training samples",
+            "training accuracy",
+            unit="share",
+            better="more",
+            measure=ACCURACY,
+            merge=lambda total, each, agents: total.trained / total.samples,
+        ),
+        Column(
+            "test_accuracy",
+            "accuracy on all test samples",
+            "test accuracy",
+            unit="share",
+            better="more",
+            measure=ACCURACY,
+            merge=_per_test(lambda total: total.right),
+        ),
+        Column(
+            "test_accuracy_agents",
+            "mean test accuracy of the agents",
+            "mean test accuracy of the agents",
+            unit="share",
+            better="more",
+            measure=ACCURACY,
+            merge=_mean_accuracy(1.0),
+        ),
+        Column(
+            "test_accuracy_worst",
+            "mean test accuracy of the worst tenth of the agents",
+            "test accuracy of the worst tenth",
+            unit="share",
+            better="more",
+            measure=ACCURACY,
+            merge=_mean_accuracy(WORST),
+        ),
+        Column(
+            "test_loss",
+            "test loss, mean over all test samples",
+            "test loss",
+            better="less",
+            measure=ACCURACY,
+            merge=_per_test(lambda total: total.loss),
+        ),
+    ),
+    "metrics": (),  # those of the problem: `metric_columns`
+}
+# The columns that only a federation has. They count from the start of the run.
+FEDERATED = (
+    Column("wire_bytes_up", "bytes received by the server, as serialised", "wire bytes up", "cost", np.int64, "bytes"),
+    Column("wire_bytes_down", "bytes sent by the server, as serialised", "wire bytes down", "cost", np.int64, "bytes"),
+    Column("missing", "answers that did not come in time", kind="event", dtype=np.int64, better="less"),
+    Column("refused", "answers that could not be used", kind="event", dtype=np.int64, better="less"),
+    Column("rebuilt", "clients that had lost their state", kind="event", dtype=np.int64, better="less"),
+    Column("clipped", "messages that were clipped", kind="event", dtype=np.int64, better="less"),
+)
+# The simulated time of a run that has a clock. It follows from the counted columns.
+NETWORK = Column("network_seconds", "seconds on your network, simulated", "network time", "cost", unit="s")
+# How many agents the metrics are measured over, if not over all.
+SAMPLE = Column(
+    "metrics_agents",
+    "agents over which the metrics are measured",
+    dtype=np.int64,
+    measure=Measure(joint=lambda functions, layout, shard, x: jnp.asarray(layout.agents)),
+)
+# What a run with private messages has spent.
+EPSILON = Column("epsilon", "ε of client-level differential privacy, spent so far", "ε", "cost")
+EPSILON_EXAMPLES = Column(
+    "epsilon_examples", "ε of example-level differential privacy, spent so far", "ε of examples", "cost"
+)
+_RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
+_OTHERS = (NETWORK, SAMPLE, EPSILON, EPSILON_EXAMPLES)
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, *_OTHERS)}
+COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
+
+
+def column_of(name: str) -> Column:
+    """Return the column of this name. A column that fedpd does not know, such as a user's own, shows its name."""
+    return KNOWN.get(name, Column(name, name.replace("_", " ")))
+
+
+def metric_columns(problem: Problem) -> tuple[Column, ...]:
+    """Return the columns of a problem's metrics."""
+    tests = problem.evaluation
+    return () if tests is None else tuple(_metric_column(*pair) for pair in tests.measured(problem.losses))
+
+
+def _metric_column(name: str, metric: Metric) -> Column:
+    if name in COLUMNS:
+        refuse("metrics", name, "is the name of a column that every history has", "Choose another name")
+    merge = partial(_merge_metric, name, metric.of_mean)
+    usual = column_of(name)
+    return usual._replace(
+        words=metric.words or usual.words, better=metric.better, measure=METRICS, merge=merge, kind="value"
+    )
+
+
+def recorded_columns(record: Iterable[str | Column], problem: Problem) -> tuple[Column, ...]:
+    """Return the columns of `record`: those of the words of `RECORDABLE`, the problem's metrics, and the user's own."""
+    found: list[Column] = []
+    for one in record:
+        if isinstance(one, Column):
+            if one.name in COLUMNS or one.measure is None or one.dtype is not np.float64:
+                rule = "must have a name that no other column has, a measure, and the dtype float64"
+                refuse(
+                    "record", one.name, rule, 'Give e.g. Column("mae", "mean absolute error", measure=..., merge=...)'
+                )
+            found.append(one)
+        else:
+            found += RECORDABLE[choice("record", one, RECORDABLE)]
+            found += metric_columns(problem) if one == "metrics" else ()
+    names = [column.name for column in found]
+    for name in names:
+        if names.count(name) > 1:
+            refuse("record", name, "is recorded twice", "Give every column once")
+    return tuple(found)
