@@ -13,7 +13,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py
 
-.PHONY: demo demo-cost test test-fast test-slow test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite figures figures-check docs dist test-lowest lock clean
+.PHONY: demo demo-cost test test-fast test-slow test-slow-part test-flower-smoke test-faults fuzz lint format bench bench-peers bench-suite figures figures-check docs dist test-lowest lock clean
 
 # What a simulation needs. Three lines keep it below 600 MB. Python compiles what it imports, so pip does not compile
 # every file (90 MB less after a demo). strip, where there is one, removes the symbol table of jaxlib, which only
@@ -51,6 +51,12 @@ test-fast: .venv/installed
 
 test-slow: .venv/installed
 	$(BIN)/python -m pytest -m slow
+
+# One of PARTS parts of the slow tests, another one in every hour, so that a broken one is seen within a few landings.
+PARTS := 24
+PART = $(shell expr $$(date +%s) / 3600 % $(PARTS))
+test-slow-part: .venv/installed
+	$(BIN)/python -m pytest -m slow --part $(PART)/$(PARTS)
 
 test-flower-smoke: .venv/installed
 	$(BIN)/python -m pytest -m smoke --numprocesses 0 tests/flower

@@ -17,6 +17,7 @@ import tempfile
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -54,8 +55,17 @@ MOST_BYTES = 2 * 2**30  # of memory; two workers then fit a laptop with 8 GB
 TESTS = count(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="run only part K of N parts of the tests, K from 0 to N-1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with federations of real processes, which mostly wait: another worker computes meanwhile."""
+    if part := config.getoption("part"):
+        k, n = map(int, part.split("/"))
+        others = [item for item in items if crc32(item.nodeid.encode()) % n != k]
+        items[:] = [item for item in items if crc32(item.nodeid.encode()) % n == k]
+        config.hook.pytest_deselected(items=others)
     items.sort(key=lambda item: item.get_closest_marker("smoke") is None)
 
 
