@@ -287,3 +287,33 @@ def test_a_compiled_loss_that_the_user_called_before_is_traced_again() -> None:
     set_weight(1.0)
     run = simulate(METHOD, problems.from_losses(losses, ROWS, START), rounds=1)
     assert run.history["loss"][0] == pytest.approx(plain_loss(0.0) + 2.0, rel=1e-14)
+
+
+def schedule_of(box: list[float]) -> Callable[[Any, Any], Any]:
+    return lambda r, q: box[0] * jnp.ones(())
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_a_method_as_another_was_before_it_changed(store: bool, tmp_path: Path) -> None:
+    """The program of the changed function must not be found by a function that is as the first was before."""
+    problem = problems.from_losses(squares, ROWS, START)
+    box = [0.1]
+    first = algorithms.fedavg(oracle=oracles.gd(step=schedule_of(box), iterations=2))
+
+    def model(method: Any) -> np.ndarray:
+        options: Any = {"store": tmp_path} if store else {}
+        return np.asarray(simulate(method, problem, rounds=2, **options).model)
+
+    before = model(first)
+    box[0] = 0.02
+    assert not np.allclose(model(first), before)
+    again = model(algorithms.fedavg(oracle=oracles.gd(step=schedule_of([0.1]), iterations=2)))
+    assert np.array_equal(again, before)
+
+
+def test_two_functions_of_one_name_in_files(tmp_path: Path) -> None:
+    problem = problems.from_losses(squares, ROWS, START)
+    steps = [fedpd.named("own", schedule_of([step])) for step in (0.1, 0.02)]
+    methods = [algorithms.fedavg(oracle=oracles.gd(step=step, iterations=2)) for step in steps]
+    models = [np.asarray(simulate(one, problem, rounds=2, store=tmp_path).model) for one in methods]
+    assert not np.allclose(*models)

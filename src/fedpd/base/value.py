@@ -86,7 +86,7 @@ class Value:
         settings = {name: getattr(self, name, one.default) for name, one in parameters.items()}
         usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
         more = {field.name: field.default for field in dataclasses.fields(self) if field.name not in parameters}
-        settings |= {name: getattr(self, name) for name, one in more.items() if getattr(self, name) != one}
+        settings |= {name: getattr(self, name) for name, one in more.items() if _differ(getattr(self, name), one)}
         spec = Spec.of(self.prefix + factory.__name__, usual, **settings)
         return spec.with_code(type(self)) if isinstance(factory, type) else spec
 
@@ -151,6 +151,10 @@ class Value:
         return same
 
 
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and not np.array_equal(np.asarray(one, object), np.asarray(other, object))
+
+
 def _factory(kind: type[Value]) -> Callable[..., Any]:
     """Return what makes a class. A user's own subclass of a class of fedpd is made by itself, not by the factory."""
     return kind.__dict__.get("factory") or kind
@@ -182,6 +186,14 @@ def parts_of(value: Value) -> list["Value"]:
         for one in held if isinstance(held, tuple) else (held,):
             found += parts_of(one) if isinstance(one, Value) else []
     return found
+
+
+def fresh(value: T) -> T:
+    """Return an equal value that is hashed anew: a function in it may have changed since it was hashed.
+
+    With the old hash, its new program would be found by another method, whose function is as this one was before.
+    """
+    return _relabelled(value, lambda one, name: True)
 
 
 def constant(value: T) -> T:
@@ -304,7 +316,7 @@ def _unflatten(kind: type[Value], about: Any, leaves: Any) -> Any:
 
 
 def _static(value: Value) -> tuple[tuple[str, Static], ...]:
-    """Return the static fields. They are hashed once: if a function changes later, all programs are dropped anyway."""
+    """Return the static fields, which are hashed once; a run begins with a `fresh` value."""
     found = value.__dict__.get("_static")
     if found is None:
         names = [field.name for field in dataclasses.fields(value) if field.name not in _leaves(value)]

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tree_math import Vector
 
 from fedpd.base.identity import drop_stale_programs
+from fedpd.base.value import fresh
 from fedpd.core import Method, Problem, State, Tree
 from fedpd.core.agents import (
     AGENTS,
@@ -94,7 +95,7 @@ def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
     drop_stale_programs(plan.algorithm, plan.recorded)
     measured = _measured_layout(plan)
     program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
-    method = plan.algorithm if plan.variants is None else plan.variants
+    method = fresh(plan.algorithm if plan.variants is None else plan.variants)
     lazy = problem.lazy and plan.participation is not None and not plan.debug
     dealt = is_dealt(plan.algorithm, problem, layout, plan.participation)
     whole = arrays_without_samples(problem, layout) if lazy else shared_arrays(problem) if dealt else arrays(problem)

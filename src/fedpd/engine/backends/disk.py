@@ -17,6 +17,7 @@ from tree_math import Vector
 
 from fedpd.base.atomic import make_folder, nameless_file
 from fedpd.base.checks import FedpdError
+from fedpd.base.value import constant
 from fedpd.core import Array, Exchange, State, Tree, Work
 from fedpd.core.agents import AGENTS, SHARED, Layout, Shard, arrays, sharded, split_rows, with_padding_agents
 from fedpd.core.distances import largest_distance_on_host
@@ -30,6 +31,7 @@ from fedpd.engine.loop import (
     MessageSum,
     Program,
     Rows,
+    Template,
     init_agents,
     measure_model,
     one_round,
@@ -109,6 +111,7 @@ class OnDisk(NamedTuple):
     """Runs agents whose state is in files, block by block; see `loop.Executor`."""
 
     store: Store
+    key: "Key"
     on_progress: Callable[[float], None]  # receives the fraction of the round that is done
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
@@ -121,7 +124,7 @@ class OnDisk(NamedTuple):
         blocks = list(store.blocks())
         for i, block in enumerate(blocks):
             here = inputs._replace(shard=store.take(store.shard, block))
-            sums, changed, work = _compute(program, number, here, store.take(store.agents, block), r)
+            sums, changed, work = _compute(self.key, number, here, store.take(store.agents, block), r)
             total = sums if total is None else add_sums(program.algorithm.exchanges()[number], total, sums)
             store.put(block, changed)
             works.append(jax.device_get(work))
@@ -132,7 +135,7 @@ class OnDisk(NamedTuple):
     def server_step(
         self, program: Program, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array, /
     ) -> tuple[Any, Tree, Array | None]:
-        return _server_step(program, number, sums, server, skipped, r)
+        return _server_step(self.key, number, sums, server, skipped, r)
 
     def deliver(
         self, program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, silent: Any, r: Array, /
@@ -140,7 +143,7 @@ class OnDisk(NamedTuple):
         store = self.store
         for block in () if silent is not None and silent else store.blocks():
             here = inputs._replace(shard=store.take(store.shard, block))
-            store.put(block, _deliver(program, number, here, store.take(store.agents, block), broadcast, r))
+            store.put(block, _deliver(self.key, number, here, store.take(store.agents, block), broadcast, r))
         return agents
 
 
@@ -156,12 +159,16 @@ class DiskBackend(MemoryBackend):
         start, on_host = Vector(plan.problem.start), arrays(plan.problem)
         block = block_size(self.program, on_host, start)
         filled = with_padding_agents(on_host, plan.layout, block=block)
+        self.key = Key(self.template, jax.tree.structure(constant(self.inputs.method)))
         self.store = create(plan.store, self.program, filled, block, start, partial(put_on_devices, plan.layout))
+        for part in self.store.blocks():
+            shard = self.store.take(filled, part)
+            self.store.put(part, _begin(self.key, self.inputs.frozen, shard, start))
         self.state = State(self.store.agents, jax.jit(plan.algorithm.server)(start), jnp.int32(0))
         self.metrics = self._measure(False)
 
     def run(self, done: int, number: int, on_progress: Progress) -> tuple[Rows, None]:
-        executor = OnDisk(self.store, on_progress)
+        executor = OnDisk(self.store, self.key, on_progress)
         self.state, happened = one_round(self.program, self.inputs, self.state, executor)
         return row_of_one_round(self, happened, self._measure), None
 
@@ -170,7 +177,7 @@ class DiskBackend(MemoryBackend):
         x = Vector(mean_copy(algorithm, self.store.agents, number))
         real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(self.store.agents))
         gap = largest_distance_on_host(real) if copies_differ(algorithm, skipped) else 0.0
-        return _measure(self.program, self.inputs, x, gap)
+        return _measure(self.key, self.inputs, x, gap)
 
     def _put(self, agents: Any) -> Any:
         return self.store.fill(agents)
@@ -193,7 +200,7 @@ def _one(program: Program, shard: Shard, start: Vector) -> Any:
 
 
 def create(folder: Path, program: Program, shard: Shard, block: int, start: Vector, put: PutOnDevices) -> Store:
-    """Return a store with all agents at the start x^0. Its files are in `folder`, but have no names there."""
+    """Return a store with room for all agents. Its files are in `folder`, but have no names there."""
     one = _one(program, shard, start)
     number, devices = len(shard.agent), 1 if program.layout.mesh is None else program.layout.mesh.size
     needed = sum(number * math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
@@ -203,10 +210,7 @@ def create(folder: Path, program: Program, shard: Shard, block: int, start: Vect
             f"store = {str(folder)!r}: has {free / 1e9:.3g} GB free, and the state of {number} agents needs "
             f"{needed / 1e9:.3g} GB. Give a folder on a larger disk."
         )
-    store = Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put, devices)
-    for part in store.blocks():
-        store.put(part, _begin(program, store.take(shard, part), start))
-    return store
+    return Store(jax.tree.map(partial(_file, folder, number), one), shard, block, put, devices)
 
 
 def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -217,35 +221,61 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.memmap(file, dtype=leaf.dtype, mode="w+", shape=shape)
 
 
+class Key(NamedTuple):
+    """What selects the compiled steps of a run, whose method's numbers are constants. It is hashable, by content.
+
+    Attributes:
+        template: The program without its method.
+        method: The structure of the method, all of which is static.
+    """
+
+    template: Template
+    method: Any
+
+    def program(self, frozen: Tree | None) -> Program:
+        return self.template.program(jax.tree.unflatten(self.method, ()), frozen)
+
+
 @partial(jax.jit, static_argnums=0)
-def _begin(program: Program, shard: Shard, start: Vector) -> Any:
-    run = sharded(partial(init_agents, program), program.layout, (AGENTS, SHARED), AGENTS)
-    return run(shard, start)
+def _begin(key: Key, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
+    def run(frozen: Tree | None, shard: Shard, start: Vector) -> Any:
+        return init_agents(key.program(frozen), shard, start)
+
+    return sharded(run, key.template.layout, (SHARED, AGENTS, SHARED), AGENTS)(frozen, shard, start)
 
 
 _coin = jax.jit(toss_coin)
-_server_step = jax.jit(MEMORY.server_step, static_argnums=(0, 1))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _server_step(
+    key: Key, number: int, sums: MessageSum, server: Any, skipped: Array, r: Array
+) -> tuple[Any, Tree, Array | None]:
+    return MEMORY.server_step(key.program(None), number, sums, server, skipped, r)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _compute(program: Program, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
+def _compute(key: Key, number: int, inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
     def run(inputs: Inputs, agents: Any, r: Array) -> tuple[MessageSum, Any, Work]:
-        sums, agents, _, work = MEMORY.compute(program, number, inputs, agents, r)
+        sums, agents, _, work = MEMORY.compute(key.program(inputs.frozen), number, inputs, agents, r)
         return sums, agents, work
 
     specs = (INPUTS, AGENTS, SHARED), (SHARED, AGENTS, AGENTS)
-    return sharded(run, program.layout, *specs)(inputs, agents, r)
+    return sharded(run, key.template.layout, *specs)(inputs, agents, r)
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _deliver(program: Program, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
+def _deliver(key: Key, number: int, inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
     def run(inputs: Inputs, agents: Any, broadcast: Tree, r: Array) -> Any:
-        return MEMORY.deliver(program, number, inputs, agents, broadcast, None, r)
+        return MEMORY.deliver(key.program(inputs.frozen), number, inputs, agents, broadcast, None, r)
 
-    return sharded(run, program.layout, (INPUTS, AGENTS, SHARED, SHARED), AGENTS)(inputs, agents, broadcast, r)
+    specs = (INPUTS, AGENTS, SHARED, SHARED)
+    return sharded(run, key.template.layout, specs, AGENTS)(inputs, agents, broadcast, r)
 
 
 @partial(jax.jit, static_argnums=0)
-def _measure(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
-    run = sharded(partial(measure_model, program), program.layout, (INPUTS, SHARED, SHARED), SHARED)
-    return run(inputs, x, gap)
+def _measure(key: Key, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+    def run(inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+        return measure_model(key.program(inputs.frozen), inputs, x, gap)
+
+    return sharded(run, key.template.layout, (INPUTS, SHARED, SHARED), SHARED)(inputs, x, gap)
