@@ -171,7 +171,10 @@ class Prometheus:
             self.rows[run_of(row)] = row
 
     def text(self) -> str:
-        """Return the newest rows in Prometheus' text format: one gauge per column."""
+        """Return the newest rows in Prometheus' text format: one gauge per column.
+
+        prometheus-client would keep a gauge per column and seed in a registry of its own, to write the same lines.
+        """
         lines: dict[str, list[str]] = {}
         for (algorithm, seed), row in dict(self.rows).items():
             label = algorithm.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

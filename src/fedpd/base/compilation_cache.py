@@ -47,7 +47,7 @@ def use_compilation_cache() -> None:
 
 
 def _user_cache() -> Path:
-    """Return fedpd's own folder among the caches of this user."""
+    """Return fedpd's own folder among the caches of this user. For one folder, platformdirs is not worth its while."""
     if "XDG_CACHE_HOME" in os.environ:
         return Path(os.environ["XDG_CACHE_HOME"]) / "fedpd"
     if sys.platform == "darwin":
@@ -72,7 +72,10 @@ def _processor() -> str:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove empty entries, and the oldest ones until the rest has at most LARGEST bytes."""
+    """Remove empty entries, and the oldest ones until the rest has at most LARGEST bytes.
+
+    JAX's own limit (jax_compilation_cache_max_size) takes a lock and writes a file whenever a program is read.
+    """
     entries = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda entry: entry[0].st_mtime)
     total = sum(stat.st_size for stat, _ in entries)
     for stat, path in entries:
