@@ -8,7 +8,7 @@ FAST := tests/base tests/core tests/data tests/experiments \
 	tests/algorithms/test_conformance.py::test_bad_hyper_parameters_are_refused_with_a_sentence \
 	tests/algorithms/test_conformance.py::test_it_compiles_once \
 	tests/algorithms/test_fedavg.py tests/algorithms/test_fedpd.py tests/algorithms/test_fedprox.py \
-	tests/engine/test_history.py \
+	tests/engine/measure/test_history.py \
 	tests/problems/test_build.py tests/problems/test_logistic.py tests/problems/test_quadratic.py \
 	tests/theory/test_constants.py tests/theory/test_dissimilarity.py \
 	tests/theory/test_points.py tests/report/test_reach.py

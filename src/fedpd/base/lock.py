@@ -36,7 +36,7 @@ def held(folder: Path, *within: Path) -> Iterator[None]:
     if sys.platform == "win32":  # which has no locks on folders
         yield
         return
-    # The lock is on the folder itself. One of filelock would leave a file in it, and fedpd writes to empty folders only.
+    # The lock is on the folder itself: one of filelock would leave a file in it, and fedpd asks for empty folders.
     directory = os.open(folder, os.O_RDONLY)
     try:
         alone = True

@@ -11,7 +11,7 @@ from fedpd import problems, simulate
 from fedpd.engine.backends import dealing
 from fedpd.engine.execution import choose_layout
 from fedpd.engine.participation import Participation
-from tests.engine.test_cohort_runs import METHODS, PRESENT, PROBLEM, ROUNDS, same_bits
+from tests.engine.backends.test_cohort import METHODS, PRESENT, PROBLEM, ROUNDS, same_bits
 
 
 @pytest.mark.skipif(len(jax.devices()) < 2, reason="needs two devices")
