@@ -316,4 +316,4 @@ def test_two_functions_of_one_name_in_files(tmp_path: Path) -> None:
     steps = [fedpd.named("own", schedule_of([step])) for step in (0.1, 0.02)]
     methods = [algorithms.fedavg(oracle=oracles.gd(step=step, iterations=2)) for step in steps]
     models = [np.asarray(simulate(one, problem, rounds=2, store=tmp_path).model) for one in methods]
-    assert not np.allclose(*models)
+    assert not np.allclose(models[0], models[1])
