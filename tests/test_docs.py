@@ -135,7 +135,7 @@ def test_a_parameter_without_words_fails_the_build(hooks: ModuleType, monkeypatc
 def test_every_page_says_what_was_checked() -> None:
     for name in algorithms.__all__:
         _, _, said = (ROOT / f"docs/methods/{name}.md").read_text(encoding="utf-8").partition("## What was checked")
-        assert re.findall(r"^- \*\*(\w+)\.\*\* \w", said, re.MULTILINE) == ["Reference", "Guarantees", "Equations"], (
+        assert re.findall(r"^- \*\*(\w+)\.\*\* \S", said, re.MULTILINE) == ["Reference", "Guarantees", "Equations"], (
             name
         )
 

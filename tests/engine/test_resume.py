@@ -81,8 +81,8 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         r"algorithm\.oracle\.step",
     ),
     "a step of another type": (
-        {"algorithm": fedpd(oracle=oracles.gd(0.5, 2))},
-        {"algorithm": fedpd(oracle=oracles.gd(np.float32(0.5), 2))},  # type: ignore[arg-type]
+        {"algorithm": fedpd(oracle=oracles.gd(0.3, 2))},
+        {"algorithm": fedpd(oracle=oracles.gd(np.float32(0.3), 2))},  # type: ignore[arg-type]  # another number
         r"algorithm\.oracle\.step",
     ),
     "another regulariser": (

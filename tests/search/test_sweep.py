@@ -231,7 +231,8 @@ def test_few_programs() -> None:
         == 4
     )
     assert programs(algorithms.fedpd(eta=1.0, oracle=gd), {"oracle": [gd, sgd], "oracle.step": [0.1, 0.2]}) == 2
-    assert programs(algorithms.fedpd(eta=1.0, oracle=gd), {"eta": [1.0, 2.0], "p": [0.0, 0.5]}, ["eta"]) == 2
+    assert programs(algorithms.fedpd(eta=1.0, oracle=gd), {"eta": [1.0, 2.0], "p": [0.25, 0.5]}, ["eta"]) == 2
+    assert programs(algorithms.fedpd(eta=1.0, oracle=gd), {"p": [0.0, 0.25, 0.5]}) == 2  # without and with a coin
     assert (
         programs(algorithms.fedpd(eta=1.0, oracle=gd), {"drift": [None, "corrected"], "participation": [0.1, 0.5]}) == 2
     )

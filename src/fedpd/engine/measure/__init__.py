@@ -1,1 +1,1 @@
-"""What a run measures and counts: columns, metrics, costs, the history, targets and divergence."""
+"""Measures and counts what a run does: columns, metrics, costs, the history, targets and divergence."""
