@@ -206,7 +206,7 @@ def stored_run(folder: Path, **options: Any) -> Run:
 
 def test_a_killed_run_with_a_store_resumes_to_the_bit(tmp_path: Path) -> None:
     program = "import sys; from tests.engine.backends.test_cohort import killed_run as run; run(sys.argv[1])"
-    killed = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=Path(__file__).parents[2], check=False)
+    killed = subprocess.run([sys.executable, "-c", program, tmp_path], cwd=Path(__file__).parents[3], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not list((tmp_path / "store").iterdir()), "the files of a killed run disappear"
     same_bits(stored_run(tmp_path), simulate(METHODS["fedpd"], PROBLEM, rounds=ROUNDS, cohort=2, devices=1))

@@ -222,7 +222,7 @@ def _file(folder: Path, number: int, leaf: jax.ShapeDtypeStruct) -> np.ndarray:
 
 
 class Key(NamedTuple):
-    """What selects the compiled steps of a run, whose method's numbers are constants. It is hashable, by content.
+    """The key of the compiled steps of a run, whose method's numbers are constants. It is hashable, by content.
 
     Attributes:
         template: The program without its method.
