@@ -12,7 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as draw_array
 
-from fedpd import Algorithm, FedpdError, Problem, TheoryWarning, algorithms, oracles, problems, simulate
+from fedpd import (
+    Algorithm,
+    FedpdError,
+    Problem,
+    TheoryWarning,
+    algorithms,
+    clock,
+    oracles,
+    problems,
+    simulate,
+    sweep,
+)
+from fedpd.algorithms.fedpd import FedPD
+from fedpd.core import Iterate
 
 # --- by hand --------------------------------------------------------------------------------------------------------
 
@@ -214,3 +227,22 @@ def test_an_eta_beyond_the_theorem_is_said_and_not_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         simulate(algorithms.fedpd(eta=0.99 * bound, oracle=ONE_STEP), problem, rounds=1)
+
+
+def test_a_subclass_that_inherits_another_form_is_refused() -> None:
+    """With absent agents, FedPD would run in place of the subclass, and nothing would say so."""
+
+    class Slower(FedPD):
+        def send(self, agent: Any) -> Any:
+            return Iterate(0.5 * agent.x0)
+
+    method = Slower(eta=0.5, oracle=ONE_STEP, p=0.0, start="local")
+    whole = simulate(method, HAND, rounds=3)
+    assert not np.allclose(whole.model, simulate(algorithms.fedpd(eta=0.5, oracle=ONE_STEP), HAND, rounds=3).model)
+    assert sweep(method, HAND, {"eta": [0.5]}, rounds=3).runs[0][0].model == whole.model
+    network = clock.network(up="1 MB/s", down="1 MB/s", compute="1 ms")
+    for options in ({"cohort": 1}, {"clock": network, "buffer": 1}):
+        with pytest.raises(
+            FedpdError, match=r"inherits \w+\(\) of FedPD, whose form has nothing of what Slower changes"
+        ):
+            simulate(method, HAND, rounds=3, **options)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
+from fedpd.base.checks import refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import Value, attribute, parts_of
 from fedpd.core.message import Kind, kinds_of
@@ -187,11 +188,11 @@ class Around(Method):
 
     @property
     def spec(self) -> Spec:
-        return self.method.spec if type(self).__module__.startswith("fedpd.") else super().spec
+        return self.method.spec if is_of_fedpd(type(self)) else super().spec
 
     @property
     def name(self) -> str:
-        return self.method.name if type(self).__module__.startswith("fedpd.") else super().name
+        return self.method.name if is_of_fedpd(type(self)) else super().name
 
     @property
     def needs_everyone(self) -> bool:
@@ -242,9 +243,28 @@ class State(NamedTuple):
 
 
 def form_with_absent(method: Method) -> Method:
-    """Return the form of a method for rounds in which agents are absent, under the name that the method has."""
+    """Return the form of a method for rounds in which agents are absent, under the name that the method has.
+
+    Raises:
+        FedpdError: The form is that of a class of fedpd, without what the user's own subclass changes.
+    """
     form = method.partial()
+    check_form(method, form, "partial")
     return form.called(method.spec) if method.renamed and not form.renamed else form
+
+
+def check_form(method: Method, form: "Method | None", name: str) -> None:
+    """Refuse a form that a user's own subclass inherits: it would run the method of fedpd in place of the subclass."""
+    kind = type(method)
+    made_by = next(one for one in kind.__mro__ if name in one.__dict__)
+    if form is None or type(form) is kind or is_of_fedpd(kind) or not is_of_fedpd(made_by):
+        return
+    rule = f"inherits {name}() of {made_by.__name__}, whose form has nothing of what {kind.__name__} changes"
+    refuse("algorithm", method.description, rule, f"Write def {name}(self) in it; it may return self")
+
+
+def is_of_fedpd(kind: type) -> bool:
+    return kind.__module__.startswith("fedpd.")
 
 
 def message_kinds(method: Method) -> list[tuple[Kind | None, ...]]:

@@ -47,7 +47,7 @@ class Run:
         seconds: Wall time, with compilation and, after a resume, the earlier sessions.
         elapsed: (rows,) seconds at each row of the history. They are not in the history, which is equal for equal runs.
         diverged: When the run diverged and what to try; None: it did not.
-        spec: The factory and the arguments of the method; only a name if the method was made by hand.
+        spec: The factory and the arguments of the method; "": they are not known.
         server: The server's final state.
         settings: The other arguments of `simulate`, which a continued run must repeat.
         identity: Hashes of the method, the problem and the settings, which a continued run must repeat; None: they have

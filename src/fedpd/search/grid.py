@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.value import constant_where_equal, with_counts
 from fedpd.core import Method, Problem, form_with_absent
 from fedpd.engine.participation import check_cohort, participation_rule, straggler_rule
@@ -68,7 +68,7 @@ def prepare_grid(source: Source, grid: Grid, static: Sequence[str], problem: Pro
     settings = [{name: value for name, value in point.items() if name not in run} for point in points]
     methods = [_method(source, one) for one in settings]
     opened = [with_counts(method) for method in methods]
-    forms = [with_counts(form_with_absent(method)) for method in methods]
+    forms = [with_counts(_form_with_absent(method)) for method in methods]
 
     def program(i: int) -> Any:
         constants = tuple((name, places[i][name]) for name in static if name not in run)
@@ -143,6 +143,14 @@ def _method(source: Source, point: Point) -> Method:
             "build", type(made).__name__, "is what the function returned", "Return a method, e.g. algorithms.fedpd(...)"
         )
     return made
+
+
+def _form_with_absent(method: Method) -> Method:
+    """Return the form for partial participation; the method itself if it has none, which a run with cohorts refuses."""
+    try:
+        return form_with_absent(method)
+    except FedpdError:
+        return method
 
 
 def _grouped(key: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[list[int]]:

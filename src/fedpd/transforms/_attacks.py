@@ -35,6 +35,7 @@ from fedpd.core import (
     Tree,
     Value,
     Work,
+    form_with_absent,
     makes,
     vectors_of,
 )
@@ -242,7 +243,7 @@ class Attacked(Layer):
         return tuple(_exchange(exchange, self.attack) for exchange in self.method.exchanges())
 
     def partial(self) -> Method:
-        return Attacked(method=self.method.partial(), attack=self.attack, agents=self.agents)
+        return Attacked(method=form_with_absent(self.method), attack=self.attack, agents=self.agents)
 
     def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
         return Attacked(method=self.method.changed(changes, within), attack=self.attack, agents=self.agents)

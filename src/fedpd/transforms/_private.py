@@ -40,6 +40,7 @@ from fedpd.core import (
     Tree,
     Value,
     Work,
+    form_with_absent,
     makes,
     message_kinds,
     vectors_of,
@@ -296,7 +297,7 @@ class Private(Layer):
 
     @property
     def form(self) -> Method:
-        return self.method.partial()
+        return form_with_absent(self.method)
 
     @property
     def link(self) -> "PrivateLink":
@@ -328,7 +329,7 @@ class Private(Layer):
 
 def with_noise(algorithm: Method, rule: Gaussian, normal: Normal = from_key) -> Private:
     """Return the method with private messages; refuse one whose messages cannot be clipped."""
-    private_link(algorithm.partial(), rule, normal)
+    private_link(form_with_absent(algorithm), rule, normal)
     return Private(method=algorithm, up=rule, normal=normal)
 
 

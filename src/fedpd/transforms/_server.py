@@ -19,7 +19,7 @@ import optax
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Exchange, Method, Tree, Value, makes
+from fedpd.core import Exchange, Method, Tree, Value, form_with_absent, makes
 from fedpd.core.optimizers import Optimizer
 from fedpd.transforms._layer import Layer
 
@@ -95,7 +95,7 @@ class Stepped(Layer):
         return self.method.needs_everyone or not _keeps_a_model(self.method.partial())
 
     def partial(self) -> Method:
-        return self if self.needs_everyone else Stepped(method=self.method.partial(), step=self.step)
+        return self if self.needs_everyone else Stepped(method=form_with_absent(self.method), step=self.step)
 
 
 def with_server_step(algorithm: Method, step: ServerStep) -> Method:

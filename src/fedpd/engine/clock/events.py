@@ -19,6 +19,7 @@ from tree_math import Vector
 from fedpd.base.checks import check_room, count, refuse
 from fedpd.clock import Clock, seconds
 from fedpd.core import Around, Array, Key, LocalObjective, Method, Problem, Tree, Work
+from fedpd.core.method import check_form, form_with_absent
 from fedpd.engine.clock.tasks import Tasks, tasks_of
 from fedpd.engine.clock.timing import Timed
 from fedpd.engine.participation import Participation, participants
@@ -81,6 +82,7 @@ def without_waiting(algorithm: Method) -> Method:
         FedpdError: The method has no such form.
     """
     form = algorithm.asynchronous()
+    check_form(algorithm, form, "asynchronous")
     if form is None:
         rule = "its server cannot use messages that agents computed from an old model"
         remedy = "Choose fedpd with p = 0 and a fixed eta, fedbuff, feddr or fedadmm"
@@ -223,7 +225,7 @@ def _with_deadline(
     if participation is not None and len(set(seeds)) > 1:
         rule = "does not go with several seeds, of which each draws its own agents"
         refuse("deadline", timing.deadline, rule, "Give one seed, or let all agents take part")
-    form = algorithm.partial()
+    form = form_with_absent(algorithm)
     assert timing.deadline is not None
     tasks = tasks_of(form, problem, "deadline", timing.deadline)
     events = on_time(timing.clock, tasks, timing.deadline, rounds, participation, int(seeds[0]))
