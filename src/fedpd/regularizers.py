@@ -17,11 +17,11 @@ class Regularizer(Value):
 
     def value(self, x: Vector) -> Array:
         """Return g(x)."""
-        raise NotImplementedError
+        self.needs("value(self, x)")
 
     def prox(self, x: Vector, t: Any) -> Vector:
         """Return argmin_u g(u) + ||u - x||^2/(2t)."""
-        raise NotImplementedError
+        self.needs("prox(self, x, t)")
 
 
 class L1(Regularizer):

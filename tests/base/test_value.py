@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpd import FedpdError, algorithms, named, oracles, schedules, transforms
+from fedpd import FedpdError, algorithms, named, oracles, problems, schedules, simulate, transforms
 from fedpd.base.identity import UnidentifiedError
 from fedpd.base.spec import Spec
 from fedpd.base.value import (
@@ -20,7 +20,7 @@ from fedpd.base.value import (
     stacked,
     with_counts,
 )
-from fedpd.core import Method
+from fedpd.core import Method, Work
 
 GD = oracles.gd(step=0.1, iterations=8)
 
@@ -358,3 +358,26 @@ def test_equal_functions_share_a_program() -> None:
     assert len(traces) == 1
     assert float(first_step(oracles.gd(step=lambda r, q: 0.25 / (1 + r), iterations=2))) == 0.25
     assert len(traces) == 2
+
+
+def test_a_class_without_a_function_is_refused_with_its_name() -> None:
+    class Bare(Method):
+        step: float
+
+    class Still(Bare):
+        """Its state is the model itself."""
+
+        def init(self, f: Any, x: Any) -> Any:
+            return x
+
+        def local(self, f: Any, agent: Any, r: Any, key: Any) -> Any:
+            return agent, Work(jnp.int32(1), jnp.int32(0))
+
+        def send(self, agent: Any) -> Any:
+            return agent
+
+    problem = problems.opposing_quadratics()
+    with pytest.raises(FedpdError, match=r"class = 'Bare': its class has no function init\(self, f, x\)"):
+        simulate(Bare(step=0.1), problem, rounds=1)
+    with pytest.raises(FedpdError, match=r"'Still': its class has no function receive\(self, agent, broadcast\)"):
+        simulate(Still(step=0.1), problem, rounds=1)

@@ -15,7 +15,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, NoReturn, ParamSpec, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -138,6 +138,11 @@ class Value:
                 refuse(within + name, part, rule, "Give a function that makes it, e.g. lambda eta: my_method(eta=eta)")
             arguments[name] = part.changed(own, f"{within}{name}.")
         return factory(**arguments)
+
+    def needs(self, function: str) -> NoReturn:
+        """Refuse a class that lacks a function, given as "solve(self, phi, x, memory, r, key)"."""
+        rule = f"its class has no function {function}"
+        refuse("class", type(self).__name__, rule, "Write it; docs/guide/skeleton.py is an example")
 
     @property
     def renamed(self) -> bool:

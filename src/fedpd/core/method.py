@@ -98,7 +98,7 @@ class Method(Value):
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         """Return the state of an agent at the start x^0."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function init(self, f, x)")
+        self.needs("init(self, f, x)")
 
     def server(self, x: Vector) -> Any:
         """Return the state of the server at the start x^0."""
@@ -106,11 +106,11 @@ class Method(Value):
 
     def local(self, f: LocalObjective, agent: Any, r: Array, key: Key) -> tuple[Any, Work]:
         """Return an agent's new state after its local computation, and the work that it did."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function local(self, f, agent, r, key)")
+        self.needs("local(self, f, agent, r, key)")
 
     def send(self, agent: Any) -> Tree:
         """Return an agent's message. Nothing else leaves the agent."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function send(self, agent)")
+        self.needs("send(self, agent)")
 
     def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Tree]:
         """Return the server's new state and the broadcast."""
@@ -118,11 +118,13 @@ class Method(Value):
 
     def receive(self, agent: Any, broadcast: Any) -> Any:
         """Return an agent's new state after a broadcast."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function receive(self, agent, broadcast)")
+        self.needs("receive(self, agent, broadcast)")
 
     def model(self, agent: Any) -> Vector:
         """Return an agent's copy of the global model (FedPD: x_{0,i}); f is measured at the mean of the copies."""
-        return agent.x
+        if isinstance(agent, Vector):
+            return agent
+        return agent.x if hasattr(agent, "x") else self.needs("model(self, agent)")
 
     def exchanges(self) -> tuple[Exchange, ...]:
         """Return the exchanges of a round, in order."""

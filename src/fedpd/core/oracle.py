@@ -85,7 +85,7 @@ class Oracle(Value):
 
     def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         """Minimise phi approximately, starting at x; return x, the memory and the work."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function solve(self, phi, x, memory, r, key)")
+        self.needs("solve(self, phi, x, memory, r, key)")
 
 
 def check_oracle(oracle: Any) -> None:

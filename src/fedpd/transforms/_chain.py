@@ -35,14 +35,14 @@ class Transform(Value):
 
     def pack(self, values: Array, key: Key) -> tuple[Arrays, Array | None]:
         """Return the arrays that travel, by name, and the values that the next transform packs (None: none)."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function pack(self, values, key)")
+        self.needs("pack(self, values, key)")
 
     def unpack(self, arrays: Arrays, rest: Array | None, like: jax.ShapeDtypeStruct) -> Array:
         """Return the values from the arrays that travelled and the values of the next transform.
 
         `like` has the shape (n,) and the type of the result.
         """
-        raise NotImplementedError(f"{type(self).__name__} needs a function unpack(self, arrays, rest, like)")
+        self.needs("unpack(self, arrays, rest, like)")
 
     def left(self, n: int) -> int:
         """Return how many of n values are left to the next transform; 0: none, so this transform is the last."""

@@ -21,7 +21,7 @@ class MeanRule(Value):
 
     def mean(self, messages: Tree, sent: Array) -> Tree:
         """Return the mean of messages with leaves (C, ...); `sent` is (C,), false for rows that nobody sent."""
-        raise NotImplementedError(f"{type(self).__name__} needs a function mean(self, messages, sent)")
+        self.needs("mean(self, messages, sent)")
 
 
 class Median(MeanRule):
