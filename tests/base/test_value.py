@@ -20,7 +20,7 @@ from fedpd.base.value import (
     stacked,
     with_counts,
 )
-from fedpd.core import Method, Work
+from fedpd.core import Method, Oracle, Work
 
 GD = oracles.gd(step=0.1, iterations=8)
 
@@ -381,3 +381,47 @@ def test_a_class_without_a_function_is_refused_with_its_name() -> None:
         simulate(Bare(step=0.1), problem, rounds=1)
     with pytest.raises(FedpdError, match=r"'Still': its class has no function receive\(self, agent, broadcast\)"):
         simulate(Still(step=0.1), problem, rounds=1)
+
+
+def test_a_factory_that_stores_something_else_is_refused() -> None:
+    class Scaled(Method):
+        eta: float
+
+    @makes(Scaled)
+    def scaled(eta: float, scale: float = 1.0) -> Method:
+        return Scaled(eta=eta * scale)
+
+    assert scaled(1).description == "scaled(eta=1)"
+    with pytest.raises(FedpdError, match=r"eta = 0\.1: is not 0\.2, its value in Scaled"):
+        scaled(0.1, 2.0)
+
+
+def test_a_field_with_the_name_of_a_function_is_refused() -> None:
+    with pytest.raises(FedpdError, match="field = 'server': Odd inherits a function of this name"):
+        type("Odd", (Method,), {"__annotations__": {"server": float}})
+
+
+def test_a_field_with_the_name_of_an_attribute_is_required() -> None:
+    class Own(Oracle):
+        batch: int
+
+    assert Own(batch=2).batch == 2
+    with pytest.raises(TypeError, match="batch"):
+        Own()  # type: ignore[call-arg]
+
+
+def test_a_class_with_its_own_construction_has_leaves() -> None:
+    class Own(Value):
+        rate: float
+
+        def __post_init__(self) -> None:
+            pass
+
+    assert jax.tree.leaves(Own(rate=0.5)) == [0.5]
+
+
+def test_oracles_in_a_dict_are_parts() -> None:
+    class Several(Method):
+        solvers: dict[str, Oracle]
+
+    assert Several(solvers={"a": oracles.sgd(0.1, 2, 7)}).samples_per_step == 7

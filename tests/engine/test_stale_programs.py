@@ -317,3 +317,21 @@ def test_two_functions_of_one_name_in_files(tmp_path: Path) -> None:
     methods = [algorithms.fedavg(oracle=oracles.gd(step=step, iterations=2)) for step in steps]
     models = [np.asarray(simulate(one, problem, rounds=2, store=tmp_path).model) for one in methods]
     assert not np.allclose(models[0], models[1])
+
+
+def skipping(box: list[float]) -> Callable[[Any], Any]:
+    return lambda r: box[0] + 0.0 * r
+
+
+def test_the_coin_of_agents_in_files_is_that_of_the_method(tmp_path: Path) -> None:
+    problem, box = problems.from_losses(squares, ROWS, START), [1.0]
+
+    def communications(p: Any) -> int:
+        method = algorithms.fedpd(eta=0.3, oracle=oracles.gd(0.1, 2), p=p)
+        return int(simulate(method, problem, rounds=3, store=tmp_path).history["communications"][-1])
+
+    first = skipping(box)
+    assert communications(first) == 0
+    box[0] = 0.0
+    assert communications(first) == 3
+    assert communications(skipping([1.0])) == 0

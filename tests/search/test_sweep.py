@@ -18,10 +18,12 @@ from fedpd import (
     oracles,
     problems,
     regularizers,
+    schedules,
     simulate,
     sweep,
 )
 from fedpd.algorithms.fedavg import FedAvg
+from fedpd.core import Value
 from fedpd.problems import networks
 from fedpd.search.grid import prepare_grid
 from fedpd.search.sweep import first_below
@@ -306,3 +308,22 @@ def test_a_mixing_matrix_is_checked_and_theory_warns() -> None:
     quadratic = problems.random_quadratic(agents=2, dimension=2)
     with pytest.warns(TheoryWarning, match="Theorem 1 does not cover this run"):
         sweep(lambda eta: algorithms.fedpd(eta=eta, oracle=oracles.gd(0.1, 1)), quadratic, {"eta": [9.0]}, rounds=1)
+
+
+def test_every_point_has_its_schedule_checked() -> None:
+    class Ramp(Value):
+        rate: float
+
+        def __call__(self, r: Any) -> Any:
+            return self.rate * r
+
+    method = algorithms.fedpd(eta=0.3, oracle=oracles.gd(0.1, 2))
+    with pytest.raises(FedpdError, match=r"p\(1\) = 10\.0: must be a number in \[0, 1\]"):
+        sweep(method, PROBLEM, {"p": [Ramp(rate=0.1), Ramp(rate=10.0)]}, rounds=3)
+
+    class Half(schedules.Every):
+        def __call__(self, r: Any) -> Any:
+            return 5.0
+
+    with pytest.raises(FedpdError, match=r"p\(0\) = 5\.0"):
+        simulate(algorithms.fedpd(eta=0.3, oracle=oracles.gd(0.1, 2), p=Half(rounds_apart=2)), PROBLEM, rounds=3)

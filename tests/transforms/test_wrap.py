@@ -1,5 +1,8 @@
 """Wrapped methods in simulation: bytes, convergence, specs."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,3 +45,14 @@ def test_label_and_identity_carry_the_transforms() -> None:
     small = transforms.wrap(FEDPD, up=[transforms.top_k(0.1), transforms.quantize(8)])
     assert small.description.endswith("up=[top_k(share=0.1), quantize(bits=8)])")
     assert small.spec.plain()["up"][1] == {"name": "quantize", "bits": 8, "unbiased": False}
+
+
+def test_another_method_in_a_wrapped_one_is_the_one_that_runs() -> None:
+    def wrapped(eta: float) -> Any:
+        return transforms.wrap(algorithms.fedpd(eta=eta, oracle=oracles.gd(0.1, 2)), up=transforms.top_k(0.5))
+
+    problem = problems.random_quadratic(agents=4, dimension=3)
+    replaced = replace(wrapped(0.3), method=wrapped(0.05).method)
+    for cohort in (None, 2):
+        ours, theirs = (simulate(one, problem, rounds=3, cohort=cohort).model for one in (replaced, wrapped(0.05)))
+        assert np.array_equal(ours, theirs)

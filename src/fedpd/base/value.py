@@ -2,8 +2,9 @@
 
 A field that holds a number (a finite float other than 0) or another value is a leaf of the pytree; every other field is
 static. So a compiled program that takes a value as an argument runs with any numbers, a sweep is `jax.vmap` over the
-leaves, and `dataclasses.replace` is the way to change a value. 0 and infinity are static because they often switch
-something off, and integers because they count steps or samples and shape the program.
+leaves, and a value is changed by `changed`, which checks as the factory does, or unchecked by `dataclasses.replace`.
+0 and infinity are static because they often switch something off, and integers because they count steps or samples and
+shape the program.
 
 A public factory checks its arguments and chooses the class; `@makes(A, B)` names the classes it may return. The name of
 the factory and its arguments are the identity of a value (`Value.spec`): its label, its table in an experiment file and
@@ -63,6 +64,7 @@ class Value:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        _check_fields(cls)
         dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         jax.tree_util.register_pytree_with_keys(cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten)
 
@@ -156,6 +158,19 @@ class Value:
         return same
 
 
+def _check_fields(kind: type[Value]) -> None:
+    """Refuse a field that has the name of a function, and let one with the name of an attribute have no default."""
+    for name, annotation in inspect.get_annotations(kind).items():
+        owner = next((one for one in kind.__mro__[1:] if name in one.__dict__), None)
+        if owner is None or "ClassVar" in str(annotation) or name in kind.__dict__:
+            continue
+        inherited = owner.__dict__[name]
+        if callable(inherited) or isinstance(inherited, property):
+            refuse("field", name, f"{kind.__name__} inherits a function of this name", "Give the field another name")
+        if name not in getattr(owner, "__dataclass_fields__", {}):
+            setattr(kind, name, dataclasses.field())
+
+
 def _differ(one: Any, other: Any) -> bool:
     return one is not other and not np.array_equal(np.asarray(one, object), np.asarray(other, object))
 
@@ -174,7 +189,10 @@ def makes(*classes: type[Value]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @functools.wraps(function)
         def make(*args: P.args, **kwargs: P.kwargs) -> T:
-            return call_explained(function, LARGEST, *args, **kwargs)
+            made = call_explained(function, LARGEST, *args, **kwargs)
+            if isinstance(made, classes) and not function.__module__.startswith("fedpd."):
+                _check_kept(made, inspect.signature(function).bind(*args, **kwargs))
+            return made
 
         for one in classes:
             one.factory = make
@@ -183,12 +201,24 @@ def makes(*classes: type[Value]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+def _check_kept(made: Value, given: inspect.BoundArguments) -> None:
+    """Refuse a user's factory whose arguments are not what the value holds: labels, files and sweeps would be wrong."""
+    for name, value in given.arguments.items():
+        held = getattr(made, name, given.signature.parameters[name].default)
+        if _differ(_canonical(value, "float" if isinstance(held, float) else ""), held):
+            rule = (
+                f"is not {held!r}, its value in {type(made).__name__}, so that labels, files and sweeps would be wrong"
+            )
+            refuse(name, value, rule, f"Store it as it is in a field {name}, and compute with it in the functions")
+
+
 def parts_of(value: Value) -> list["Value"]:
     """Return a value and all values in it."""
     found = [value]
     for field in dataclasses.fields(value):
         held = getattr(value, field.name)
-        for one in held if isinstance(held, tuple) else (held,):
+        several = held.values() if isinstance(held, dict) else held if isinstance(held, tuple) else (held,)
+        for one in several:
             found += parts_of(one) if isinstance(one, Value) else []
     return found
 
@@ -273,6 +303,8 @@ def _rebuilt(
 
 
 def _leaves(value: Value) -> tuple[str, ...]:
+    if "_leaves" not in value.__dict__:  # a class of the user's own made it without Value.__post_init__
+        Value.__post_init__(value)
     return value.__dict__["_leaves"]
 
 

@@ -252,7 +252,7 @@ def form_with_absent(method: Method) -> Method:
     """
     form = method.partial()
     check_form(method, form, "partial")
-    return form.called(method.spec) if method.renamed and not form.renamed else form
+    return form if form.spec == method.spec else form.called(method.spec)
 
 
 def check_form(method: Method, form: "Method | None", name: str) -> None:

@@ -21,6 +21,7 @@ from fedpd.base.precision import scope
 from fedpd.base.value import Value, parts_of
 from fedpd.core import Method, State
 from fedpd.core.agents import Functions, Shard, arrays
+from fedpd.core.method import is_of_fedpd
 from fedpd.engine.loop import Inputs, Program, init_agents, measure_copies, one_round
 from fedpd.engine.measure.columns import MEASURED
 from fedpd.engine.plan import Plan
@@ -110,7 +111,7 @@ def _own_functions(algorithm: Method) -> Iterator[tuple[str, Callable[..., Any]]
     for part in parts_of(algorithm):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if callable(value) and not (isinstance(value, Value) and value.factory is not None):
+            if callable(value) and not (isinstance(value, Value) and is_of_fedpd(type(value))):
                 yield field.name, value
 
 

@@ -22,13 +22,13 @@ from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
 from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
-from fedpd.engine.fit import check_agents, fewest_present
+from fedpd.engine.fit import check_agents, check_variance, fewest_present
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
 from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import drive, make_plan
-from fedpd.engine.tracing import explain_running
+from fedpd.engine.tracing import check_schedules, explain_running
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.engine.views.frames import Frame, history_frame
 from fedpd.engine.views.quantities import MAIN
@@ -167,6 +167,8 @@ def sweep(
         for i in group.members:
             fewest = partial(fewest_present, plan.participation, seeds, rounds, problem.agents)
             check_agents(methods[i], problem.agents, fewest)
+            check_schedules(methods[i], rounds)
+            check_variance(methods[i], problem.dimension)
     runs: dict[int, tuple[Run, ...]] = {}
     with shown(chosen.progress) as bar:
         for number, (group, plan) in enumerate(zip(groups, plans, strict=True)):

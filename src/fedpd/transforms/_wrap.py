@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -170,24 +171,11 @@ def transformed(
         if isinstance(step, ServerStep):
             method = with_server_step(method, step)
     rule = next((rule for rule in mean if isinstance(rule, MeanRule)), None)
-    kinds = message_kinds(method) if up else []
-    own_points = any(kind in OWN_POINT for parts in kinds for kind in parts)
-    if rule is not None and own_points:
+    made = Wrapped(method=method, up=up, down=down, mean=mean, everyone=True)
+    if rule is not None and made.has_own_points:
         why = f"does not go with up, because {algorithm.name} then sends changes of which the server keeps the mean"
         refuse("mean", rule.description, why, "Leave up or mean out")
     check_bias("down", algorithm.name, down)
-    # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
-    some = method if own_points else form_with_absent(method)
-    made = Wrapped(
-        method=method,
-        up=up,
-        down=down,
-        mean=mean,
-        kinds=tuple(kinds),
-        some=some,
-        some_kinds=tuple(message_kinds(some)) if up else (),
-        everyone=True,
-    )
     made.exchanges()  # refuses a method whose messages must arrive as they were sent
     return made
 
@@ -199,18 +187,22 @@ class Wrapped(Layer):
         up: What happens to the messages.
         down: What happens to the broadcasts.
         mean: How the server combines the messages, and who takes its step.
-        kinds: What the messages of each exchange are; () if they travel as they are.
-        some: The method's form for partial participation, and what its messages are.
         everyone: Whether all agents hear all broadcasts.
     """
 
     up: tuple[Transform, ...]
     down: tuple[Transform, ...]
     mean: tuple[Rule, ...]
-    kinds: tuple[tuple[Kind | None, ...], ...]
-    some: Method | None
-    some_kinds: tuple[tuple[Kind | None, ...], ...]
     everyone: bool
+
+    @property
+    def kinds(self) -> tuple[tuple[Kind | None, ...], ...]:
+        """What the messages of each exchange are; () if they travel as they are."""
+        return kinds_of_structure(jax.tree.structure(self.method)) if self.up else ()
+
+    @property
+    def has_own_points(self) -> bool:
+        return any(kind in OWN_POINT for parts in self.kinds for kind in parts)
 
     @property
     def spec(self) -> Spec:
@@ -245,9 +237,11 @@ class Wrapped(Layer):
         return tuple(uplink(self.name, exchange, kinds, self.up, self.everyone) for exchange, kinds in pairs)
 
     def partial(self) -> Method:
-        if self.down or self.method.needs_everyone or self.some is None:
+        if self.down or self.method.needs_everyone or not self.everyone:
             return self
-        return replace(self, method=self.some, kinds=self.some_kinds, some=None, some_kinds=(), everyone=False)
+        # With an H over all agents, the server knows the last message of absent agents, so the whole form serves.
+        form = self.method if self.has_own_points else form_with_absent(self.method)
+        return replace(self, method=form, everyone=False)
 
     @property
     def needs_everyone(self) -> bool:
@@ -298,6 +292,12 @@ class Wrapped(Layer):
             own = tuple(_exchange(one, links[e] if links else None, self.down, e) for e, one in enumerate(own))
         rule = next((rule for rule in self.mean if isinstance(rule, MeanRule)), None)
         return own if rule is None else tuple(_with_mean(one, rule) for one in own)
+
+
+@lru_cache(256)  # a method is traced for it, and a round asks several times
+def kinds_of_structure(structure: Any) -> tuple[tuple[Kind | None, ...], ...]:
+    """Return what the messages of a method of this structure are; its numbers do not matter."""
+    return tuple(message_kinds(jax.tree.unflatten(structure, [1.0] * structure.num_leaves)))
 
 
 def _with_mean(exchange: Exchange, rule: MeanRule) -> Exchange:

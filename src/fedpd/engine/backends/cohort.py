@@ -25,7 +25,7 @@ from fedpd.engine.backends.compiled import Kind, compiled_chunk
 from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
-from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, measure_model
+from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, measure_model, toss_coin
 from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import Metrics
@@ -271,6 +271,9 @@ class CohortBackend(Backend):
         server, model, metrics = first_state(first, sweep, self.inputs)
         if by_block:
             metrics = _measure_starts(template, plan, model, sweep)
+        # A method that branches on its numbers there fails now, where the driver makes them constants.
+        one_server, method = variant(server, 0, sweep), variant(self.inputs.method, 0, sweep)
+        jax.eval_shape(toss_coin, method, variant(self.inputs.key, 0, plan.many), jnp.int32(0), one_server)
         newest = nothing_heard(self.one.broadcasts, model, len(plan.seeds) if sweep else None)
         if plan.many and not sweep:
             server, newest = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(plan.seeds)), (server, newest))

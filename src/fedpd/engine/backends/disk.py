@@ -115,7 +115,7 @@ class OnDisk(NamedTuple):
     on_progress: Callable[[float], None]  # receives the fraction of the round that is done
 
     def coin(self, program: Program, inputs: Inputs, r: Array, server: Any, /) -> Array:
-        return _coin(program.algorithm, inputs.key, r, server)
+        return _coin(self.key, inputs.key, r, server)
 
     def compute(
         self, program: Program, number: int, inputs: Inputs, agents: Any, r: Array, /
@@ -244,7 +244,9 @@ def _begin(key: Key, frozen: Tree | None, shard: Shard, start: Vector) -> Any:
     return sharded(run, key.template.layout, (SHARED, AGENTS, SHARED), AGENTS)(frozen, shard, start)
 
 
-_coin = jax.jit(toss_coin)
+@partial(jax.jit, static_argnums=0)
+def _coin(key: Key, random: Any, r: Array, server: Any) -> Array:
+    return toss_coin(key.program(None).algorithm, random, r, server)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
