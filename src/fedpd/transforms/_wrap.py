@@ -197,7 +197,7 @@ class Wrapped(Layer):
 
     @property
     def kinds(self) -> tuple[tuple[Kind | None, ...], ...]:
-        """What the messages of each exchange are; () if they travel as they are."""
+        """The types of the messages of each exchange; () if they travel as they are."""
         return kinds_of_structure(jax.tree.structure(self.method)) if self.up else ()
 
     @property
