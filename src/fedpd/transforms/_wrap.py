@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +46,7 @@ from fedpd.transforms._ways import (
     uplink,
 )
 
+KNOWN_KINDS: dict[Any, tuple[tuple[Kind | None, ...], ...]] = {}  # by the structure of a method
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
 Transforms = Transform | Gaussian | list[Transform] | list[Gaussian] | tuple[Transform, ...]
@@ -198,7 +198,7 @@ class Wrapped(Layer):
     @property
     def kinds(self) -> tuple[tuple[Kind | None, ...], ...]:
         """The types of the messages of each exchange; () if they travel as they are."""
-        return kinds_of_structure(jax.tree.structure(self.method)) if self.up else ()
+        return _kinds(self.method) if self.up else ()
 
     @property
     def has_own_points(self) -> bool:
@@ -294,10 +294,12 @@ class Wrapped(Layer):
         return own if rule is None else tuple(_with_mean(one, rule) for one in own)
 
 
-@lru_cache(256)  # a method is traced for it, and a round asks several times
-def kinds_of_structure(structure: Any) -> tuple[tuple[Kind | None, ...], ...]:
-    """Return what the messages of a method of this structure are; its numbers do not matter."""
-    return tuple(message_kinds(jax.tree.unflatten(structure, [1.0] * structure.num_leaves)))
+def _kinds(method: Method) -> tuple[tuple[Kind | None, ...], ...]:
+    """Return what the messages of a method are. It does not depend on the numbers, and a round asks several times."""
+    structure = jax.tree.structure(method)
+    if structure not in KNOWN_KINDS:
+        KNOWN_KINDS[structure] = tuple(message_kinds(method))
+    return KNOWN_KINDS[structure]
 
 
 def _with_mean(exchange: Exchange, rule: MeanRule) -> Exchange:
