@@ -39,7 +39,7 @@ from fedpd.core import (
     makes,
     vectors_of,
 )
-from fedpd.transforms._layer import Layer, layers_of
+from fedpd.transforms._layer import Layer, layers_of, rebuilt_inside
 from fedpd.transforms._means import as_rows
 from fedpd.transforms._ways import parts_of
 
@@ -236,8 +236,7 @@ class Attacked(Layer):
 
     @property
     def rebuild(self) -> Any:
-        inner = self.method.rebuild
-        return None if inner is None else lambda f, agent: agent._replace(inner=inner(f, agent.inner))
+        return rebuilt_inside(self.method.rebuild)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         return tuple(_exchange(exchange, self.attack) for exchange in self.method.exchanges())

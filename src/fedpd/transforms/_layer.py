@@ -25,6 +25,11 @@ class Layer(Around):
         return self.method.repeats
 
 
+def rebuilt_inside(rebuild: Any) -> Any:
+    """Return a method's `rebuild` for states that hold the method's own as `inner`; None if it has none."""
+    return None if rebuild is None else lambda f, agent: agent._replace(inner=rebuild(f, agent.inner))
+
+
 def layers_of(method: Method) -> list[Method]:
     """Return the layers around a method, the outermost first, and the method itself."""
     return [method, *layers_of(method.method)] if isinstance(method, Layer) else [method]

@@ -45,7 +45,7 @@ from fedpd.core import (
     message_kinds,
     vectors_of,
 )
-from fedpd.transforms._layer import Layer
+from fedpd.transforms._layer import Layer, rebuilt_inside
 from fedpd.transforms._ways import model_in, parts_of
 
 NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
@@ -317,8 +317,7 @@ class Private(Layer):
 
     @property
     def rebuild(self) -> Any:
-        inner = self.form.rebuild
-        return None if inner is None else lambda f, agent: agent._replace(inner=inner(f, agent.inner))
+        return rebuilt_inside(self.form.rebuild)
 
     def exchanges(self) -> tuple[Exchange, ...]:
         return (_exchange(self.link),)
