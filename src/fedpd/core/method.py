@@ -82,6 +82,7 @@ class Method(Value):
         only_at_agents: Whether agents change the model by themselves, all in the same way, so that the server does not
             know it.
         waits: (server, r) -> whether the server decides that round r communicates nothing; None: it never does.
+        delivers: (server) -> the model of a run, if only the server keeps it; None: the mean of the agents' copies.
         rebuild: (f_i, agent) -> a new state for an agent that lost its own, where `agent` is the state of an agent that
             was absent since the start; None: it continues from that state.
     """
@@ -94,6 +95,7 @@ class Method(Value):
     speaks = attribute(None)
     with_message = attribute(None)
     waits = attribute(None)
+    delivers = attribute(None)
     rebuild = attribute(None)
 
     def init(self, f: LocalObjective, x: Vector) -> Any:

@@ -225,6 +225,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "metrics_agents": None if plan.sample is None else len(plan.sample),
         "buffer": None if plan.timing is None else plan.timing.buffer,
         "deadline": None if plan.timing is None else plan.timing.deadline,
+        "average": plan.average,
     }
 
 
@@ -246,7 +247,9 @@ def history_of(plan: Plan, history: History, i: int) -> History:
 def results(driver: Driver) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
     server, plan = jax.tree.map(on_host, driver.backend.state.server), driver.plan
-    models = [driver.backend.model(i) for i in range(len(plan.seeds))] if driver.backend.absence else None
+    # Agents in memory are read after their arrays on the device are free, so that there is no second copy of them.
+    kept = driver.backend.absence or plan.algorithm.delivers is not None
+    models = [driver.backend.model(i) for i in range(len(plan.seeds))] if kept else None
     state = driver.backend.release()
 
     def result(i: int, algorithm: Method) -> Run:

@@ -20,6 +20,7 @@ from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
 from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
+from fedpd.engine.average import Averaged
 from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
 from fedpd.engine.fit import check_agents, check_variance, fewest_present
@@ -222,7 +223,8 @@ def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], opt
     if plan.privacy is not None or plan.examples is not None:
         rule = "has its own noise and epsilon for every point, so points cannot run at once"
         refuse("build", plan.algorithm.description, rule, "Call simulate() for each point")
-    return plan._replace(variants=stacked([form for form in forms for _ in seeds]))
+    variants = stacked([form for form in forms for _ in seeds])
+    return plan._replace(variants=Averaged(method=variants) if plan.average else variants)
 
 
 def _run(
