@@ -149,6 +149,7 @@ class FedPDWithAbsent(FedPD):
     """FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
 
     repeats = False
+    model_first = True
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         return AgentWithAbsent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=self.oracle.init(f, x))
