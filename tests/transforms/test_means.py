@@ -8,7 +8,7 @@ import optax
 import pytest
 from tree_math import Vector
 
-from fedpd import FedpdError, algorithms, oracles, problems, simulate, transforms
+from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate, transforms
 from fedpd.transforms._attacks import Marked
 
 MESSAGES = np.array([[1.0, 2.0], [3.0, 4.0], [1e9, -1e9], [5.0, 6.0], [0.0, 0.0]], np.float32)
@@ -77,7 +77,7 @@ def test_an_optimiser_that_takes_the_whole_step_is_the_method_itself() -> None:
         np.testing.assert_allclose(same.model, simulate(method, PROBLEM, rounds=6).model, rtol=1e-12)
 
 
-KEEP_MORE = {
+KEEP_MORE: dict[str, tuple[Algorithm, Any]] = {
     "fedpd": (FEDPD, {"cohort": 5}),
     "a_fedpd": (algorithms.a_fedpd(eta=0.3, oracle=GD), {"cohort": 5}),
     "feddyn": (algorithms.feddyn(alpha=3.0, oracle=GD), {}),

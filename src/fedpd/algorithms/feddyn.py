@@ -7,9 +7,9 @@
 
 S are the agents that are present. h sums the changes of all agents' g_i, so FedDyn converges with partial
 participation. Agents send x_i, the server sends x_0 (CTA). With alpha = 1/eta its iterates are those of FedPD at p = 0
-with the same `start` (g_i = -lambda_i). The paper leaves open where the local solver starts: the authors' program starts
-it at x_0, which is the default here. With few noisy steps this matters much: start="local", at the agent's own x_i,
-keeps the noise of all earlier rounds.
+with the same `start` (g_i = -lambda_i). The paper leaves open where the local solver starts: the authors' program
+starts it at x_0, which is the default here. With few noisy steps this matters much: start="local", at the agent's own
+x_i, keeps the noise of all earlier rounds.
 """
 
 from typing import Any, Literal, NamedTuple

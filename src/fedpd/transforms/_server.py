@@ -2,9 +2,9 @@ r"""Let an optimiser of optax take the server's step: FedAvgM, FedAdam, FedYogi 
 
 A method's server goes from its model x to x'. The optimiser gets x - x' as a gradient, and the server goes to
 x + update instead. With `optax.sgd(1.0)` this is the method itself. Where the method stands still (x' = x), the
-gradient is 0, so an optimiser that then also stands still keeps the method's fixed points. A server that keeps more than
-a model (FedPD with absent agents, A-FedPD, FedDyn, SCAFFOLD) goes to x + update with the rest of its state as it is:
-the agents and the server measure their next steps from the model that was broadcast.
+gradient is 0, so an optimiser that then also stands still keeps the method's fixed points. A server that keeps more
+than a model (FedPD with absent agents, A-FedPD, FedDyn, SCAFFOLD) goes to x + update with the rest of its state as it
+is: the agents and the server measure their next steps from the model that was broadcast.
 
 | method | optimiser |
 |---|---|
