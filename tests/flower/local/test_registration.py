@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedpd import FedpdError
-from fedpd.flower.carry.owners import read_owners
+from fedpd.flower.carry.directory import read_owners
 from fedpd.flower.local import programs
 from fedpd.flower.local.registration import register_clients
 

@@ -16,7 +16,6 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.base.value import constant
 from fedpd.core import Method, Problem, Tree, form_with_absent
-from fedpd.flower.carry.masking import asks_for_masks, masked_clients, masking_mod
 from fedpd.flower.carry.protocol import (
     PREFIX,
     Order,
@@ -27,6 +26,7 @@ from fedpd.flower.carry.protocol import (
     reply_without_work,
 )
 from fedpd.flower.carry.records import RefusedError, pack
+from fedpd.flower.carry.secure import asks_for_masks, masked_clients, masking_mod
 from fedpd.flower.clients import store
 from fedpd.flower.clients.site_policy import (
     check_clients,

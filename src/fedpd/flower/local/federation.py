@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, count, refuse
-from fedpd.flower.carry.owners import VARIABLE as OWNERS
+from fedpd.flower.carry.directory import OWNERS
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import (
     NodeKeys,

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.flower.carry.owners import read_owners, save_owners
+from fedpd.flower.carry.directory import read_owners, save_owners
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import ServerCertificates
 

@@ -24,8 +24,15 @@ from fedpd.engine.fit import check_agents
 from fedpd.engine.participation import Participation, attendance_rule
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
-from fedpd.flower.carry.directory import ClientDirectory, FederationError, sorted_names, wait_for_clients
-from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
+from fedpd.flower.carry.directory import (
+    ClientDirectory,
+    FederationError,
+    owners_file,
+    read_owners,
+    save_owners,
+    sorted_names,
+    wait_for_clients,
+)
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
