@@ -33,7 +33,7 @@ _HOMES = {
     "client_name": "fedpd.flower.clients.client",
     "federate": "fedpd.flower.method.federation",
     "read_settings": "fedpd.flower.method.settings",
-    "server_app": "fedpd.flower.method.app",
+    "server_app": "fedpd.flower.method.federation",
 }
 
 if TYPE_CHECKING:  # written by make format: what follows is found at run time
@@ -42,9 +42,9 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.flower.clients.client import client_app as client_app
     from fedpd.flower.clients.client import client_name as client_name
     from fedpd.flower.method.agent import Local as Local
-    from fedpd.flower.method.app import server_app as server_app
     from fedpd.flower.method.federation import Federated as Federated
     from fedpd.flower.method.federation import federate as federate
+    from fedpd.flower.method.federation import server_app as server_app
     from fedpd.flower.method.settings import Settings as Settings
     from fedpd.flower.method.settings import read_settings as read_settings
     from fedpd.flower.method.strategy import Strategy as Strategy

@@ -48,8 +48,7 @@ from fedpd.flower.method.agent import (
 )
 from fedpd.flower.method.evaluation import evaluate, refusal
 from fedpd.flower.method.identity import check_same_method
-from fedpd.flower.method.privacy import is_private
-from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, is_private
 from fedpd.flower.method.shapes import Shapes, check_algorithm, check_start, shapes
 
 log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
