@@ -4,12 +4,12 @@ Each folder imports only from the folders before it in this list:
 
     carry/    messages: their form, which client is on which node, sending and collecting, masks
     method/   one agent, one server and the run that joins them; settings, identity, history, checkpoints
-    clients/  the ClientApp, a client's own policy and the file with its state, losses in PyTorch and NumPy
+    clients/  the ClientApp, a client's own policy and the file with its state
     warm/     one warm process per SuperNode, which Flower's programs hand messages to; imports none of the others
     local/    a federation on this machine, start-up kits for several machines, checks of a client, and new apps
 
-`fedpd.flower.torch`, `fedpd.flower.torch_oracles` and `fedpd.flower.external` are the public names in `clients`;
-importing `fedpd.flower` imports neither PyTorch nor JAX.
+`tables` reads settings and TOML files into typed classes. `torch`, `torch_oracles` and `external` are public modules:
+losses in PyTorch and NumPy. Importing `fedpd.flower` imports neither PyTorch nor JAX.
 """
 
 from typing import TYPE_CHECKING
