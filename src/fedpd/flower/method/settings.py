@@ -15,6 +15,7 @@ from fedpd.engine.participation import Sampling, check_cohort
 from fedpd.engine.privacy import number_of_vectors, private_oracle
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
+from fedpd.flower.tables import read_table
 from fedpd.transforms import Accountant
 from fedpd.transforms._wrap import private_parts
 
@@ -109,8 +110,9 @@ def read_settings(config: Config) -> Settings:
     for name, meaning in (("agents", "the number of clients"), ("rounds", "T, the number of rounds")):
         if name not in config:
             refuse(name, None, "is not in the run's configuration", f"Set {meaning}, e.g. {name} = 4")
-    given = {name: config[key] for name in Settings._fields if (key := name.replace("_", "-")) in config}
-    settings = Settings(**given)
+    own = {**config, "out": str(config.get("out") or ""), "label": str(config.get("label", ""))}
+    keys = [name.replace("_", "-") for name in Settings._fields]
+    settings = read_table(Settings, {key: own[key] for key in keys if key in own})
     count("agents", settings.agents, "Give N, the number of clients")
     count("rounds", settings.rounds, "Give T, the number of rounds")
     if settings.evaluate_every is not None:
@@ -124,10 +126,7 @@ def read_settings(config: Config) -> Settings:
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
-    choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
-    if not isinstance(settings.bind_names, bool):
-        refuse("bind-names", settings.bind_names, "must be true or false", "Leave it out, unless nodes have no keys")
-    return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
+    return settings
 
 
 def check_sampling(settings: Settings) -> None:
