@@ -23,7 +23,7 @@ from fedpd.flower.carry.protocol import EVALUATE, TRAIN
 from fedpd.flower.carry.records import is_large, stored
 from fedpd.flower.carry.secure import collect_sum
 from fedpd.flower.method.evaluation import ClientEvaluation
-from fedpd.flower.method.observers import Observation, Observers, Test, log_success, observing, write_model
+from fedpd.flower.method.observers import Observation, Test, log_success, observing, write_model
 from fedpd.flower.method.run import (
     FederatedRun,
     apply_replies,
@@ -111,9 +111,8 @@ def federate(
         return_large_blocks()
         start = stored(start, settings.out)
     algorithm = choose_form(check_algorithm(algorithm), settings)
-    observers = Observers(report, callback, log, until, test)
     folder = nullcontext() if settings.out is None else held(settings.out)
-    observed = observing(observers, settings.out, settings.metrics_port)
+    observed = observing(settings, report, callback, log, until, test)
     with folder, scope(is_double(start)), observed as observation:
         run = open_run(grid, algorithm, start, settings)
         ends = observation.is_reached(run)
