@@ -20,7 +20,7 @@ from fedpd.base.lazy import lazy_names as _lazy_names
 with extra("flower", "fedpd.flower"):
     import flwr as _  # noqa: F401
 
-# The module of each public name. It is imported when the name is first used, so that `fedpd up` and a SuperNode do not
+# The module of each public name. It is imported when the name is first used, so that the processes of `warm` do not
 # import JAX.
 _HOMES = {
     "Federated": "fedpd.flower.method.federation",

@@ -6,11 +6,8 @@ also has the policy for clients that did not reply and for updates that are too 
 writes after every communication.
 """
 
-import hashlib
-import json
 import logging
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +37,7 @@ from fedpd.flower.carry.directory import (
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
-from fedpd.flower.method.identity import identity_of, spec_text
+from fedpd.flower.method.identity import identity_of, new_run, spec_text
 from fedpd.flower.method.ledger import (
     Ledger,
     add_counts,
@@ -108,7 +105,7 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     meta = {} if found is None else found[1]
     spec = spec_text(algorithm)
     directory = _find_clients(grid, settings, spec, meta.get("names"))
-    names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or _new_run(identity)
+    names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
     method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
@@ -150,12 +147,6 @@ def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str
 
 def _folder(settings: Settings) -> Path | None:
     return None if settings.out is None else settings.out / CHECKPOINTS
-
-
-def _new_run(identity: Mapping[str, Any]) -> str:
-    """Return the name of a new run: a hash of its identity, and a random part."""
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return f"{digest[:16]}-{uuid.uuid4().hex}"
 
 
 def next_step(run: FederatedRun) -> int | None:
