@@ -7,9 +7,7 @@ from rich.table import Table
 
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
-from fedpd.engine.views.local_work import unequal_work, works_of
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, cost_text, cost_values
+from fedpd.engine.views.entries import COSTS, cost_text, cost_values, short_number, unequal_work, works_of
 from fedpd.experiments.calls import toml_text
 from fedpd.report.step_sizes import step_text
 from fedpd.search.advise import STALLED, Advice, Setting

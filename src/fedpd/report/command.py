@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedpd.base.atomic import check_replaceable, replace_file
 from fedpd.base.checks import choice, positive, refuse
 from fedpd.clock import from_file
-from fedpd.engine.views.quantities import MAIN, SECONDS, shared_costs
+from fedpd.engine.views.entries import MAIN, SECONDS, shared_costs
 from fedpd.experiments.recorded import Record, read_all, timed_records
 from fedpd.report.figures import FORMATS, MARK, paper_figure_paths, save_paper_figures
 from fedpd.report.pages import experiment_targets, page_of

@@ -6,8 +6,16 @@ from typing import Any
 import numpy as np
 
 from fedpd.engine.measure.columns import NETWORK, Column
-from fedpd.engine.views.entries import Entry, measured_rows
-from fedpd.engine.views.quantities import cost_values, drawn_quantities, goal, heading, known_costs, shared_quantities
+from fedpd.engine.views.entries import (
+    Entry,
+    cost_values,
+    drawn_quantities,
+    goal,
+    heading,
+    known_costs,
+    measured_rows,
+    shared_quantities,
+)
 from fedpd.engine.views.style import DASHES, Style, styles
 from fedpd.report.reach import best_text, departures, examples, reach, sentence, starts_at_best, targets, usual_target
 

@@ -17,8 +17,7 @@ import numpy as np
 from fedpd.base.checks import FedpdError
 from fedpd.base.extras import extra
 from fedpd.engine.measure.columns import FEDERATED
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import COSTS, cost_text, last_costs
+from fedpd.engine.views.entries import COSTS, Entry, cost_text, last_costs
 from fedpd.experiments.recorded import Record, read
 from fedpd.report.curves import is_drawable, page_data
 from fedpd.report.pages import plotly_script

@@ -21,16 +21,17 @@ from fedpd.base.checks import FedpdError, positive
 from fedpd.base.versions import versions
 from fedpd.core import Problem
 from fedpd.engine.measure.columns import Column
-from fedpd.engine.views.entries import Entry, last_value
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import (
+from fedpd.engine.views.entries import (
     MAIN,
     SECONDS,
+    Entry,
     cost_text,
     drawn_quantities,
     heading,
     last_costs,
+    last_value,
     shared_costs,
+    short_number,
     value_text,
 )
 from fedpd.experiments.recorded import EDITED, Record, Results, records_of

@@ -6,10 +6,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpd.engine.measure.columns import Column, column_of
-from fedpd.engine.views.entries import Entry, Measured, measured_rows, measured_values
-from fedpd.engine.views.local_work import local_work, unequal_work
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, cost_values, goal, target_text
+from fedpd.engine.views.entries import (
+    COSTS,
+    MAIN,
+    Entry,
+    Measured,
+    cost_text,
+    cost_values,
+    goal,
+    local_work,
+    measured_rows,
+    measured_values,
+    short_number,
+    target_text,
+    unequal_work,
+)
 
 COMMUNICATED = ("communications", "bytes")  # costs that do not count local work
 USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for

@@ -7,9 +7,18 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.engine.measure.columns import KNOWN, Column, column_of
-from fedpd.engine.views.entries import Entry, last_value
-from fedpd.engine.views.local_work import unequal_work, works_of
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text
+from fedpd.engine.views.entries import (
+    COSTS,
+    MAIN,
+    Entry,
+    cost_text,
+    last_costs,
+    last_value,
+    shared_quantities,
+    unequal_work,
+    value_text,
+    works_of,
+)
 from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import best_text, reach
 

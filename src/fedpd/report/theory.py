@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
-from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame
+from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame, plain_ticks
 from fedpd.problems.quadratic import random_quadratic
 from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import Drift, communications_map
@@ -103,7 +103,7 @@ def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) 
     axes.yaxis.set_major_locator(FixedLocator([1, 2, 4, 8, 16, 32, 64]))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        plain_ticks(axis)
     return mesh
 
 

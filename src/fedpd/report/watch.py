@@ -13,8 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.base.interrupts import in_order
-from fedpd.engine.views.entries import Entry, Measured, measured_rows
-from fedpd.engine.views.quantities import COSTS, MAIN, SECONDS, cost_text, last_costs, last_text, shared_quantities
+from fedpd.engine.views.entries import (
+    COSTS,
+    MAIN,
+    SECONDS,
+    Entry,
+    Measured,
+    cost_text,
+    last_costs,
+    last_text,
+    measured_rows,
+    shared_quantities,
+)
 from fedpd.engine.views.style import Style, styles
 from fedpd.experiments.recorded import Record, read
 from fedpd.report.curves import thinned

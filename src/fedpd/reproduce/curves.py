@@ -9,15 +9,13 @@ compared with the range of three seeds.
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from fedpd.engine.run import Run
-from fedpd.engine.views.drawing import clear_frame, line_styles
-from fedpd.engine.views.end_labels import label_ends
+from fedpd.engine.views.drawing import clear_frame, label_ends, line_styles, set_heading
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.runner import Result
 from fedpd.reproduce.session import Findings, Session, run_file
@@ -158,5 +156,5 @@ def curves_figure(curves: Mapping[str, Curve], shown: Sequence[Result | Entry], 
     clear_frame(axes)
     label_ends(axes, named, list(curves), 0.7 * SIZE[1], 9)
     figure.legend(loc="outside lower center", frameon=False)
-    figure.suptitle(fill(title, int(12 * SIZE[0]), break_on_hyphens=False), fontsize="medium")
+    set_heading(figure, title, int(12 * SIZE[0]))
     return figure

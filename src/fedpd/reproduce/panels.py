@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import MAIN
+from fedpd.engine.views.entries import MAIN, Entry
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import figure
 from fedpd.reproduce.curves import PRINTED, SIZE, published

@@ -5,10 +5,10 @@ from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
-from fedpd.engine.views.drawing import line_styles
-from fedpd.engine.views.local_work import unequal_work
+from fedpd.engine.views.drawing import line_styles, plain_ticks
+from fedpd.engine.views.entries import unequal_work
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS
 
@@ -75,7 +75,7 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
             width = 2.8 if methods[method] == SOLVE else 1.4
             axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=width, **style)
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}"))
+        plain_ticks(axes.xaxis)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"{words}: factor to the least")
         axes.grid(alpha=0.3)
