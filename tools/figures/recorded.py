@@ -14,9 +14,8 @@ from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments.recorded import Recorded
 from fedpd.reproduce.better import steps_figure
-from fedpd.reproduce.curves import curves_figure, published
+from fedpd.reproduce.figure_2 import curves_figure, published, samples_figure
 from fedpd.reproduce.handwriting import accuracy_figure
-from fedpd.reproduce.panels import samples_figure
 
 FOLDER = Path(__file__).parents[2] / "docs" / "figures"
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from fedpd.engine.views.drawing import clear_frame, label_ends, line_styles, plain_ticks, set_heading
-from fedpd.suite.profiles import FARTHEST, costs_of, finding, shares
+from fedpd.suite.results import FARTHEST, costs_of, finding, shares
 from fedpd.suite.runner import SOLVE, Cell
 
 PAGE = Path(__file__).parents[2] / "docs" / "suite" / "tables.md"

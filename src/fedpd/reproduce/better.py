@@ -26,8 +26,8 @@ from fedpd.engine.views.entries import MAIN, Entry, axis_label, short_number
 from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.recorded import entries_of
 from fedpd.experiments.runner import Result
-from fedpd.report.step_sizes import step_text
-from fedpd.reproduce.curves import GREY, SIZE
+from fedpd.report.advice import step_text
+from fedpd.reproduce.figure_2 import GREY, SIZE
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.search.advise import advise

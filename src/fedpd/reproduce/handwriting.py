@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.runner import Result
 from fedpd.report.figures import figure
-from fedpd.reproduce.curves import PRINTED, SIZE
+from fedpd.reproduce.figure_2 import PRINTED, SIZE
 from fedpd.reproduce.session import Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, Outcome, outcome
 
