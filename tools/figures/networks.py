@@ -52,6 +52,6 @@ def accuracy(page: str, heading: str, title: str, cost: str) -> Figure:
     axes.set(xlabel=cost, ylabel="accuracy on all test samples")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     clear_frame(axes)
-    label_ends(axes, lines, list(curves), 0.78 * SIZE[1], 9)
+    label_ends(axes, lines, list(curves), 0.78 * SIZE[1])
     set_heading(figure, title, int(12 * SIZE[0]))
     return figure

@@ -45,6 +45,6 @@ def profile(budget: int) -> Figure:
     axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel="communications, as a multiple of the fewest")
     axes.set_ylabel(f"share of {len(problems)} problems that are solved with that many")
     clear_frame(axes)
-    label_ends(axes, lines, methods, 0.78 * SIZE[1], 9)
+    label_ends(axes, lines, methods, 0.78 * SIZE[1])
     set_heading(figure, finding(found, budget), int(12 * SIZE[0]))
     return figure

@@ -137,11 +137,11 @@ def figure(
     return draw(entries, quantity, against, title=title, width=width)
 
 
-def found(entries: Sequence[Entry], column: Column, target: float | None = None) -> str:
+def found(entries: Sequence[Entry], column: Column) -> str:
     """Return the finding for the title of a figure; "" for a quantity of which neither less nor more is better."""
     if column.better is None:
         return ""
-    goal = usual_target(entries, column.name, targets(entries, column.name)) if target is None else target
+    goal = usual_target(entries, column.name, targets(entries, column.name))
     return finding(entries, column.name, goal).removesuffix(".")
 
 

@@ -30,8 +30,8 @@ class Sizes(NamedTuple):
     Attributes:
         up: Sent by an agent in a round.
         down: Received by an agent in a round.
-        agent: Liveness by an agent.
-        server: Liveness by the server.
+        agent: Kept by an agent.
+        server: Kept by the server.
     """
 
     up: float

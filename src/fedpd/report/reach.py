@@ -191,10 +191,10 @@ def ranked(entries: Sequence[Entry], quantity: str, target: float) -> list[int]:
     return sorted(range(len(entries)), key=cost)
 
 
-def examples(entries: Sequence[Entry], quantity: str, target: float, number: int = 5) -> list[int]:
-    """Return the numbers of a few methods, evenly spread from the best to the worst of those with a finite value."""
+def examples(entries: Sequence[Entry], quantity: str, target: float) -> list[int]:
+    """Return the numbers of up to five methods, spread evenly from the best to the worst that have a finite value."""
     order = [i for i in ranked(entries, quantity, target) if np.isfinite(reach(entries[i], quantity, target).best)]
-    places = np.unique(np.linspace(0, len(order) - 1, min(number, len(order))).round().astype(int))
+    places = np.unique(np.linspace(0, len(order) - 1, min(5, len(order))).round().astype(int))
     return [order[place] for place in places]
 
 

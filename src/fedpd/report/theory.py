@@ -38,12 +38,12 @@ class Family(NamedTuple):
     hessians: np.ndarray
 
 
-def example_families(convexity: float = 0.1) -> list[Family]:
-    """Return three families of 6 agents in 4 dimensions, eigenvalues in [convexity, 1], with growing differences."""
+def example_families() -> list[Family]:
+    """Return three families of 6 agents in 4 dimensions, eigenvalues in [0.1, 1], with growing differences."""
     names = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
     families = []
     for name, share in names.items():
-        problem = random_quadratic(6, 4, convexity=convexity, heterogeneity=share, seed=3)
+        problem = random_quadratic(6, 4, convexity=0.1, heterogeneity=share, seed=3)
         families.append(Family(name, np.asarray(problem.data["hessian"])[:, 0]))
     return families
 

@@ -27,8 +27,7 @@ from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.recorded import entries_of
 from fedpd.experiments.runner import Result
 from fedpd.report.advice import step_text
-from fedpd.reproduce.figure_2 import GREY, SIZE
-from fedpd.reproduce.session import Findings, Session, run_file
+from fedpd.reproduce.session import GREY, SIZE, Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.search.advise import advise
 from fedpd.search.sweep import first_below

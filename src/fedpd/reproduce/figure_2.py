@@ -23,8 +23,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.views.drawing import clear_frame, label_ends, line_styles, set_heading
 from fedpd.engine.views.entries import MAIN, Entry
 from fedpd.experiments.runner import Result
-from fedpd.report.figures import figure
-from fedpd.reproduce.session import Findings, Session, run_file
+from fedpd.reproduce.session import GREY, PRINTED, SIZE, Findings, Session, run_file, runs_figure
 from fedpd.reproduce.verdict import FACTOR, Check, numbers, outcome, ratio, worst_ratio
 from fedpd.search.sweep import first_below
 
@@ -32,9 +31,6 @@ SCALE = (
     "100 agents x 400 samples, 600 rounds, three seeds. The text states neither D nor x^0: D = 20, and x^0 = 0.015 in "
     "every entry was chosen to give the published value at round 0"
 )
-SIZE = (8.0, 5.2)  # inches
-GREY = "#59636e"
-PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Curve(NamedTuple):
@@ -161,7 +157,7 @@ def curves_figure(curves: Mapping[str, Curve], shown: Sequence[Result | Entry], 
     axes.plot([], [], "o", color=GREY, label="published")
     axes.set(yscale="log", xlabel="communications with the server", ylabel="stationarity ‖∇f‖²")
     clear_frame(axes)
-    label_ends(axes, named, list(curves), 0.7 * SIZE[1], 9)
+    label_ends(axes, named, list(curves), 0.7 * SIZE[1])
     figure.legend(loc="outside lower center", frameon=False)
     set_heading(figure, title, int(12 * SIZE[0]))
     return figure
@@ -194,7 +190,7 @@ def weak_panel(session: Session) -> Findings:
         f"{first} needs the fewest sample gradients to ‖∇f‖² ≤ {TARGET:g}, {second} the second fewest; "
         f"FedAvg-GD stops at {ends['FedAvg-GD']:.1e}"
     )
-    return Findings(checks, "the runs of fig2a", samples_figure(runs, title), shown=runs)
+    return Findings(checks, "the runs of fig2a", runs_figure(runs, title, MAIN, "samples"), shown=runs)
 
 
 def strong_panel(session: Session) -> Findings:
@@ -218,12 +214,7 @@ def strong_panel(session: Session) -> Findings:
         f"FedAvg-GD stops at {ends['FedAvg-GD']:.1e}, FedProx-VR at {ends['FedProx-VR']:.1e}"
     )
     runs = list(shown.values())
-    return Findings(checks, "the runs of fig2b", samples_figure(runs, title), shown=runs)
-
-
-def samples_figure(shown: Sequence[Result | Entry], title: str) -> Figure:
-    """Draw the stationarity against samples."""
-    return figure(list(shown), MAIN, "samples", title=title, width=SIZE[0])
+    return Findings(checks, "the runs of fig2b", runs_figure(runs, title, MAIN, "samples"), shown=runs)
 
 
 def _shown(results: Mapping[str, Result]) -> dict[str, Result]:

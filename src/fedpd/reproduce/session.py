@@ -1,4 +1,4 @@
-"""What all items share: they run an experiment file in their own folder, report its progress, and draw formulas.
+"""The parts that all items share: they run an experiment file in their own folder, report its progress, and draw.
 
 DIR/runs/NAME/       a run folder like any other (`fedpd report DIR/runs/fig2a` works), resumed if it was interrupted
 DIR/NAME.png         the item's figure
@@ -17,13 +17,19 @@ from matplotlib.figure import Figure
 from fedpd.base.checks import FedpdError, TheoryWarning
 from fedpd.base.progress import Event, StepFunction
 from fedpd.engine.views.drawing import clear_frame, line_style, line_styles
+from fedpd.engine.views.entries import Entry
 from fedpd.engine.views.style import style_of
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
 from fedpd.experiments.runner import Result
+from fedpd.report.figures import figure
 from fedpd.reproduce.verdict import Check
 
 Rows = Sequence[Sequence[str]]
+
+SIZE = (8.0, 5.2)  # inches of a figure of runs
+GREY = "#59636e"
+PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Session(NamedTuple):
@@ -103,6 +109,11 @@ def run_file(
     return plan, {result.label: result for result in found}
 
 
+def runs_figure(shown: Sequence[Result | Entry], title: str, quantity: str, against: str = "communications") -> Figure:
+    """Draw a quantity of runs against one cost."""
+    return figure(list(shown), quantity, against, title=title, width=SIZE[0])
+
+
 Points = Sequence[tuple[float, float]]
 
 
@@ -118,8 +129,8 @@ def lines_figure(
 
     Lines of different methods have the methods' styles.
     """
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    axes = figure.subplots()
+    drawing = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = drawing.subplots()
     methods = {style_of(label) for label in lines} - {None}
     drawn = line_styles(list(lines)) if len(methods) == len(lines) else list(map(line_style, range(len(lines))))
     for (label, line), style in zip(lines.items(), drawn, strict=True):
@@ -129,5 +140,5 @@ def lines_figure(
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
     clear_frame(axes)
     ncols = 2 if max(map(len, lines)) > 20 else 3  # as many columns as fit
-    figure.legend(loc="outside lower center", ncols=ncols, frameon=False)
-    return figure
+    drawing.legend(loc="outside lower center", ncols=ncols, frameon=False)
+    return drawing

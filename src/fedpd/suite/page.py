@@ -152,19 +152,18 @@ def rivals_markdown(cells: Sequence[Cell], method: str, budgets: Sequence[int]) 
     return markdown_table(("problem", method, *heads, "factor"), lines)
 
 
-def far_from_best(cells: Sequence[Cell], method: str, cost: str, budget: int, factor: float = 2.0) -> list[str]:
-    """Return one sentence per problem on which a method is not within a factor of its best rival.
+def far_from_best(cells: Sequence[Cell], method: str, cost: str, budget: int) -> list[str]:
+    """Return one sentence per problem on which a method is not within twice its best rival.
 
     Args:
         cells: Results.
         method: The label of the method.
         cost: A name of `COSTS`.
         budget: The tuning budget of the rivals.
-        factor: The factor.
     """
     sentences = []
     for row in against_best(tuned_at_most(cells, budget)[0], method, cost, budget):
-        if row.factor <= factor or np.isnan(row.factor):
+        if row.factor <= 2 or np.isnan(row.factor):
             continue
         rival = f"{row.rival.method} with {row.rival.spent:.0f}"
         told = "fails" if np.isinf(row.factor) else f"takes {row.own:.0f}, {row.factor:.1f} times {rival}"

@@ -69,7 +69,7 @@ def with_intercept(table: Table) -> Table:
 
 
 @cache
-def generated(kind: str, samples: int, features: int, noise: float = 0.1, seed: int = 0) -> Table:
+def generated(kind: str, samples: int, features: int) -> Table:
     """Return correlated Gaussian features and a response to a random linear function of them.
 
     The features' covariance has eigenvalues that fall from 1 to 1/100, so that the problem is not well-conditioned.
@@ -79,14 +79,12 @@ def generated(kind: str, samples: int, features: int, noise: float = 0.1, seed: 
             which noise flips), or "counts" (Poisson with its exponential as the mean).
         samples: n.
         features: D.
-        noise: The spread of the noise.
-        seed: The seed of all draws.
     """
-    rng = np.random.default_rng(seed)
-    basis, _ = np.linalg.qr(rng.standard_normal((features, features)))
+    rng = np.random.default_rng(0)
+    basis = _basis(rng, features)
     x = (rng.standard_normal((samples, features)) * np.logspace(0, -1, features)) @ basis.T
     clean = x @ rng.standard_normal(features)
-    noisy = clean + noise * rng.standard_normal(samples)
+    noisy = clean + 0.1 * rng.standard_normal(samples)
     if kind == "outliers":
         noisy = noisy + 10 * rng.choice([-1, 0, 1], samples, p=[0.05, 0.9, 0.05])
     if kind == "counts":
@@ -94,57 +92,36 @@ def generated(kind: str, samples: int, features: int, noise: float = 0.1, seed: 
     return Table(x, np.where(noisy > 0, 1.0, 0.0) if kind == "binary" else noisy)
 
 
+def _basis(rng: np.random.Generator, dimension: int) -> np.ndarray:
+    return np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
+
+
 Rows = list[np.ndarray]  # the row numbers of each agent
 
 
 def by_label(labels: np.ndarray, agents: int) -> Rows:
-    """Return rows sorted by label (or target) and cut into equal parts, so that an agent has as few labels as possible.
-
-    Args:
-        labels: (n,) labels or targets.
-        agents: N.
-    """
+    """Return rows sorted by label (or target) and cut into equal parts, so that an agent has few labels."""
     return np.array_split(np.argsort(labels, kind="stable"), agents)
 
 
-def at_random(samples: int, agents: int, seed: int = 0) -> Rows:
-    """Return shuffled rows in equal parts.
-
-    Args:
-        samples: n.
-        agents: N.
-        seed: The seed of the shuffle.
-    """
-    return np.array_split(np.random.default_rng(seed).permutation(samples), agents)
+def at_random(samples: int, agents: int) -> Rows:
+    """Return shuffled rows in equal parts."""
+    return np.array_split(np.random.default_rng(0).permutation(samples), agents)
 
 
-def by_size(samples: int, agents: int, least: int = 2, power: float = 1.0, seed: int = 0) -> Rows:
-    """Return shuffled rows in parts whose sizes fall like 1/i^power: few large agents and many small ones.
-
-    Args:
-        samples: n.
-        agents: N.
-        least: The rows of the smallest agent, at least.
-        power: How fast the sizes fall; 0 makes them equal.
-        seed: The seed of the shuffle.
-    """
-    share = 1 / np.arange(1, agents + 1) ** power
+def by_size(samples: int, agents: int, least: int = 2) -> Rows:
+    """Return shuffled rows in parts of at least `least`, whose sizes fall like 1/i: few agents are large."""
+    share = 1 / np.arange(1, agents + 1)
     ends = least * np.arange(1, agents) + np.round((samples - least * agents) * np.cumsum(share / share.sum()))[:-1]
-    return np.split(np.random.default_rng(seed).permutation(samples), ends.astype(int))
+    return np.split(np.random.default_rng(0).permutation(samples), ends.astype(int))
 
 
-def by_dirichlet(labels: np.ndarray, agents: int, alpha: float, seed: int = 0) -> Rows:
+def by_dirichlet(labels: np.ndarray, agents: int, alpha: float) -> Rows:
     """Return rows of which each label is divided among agents in shares drawn from a Dirichlet distribution.
 
-    Each agent gets one row of any label first, so that no agent is empty.
-
-    Args:
-        labels: (n,) labels.
-        agents: N.
-        alpha: The smaller, the more the agents differ.
-        seed: The seed of all draws.
+    The smaller alpha, the more the agents differ. Each agent gets one row of any label first, so that none is empty.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     first, rest = np.split(rng.permutation(len(labels)), [agents])
     parts = [[row] for row in first]
     for label in np.unique(labels):
@@ -155,8 +132,7 @@ def by_dirichlet(labels: np.ndarray, agents: int, alpha: float, seed: int = 0) -
     return [np.array(part) for part in parts]
 
 
-def _basis(rng: np.random.Generator, dimension: int) -> np.ndarray:
-    return np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
+AGENTS, DIMENSION = 20, 30  # of most quadratics
 
 
 def _made(hessians: np.ndarray, rng: np.random.Generator) -> Problem:
@@ -164,77 +140,54 @@ def _made(hessians: np.ndarray, rng: np.random.Generator) -> Problem:
     return quadratic((hessians + hessians.swapaxes(1, 2)) / 2, rng.standard_normal(hessians.shape[:2]))
 
 
-def quadratic_equal(condition: float, agents: int = 20, dimension: int = 30) -> Problem:
-    """Return quadratics that all have the same Hessian; agents differ in their minimisers.
+def _eigenvalues(condition: float, dimension: int) -> np.ndarray:
+    return np.logspace(-np.log10(condition), 0, dimension)
 
-    Args:
-        condition: The condition number of the Hessian, whose largest eigenvalue is 1.
-        agents: N.
-        dimension: d.
-    """
+
+def quadratic_equal(condition: float) -> Problem:
+    """Return quadratics that all have the same Hessian; agents differ in their minimisers."""
     rng = np.random.default_rng(0)
-    basis = _basis(rng, dimension)
-    hessian = (basis * np.logspace(-np.log10(condition), 0, dimension)) @ basis.T
-    return _made(np.repeat(hessian[None], agents, axis=0), rng)
+    basis = _basis(rng, DIMENSION)
+    hessian = (basis * _eigenvalues(condition, DIMENSION)) @ basis.T
+    return _made(np.repeat(hessian[None], AGENTS, axis=0), rng)
 
 
-def quadratic_rotated(condition: float, agents: int = 20, dimension: int = 30) -> Problem:
-    """Return quadratics with the same eigenvalues and eigenvectors of their own; their mean is better conditioned.
-
-    Args:
-        condition: The condition number of each Hessian, whose largest eigenvalue is 1.
-        agents: N.
-        dimension: d.
-    """
+def quadratic_rotated(condition: float, agents: int = AGENTS, dimension: int = DIMENSION) -> Problem:
+    """Return quadratics with the same eigenvalues and eigenvectors of their own; their mean is better conditioned."""
     rng = np.random.default_rng(0)
     bases = [_basis(rng, dimension) for _ in range(agents)]
-    eigenvalues = np.logspace(-np.log10(condition), 0, dimension)
+    eigenvalues = _eigenvalues(condition, dimension)
     return _made(np.array([(basis * eigenvalues) @ basis.T for basis in bases]), rng)
 
 
-def quadratic_aligned(condition: float, agents: int = 20, dimension: int = 30) -> Problem:
+def quadratic_aligned(condition: float) -> Problem:
     """Return quadratics with the same eigenvectors, and eigenvalues that differ by up to a factor of 4 between agents.
 
-    Args:
-        condition: The condition number of the eigenvalues before they are perturbed: also about that of the mean.
-        agents: N.
-        dimension: d.
+    The mean has about the condition number of the eigenvalues before they are perturbed.
     """
     rng = np.random.default_rng(0)
-    basis, eigenvalues = _basis(rng, dimension), np.logspace(-np.log10(condition), 0, dimension)
-    own = eigenvalues * 2 ** rng.uniform(-1, 1, (agents, dimension))
+    basis, eigenvalues = _basis(rng, DIMENSION), _eigenvalues(condition, DIMENSION)
+    own = eigenvalues * 2 ** rng.uniform(-1, 1, (AGENTS, DIMENSION))
     return _made(np.array([(basis * each) @ basis.T for each in own]), rng)
 
 
-def quadratic_one_steep(factor: float, condition: float = 10, agents: int = 20, dimension: int = 30) -> Problem:
-    """Return rotated quadratics of which the first agent's is steeper.
-
-    Args:
-        factor: How many times steeper the first agent's f_i is.
-        condition: The condition number of each Hessian.
-        agents: N.
-        dimension: d.
-    """
-    data = quadratic_rotated(condition, agents, dimension).data
+def quadratic_one_steep(factor: float) -> Problem:
+    """Return rotated quadratics of which the first agent's is so many times steeper."""
+    data = quadratic_rotated(10).data
     hessians, linear = data["hessian"][:, 0].copy(), data["linear"][:, 0]
     hessians[0] *= factor
     return quadratic(hessians, linear)
 
 
-def quadratic_low_rank(rank: int, agents: int = 20, dimension: int = 30) -> Problem:
+def quadratic_low_rank(rank: int) -> Problem:
     """Return quadratics whose Hessians have a low rank, while their mean is positive definite: rank * N >= d.
 
     The linear terms lie in the range of the Hessians, so that each f_i is bounded below.
-
-    Args:
-        rank: The rank of each Hessian.
-        agents: N.
-        dimension: d.
     """
     rng = np.random.default_rng(0)
-    factors = rng.standard_normal((agents, dimension, rank)) / np.sqrt(rank)
+    factors = rng.standard_normal((AGENTS, DIMENSION, rank)) / np.sqrt(rank)
     hessians = factors @ factors.swapaxes(1, 2)
-    return quadratic(hessians, np.einsum("nij,nj->ni", hessians, rng.standard_normal((agents, dimension))))
+    return quadratic(hessians, np.einsum("nij,nj->ni", hessians, rng.standard_normal((AGENTS, DIMENSION))))
 
 
 def _agents(table: Table, rows: Rows) -> list[Tree]:
@@ -268,13 +221,7 @@ def _linear(
 
 
 def ridge(table: Table, rows: Rows, l2: float) -> Problem:
-    """Return least squares (x^T a - y)^2/2 plus (l2/2) ||x||^2.
-
-    Args:
-        table: Features and targets.
-        rows: The rows of each agent.
-        l2: The weight of the penalty.
-    """
+    """Return least squares (x^T a - y)^2/2 plus (l2/2) ||x||^2."""
 
     def losses(x: Array, batch: Tree) -> Array:
         return (batch["x"] @ x - batch["y"]) ** 2 / 2
@@ -283,14 +230,7 @@ def ridge(table: Table, rows: Rows, l2: float) -> Problem:
 
 
 def huber(table: Table, rows: Rows, width: float, l2: float) -> Problem:
-    """Return Huber regression: squares for residuals up to `width`, linear beyond.
-
-    Args:
-        table: Features and targets.
-        rows: The rows of each agent.
-        width: Where the loss becomes linear.
-        l2: The weight of ||x||^2/2.
-    """
+    """Return Huber regression: squares for residuals up to `width`, linear beyond."""
 
     def losses(x: Array, batch: Tree) -> Array:
         residual = jnp.abs(batch["x"] @ x - batch["y"])
@@ -300,13 +240,7 @@ def huber(table: Table, rows: Rows, width: float, l2: float) -> Problem:
 
 
 def poisson(table: Table, rows: Rows, l2: float) -> Problem:
-    """Return Poisson regression exp(x^T a) - y x^T a: its smoothness is not bounded.
-
-    Args:
-        table: Features and counts.
-        rows: The rows of each agent.
-        l2: The weight of ||x||^2/2.
-    """
+    """Return Poisson regression exp(x^T a) - y x^T a: its smoothness is not bounded."""
 
     def losses(x: Array, batch: Tree) -> Array:
         scores = batch["x"] @ x
@@ -316,13 +250,7 @@ def poisson(table: Table, rows: Rows, l2: float) -> Problem:
 
 
 def logistic(table: Table, rows: Rows, l2: float) -> Problem:
-    """Return logistic regression with labels 0 and 1.
-
-    Args:
-        table: Features and labels.
-        rows: The rows of each agent.
-        l2: The weight of ||x||^2/2.
-    """
+    """Return logistic regression with labels 0 and 1."""
 
     def losses(x: Array, batch: Tree) -> Array:
         scores = batch["x"] @ x
@@ -332,13 +260,7 @@ def logistic(table: Table, rows: Rows, l2: float) -> Problem:
 
 
 def softmax(table: Table, rows: Rows, l2: float) -> Problem:
-    """Return softmax regression with labels 0 to K - 1; the model is a matrix (D, K).
-
-    Args:
-        table: Features and labels.
-        rows: The rows of each agent.
-        l2: The weight of ||x||^2/2.
-    """
+    """Return softmax regression with labels 0 to K - 1; the model is a matrix (D, K)."""
 
     def losses(x: Array, batch: Tree) -> Array:
         scores = batch["x"] @ x
@@ -351,13 +273,7 @@ def softmax(table: Table, rows: Rows, l2: float) -> Problem:
 
 
 def tanh_loss(table: Table, rows: Rows, l2: float) -> Problem:
-    """Return classification by the smooth, bounded loss 1 - tanh(b x^T a), with b = -1 or +1 for the labels 0 and 1.
-
-    Args:
-        table: Features and labels.
-        rows: The rows of each agent.
-        l2: The weight of ||x||^2/2.
-    """
+    """Return classification by the smooth, bounded loss 1 - tanh(b x^T a), with b = -1 or +1 for the labels 0 and 1."""
     agents = [table.x[own] * (2 * table.y[own, None] - 1) for own in rows]
 
     def losses(x: Array, signed: Array) -> Array:
@@ -367,16 +283,11 @@ def tanh_loss(table: Table, rows: Rows, l2: float) -> Problem:
     return _linear(losses, agents, table, rows, l2, steepest)
 
 
-def factorisation(size: int, rank: int, agents: int, l2: float = 0.01) -> Problem:
+def factorisation(size: int, rank: int, agents: int) -> Problem:
     """Return the factorisation A = U V^T of a low-rank matrix whose entries are divided among agents at random.
 
-    The loss of an entry is (u_a^T v_b - A_ab)^2/2 plus (l2/2)(||U||^2 + ||V||^2)/size.
-
-    Args:
-        size: Rows and columns of A.
-        rank: The rank of A, and of the factors.
-        agents: N.
-        l2: The weight of the penalty.
+    The loss of an entry is (u_a^T v_b - A_ab)^2/2 plus (0.01/2)(||U||^2 + ||V||^2)/size, where `size` is the
+    number of rows and of columns of A.
     """
     rng = np.random.default_rng(0)
     left, right = rng.standard_normal((2, size, rank))
@@ -389,7 +300,7 @@ def factorisation(size: int, rank: int, agents: int, l2: float = 0.01) -> Proble
         return (jnp.sum(model["left"][a] * model["right"][b], axis=1) - batch["value"]) ** 2 / 2
 
     def penalty(model: Tree) -> Array:
-        return l2 / (2 * size) * (jnp.sum(model["left"] ** 2) + jnp.sum(model["right"] ** 2))
+        return 0.01 / (2 * size) * (jnp.sum(model["left"] ** 2) + jnp.sum(model["right"] ** 2))
 
     start = {"left": left + rng.standard_normal(left.shape), "right": right + rng.standard_normal(right.shape)}
     return from_losses(losses, data, start, penalty=penalty)

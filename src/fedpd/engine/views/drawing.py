@@ -37,6 +37,7 @@ PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
 MOST_NAMED = 12  # curves with names at their ends; a legend names more
+NAME_SIZE = 9  # points of the names at the ends of curves
 GAP = 0.02  # between the axes and the names at the ends of curves, in widths of the axes
 AXES = {"round": column_of("round"), **COSTS, NETWORK.name: NETWORK}  # the possible horizontal axes
 
@@ -231,13 +232,13 @@ def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineSt
         axes.scatter(x[-1:], middle[-1:], marker="X", s=64, color=style["color"], zorder=3, clip_on=False)
 
 
-def name_curves(axes: Axes, entries: Sequence[Entry], height: float, points: float = 9) -> None:
+def name_curves(axes: Axes, entries: Sequence[Entry], height: float) -> None:
     """Write the methods' names at the ends of their curves; `height` is that of the axes in inches."""
     named = {
         drawable(entry.label) + _diverged(entry): drawable(entry.label, 32) + _diverged(entry) for entry in entries
     }
     lines = [line for line in axes.lines if line.get_label() in named]
-    label_ends(axes, lines, [named[str(line.get_label())] for line in lines], height, points)
+    label_ends(axes, lines, [named[str(line.get_label())] for line in lines], height)
 
 
 def _diverged(entry: Entry) -> str:
@@ -252,7 +253,7 @@ def _twos_and_fives(value: float, _: int | None) -> str:
     return EngFormatter(sep="")(value) if f"{value:e}"[0] in "25" else ""
 
 
-def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height: float, points: float) -> None:
+def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height: float) -> None:
     """Write the name of each line to the right of the axes, at the height of its end, and no two at the same place.
 
     Args:
@@ -260,15 +261,14 @@ def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height
         lines: The curves.
         names: Their names.
         height: The height of the axes in inches.
-        points: The size of the text in points.
     """
     drawn = [(line, name) for line, name in zip(lines, names, strict=True) if np.size(line.get_xdata())]
     ends = np.array([_end(axes, line) for line, _ in drawn]).reshape(-1, 2)
-    places = spread(ends[:, 1], 1.25 * points / 72 / height)
+    places = spread(ends[:, 1], 1.25 * NAME_SIZE / 72 / height)
     for (line, name), end, place in zip(drawn, ends, places, strict=True):
         axes.annotate(
             name, (min(end[0], 1.0), end[1]), (1 + GAP, place), "axes fraction", "axes fraction",
-            color=line.get_color(), fontsize=points, va="center", ha="left", annotation_clip=False,
+            color=line.get_color(), fontsize=NAME_SIZE, va="center", ha="left", annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-", "color": line.get_color(), "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5),
                 "shrinkA": 1, "shrinkB": 0,
