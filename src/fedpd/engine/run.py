@@ -22,10 +22,8 @@ from fedpd.engine.measure.metrics import mean_copy
 from fedpd.engine.measure.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.resume import run_identity
-from fedpd.engine.views.entries import Entry, entry_of
-from fedpd.engine.views.frames import Frame, history_frame
-from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
-from fedpd.engine.views.quantities import MAIN
+from fedpd.engine.views.entries import MAIN, Entry, entry_of
+from fedpd.engine.views.notebook import Frame, end_text, ends_text, entries_html, history_frame, run_html, spent_text
 from fedpd.oracles import sgd
 
 if TYPE_CHECKING:

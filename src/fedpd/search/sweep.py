@@ -30,9 +30,8 @@ from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import drive, make_plan
 from fedpd.engine.tracing import check_schedules, explain_running
-from fedpd.engine.views.entries import Entry, entry_of
-from fedpd.engine.views.frames import Frame, history_frame
-from fedpd.engine.views.quantities import MAIN
+from fedpd.engine.views.entries import MAIN, Entry, entry_of
+from fedpd.engine.views.notebook import Frame, history_frame
 from fedpd.search.grid import Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
 
