@@ -46,6 +46,7 @@ _HOMES = {
     "solve": "fedpd.search.solve",
     "sweep": "fedpd.search.sweep",
     "theory": "fedpd.theory",
+    "train": "fedpd.search.train",
     "transforms": "fedpd.transforms",
     "tune": "fedpd.search.tune",
 }
@@ -83,6 +84,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.search.solve import solve as solve
     from fedpd.search.sweep import Sweep as Sweep
     from fedpd.search.sweep import sweep as sweep
+    from fedpd.search.train import train as train
     from fedpd.search.tune import Tuned as Tuned
     from fedpd.search.tune import tune as tune
 

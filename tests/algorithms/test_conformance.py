@@ -58,6 +58,10 @@ ROWS = {
         "fedpd", {"eta": "auto", "oracle": oracles.lbfgs(1e-2, 9, 3), "memory": 2}, {"memory": -1}, steady=False
     ),
     "fedpd-memory-gd": row("fedpd", {"eta": 0.5, "oracle": GD, "memory": 2}, {"p": 0.5}, steady=False),
+    "fedpd_n": row("fedpd_n", {"iterations": 3, "batch": 2, "cohort": AGENTS}, {"cohort": 0}),
+    "fedpd_n-fixed": row(
+        "fedpd_n", {"iterations": 3, "batch": 2, "cohort": AGENTS, "step": 0.1, "adapt": False}, {"rho": 2}
+    ),
     "fedavg": row("fedavg", {"oracle": GD}, {"oracle": None}),
     "fedbuff": row("fedbuff", {"oracle": GD, "staleness": 0.5}, {"staleness": -1}),
     "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.algorithms.fedlin import fedlin as fedlin
     from fedpd.algorithms.fedosaa import fedosaa as fedosaa
     from fedpd.algorithms.fedpd import fedpd as fedpd
+    from fedpd.algorithms.fedpd_n import fedpd_n as fedpd_n
     from fedpd.algorithms.fedprox import fedprox as fedprox
     from fedpd.algorithms.five_gcs import five_gcs as five_gcs
     from fedpd.algorithms.giant import giant as giant

@@ -130,6 +130,10 @@ class LocalObjective(NamedTuple):
         """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples."""
         return jax.grad(self._mean)(x, batch, None)
 
+    def stochastic_value_and_gradient(self, x: Vector, batch: Tree) -> tuple[Array, Vector]:
+        """Return the mean of F over a batch of samples, and h_i(x; xi), its gradient."""
+        return jax.value_and_grad(self._mean)(x, batch, None)
+
     def sample_gradients(self, x: Vector, indices: Array) -> Vector:
         """Return the gradients of F of single samples, without the penalty and the scale, leaves (B, ...).
 

@@ -3,14 +3,16 @@
 `curvature` and `dissimilarity` also say how they found them, and have the other constants of Assumptions 1 to 5.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
-from fedpd.core import Problem, Tree
-from fedpd.core.agents import Functions, Layout, arrays, local_objective, map_agents
+from fedpd.core import Array, Problem, Tree
+from fedpd.core.agents import Functions, Layout, Shard, arrays, local_objective, map_agents
 from fedpd.theory.curvature import estimate_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 from fedpd.theory.points import as_model
@@ -77,8 +79,14 @@ def objective(problem: Problem, x: Tree) -> float:
         problem: The problem.
         x: A model of the problem.
     """
-    functions = Functions.of(problem)
+    functions, frozen = Functions.of(problem).without_frozen()
     with scope(problem.double):
         model = Vector(jax.device_put(as_model(problem, x, "x")))
-        each = jax.jit(lambda shard: map_agents(lambda one: local_objective(functions, one).value(model), shard))
-        return float(jnp.mean(each(arrays(problem))))
+        return float(jnp.mean(_values(functions, frozen, model, arrays(problem))))
+
+
+@partial(jax.jit, static_argnums=0)
+def _values(functions: Functions, frozen: Tree | None, model: Vector, shard: Shard) -> Array:
+    """Return f_i(x) of all agents. It is compiled once for a problem: a run may ask for many models."""
+    whole = functions.with_frozen(frozen)
+    return map_agents(lambda one: local_objective(whole, one).value(model), shard)

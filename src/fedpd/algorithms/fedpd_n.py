@@ -1,0 +1,399 @@
+"""FedPD-N: FedPD for networks, with mini-batches and few agents per round, and nothing to tune.
+
+    agents i of the cohort S, K of N:
+        x_i       = Q steps  x <- x - gamma (h_i(x) + lambda_i + (penalty/eta)(x - y)),  from y,   with eta = gamma Q
+        lambda_i += (rho/eta)(x_i - y),    send x_i
+    server:
+        lambda   += (K/N)(rho/eta)(mean_S x_i - y)               the mean of ALL agents' duals
+        u         = mean_S x_i + eta lambda - y                  Algorithm 2's server step
+        m         = beta m + u,    y <- y + u + beta m           Nesterov's momentum; broadcast y
+        w         = w + 5/(r + 5)(y - w)                         the running mean, which the run delivers
+
+rho = 1, beta = 0 and penalty = 1 are Algorithm 2 at p = 0 from the server's model, `fedpd(eta, oracle, start="server")`,
+for all agents or for cohorts. The defaults are a relative of it. FedPD from the server's model is Nesterov's momentum in
+disguise: its duals push with the mean of past updates. At participation s = K/N this push lags by N/K times as many
+rounds, which is why beta does the same at the server, at once, and rho = 0.2 keeps only a fifth of the duals. beta is
+min(0.8, (K-1)/(K+1)): momentum adds up the noise of small cohorts.
+
+gamma is found by trials. In round 0 and in the rounds 1, 4, 16, 64, ... agents run their Q steps with each step size of
+a ladder on the same samples, and send H, the mean loss over the second half of the steps, for each. The ladder is
+2^-10, ..., 2^4 in round 0 and 0, 1/8, ..., 8 times gamma afterwards. The server takes the mean H over the cohort, and
+
+    low  = the smallest step with H <= 1.05 min H that makes 80 % of the largest decrease
+    high = the largest step with H <= min H + 5 % of the decrease since x^0
+
+In round 0, gamma = low. Later it comes down to high if it is above, at any time; and up, if it is below low, in the
+first rounds only, because a short run prefers a small step where the loss is noisy.
+
+The losses guard the run, too. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the mean
+loss at y, smoothed, is above its best by a tenth of the first loss and by more than its noise, the server returns to w as
+it was at its best, without momentum and duals, with half of gamma.
+
+One model travels each way, with 12 numbers up and 4 down. An agent keeps lambda_i.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from tree_math import Vector
+
+from fedpd.algorithms._rules import Q
+from fedpd.base.checks import at_least, at_most, below, count, positive, refuse
+from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.sampling import uniform
+
+FIRST = tuple(2.0**k for k in range(-12, 4, 3))  # the ladder while gamma is not known
+NEAR = (0.0, 1 / 8, 1 / 2, 1.0, 2.0, 8.0)  # the ladder afterwards, in units of gamma
+EARLY = 8  # the last round in which trials may raise gamma
+TRIALS = (0, 1, 2, 4, 8, *(4**k for k in range(2, 16)))  # the rounds of trials
+NEWEST = 5.0  # the newest model has the weight 5/(r + 5) in the running mean
+WORST = 1e9  # stands for a loss that is not finite
+RHO = "0 leaves the duals out, 1 is FedPD's"
+BETA = "0 leaves the momentum out; None chooses it by the cohort"
+
+
+class Numbers(NamedTuple):
+    """The numbers that an agent sends beside its model. The server sees their means over the cohort."""
+
+    losses: Array  # (8,) H of each step size of the ladder; 0 in a round without trials
+    first: Array  # the loss of the first mini-batch, at y
+    square: Array  # its square
+    failed: Array  # 1 if the loss doubled over the local steps, so that x_i is y
+    tried: Array  # 1 in a round of trials
+
+
+class Orders(NamedTuple):
+    """The numbers that the server broadcasts beside y."""
+
+    step: Array  # gamma; 0: not known yet
+    level: Array  # the first loss, at x^0
+    epoch: Array  # how often the server returned to an earlier model; older duals do not count
+
+
+class Agent(NamedTuple):
+    y: Vector
+    x: Vector
+    dual: Vector
+    epoch: Array  # of the dual
+    orders: Orders
+    numbers: Numbers
+
+
+class Watch(NamedTuple):
+    """The smoothed loss at y, and the best model so far."""
+
+    loss: Array
+    variance: Array  # of one round's mean loss, smoothed
+    rounds: Array  # since the last return
+    best: Array  # the smallest upper bound of the loss
+    model: Vector  # w at that time
+
+
+class Server(NamedTuple):
+    y: Vector
+    dual: Vector
+    momentum: Vector
+    mean: Vector
+    age: Array  # the models in the mean
+    round: Array
+    orders: Orders
+    caution: Array  # what trials find is multiplied by this
+    watch: Watch
+
+
+class FedPDN(Method):
+    """FedPD with mini-batches, momentum at the server and a step size found by trials."""
+
+    iterations: int
+    batch: int
+    cohort: int
+    step: float | None
+    adapt: bool
+    rho: float
+    beta: float | None
+    penalty: float
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        zero = jnp.zeros((), float)
+        numbers = Numbers(jnp.zeros(len(NEAR)), zero, zero, zero, zero)
+        return Agent(x, x, 0 * x, jnp.int32(0), self.first_orders(), numbers)
+
+    def server(self, x: Vector) -> Server:
+        zero = jnp.zeros((), float)
+        watch = Watch(zero, zero, jnp.int32(0), zero, x)
+        return Server(x, 0 * x, 0 * x, x, jnp.int32(0), jnp.int32(0), self.first_orders(), zero + 1, watch)
+
+    def first_orders(self) -> Orders:
+        zero = jnp.zeros((), float)
+        return Orders(zero + (0.0 if self.step is None else self.step), zero, jnp.int32(0))
+
+    # --- agents ---
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        current = agent.epoch == agent.orders.epoch
+        agent = agent._replace(dual=jnp.where(current, 1.0, 0.0) * agent.dual, epoch=agent.orders.epoch)
+        rows = uniform(key, r, f.agent, f.size, (self.iterations, self.batch))
+        if not self.adapt:
+            return self.train(f, agent, rows)
+        # The condition is on the round alone: a condition on an agent's state would compute both for all agents.
+        return lax.cond(is_trial(r), partial(self.try_steps, f), partial(self.train, f), agent, rows)
+
+    def train(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
+        step = agent.orders.step
+        x, first, later = self.descend(f, agent, rows, step)
+        good = later <= 2 * jnp.maximum(first, agent.orders.level) if self.adapt else jnp.bool_(True)
+        x = choose(good, x, agent.y)
+        numbers = agent.numbers._replace(losses=0 * agent.numbers.losses, tried=0 * first)
+        numbers = numbers._replace(first=first, square=first * first, failed=1 - good.astype(first.dtype))
+        return self.moved(agent, x, numbers), Work.of(f.steps(self.iterations), f.steps(self.iterations), self.batch)
+
+    def try_steps(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
+        known = agent.orders.step > 0
+        ladder = jnp.where(known, jnp.array(NEAR) * agent.orders.step, jnp.array(FIRST))
+
+        def one(best: tuple[Vector, Array], step: Array) -> tuple[tuple[Vector, Array], tuple[Array, Array]]:
+            x, first, later = self.descend(f, agent, rows, step)
+            better = (later < best[1]) & (step <= agent.orders.step)  # never a larger step than the server's
+            return choose(better, (x, later), best), (first, later)
+
+        begin = agent.y, jnp.full((), jnp.inf, agent.numbers.first.dtype)
+        (x, _), (firsts, losses) = lax.scan(one, begin, ladder)
+        first, zero = firsts[0], 0 * firsts[0]
+        steps = len(NEAR) * f.steps(self.iterations)
+        return self.moved(agent, x, Numbers(losses, first, first * first, zero, zero + 1)), Work.of(
+            steps, steps, self.batch
+        )
+
+    def descend(self, f: LocalObjective, agent: Agent, rows: Array, step: Array) -> tuple[Vector, Array, Array]:
+        """Return x after Q steps from y, the loss of the first step, and the mean loss over the second half."""
+        weight = 0.0 if self.penalty == 0 else self.penalty / self.eta(step)
+        linear = agent.dual if self.penalty == 0 else agent.dual - weight * agent.y
+        phi, steps = Subproblem(f, linear, None if self.penalty == 0 else weight), f.steps(self.iterations)
+
+        def advance(x: Vector, one: tuple[Array, Array]) -> tuple[Vector, Array]:
+            q, drawn = one
+            loss, gradient = f.at_step(q).stochastic_value_and_gradient(x, f.rows(drawn))
+            moved = x - step * phi.complete(gradient, x)
+            return choose(q < steps, moved, x), loss.astype(float)
+
+        x, losses = lax.scan(advance, agent.y, (jnp.arange(self.iterations), rows))
+        later = losses[self.iterations // 2 :].mean()
+        finite = jnp.isfinite(later) & jnp.isfinite((x - agent.y) @ (x - agent.y))
+        return choose(finite, x, agent.y), losses[0], jnp.where(finite, later, WORST)
+
+    def moved(self, agent: Agent, x: Vector, numbers: Numbers) -> Agent:
+        scale = self.rho / self.eta(agent.orders.step)
+        return agent._replace(x=x, dual=agent.dual + scale * (x - agent.y), numbers=numbers)
+
+    def eta(self, step: Array) -> Array:
+        return jnp.where(step > 0, step, 1) * self.iterations  # before gamma is known, nothing moves
+
+    def send(self, agent: Agent) -> tuple[Model, Numbers]:
+        return Model(agent.x), agent.numbers
+
+    def receive(self, agent: Agent, broadcast: tuple[Vector, Orders]) -> Agent:
+        y, orders = broadcast
+        return agent._replace(y=y, orders=orders)
+
+    def with_message(self, agent: Agent, message: tuple[Vector, Numbers]) -> Agent:
+        x, numbers = message
+        return self.moved(agent._replace(dual=agent.dual - self.dual_change(agent)), x, numbers)
+
+    def dual_change(self, agent: Agent) -> Vector:
+        return self.rho / self.eta(agent.orders.step) * (agent.x - agent.y)
+
+    def model(self, agent: Agent) -> Vector:
+        return agent.y
+
+    # --- the server ---
+
+    def aggregate(self, server: Server, mean: tuple[Vector, Numbers], share: Any) -> tuple[Server, Any]:
+        x, numbers = mean
+        eta = self.eta(server.orders.step)
+        dual = server.dual + (share * self.rho / eta) * (x - server.y)
+        u = x + eta * dual - server.y
+        beta = min(0.8, (self.cohort - 1) / (self.cohort + 1)) if self.beta is None else self.beta
+        momentum = beta * server.momentum + u
+        y = server.y + u + beta * momentum
+        age = server.age + 1
+        w = server.mean + NEWEST / (age + NEWEST) * (y - server.mean)
+        new = server._replace(y=y, dual=dual, momentum=momentum, mean=w, age=age, round=server.round + 1)
+        new = self.adapted(new, server, numbers) if self.adapt else new
+        return new, (new.y, new.orders)
+
+    def adapted(self, new: Server, old: Server, numbers: Numbers) -> Server:
+        """Return the server with the step size of the next round, or at its best model so far."""
+        begins = old.round == 0
+        level = jnp.where(begins, numbers.first, old.orders.level)
+        found = self.after_trials(old, numbers, level)
+        step = jnp.where(numbers.tried > 0, found, old.orders.step)
+        factor = jnp.where(numbers.failed > 0, 0.5, 1.0)
+        orders = old.orders._replace(step=step * factor, level=level)
+        new = new._replace(orders=orders, caution=old.caution * factor)
+        # Models that agents made with a step size that was twice too large are not used.
+        new = choose(step < old.orders.step / 2, back_to(new, old.y, old.mean), new)
+        return self.watched(new, old, numbers, begins)
+
+    def after_trials(self, server: Server, numbers: Numbers, level: Array) -> Array:
+        """Return gamma after a round of trials."""
+        step, losses = server.orders.step, numbers.losses
+        known = step > 0
+        ladder = jnp.where(known, jnp.array(NEAR) * step, jnp.array(FIRST))
+        low, high = acceptable(ladder, losses, level)
+        low, high = server.caution * low, server.caution * jnp.maximum(low, high)
+        middle = jnp.sqrt(high * jnp.maximum(low, high / 16))
+        early = server.round <= EARLY
+        near = jnp.where(step > high, jnp.where(early & (step > 2 * high), middle, high), step)
+        raised = jnp.where(step < low / 2, middle, low)
+        near = jnp.where(early & (step < low), step * (raised / step) ** min(1.0, self.cohort / 5), near)
+        return jnp.where(known, near, low)
+
+    def watched(self, new: Server, old: Server, numbers: Numbers, begins: Array) -> Server:
+        """Return the server at its best model, if the loss is clearly above its best; else as it is."""
+        watch, level = old.watch, new.orders.level
+        finite = jnp.isfinite(numbers.first)
+        loss = jnp.where(finite, numbers.first, WORST)
+        spread = jnp.maximum(numbers.square - loss * loss, 0) / max(self.cohort - 1, 1)
+        spread = loss * loss if self.cohort == 1 else spread
+        rounds = jnp.where(begins, 1, watch.rounds + 1)
+        weight = jnp.maximum(1 / rounds, 0.25)
+        smooth = watch.loss + weight * (loss - watch.loss)
+        variance = watch.variance + weight * (spread - watch.variance)
+        error = 2 * jnp.sqrt(variance / jnp.minimum(rounds, 7))
+        best = jnp.where(begins, 2 * loss, watch.best)
+        now = 3 * jnp.sqrt(jnp.maximum(spread, variance))
+        returns = ~begins & (~finite | (jnp.maximum(smooth - error, loss - now) > best + 0.1 * level))
+        better = smooth + error < best
+        seen = Watch(
+            smooth, variance, rounds, jnp.minimum(best, smooth + error), choose(better, old.mean, watch.model)
+        )
+        back = back_to(new, watch.model, watch.model)._replace(
+            age=0 * new.age, caution=new.caution / 2, watch=seen._replace(rounds=0 * rounds, variance=0 * variance)
+        )
+        back = back._replace(orders=back.orders._replace(step=back.orders.step / 2))
+        return choose(returns, back, new._replace(watch=seen))
+
+    def delivers(self, server: Server) -> Vector:
+        return server.mean
+
+
+def back_to(server: Server, y: Vector, mean: Vector) -> Server:
+    """Return the server at an earlier model, without momentum; a new epoch makes the agents forget their duals."""
+    orders = server.orders._replace(epoch=server.orders.epoch + 1)
+    return server._replace(y=y, mean=mean, dual=0 * server.dual, momentum=0 * server.momentum, orders=orders)
+
+
+def is_trial(r: Array) -> Array:
+    """Return whether agents try step sizes in round r."""
+    return (r == jnp.array(TRIALS)).any()
+
+
+def acceptable(ladder: Array, losses: Array, level: Array) -> tuple[Array, Array]:
+    """Return the smallest and the largest step size of a ladder whose losses are good, interpolated.
+
+    Args:
+        ladder: (n,) the step sizes in ascending order. The first is so small that nothing moves.
+        losses: (n,) H of each.
+        level: The loss at x^0.
+    """
+    best, start = losses.min(), losses[0]
+    logs = jnp.log(jnp.maximum(ladder, ladder[1] / 8))
+    low = jnp.maximum(best, jnp.minimum(1.05 * best, start - 0.8 * (start - best)))
+    k = jnp.argmax(losses <= low)
+    smallest = jnp.exp(_crossing(logs, losses, jnp.maximum(k - 1, 0), k, low))
+    high = best + 0.05 * jnp.maximum(level - best, 0)
+    k = len(ladder) - 1 - jnp.argmax((losses <= high)[::-1])
+    capped = jnp.minimum(losses, high + 2 * jnp.abs(level))
+    largest = jnp.exp(_crossing(logs, capped, jnp.minimum(k + 1, len(ladder) - 1), k, high))
+    return smallest, largest
+
+
+def _crossing(logs: Array, losses: Array, beyond: Array, k: Array, limit: Array) -> Array:
+    """Return where the loss crosses the limit between trial `beyond`, which is above it, and trial k."""
+    gap = losses[beyond] - losses[k]
+    share = jnp.clip((limit - losses[k]) / jnp.where(gap > 0, gap, 1), 0, 1)
+    return logs[k] + jnp.where(gap > 0, share, 0) * (logs[beyond] - logs[k])
+
+
+def choose(condition: Array, one: Any, other: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+
+
+@makes(FedPDN)
+def fedpd_n(
+    *,
+    iterations: int,
+    batch: int,
+    cohort: int,
+    step: float | None = None,
+    adapt: bool = True,
+    rho: float = 0.2,
+    beta: float | None = None,
+    penalty: float = 0.0,
+) -> Method:
+    """Return FedPD-N, for networks with mini-batches. `fedpd.train` chooses its arguments.
+
+    Args:
+        iterations: Q, the number of local steps per round.
+        batch: Samples per step.
+        cohort: K, the agents per round; N if all take part. The momentum depends on it.
+        step: The first step size gamma; None: trials in the first round find it.
+        adapt: Whether trials and losses change the step size during the run, and return to an earlier model.
+        rho: The part of a dual step that is made, in [0, 1].
+        beta: The server's momentum, in [0, 1); None: min(0.8, (K-1)/(K+1)).
+        penalty: The weight of FedPD's penalty in the local steps, in units of 1/eta.
+
+    Examples:
+        >>> fedpd_n(iterations=10, batch=20, cohort=10).description
+        'fedpd_n(iterations=10, batch=20, cohort=10)'
+    """
+    count("iterations", iterations, "Give Q, the number of local steps, e.g. 10", bits=31)
+    count("batch", batch, "Give the samples per step, e.g. 20", bits=31)
+    count("cohort", cohort, "Give K, the agents per round; N if all take part", bits=31)
+    if step is not None:
+        positive("step", step, "Give the first step size, or None: trials find it")
+    elif not adapt:
+        refuse("adapt", adapt, "needs a step, since no trial finds one", "Give step=, or leave adapt out")
+    at_most("rho", at_least("rho", rho, 0, RHO), 1, RHO)
+    if beta is not None:
+        below("beta", at_least("beta", beta, 0, BETA), 1, BETA)
+    at_least("penalty", penalty, 0, "0 leaves the penalty out, 1 is FedPD's")
+    return FedPDN(
+        iterations=iterations,
+        batch=batch,
+        cohort=cohort,
+        step=step,
+        adapt=adapt,
+        rho=rho,
+        beta=beta,
+        penalty=penalty,
+    )
+
+
+def _rule(L: float, agents: int, scale: Any) -> Method:
+    return fedpd_n(iterations=Q, batch=1, cohort=agents, step=scale / (4 * L * Q), adapt=False)
+
+
+CARD = Card(
+    title="FedPD-N",
+    summary="FedPD for networks: mini-batches, small cohorts, nothing to tune",
+    family="primal-dual",
+    reference=Reference(
+        authors="Xinwei Zhang, Mingyi Hong, Sairaj Dhople, Wotao Yin, Yang Liu",
+        title="FedPD: A Federated Learning Framework With Adaptivity to Non-IID Data",
+        venue="IEEE Transactions on Signal Processing 69, 6055-6070 (2021); the changes for networks are fedpd's own",
+        year=2021,
+    ),
+    variants=(Variant("FedPD-N", _rule, Guarantee("none")),),
+    parameters={
+        "cohort": "K, the number of agents per round",
+        "adapt": "whether trials and losses change the step size",
+        "rho": "ρ, the part of a dual step that is made",
+        "beta": "β, the server's momentum",
+        "penalty": "the weight of the penalty, in units of 1/η",
+    },
+)
