@@ -7,9 +7,9 @@ from typing import NamedTuple
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from fedpd.base.lock import held
-from fedpd.base.memory import return_large_blocks
+from fedpd.base.atomic import held
 from fedpd.base.precision import is_double, scope
+from fedpd.base.process import return_large_blocks
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Method, Tree
 from fedpd.engine.measure.history import History, write_parquet

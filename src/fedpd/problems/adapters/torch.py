@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.errors import warn
 from fedpd.base.extras import extra
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import is_double
-from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Spec, Tree
 from fedpd.problems.adapters.adapter import Adapter, identify
 from fedpd.problems.adapters.torch_batch_norm import (

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd.base.checks import refuse
+from fedpd.base.errors import warn
 from fedpd.base.extras import extra
 from fedpd.base.identity import fingerprint
-from fedpd.base.warn import warn
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, buffer_names, copied
 
 with extra("torch", "problems.network"):
