@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.core import Answer, Array, Problem, Tree
 from fedpd.problems import from_losses
+from fedpd.problems.gram import gram_eigenvalue
 from fedpd.suite.splits import Rows
 from fedpd.suite.tables import Table
 
