@@ -1,4 +1,4 @@
-"""What fedpd sets in its process before it computes: the cores, the cache of compiled programs, freed memory."""
+"""Settings of the process, made before fedpd computes: cores as devices, a cache of compiled programs, freed memory."""
 
 import ctypes
 import logging
