@@ -80,11 +80,9 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python tools/exports.py --check
 	$(BIN)/python tools/architecture.py
 
 format: .venv/installed
-	$(BIN)/python tools/exports.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

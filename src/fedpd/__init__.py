@@ -14,46 +14,7 @@ from fedpd.base.lazy import lazy_names as _lazy_names
 
 __version__ = "0.2.0"
 
-# The module of each public name. It is imported when the name is first used, so that `import fedpd` costs nothing.
-_HOMES = {
-    "Advice": "fedpd.search.advise",
-    "Algorithm": "fedpd.core",
-    "Column": "fedpd.engine.measure.columns",
-    "Ensemble": "fedpd.engine.run",
-    "Exchange": "fedpd.core",
-    "FedpdError": "fedpd.base.errors",
-    "Measure": "fedpd.engine.measure.columns",
-    "Method": "fedpd.core",
-    "Oracle": "fedpd.core",
-    "Problem": "fedpd.core",
-    "Run": "fedpd.engine.run",
-    "Sweep": "fedpd.search.sweep",
-    "TheoryWarning": "fedpd.base.errors",
-    "Tuned": "fedpd.search.tune",
-    "advise": "fedpd.search.advise",
-    "algorithms": "fedpd.algorithms",
-    "clock": "fedpd.clock",
-    "data": "fedpd.data",
-    "load": "fedpd.experiments.loading",
-    "load_model": "fedpd.experiments.loading",
-    "loggers": "fedpd.loggers",
-    "named": "fedpd.base.spec",
-    "oracles": "fedpd.oracles",
-    "problems": "fedpd.problems",
-    "regularizers": "fedpd.regularizers",
-    "schedules": "fedpd.schedules",
-    "simulate": "fedpd.engine.simulate",
-    "solve": "fedpd.search.solve",
-    "sweep": "fedpd.search.sweep",
-    "theory": "fedpd.theory",
-    "train": "fedpd.search.train",
-    "transforms": "fedpd.transforms",
-    "tune": "fedpd.search.tune",
-}
-# Packages that are attributes of fedpd too, without being its main names.
-_PACKAGES = {name: f"fedpd.{name}" for name in ("base", "checks", "core", "engine", "report", "search")}
-
-if TYPE_CHECKING:  # written by make format: what follows is found at run time
+if TYPE_CHECKING:  # a name is imported when it is first used, so that `import fedpd` costs nothing
     from fedpd import algorithms as algorithms
     from fedpd import clock as clock
     from fedpd import data as data
@@ -88,5 +49,6 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.search.tune import Tuned as Tuned
     from fedpd.search.tune import tune as tune
 
-__getattr__, __dir__ = _lazy_names(__name__, _HOMES | _PACKAGES)
-__all__ = sorted(_HOMES)
+__getattr__, __dir__, __all__ = _lazy_names(
+    __name__, submodules=("base", "checks", "core", "engine", "report", "search")
+)

@@ -28,10 +28,10 @@ from fedpd.core.lbfgs import Secants, minimise, no_secants
 from fedpd.core.optimizers import Optimizer as Optimizer
 from fedpd.core.optimizers import optimizer as optimizer
 from fedpd.core.optimizers import optimizers as optimizers
+from fedpd.core.oracle import ITERATIONS, check_step, step_at
+from fedpd.core.oracle import STEP as STEP
+from fedpd.core.oracle import Step as Step
 from fedpd.core.sampling import Draw, uniform
-from fedpd.core.step_sizes import ITERATIONS, check_step, step_at
-from fedpd.core.step_sizes import STEP as STEP
-from fedpd.core.step_sizes import Step as Step
 
 
 class GD(Oracle):

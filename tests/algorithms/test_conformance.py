@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,6 +151,7 @@ Runs = Callable[[str], tuple[Algorithm, Run]]
 
 def test_every_method_has_a_row() -> None:
     assert {name.partition("-")[0] for name in ROWS} == set(algorithms.__all__)
+    assert all(isfunction(getattr(algorithms, name)) for name in algorithms.__all__), "a method is not imported"
 
 
 @every_method

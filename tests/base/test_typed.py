@@ -66,21 +66,14 @@ def test_values_that_do_not(value: Any, kind: Any, reason: str) -> None:
 
 
 def scaled(x: float, power: int = 2, *, kind: Literal["up", "down"] = "up") -> float:
-    """Return a power.
-
-    Args:
-        x: The number to scale, which
-            must be small.
-        power: N, the power.
-        kind: Up or down.
-    """
     return (x if kind == "up" else 1 / x) ** power
 
 
-def test_the_remedy_is_what_the_documentation_says() -> None:
+def test_the_remedy_is_what_fits() -> None:
     for arguments, message in [
-        ({"x": "a"}, r"x = 'a': must be a number, not str\. Give the number to scale, which must be small\."),
-        ({"x": 1.0, "power": 0.5}, r"power = 0\.5: must be an integer, not float\. Give N, the power\."),
+        ({"x": "a"}, r"x = 'a': must be a number, not str\. Give a number\."),
+        ({"x": 1.0, "power": 0.5}, r"power = 0\.5: must be an integer, not float\. Give an integer\."),
+        ({"x": 1.0, "kind": None}, r"kind = None: must be 'up' or 'down', not None\. Give 'up' or 'down'\."),
         ({"x": 1.0, "kind": "dwn"}, r"kind = 'dwn': .*Did you mean 'down'\?"),
     ]:
         with pytest.raises(FedpdError, match=message):
@@ -102,30 +95,6 @@ def test_every_error_of_a_computation_is_a_sentence() -> None:
 
 def test_traced_numbers_fit() -> None:
     assert jax.jit(typed(scaled))(3.0) == 9.0
-
-
-@typed
-def play(method: int, eta: float, column: int) -> None:
-    """Play.
-
-    Args:
-        method: The method, e.g. 3 for the third.
-        eta: The penalty is 1/eta. Small is safe.
-        column: The column that has to be read. More text.
-    """
-
-
-@pytest.mark.parametrize(
-    ("arguments", "remedy"),
-    [
-        (("a", 1.0, 1), r"Give the method, e\.g\. 3 for the third\.$"),
-        ((1, "a", 1), r"In the documentation: The penalty is 1/eta\.$"),
-        ((1, 1.0, "a"), r"Give the column that has to be read\.$"),
-    ],
-)
-def test_a_remedy_is_a_sentence(arguments: Any, remedy: str) -> None:
-    with pytest.raises(FedpdError, match=remedy):
-        play(*arguments)
 
 
 def test_an_error_that_may_be_a_fault_of_fedpd_is_not_told_as_a_mistake_of_the_user() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from fedpd.base.devices import use_cores
 from fedpd.base.precision import scope
+from fedpd.base.process import use_cores
 from fedpd.core import distances
 from fedpd.core.agents import AGENTS, AXIS, SHARED, Layout, sharded
 from fedpd.core.distances import largest_distance, largest_distance_on_host

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpd import FedpdError, Oracle, Problem, algorithms, oracles, problems, simulate
-from fedpd.base.devices import use_cores
+from fedpd.base.process import use_cores
 from fedpd.core import Work, count_samples
 from fedpd.flower import InProcessGrid, Settings, client_app, federate
 

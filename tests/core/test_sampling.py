@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd.base.precision import scope
-from fedpd.core.sampling import uniform
-from fedpd.core.words import multiply_words
+from fedpd.core.sampling import multiply_words, uniform
 
 WORDS = 2**32
 OFTEN_REJECTED = 3 * 2**29  # 2^32 mod size = 2^30: a quarter of all words is drawn again

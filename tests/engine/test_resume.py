@@ -25,7 +25,7 @@ from fedpd import (
     simulate,
 )
 from fedpd.base import checkpoint
-from fedpd.base.lock import held
+from fedpd.base.atomic import held
 from fedpd.engine.resume import identity
 
 GD = oracles.gd(step=0.1, iterations=2)

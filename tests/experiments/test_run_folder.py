@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpd import FedpdError
-from fedpd.base.lock import held
+from fedpd.base.atomic import held
 from fedpd.experiments import run_folder
 
 TEXT = "[problem]\n"

@@ -24,7 +24,7 @@ from tree_math import Vector
 from fedpd.base.checks import at_least, count, positive
 from fedpd.core import Array, Gradient, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.step_sizes import ITERATIONS
+from fedpd.core.oracle import ITERATIONS
 
 
 class Agent(NamedTuple):

@@ -44,8 +44,8 @@ from fedpd.algorithms._memory_absent import FedPDMWithAbsent
 from fedpd.algorithms._rules import Q, eta_above_theorem_1, solver
 from fedpd.algorithms._scaled_variables import ScaledFedPDM
 from fedpd.base.checks import choice, count, positive, refuse, skip_probability
+from fedpd.base.errors import warn
 from fedpd.base.value import attribute
-from fedpd.base.warn import warn
 from fedpd.core import (
     Array,
     Change,

@@ -268,9 +268,7 @@ class FedPDN(Method):
         now = 3 * jnp.sqrt(jnp.maximum(spread, variance))
         returns = ~begins & (~finite | (jnp.maximum(smooth - error, loss - now) > best + 0.1 * level))
         better = smooth + error < best
-        seen = Watch(
-            smooth, variance, rounds, jnp.minimum(best, smooth + error), choose(better, old.mean, watch.model)
-        )
+        seen = Watch(smooth, variance, rounds, jnp.minimum(best, smooth + error), choose(better, old.mean, watch.model))
         back = back_to(new, watch.model, watch.model)._replace(
             age=0 * new.age, caution=new.caution / 2, watch=seen._replace(rounds=0 * rounds, variance=0 * variance)
         )

@@ -13,7 +13,7 @@ from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.step_sizes import ITERATIONS, check_step
+from fedpd.core.oracle import ITERATIONS, check_step
 from fedpd.oracles import gd
 
 

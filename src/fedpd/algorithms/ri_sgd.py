@@ -11,7 +11,7 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.step_sizes import check_step
+from fedpd.core.oracle import check_step
 from fedpd.oracles import check_stochastic, sgd
 
 

@@ -1,28 +1,39 @@
 """Names that are imported when they are first used, so that a program pays only for what it uses."""
 
+import ast
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package whose names are imported when they are first used (PEP 562).
+def lazy_names(
+    package: str, submodules: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package whose names are imported when first used (PEP 562).
+
+    The names are those that `__init__.py` imports for type checkers, under `if TYPE_CHECKING:`: Python reads that list
+    too, so there is no second one.
 
     Args:
         package: The name of the package.
-        modules: The module of each name. The name of a submodule is mapped to that module itself.
+        submodules: Modules of it that are attributes too, without being among its main names.
     """
+    loader: Any = sys.modules[package].__loader__
+    (block,) = (node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+    known = {**homes, **dict.fromkeys(submodules, package)}
 
     def find(name: str) -> Any:
-        if name not in modules:
+        if name not in known:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(modules[name])
-        value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
+        home = known[name]  # the package itself if the name is a module: `from fedpd import data`
+        value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
         setattr(sys.modules[package], name, value)  # the next use finds it without this function
         return value
 
-    return find, lambda: sorted({*vars(sys.modules[package]), *modules})
+    return find, lambda: sorted({*vars(sys.modules[package]), *known}), sorted(homes)
 
 
 class LazyMapping(Mapping[str, Any]):

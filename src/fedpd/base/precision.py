@@ -13,8 +13,7 @@ import numpy as np
 
 from fedpd.base.arrays import as_array, seal
 from fedpd.base.checks import FedpdError
-from fedpd.base.compilation_cache import use_compilation_cache
-from fedpd.base.devices import use_cores
+from fedpd.base.process import use_compilation_cache, use_cores
 
 
 def is_double(*trees: Any) -> bool:

@@ -1,13 +1,19 @@
-"""Progress events for bars, loggers and callbacks, and the functions that receive them."""
+"""Progress events for bars, loggers and callbacks, and the bars of terminals and notebooks."""
 
 from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERVAL = 0.2  # seconds between two updates of a notebook
 PATIENCE = 2.0  # seconds after which a bar appears if the user did not ask for one
 
 Row = dict[str, Any]
@@ -69,6 +75,151 @@ def all_listeners(listeners: Sequence[Listener | None]) -> Listener:
     return listen
 
 
+class Pace(NamedTuple):
+    """The first event of a computation, from which its speed is measured.
+
+    Attributes:
+        seconds: The time of the event, by the monotonic clock.
+        done: The number of steps that were done then.
+    """
+
+    seconds: float
+    done: float
+
+    def rate(self, done: float) -> str:
+        """Return the steps per second as text, or "" as long as the speed is not known."""
+        seconds = time.monotonic() - self.seconds
+        if done <= self.done or seconds <= 0:
+            return ""
+        speed = (done - self.done) / seconds
+        return f"{speed:,.0f}/s" if speed >= 10 else f"{speed:.2g}/s"
+
+    def left(self, done: float, total: float) -> str:
+        """Return the time that is left at the same speed, or "" as long as the speed is not known."""
+        if done <= self.done or done >= total:
+            return ""
+        seconds = (time.monotonic() - self.seconds) * (total - done) / (done - self.done)
+        return f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"
+
+
+class EventText(NamedTuple):
+    """An event as text: its progress, such as "20/600 rounds", and a note, such as "30 s left"."""
+
+    progress: str
+    note: str
+
+
+def event_text(event: Event, pace: Pace, alone: bool = True) -> EventText:
+    """Return the progress of a computation as text, with its speed, the time left and the stationarity.
+
+    Args:
+        event: The progress.
+        pace: The first event of the computation.
+        alone: Whether no other bar is shown. Otherwise the bar for all methods shows the time left.
+    """
+    is_run = event.compiling or not math.isnan(event.stationarity)
+    progress = f"{event.done:,.0f}/{event.total:,}" + (" rounds" if alone and is_run else "")
+    if event.compiling and event.done < event.total:
+        return EventText(progress, "compiling")
+    left = pace.left(event.done, event.total) if alone else ""
+    stationarity = "" if math.isnan(event.stationarity) else f"‖∇f‖² {event.stationarity:.2e}"
+    rate = pace.rate(event.done) if is_run else ""
+    return EventText(progress, " ".join(part for part in (rate, left, stationarity) if part))
+
+
+def paces() -> Callable[[Event], Pace]:
+    """Return a function that remembers the first event of each computation after its compilation."""
+    known: dict[str, Pace] = {}
+
+    def pace(event: Event) -> Pace:
+        now = Pace(time.monotonic(), event.done)
+        return now if event.compiling else known.setdefault(event.what, now)
+
+    return pace
+
+
+@contextmanager
+def terminal_bars(
+    console: Console | None = None, labels: Sequence[str] = (), total: int = 0, wait: float = 0.0
+) -> Iterator[Listener]:
+    """Yield a listener that draws one bar per computation, and one more with the time left for all of them.
+
+    Args:
+        console: The terminal to draw on; None: standard error.
+        labels: The names of the computations that are known before. Any other one gets a bar when it begins.
+        total: The number of steps of each of them, e.g. rounds.
+        wait: Seconds before the first bar appears.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    display = Progress(
+        TextColumn("{task.description:.28}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[text].progress}", justify="right", markup=False),
+        TextColumn("{task.fields[text].note}", markup=False),
+        console=console or Console(stderr=True),
+    )
+    began, pace, done = time.monotonic(), paces(), dict.fromkeys(labels, 0.0)
+    tasks = {label: display.add_task(label, total=total, text=EventText("", "")) for label in labels}
+    everything, first = total * len(labels), list[Pace]()
+    whole = display.add_task("all methods", total=everything, text=EventText("", "")) if len(labels) > 1 else None
+
+    def listen(event: Event) -> None:
+        if not display.live.is_started and time.monotonic() - began >= wait:
+            display.start()
+        if event.what not in tasks:
+            tasks[event.what] = display.add_task(event.what, total=event.total, text=EventText("", ""))
+        text = event_text(event, pace(event), alone=whole is None)
+        display.update(tasks[event.what], completed=event.done, total=event.total, text=text)
+        if whole is not None and event.what in done:
+            done[event.what] = event.done
+            finished = sum(done.values())
+            if not first:  # the speed does not count rounds of an earlier session
+                first.append(Pace(began, finished))
+            left = first[0].left(finished, everything)
+            text = EventText(f"{finished:,.0f}/{everything:,}", f"rounds, {left}" if left else "rounds")
+            display.update(whole, completed=finished, text=text)
+
+    if wait == 0:
+        display.start()
+    try:
+        yield listen
+    finally:
+        display.stop()
+
+
+def notebook() -> bool:
+    """Return whether this process runs a notebook, that is IPython with a kernel."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+@contextmanager
+def notebook_line(wait: float = 0.0) -> Iterator[Listener]:
+    """Yield a listener that updates one line of a notebook's output. It needs no package besides IPython."""
+    from IPython.display import display
+
+    began, pace, handles = time.monotonic(), paces(), dict[str, Any]()
+    shown = dict[str, float]()
+
+    def listen(event: Event) -> None:
+        now, own = time.monotonic(), pace(event)
+        early = now - began < wait or (event.done < event.total and now - shown.get(event.what, -math.inf) < INTERVAL)
+        if early and not (event.compiling and now - began >= wait):
+            return
+        shown[event.what] = now
+        text = "  ".join(part for part in (event.what, *event_text(event, own)) if part)
+        bar = f'<progress value="{event.done}" max="{event.total}"></progress> '
+        content = {"text/plain": text, "text/html": f"<code>{bar}{escape(text)}</code>"}
+        if event.what in handles:
+            handles[event.what].update(content, raw=True)
+        else:
+            handles[event.what] = display(content, raw=True, display_id=True)
+
+    yield listen
+
+
 @contextmanager
 def _user_function(progress: ProgressFunction) -> Iterator[Listener]:
     """Yield a listener that calls the user's own function."""
@@ -94,11 +245,9 @@ def shown(progress: bool | ProgressFunction | None) -> AbstractContextManager[Li
     """
     if callable(progress):
         return _user_function(progress)
-    from fedpd.base import bars  # they import rich or IPython
-
     wait = 0.0 if progress else PATIENCE
-    if progress is not False and bars.notebook():
-        return bars.notebook_line(wait)
+    if progress is not False and notebook():
+        return notebook_line(wait)
     if progress or (progress is None and sys.stderr.isatty()):
-        return bars.terminal_bars(wait=wait)
+        return terminal_bars(wait=wait)
     return _nothing()

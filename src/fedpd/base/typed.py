@@ -7,7 +7,6 @@ bits, masked and complex arrays. Annotations describe types, not ranges: functio
 import functools
 import inspect
 import math
-import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from numbers import Integral, Real
@@ -28,8 +27,6 @@ LARGEST = 2**63 - 1  # of the integers that NumPy holds
 NONE = type(None)
 LISTS = (Sequence, Iterable, list, tuple)
 ARRAYS = np.ndarray | jax.Array
-# The verb of a sentence in a docstring; "the column that has to ..." is the name of a thing, not a sentence.
-VERB = re.compile(r"^(?:(?!\b(?:that|which|whose)\b)[^:;,(])* (?:is|are|gives?|has|have|makes?|takes?) ")
 
 
 def typed(function: Callable[P, T]) -> Callable[P, T]:
@@ -151,15 +148,14 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], *, l
         largest: The largest integer that the function can use.
 
     Raises:
-        FedpdError: The message names the argument, the type that it must have, and what the function's documentation
-            says about it.
+        FedpdError: The message names the argument and the type that it must have.
     """
     kinds = _hints(function)
     for name, value in given.items():
         kind = kinds.get(name, Any)
         reason = misfit(value, kind, largest)
         if reason is not None:
-            refuse(name, value, reason, _remedy(function, name, value, kind))
+            refuse(name, value, reason, _remedy(value, kind))
 
 
 @functools.cache
@@ -189,9 +185,7 @@ def misfit(value: Any, kind: Any, largest: int = LARGEST) -> str | None:
         if reasons[-1] is None:
             return None
     exact = [reason for reason in reasons if reason]  # of the alternatives that would fit but for the value
-    words = list(dict.fromkeys(_word(one) for one in _alternatives(kind)))
-    listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-    return exact[0] if exact else f"must be {listed}, not {_type_name(value)}"
+    return exact[0] if exact else f"must be {_words(kind)}, not {'None' if value is None else type(value).__name__}"
 
 
 def _is_list(kind: Any) -> bool:
@@ -269,6 +263,11 @@ def _misfit_array(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def _words(kind: Any) -> str:
+    words = list(dict.fromkeys(map(_word, _alternatives(kind))))
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
 def _word(kind: Any) -> str:
     origin = get_origin(kind) or kind
     if origin is Literal:
@@ -294,30 +293,7 @@ def _plural(inner: tuple[Any, ...]) -> str:
     return known.get(next(iter(kinds)), "values") if len(kinds) == 1 else "values"
 
 
-def _type_name(value: Any) -> str:
-    return "None" if value is None else type(value).__name__
-
-
-def _remedy(function: Callable[..., Any], name: str, value: Any, kind: Any) -> str:
-    """Return what to give instead: an option that is similar, or what the documentation says about the argument."""
-    options = [one for kind in _alternatives(kind) if get_origin(kind) is Literal for one in get_args(kind)]
-    if isinstance(value, str) and options:
-        return nearest(value, map(str, options))
-    if bool in _alternatives(kind):
-        return "Give True or False"
-    found = re.search(rf"^ +{name}: (.+?)(?:(?<!e\.g)\.\s|\.?$)", _one_line_each(function.__doc__ or ""), re.MULTILINE)
-    if found is None:
-        return f"Give {' or '.join(_word(one) for one in _alternatives(kind))}"
-    (word, *_) = found[1].split()
-    if VERB.search(found[1]):
-        return f"In the documentation: {found[1]}"  # a sentence, not the name of a thing
-    symbol = word != "A" and (len(word) == 1 or not word.istitle() or not word.isalpha())  # N, or MSE
-    return "Give " + (found[1] if symbol else found[1][0].lower() + found[1][1:])
-
-
-def _one_line_each(doc: str) -> str:
-    """Return a docstring with each argument's description on one line.
-
-    Python removes the indentation of docstrings from 3.13 on, and cleandoc does it for earlier versions.
-    """
-    return re.sub(r"\n {8,}(?=\S)", " ", inspect.cleandoc(doc))
+def _remedy(value: Any, kind: Any) -> str:
+    """Return what to give instead: an option that is similar, or what fits."""
+    options = [str(option) for one in _alternatives(kind) if get_origin(one) is Literal for option in get_args(one)]
+    return nearest(value, options) if isinstance(value, str) and options else f"Give {_words(kind)}"

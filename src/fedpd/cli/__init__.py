@@ -18,7 +18,7 @@ import typer
 
 from fedpd import __version__
 from fedpd.base.errors import FedpdError, UnexpectedError
-from fedpd.cli import benchmark, data, deploy, experiments, results, running, search, sites
+from fedpd.cli import benchmark, data, deploy, experiments, results, search, sites
 from fedpd.cli.arguments import PlainList
 
 # Errors of the system that a correct command meets too.
@@ -39,7 +39,6 @@ search.register(app)
 data.register(app)
 deploy.register(app)
 sites.register(app)
-running.register(app)
 benchmark.register(app)
 
 

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from fedpd import theory
 from fedpd.algorithms import variants
-from fedpd.base.bars import terminal_bars
 from fedpd.base.checks import choice, count, positive
 from fedpd.base.interrupts import CODE, in_order
-from fedpd.base.progress import Event
+from fedpd.base.progress import Event, terminal_bars
 from fedpd.cli.terminal import console, say, show_lines
 from fedpd.experiments import calls, experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment

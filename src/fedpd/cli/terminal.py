@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedpd.base.atomic import replace_file
-from fedpd.base.bars import terminal_bars
-from fedpd.base.progress import Event, StepFunction
+from fedpd.base.progress import Event, StepFunction, terminal_bars
 
 console = Console()
 

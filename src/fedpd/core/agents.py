@@ -17,9 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from fedpd.base.checks import FedpdError
 from fedpd.base.identity import drop_stale_programs
 from fedpd.core import Array, Key, LocalObjective, Losses, Noise, Penalty, Problem, RandomLosses, Statistics, Tree
-from fedpd.core.agent_loss import AgentLoss
-from fedpd.core.frozen import WithFrozen
-from fedpd.core.problem import NamedMetrics
+from fedpd.core.problem import AgentLoss, NamedMetrics, WithFrozen
 from fedpd.core.rows import rows_by_device
 from fedpd.core.types import AnyArray
 

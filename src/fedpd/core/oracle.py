@@ -1,18 +1,23 @@
-"""The type of a local solver (oracle), and the work that it reports."""
+"""The type of a local solver (oracle), the work that it reports, and its step sizes."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
-from fedpd.base.checks import refuse
+from fedpd.base.checks import positive_or_schedule, refuse
 from fedpd.base.value import Value, attribute
 from fedpd.core.objective import LocalObjective, Subproblem
+from fedpd.core.sampling import multiply_words
 from fedpd.core.types import Array, Key
-from fedpd.core.words import multiply_words
 
 WORD = 30  # bits of the samples that a 32-bit number holds; JAX has no 64-bit integers with float32
+STEP = "A safe step is 1/(L + 1/eta), where L is the smoothness of the f_i"
+ITERATIONS = "Give the number of local steps, e.g. 8"
+
+Step = Callable[[Any, Any], Any]
 
 
 class Work(NamedTuple):
@@ -91,3 +96,15 @@ class Oracle(Value):
 def check_oracle(oracle: Any) -> None:
     if not isinstance(oracle, Oracle):
         refuse("oracle", oracle, "must be a local solver", "Give e.g. oracles.gd(step=0.1, iterations=8)")
+
+
+def check_step(step: float | Step) -> None:
+    positive_or_schedule("step", step, STEP)
+
+
+def step_at(step: Any, r: Any, q: Any) -> Any:
+    """Return the step size of local step q in round r, of a number or a schedule.
+
+    It converts r and q to the default integer type first: r/3 of an int32 is a float32, even in a float64 computation.
+    """
+    return step(jnp.asarray(r, int), jnp.asarray(q, int)) if callable(step) else step

@@ -1,9 +1,9 @@
 """The type of a problem: the agents' losses and data, and the known facts about its solution."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,9 @@ from fedpd.base import checkpoint
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import below, positive, refuse
 from fedpd.core.rows import Load, first_rows, flat_rows, stored
-from fedpd.core.types import Losses, Penalty, RandomLosses, Statistics, Tree
+from fedpd.core.types import Array, Losses, Penalty, RandomLosses, Statistics, Tree
+
+LossOfAgent = Callable[[Tree, Tree, Array], Array]  # (model, samples (n, ...), mask (n,)) -> scalar
 
 
 class Answer(NamedTuple):
@@ -284,3 +286,37 @@ def _known(answer: Answer) -> str:
     words += [] if answer.smoothness is None else [f"smoothness L = {answer.smoothness:.3g}"]
     words += [] if answer.heterogeneity is None else [f"heterogeneity delta = {answer.heterogeneity:.3g}"]
     return ", ".join(words) or "nothing"
+
+
+@dataclass(frozen=True)
+class AgentLoss:
+    """The `losses` of a problem that has one loss per agent in place of one per sample.
+
+    Attributes:
+        loss: (model, samples, mask) -> scalar; the mask is 1 for samples and 0 for padding.
+    """
+
+    loss: LossOfAgent
+
+    def __call__(self, model: Tree, batch: tuple[Tree, Array]) -> Array:
+        samples, mask = batch
+        return self.loss(model, samples, mask)
+
+
+@dataclass(frozen=True, eq=False)
+class WithFrozen:
+    """A function of a problem whose first argument is the frozen arrays. It is called without them.
+
+    A function that captured the arrays would copy them into every compiled program. The engine takes `function` and
+    `frozen` apart instead, and gives the arrays to its programs as an argument: they are in memory once.
+
+    Attributes:
+        function: (frozen, ...) -> the value, such as (frozen, model, batch) -> losses.
+        frozen: The frozen arrays.
+    """
+
+    function: Callable[..., Any]
+    frozen: Tree
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(self.frozen, *arguments)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from fedpd.core.types import Array, Key
-from fedpd.core.words import multiply_words
 
 Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]  # (key, r, agent, size, shape) -> indices
 
@@ -39,3 +38,12 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
     indices, rejected = attempt(key)  # the key itself: compiles one generator less than a fold
     _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
     return indices.astype(jnp.int32)
+
+
+def multiply_words(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the high and the low 32 bits of the product of two uint32."""
+    half, low_bits = jnp.uint32(16), jnp.uint32(0xFFFF)
+    a_high, a_low, b_high, b_low = a >> half, a & low_bits, b >> half, b & low_bits
+    middle = a_high * b_low + ((a_low * b_low) >> half)
+    carry = a_low * b_high + (middle & low_bits)
+    return a_high * b_high + (middle >> half) + (carry >> half), a * b

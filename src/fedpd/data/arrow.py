@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpd.base.checks import FedpdError, nearest, refuse
 from fedpd.data.federated import Samples, common_dtype
-from fedpd.data.targets import Label
+from fedpd.data.labels import Label
 
 Shape = tuple[int, ...]
 

@@ -11,9 +11,8 @@ from numpy.typing import DTypeLike
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.typed import explained
 from fedpd.data.federated import Federated
-from fedpd.data.labels import Classes
+from fedpd.data.labels import Classes, Label
 from fedpd.data.tables import Columns, Features, Format, load_table
-from fedpd.data.targets import Label
 
 MARKS = {  # the first bytes of files that name their encoding; the longest first, because one begins like another
     codecs.BOM_UTF32_LE: "utf-32",
@@ -98,7 +97,7 @@ def csv(
         delimiter: The character between two cells, for example ";".
         encoding: The encoding of the text, for example "latin-1" or "utf-16".
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.targets`).
+            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float64, or int32 if all are whole numbers.
         name: The name of the data in tables and figures; None: the name of the file or folder.

@@ -6,7 +6,7 @@ The rules hold for every source:
   integers become int32, float16 becomes float32. `dtype` sets another. All agents share one dtype and one shape of
   a sample.
 - Labels are int32, with the values that they have in the source; `fedpd.data.labels` says how texts and classes are
-  treated. With `classes=False` they are numbers to predict; see `fedpd.data.targets`.
+  treated. With `classes=False` they are numbers to predict; see `fedpd.data.labels`.
 - Every agent has at least one sample, in train or in test. Sizes may differ.
 """
 
@@ -158,7 +158,7 @@ def from_arrays(
         train: {agent: {"x": (n_i, ...), "y": (n_i,)}}. An agent may be in train, in test or in both.
         test: Test samples of the same form; None: there are none.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict, (n_i, ...), with NaN for missing ones (`fedpd.data.targets`).
+            numbers to predict, (n_i, ...), with NaN for missing ones (`fedpd.data.labels`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures.

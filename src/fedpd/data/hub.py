@@ -24,10 +24,8 @@ from fedpd.data.arrow import (
     reshape,
 )
 from fedpd.data.federated import Federated, Samples, assemble
-from fedpd.data.indexed import Part, index_by_client
-from fedpd.data.labels import Classes
-from fedpd.data.source_file import SourceFile, source_file
-from fedpd.data.targets import Label
+from fedpd.data.indexed import Part, SourceFile, index_by_client, source_file
+from fedpd.data.labels import Classes, Label
 
 BATCH = 1000  # images that are decoded together
 
@@ -65,7 +63,7 @@ def hub(
         revision: The revision of the data set on the Hub; it keeps a result reproducible.
         cache: The folder for downloads and conversions; None: Hugging Face's own.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.targets`).
+            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes; None: those that the data set knows.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the last part of `source`.

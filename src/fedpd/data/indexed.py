@@ -1,17 +1,22 @@
 """Federated data whose features stay in their files: fedpd keeps who has which rows, and the labels.
 
-An index takes 12 bytes per sample. The features of an agent are read when a round needs them.
+An index takes 12 bytes per sample. The features of an agent are read when a round needs them. fedpd refuses a file that
+changed after it was indexed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from fedpd.base.checks import FedpdError
+from fedpd.core import Spec
 from fedpd.core.rows import first_rows, row_numbers
 from fedpd.data.federated import Federated, Samples, checked_dtype, common_dtype
 from fedpd.data.labels import Classes, encode
@@ -21,6 +26,9 @@ from fedpd.data.many import cast
 MANY_CLIENTS = 10_000  # beyond, federated data in memory are ragged rows, without one Python object per client
 
 Read = Callable[[np.ndarray], np.ndarray]  # (numbers of rows, ascending) -> their features
+WHOLE = 2**30  # bytes; a larger file is hashed in parts. A whole one takes about 0.6 s per GB
+PARTS = 64  # parts of a larger file, evenly spaced from its first byte to its last
+PART = 2**20  # bytes of a part
 
 
 class Part(NamedTuple):
@@ -115,3 +123,69 @@ def check_train(parts: Mapping[str, Any], where: str) -> None:
     """Refuse a source without training samples."""
     if "train" not in parts:
         raise FedpdError(f"{where} has no training samples. Check the split, or read it without lazy=True.")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file as it was when fedpd noted which client each of its rows belongs to.
+
+    Attributes:
+        path: The file.
+        size: Its bytes.
+        time: When it was last changed, in nanoseconds.
+        content: The hash of its content.
+    """
+
+    path: Path
+    size: int
+    time: int
+    content: str
+
+    @property
+    def spec(self) -> Spec:
+        """The identity of the file: its content, wherever it lies."""
+        return Spec.of("file", size=self.size, content=self.content)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[Path]:
+        """Give the path to read from, and refuse a file that changed before or while it was read.
+
+        Raises:
+            FedpdError: The file changed, so its rows may belong to other clients.
+        """
+        self._check()
+        yield self.path
+        self._check()
+
+    def _check(self) -> None:
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise FedpdError(
+                f"{self.path} cannot be read any more: {error.strerror}. Put it back, and build the problem again."
+            ) from None
+        if (found.st_size, found.st_mtime_ns) == (self.size, self.time):
+            return
+        same = found.st_size == self.size <= WHOLE and _hash(self.path, self.size) == self.content
+        if not same:
+            raise FedpdError(
+                f"{self.path} changed after fedpd read which rows belong to which client, so clients would get the "
+                "rows of others. Read the data and build the problem again."
+            )
+
+
+def source_file(path: Path) -> SourceFile:
+    """Return a file as it is now."""
+    about = path.stat()
+    return SourceFile(path, about.st_size, about.st_mtime_ns, _hash(path, about.st_size))
+
+
+def _hash(path: Path, size: int) -> str:
+    with path.open("rb") as file:
+        if size <= WHOLE:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.sha256()
+        for i in range(PARTS):
+            file.seek(i * (size - PART) // (PARTS - 1))
+            found.update(file.read(PART))
+        return found.hexdigest()

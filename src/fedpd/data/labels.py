@@ -1,10 +1,13 @@
-"""Labels as int32, and the classes that they belong to.
+"""Labels: classes as int32, or numbers to predict.
 
 - Whole numbers keep their values. If none is negative, they are class numbers and the classes are 0..max. Otherwise
   (-1 and +1, for example) the classes are the values that occur. `classes=62` means 0..61, `classes=[-1, 1]` means
   these; any other label is then refused.
 - Texts become their positions in `label_names`, or in the sorted list of the texts that occur.
-- `classes=False` says that labels are numbers to predict; see `fedpd.data.targets`.
+- `classes=False` of every loader says that labels are numbers to predict. Such targets keep their shape, (n,) or
+  (n, ...). Integers become int32, float16 becomes float32, other floating-point numbers stay. NaN means that a target
+  is missing: null in a table, None in a list. `problems.regression` leaves missing targets out of the loss. Lazy data
+  cannot have missing targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +17,6 @@ import numpy as np
 
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, at_most, count, refuse
-from fedpd.data.targets import encode_targets
 
 Classes = int | bool | Sequence[int] | np.ndarray | None
 K = TypeVar("K", bound=tuple[str, str])
@@ -25,6 +27,8 @@ PREDICT = "or give classes=False to predict numbers"
 DIGITS_AND_LETTERS = (
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # FEMNIST's 62 classes, in LEAF's order
 )
+Label = str | Sequence[str]  # one column, or several that become a vector
+REMEDY = "Give numbers, or leave classes=False out if the labels are classes"
 
 
 def encode(
@@ -134,3 +138,46 @@ def _values(seen: np.ndarray, classes: Classes, names: Sequence[str] | None) -> 
         rule = f"must be below {MOST_CLASSES}, the most classes that fedpd numbers from 0"
         refuse("largest label", int(seen[-1]), rule, "Give classes=[...], the labels that occur")
     return np.arange(max(seen[-1] + 1, len(names or ())), dtype=np.int32)
+
+
+def encode_targets(labels: Mapping[K, np.ndarray], place: Callable[[str, str], str]) -> dict[K, np.ndarray]:
+    """Return the targets of all agents in one dtype, after checking that they have one shape and are not infinite.
+
+    Args:
+        labels: {(part, agent): targets}; none of the arrays is empty.
+        place: Says where the data of (agent, part) comes from, for errors.
+    """
+    found = {key: _numbers(y, place(key[1], key[0])) for key, y in labels.items()}
+    (_, first), y = next(iter(found.items()))
+    shape = y.shape[1:]
+    for (part, agent), y in found.items():
+        if y.shape[1:] != shape:
+            rule = f"must be {shape}, as for agent {first!r}" if first else f"must be {shape}"
+            refuse(f"{place(agent, part)}: shape of a target", y.shape[1:], rule, "Bring all targets to one shape")
+    dtypes = {y.dtype for y in found.values()}
+    double, single = np.dtype(np.float64), np.dtype(np.float32)
+    wanted = double if double in dtypes else single if single in dtypes else np.dtype(np.int32)
+    return {key: y.astype(wanted, copy=False) for key, y in found.items()}
+
+
+def _numbers(y: np.ndarray, where: str) -> np.ndarray:
+    """Return targets as int32, float32 or float64."""
+    if y.dtype == object:
+        try:
+            y = y.astype(np.float64)  # None becomes NaN
+        except (TypeError, ValueError):
+            refuse(f"{where}: type of y", "object", "must be numbers", REMEDY)
+    if y.dtype.kind not in "buif":
+        refuse(f"{where}: type of y", str(y.dtype), "must be numbers", REMEDY)
+    if y.dtype.kind != "f":
+        whole = y.astype(np.int32)
+        if not np.array_equal(whole, y):
+            refuse(f"{where}: largest target", int(y.max()), "must fit 32 bits", "Give floating-point numbers")
+        return whole
+    infinite = np.isinf(y)
+    if infinite.any():
+        sample = int(np.argwhere(infinite)[0][0])
+        refuse(
+            f"{where}: target of sample {sample}", "infinity", "must be finite, or NaN if it is missing", "Correct it"
+        )
+    return y.astype(np.float32) if y.dtype.itemsize < 4 else y

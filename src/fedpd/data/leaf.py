@@ -24,10 +24,9 @@ from fedpd.base.checks import FedpdError, refuse, shown
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape, reshape
 from fedpd.data.federated import Federated, Place, Samples, as_dtype, assemble, checked_dtype, common_dtype
-from fedpd.data.indexed import nothing
+from fedpd.data.indexed import SourceFile, nothing, source_file
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy, one_by_one
-from fedpd.data.source_file import SourceFile, source_file
 
 SPACE = " \t\n\r"
 DECODER = json.JSONDecoder()
@@ -217,7 +216,7 @@ def leaf(
         shape: The shape of a sample, for example (28, 28) for FEMNIST, whose images are lists of 784 numbers.
         vocabulary: The characters that texts consist of, in the order of their numbers.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.targets`).
+            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: float32 for numbers with a decimal point, int32 for others.
         drop_empty: Whether to leave out users without any samples, instead of refusing them.

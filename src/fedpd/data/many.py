@@ -10,10 +10,9 @@ from numpy.typing import DTypeLike
 from fedpd.base.arrays import as_array, seal
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.data.federated import ByAgent, Federated, as_dtype, checked_dtype, common_dtype
-from fedpd.data.labels import Classes, encode
+from fedpd.data.labels import Classes, encode, encode_targets
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite
-from fedpd.data.targets import encode_targets
 
 PARTS = ("train", "test")
 
@@ -35,7 +34,7 @@ def from_rows(
         test: Test samples of the same agents; None: there are none.
         names: N different names of the agents; None: "0", "1", and so on.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.targets`). Lazy data need it, because their labels are not in memory.
+            numbers to predict (`fedpd.data.labels`). Lazy data need it, because their labels are not in memory.
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures.

@@ -11,9 +11,8 @@ from fedpd.base.checks import check_room
 from fedpd.base.typed import explained
 from fedpd.data.arrow import Shape
 from fedpd.data.federated import Federated
-from fedpd.data.labels import Classes
+from fedpd.data.labels import Classes, Label
 from fedpd.data.tables import Columns, Features, Format, load_table
-from fedpd.data.targets import Label
 
 
 @explained
@@ -42,7 +41,7 @@ def parquet(
         split: A column of "train" and "test"; None: all rows are for training.
         shape: The shape of a sample, for example (28, 28) for 784 bytes; None: as stored.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.targets`).
+            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as stored.
         name: The name of the data in tables and figures; None: the name of the file or folder.

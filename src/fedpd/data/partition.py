@@ -41,7 +41,7 @@ def partition(
         columns: More columns for the partitioner, by name, (n,) each: for example the ids that a NaturalIdPartitioner
             divides by.
         classes: K for the labels 0..K-1, or the labels; None: as `fedpd.data.labels` says; False: the labels are
-            numbers to predict (`fedpd.data.targets`).
+            numbers to predict (`fedpd.data.labels`).
         label_names: The names of the classes, in their order.
         dtype: The dtype of the features; None: as given.
         name: The name of the data in tables and figures.

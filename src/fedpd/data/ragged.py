@@ -112,12 +112,12 @@ def checked_sizes(sizes: Any) -> np.ndarray:
     return numbers.astype(np.int32)
 
 
-def check_no_agent_is_empty(sizes: np.ndarray, remedy: str = "Leave the agent out") -> None:
+def check_no_agent_is_empty(sizes: np.ndarray) -> None:
     """Refuse an agent without samples; the message says how many there are."""
     empty = np.flatnonzero(sizes == 0)
     if empty.size:
         others = f" and {empty.size - 1} more agents have" if empty.size > 1 else " has"
-        raise FedpdError(f"agent {empty[0]}{others} no samples: its f_i is not defined. {remedy}.")
+        raise FedpdError(f"agent {empty[0]}{others} no samples: its f_i is not defined. Leave the agent out.")
 
 
 def check_finite(rows: Tree, sizes: np.ndarray, agents: np.ndarray | None = None) -> None:

@@ -23,10 +23,8 @@ from fedpd.data.arrow import (
     reshape,
 )
 from fedpd.data.federated import Federated, assemble
-from fedpd.data.indexed import Part, check_train, has_many_clients, index_by_client
-from fedpd.data.labels import Classes
-from fedpd.data.source_file import SourceFile, source_file
-from fedpd.data.targets import Label
+from fedpd.data.indexed import Part, SourceFile, check_train, has_many_clients, index_by_client, source_file
+from fedpd.data.labels import Classes, Label
 
 Features = str | Sequence[str] | None
 

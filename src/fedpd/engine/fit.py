@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedpd.base.checks import TheoryWarning, refuse
+from fedpd.base.errors import warn
 from fedpd.base.value import parts_of
-from fedpd.base.warn import warn
 from fedpd.core import Method, Oracle, Problem
 from fedpd.engine.participation import Participation, participants
 from fedpd.transforms._compress import RandomK, number_sent

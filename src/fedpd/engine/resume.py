@@ -8,9 +8,9 @@ import numpy as np
 
 from fedpd.base import checkpoint
 from fedpd.base.checks import refuse
+from fedpd.base.errors import warn
 from fedpd.base.identity import fingerprint
 from fedpd.base.versions import versions
-from fedpd.base.warn import warn
 from fedpd.core import Method, Problem
 from fedpd.engine.driver import Driver
 from fedpd.engine.measure.columns import COLUMNS

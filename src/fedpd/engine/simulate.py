@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpd.base.atomic import held
 from fedpd.base.checks import TheoryWarning, check_seeds, count, refuse
-from fedpd.base.lock import held
+from fedpd.base.errors import warn
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, all_listeners, ends_run, shown
 from fedpd.base.typed import typed
-from fedpd.base.warn import warn
 from fedpd.core import Method, Mixing, Problem, form_with_absent
 from fedpd.engine.average import averaged
 from fedpd.engine.backends.lazy_rows import check_measurable

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedpd.base.checkpoint import as_read
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.errors import warn
 from fedpd.base.saved import is_saved, load_result
-from fedpd.base.warn import warn
 from fedpd.clock import Clock
 from fedpd.engine.clock.timing import kept_rule, timed_history
 from fedpd.engine.measure.columns import NETWORK

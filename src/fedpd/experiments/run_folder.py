@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd.base import checkpoint
-from fedpd.base.atomic import read_file, replace_file
+from fedpd.base.atomic import held, read_file, replace_file
 from fedpd.base.checks import FedpdError, shown
-from fedpd.base.lock import held
 from fedpd.base.spec import Spec
 from fedpd.base.trees import pack, unpack
 from fedpd.base.versions import versions

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 
 from fedpd.base import checkpoint
+from fedpd.base.atomic import held
 from fedpd.base.checks import FedpdError
-from fedpd.base.lock import held
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener
 from fedpd.base.typed import explained_error

@@ -20,23 +20,7 @@ from fedpd.base.lazy import lazy_names as _lazy_names
 with extra("flower", "fedpd.flower"):
     import flwr as _  # noqa: F401
 
-# The module of each public name. It is imported when the name is first used, so that the processes of `warm` do not
-# import JAX.
-_HOMES = {
-    "Federated": "fedpd.flower.method.federation",
-    "FederationError": "fedpd.flower.carry.directory",
-    "InProcessGrid": "fedpd.flower.carry.inprocess",
-    "Local": "fedpd.flower.method.agent",
-    "Settings": "fedpd.flower.method.settings",
-    "Strategy": "fedpd.flower.method.strategy",
-    "client_app": "fedpd.flower.clients.client",
-    "client_name": "fedpd.flower.clients.client",
-    "federate": "fedpd.flower.method.federation",
-    "read_settings": "fedpd.flower.method.settings",
-    "server_app": "fedpd.flower.method.federation",
-}
-
-if TYPE_CHECKING:  # written by make format: what follows is found at run time
+if TYPE_CHECKING:  # a name is imported when it is first used, so that `fedpd.flower` costs little
     from fedpd.flower.carry.directory import FederationError as FederationError
     from fedpd.flower.carry.inprocess import InProcessGrid as InProcessGrid
     from fedpd.flower.clients.client import client_app as client_app
@@ -49,5 +33,4 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.flower.method.settings import read_settings as read_settings
     from fedpd.flower.method.strategy import Strategy as Strategy
 
-__getattr__, __dir__ = _lazy_names(__name__, _HOMES)
-__all__ = sorted(_HOMES)
+__getattr__, __dir__, __all__ = _lazy_names(__name__)

@@ -18,8 +18,8 @@ from fedpd.base.checks import count, positive, refuse
 from fedpd.base.extras import extra
 from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, makes
+from fedpd.core.oracle import check_step, step_at
 from fedpd.core.sampling import Draw, uniform
-from fedpd.core.step_sizes import check_step, step_at
 from fedpd.flower.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
 from fedpd.oracles import Step, check_stochastic
 from fedpd.problems.external import call_back

@@ -2,15 +2,13 @@
 
 from fedpd.core import Metric
 from fedpd.core.statistics import local_statistics
-from fedpd.problems.agent_loss import from_agent_loss
-from fedpd.problems.build import from_losses
+from fedpd.problems.build import from_agent_loss, from_losses, share_blocks
 from fedpd.problems.classification import Normalisation, classification
 from fedpd.problems.hard_instance import hard_instance
 from fedpd.problems.logistic import penalized_logistic
 from fedpd.problems.many_labels import multilabel, next_token
 from fedpd.problems.network import load_model, network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
-from fedpd.problems.redundancy import share_blocks
 from fedpd.problems.regression import regression
 from fedpd.problems.softmax import softmax_regression
 from fedpd.problems.supervised import supervised

@@ -1,6 +1,7 @@
-"""Build a problem from a loss function, the data of each agent, a starting model and an optional penalty."""
+"""Build a problem from losses per sample, from one loss per agent, or from blocks of data that agents share."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -10,15 +11,16 @@ import numpy as np
 from jax.errors import JAXTypeError
 
 from fedpd.base.arrays import as_array, owned, seal
-from fedpd.base.checks import FedpdError, count, refuse
+from fedpd.base.checks import FedpdError, check_takes, count, refuse
 from fedpd.base.identity import drop_stale_programs
 from fedpd.base.precision import as_numpy, is_double, scope
 from fedpd.base.typed import explained, first_line
-from fedpd.core import UNKNOWN, Answer, Losses, Penalty, Problem, Tree
+from fedpd.core import UNKNOWN, Answer, Array, Losses, Penalty, Problem, Tree
+from fedpd.core.problem import AgentLoss, LossOfAgent
 from fedpd.core.rows import Load, merged_axes, stored
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite, check_no_agent_is_empty
-from fedpd.problems.second_opinion import check_training
+from fedpd.problems.second_opinion import check_agent_loss, check_training
 
 Weights = Sequence[float] | np.ndarray | Literal["samples"] | None
 MOST_PADDING = 2  # padded data of agents in a list may take this many times the memory of the samples
@@ -269,3 +271,104 @@ def _check_result(
     if getattr(result, "shape", None) != shape or not jnp.issubdtype(result.dtype, np.floating):
         returned = f"{result.dtype}{list(result.shape)}" if hasattr(result, "shape") else type(result).__name__
         raise FedpdError(f"{name} returns {returned}: it must be floating-point with shape {shape}. {remedy}.")
+
+
+@explained
+def from_agent_loss(
+    loss: LossOfAgent,
+    data: list[Tree] | Ragged | Lazy | Tree,
+    start: Tree,
+    *,
+    penalty: Penalty | None = None,
+    weights: Weights = None,
+    answer: Answer = UNKNOWN,
+    name: str = "problem",
+    check: bool = True,
+) -> Problem:
+    """Return a problem with one loss per agent, which may couple the agent's samples: f_i(x) = w_i (loss_i + penalty).
+
+    Use it for a Cox partial likelihood, a ranking loss or a contrastive loss. If the loss of a sample does not depend
+    on the other samples, use `from_losses`.
+
+    A full gradient is exact for agents of all sizes. A stochastic gradient of an oracle with batches of B samples is
+    that of loss(model, the B samples, mask of ones). In general its expectation is not the gradient of f_i.
+
+    Args:
+        loss: (model, samples with leaves (n, ...), mask (n,)) -> scalar. The mask is 1 for samples and 0 for padding,
+            which repeats samples: multiply by it, or use jnp.where, in every sum over samples.
+        data: As for `from_losses`.
+        start: The model x^0, any pytree of floating-point arrays.
+        penalty: (model) -> scalar, a part of f_i that does not depend on the samples.
+        weights: (N,) the w_i. None: 1, which makes f the plain mean of the agents. "samples": N |D_i| / M, which makes
+            f = sum_i |D_i|/M loss_i.
+        answer: The known facts about the problem: a minimiser, L, delta.
+        name: The name of the problem in tables and figures.
+        check: Whether to check once that padding does not change the loss, and that the compiled loss and gradient of
+            an agent equal those of JAX without compilation and padding.
+
+    Raises:
+        FedpdError: If shapes do not fit, a number is not finite, or padding changes the loss.
+
+    Examples:
+        The Cox partial likelihood: samples with features a, time t, and d = 1 for an event or 0 for a censored time.
+
+        >>> def cox(x, samples, mask):
+        ...     score, t, d = samples["a"] @ x, samples["t"], samples["d"] * mask
+        ...     at_risk = (t[None, :] >= t[:, None]) * mask[None, :]
+        ...     return jnp.sum(d * (jnp.log(at_risk @ jnp.exp(score)) - score)) / jnp.sum(d)
+        >>> rng = np.random.default_rng(0)
+        >>> hospitals = [{"a": rng.normal(size=(n, 2)), "t": rng.random(n), "d": np.ones(n)} for n in (3, 5)]
+        >>> problem = from_agent_loss(cox, hospitals, start=np.zeros(2))
+        >>> problem.agents, problem.samples
+        (2, 8)
+    """
+    check_takes("loss", loss, 3, "Write it as a function of (model, samples, mask)")
+
+    def one_per_sample(model: Tree, batch: Tree) -> Array:
+        """Return the form that `from_losses` checks."""
+        rows = len(jax.tree.leaves(batch)[0])
+        mask = jnp.ones(rows, jnp.result_type(*jax.tree.leaves(model)))
+        found = loss(model, batch, mask)
+        if np.shape(found):
+            refuse("shape of the loss", np.shape(found), "must be (), one number per agent", "Sum over the samples")
+        return jnp.full(rows, found)
+
+    held = from_losses(one_per_sample, data, start, penalty=penalty, answer=answer, name=name, check=False)
+    scale = scale_of(weights, held.sizes if isinstance(weights, str) else np.ones_like(held.sizes))
+    problem = replace(held, losses=AgentLoss(loss), scale=scale, block=int(held.sizes.max()))
+    return check_agent_loss(problem) if check else problem
+
+
+@explained
+def share_blocks(problem: Problem, copies: int) -> Problem:
+    """Return the problem in which agent i also holds the data of agents i+1, ..., i+copies (cyclically).
+
+    Each f_i becomes the mean over all samples that agent i holds, so f changes if agents differ in size.
+
+    Args:
+        problem: The problem.
+        copies: The number of other agents whose data each agent holds, 0 to N - 1.
+    """
+    count("copies", copies, "Give the number of other agents whose data each agent holds, e.g. 1", least=0)
+    if copies >= problem.agents:
+        refuse("copies", copies, f"must be below {problem.agents}, the number of agents", "N - 1 shares all data")
+    if isinstance(problem.losses, AgentLoss):
+        refuse("problem", problem.name, "has one loss per agent", "Use a problem with one loss per sample")
+    if not (problem.scale == 1).all():
+        rule = "has weights, and f_i would lose them: it becomes the mean over all samples that agent i holds"
+        refuse("problem", problem.name, rule, "Build it without weights=")
+    held = problem.in_memory()
+    groups = (np.arange(held.agents)[:, None] + np.arange(copies + 1)) % held.agents  # (N, copies + 1)
+    rows = held.rows_of(groups.reshape(-1))[0]
+    sizes = held.sizes[groups].sum(axis=1)
+    blocks = np.split(np.arange(int(sizes.sum())), np.cumsum(sizes)[:-1])
+    own = [jax.tree.map(lambda leaf, block=block: leaf[block], rows) for block in blocks]
+    shared = from_losses(problem.losses, own, problem.start, penalty=problem.penalty, name=problem.name, check=False)
+    return replace(
+        shared,
+        answer=Answer(smoothness=problem.answer.smoothness),
+        evaluation=problem.evaluation,
+        block=problem.block,
+        statistics=problem.statistics,
+        random=problem.random,
+    )

@@ -16,7 +16,7 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Key, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK, block_for
-from fedpd.core.frozen import WithFrozen
+from fedpd.core.problem import WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, check_metrics, hold_tests, named_metrics

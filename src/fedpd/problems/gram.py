@@ -1,8 +1,7 @@
-"""The largest eigenvalue of A_i^T A_i/n_i over all agents, which bounds the smoothness of linear models."""
+"""Largest eigenvalues of A^T A, and of A_i^T A_i/n_i over all agents, which bound the smoothness of linear models."""
 
 import numpy as np
 
-from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.core.rows import first_rows
 from fedpd.data.ragged import Ragged
 
@@ -53,3 +52,14 @@ def _sums_of_squares(features: Ragged) -> np.ndarray:
         rows = x[first : first + CHUNK].reshape(len(x[first : first + CHUNK]), -1).astype(np.float64)
         squares[first : first + CHUNK] = np.einsum("ij,ij->i", rows, rows)
     return np.add.reduceat(squares, first_rows(features.sizes))
+
+
+def gram_eigenvalue(rows: np.ndarray) -> float:
+    """Return the largest eigenvalue of A^T A, which is ||A||^2.
+
+    It uses the smaller of the two Gram matrices A^T A and A A^T.
+
+    Args:
+        rows: A, (n, D).
+    """
+    return float(np.linalg.eigvalsh(rows.T @ rows if len(rows) >= rows.shape[1] else rows @ rows.T)[-1])

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import choice, refuse
-from fedpd.base.devices import use_cores
+from fedpd.base.errors import warn
 from fedpd.base.precision import is_double, scope
+from fedpd.base.process import use_cores
 from fedpd.base.typed import explained
-from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.data.lazy import Lazy

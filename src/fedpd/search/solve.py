@@ -16,9 +16,9 @@ import numpy as np
 from fedpd import algorithms, oracles
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import count, positive, refuse
+from fedpd.base.errors import warn
 from fedpd.base.progress import ProgressFunction
 from fedpd.base.typed import typed
-from fedpd.base.warn import warn
 from fedpd.core import Method, Problem
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate

@@ -9,17 +9,16 @@ model     that with the smallest loss on held-out samples
 """
 
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
 from fedpd import algorithms, theory
 from fedpd.base.checks import at_least, below, count, positive, refuse
+from fedpd.base.errors import warn
 from fedpd.base.progress import Row
 from fedpd.base.typed import typed
-from fedpd.base.warn import warn
 from fedpd.core import Method, Problem, Tree
-from fedpd.engine.config import RunOptions
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
 
@@ -42,7 +41,7 @@ def train(
     epochs: float = 1.0,
     validation: float = 0.1,
     step: float | None = None,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Run:
     """Train a network, with nothing to tune: mini-batches, few agents per round.
 

@@ -147,7 +147,7 @@ def _with_tests(train: dict[str, Any], x: np.ndarray, y: np.ndarray) -> Federate
     return data.from_arrays(train, {name: one for name, one in tests.items() if len(one["y"])})
 
 
-def _texts() -> dict[str, str]:
+def _texts(_: Path | None) -> dict[str, str]:
     """Return the documentation of scikit-learn's modules: one author, many subjects."""
     import sklearn
 
@@ -175,17 +175,18 @@ def _plays(folder: Path | None) -> dict[str, str]:
 
 
 def next_character(
-    read: Callable[[Path | None], dict[str, str]] | Callable[[], dict[str, str]],
+    read: Callable[[Path | None], dict[str, str]],
     make: Callable[[int], nn.Module],
     context: int,
     most: int,
     folder: Path | None,
 ) -> Problem:
     """Return the prediction of the next character: an agent per author, a tenth of its text for tests."""
-    texts = read(folder) if read is _plays else read()
+    texts = read(folder)
     alphabet = sorted({letter for text in texts.values() for letter in text.lower()})
     number = {letter: i for i, letter in enumerate(alphabet)}
-    train, tests = {}, {}
+    train: dict[str, Any] = {}
+    tests: dict[str, Any] = {}
     for name, text in texts.items():
         codes = np.array([number[letter] for letter in text.lower()], np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(codes, context + 1)
@@ -254,10 +255,20 @@ def _vehicles(folder: Path | None) -> Problem:
 PERCEPTRON, DEEP, LINEAR = MLP(10, hidden=(64,)), MLP(10, hidden=(64, 64, 64)), MLP(10, hidden=())
 TASKS: dict[str, Task] = {
     "fashion-skewed": Task(
-        "Fashion-MNIST, Dirichlet(0.1), perceptron", partial(by_label, _fashion, PERCEPTRON, 100, 100, 0.1), 10, 10, 20, 100
+        "Fashion-MNIST, Dirichlet(0.1), perceptron",
+        partial(by_label, _fashion, PERCEPTRON, 100, 100, 0.1),
+        10,
+        10,
+        20,
+        100,
     ),
     "fashion-silos": Task(
-        "Fashion-MNIST, Dirichlet(0.5), perceptron", partial(by_label, _fashion, PERCEPTRON, 10, 600, 0.5), None, 30, 20, 40
+        "Fashion-MNIST, Dirichlet(0.5), perceptron",
+        partial(by_label, _fashion, PERCEPTRON, 10, 600, 0.5),
+        None,
+        30,
+        20,
+        40,
     ),
     "fashion-deep": Task(
         "Fashion-MNIST, Dirichlet(0.1), three layers", partial(by_label, _fashion, DEEP, 100, 100, 0.1), 5, 10, 20, 100
@@ -266,7 +277,12 @@ TASKS: dict[str, Task] = {
         "Fashion-MNIST, Dirichlet(0.1), linear", partial(by_label, _fashion, LINEAR, 100, 100, 0.1), 10, 10, 20, 100
     ),
     "fashion-phones": Task(
-        "Fashion-MNIST, Dirichlet(0.3), perceptron", partial(by_label, _fashion, PERCEPTRON, 1000, 20, 0.3), 10, 4, 10, 150
+        "Fashion-MNIST, Dirichlet(0.3), perceptron",
+        partial(by_label, _fashion, PERCEPTRON, 1000, 20, 0.3),
+        10,
+        4,
+        10,
+        150,
     ),
     "digits-skewed": Task(
         "digits, Dirichlet(0.3), perceptron", partial(by_label, _digits, PERCEPTRON, 20, 70, 0.3), 4, 7, 10, 80
@@ -284,10 +300,20 @@ TASKS: dict[str, Task] = {
     ),
     "table": Task("breast cancer by radius, perceptron", _table, None, 8, 10, 40),
     "documents-gru": Task(
-        "scikit-learn's documentation, GRU", partial(next_character, _texts, partial(GRU, width=32), 12, 400), 5, 20, 20, 60
+        "scikit-learn's documentation, GRU",
+        partial(next_character, _texts, partial(GRU, width=32), 12, 400),
+        5,
+        20,
+        20,
+        60,
     ),
     "documents-attention": Task(
-        "scikit-learn's documentation, transformer", partial(next_character, _texts, Transformer, 12, 400), 5, 20, 20, 60
+        "scikit-learn's documentation, transformer",
+        partial(next_character, _texts, Transformer, 12, 400),
+        5,
+        20,
+        20,
+        60,
     ),
     "unipen": Task(
         "UNIPEN-62 by writer, perceptron",

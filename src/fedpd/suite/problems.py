@@ -16,9 +16,9 @@ import numpy as np
 
 from fedpd import data
 from fedpd.base.checks import FedpdError, choice
-from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.core import UNKNOWN, Answer, Array, Problem, Tree
 from fedpd.problems import from_losses, penalized_logistic, quadratic
+from fedpd.problems.gram import gram_eigenvalue
 
 
 class Table(NamedTuple):

@@ -15,13 +15,12 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.brief import brief
-from fedpd.base.checks import at_least, choice, count, refuse
-from fedpd.base.linear_algebra import gram_eigenvalue
+from fedpd.base.checks import at_least, brief, choice, count, refuse
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, arrays, each_agent, local_objective, map_agents
+from fedpd.problems.gram import gram_eigenvalue
 from fedpd.problems.logistic import SaturatingPenalty, is_penalized_logistic
 from fedpd.problems.quadratic import is_quadratic
 from fedpd.theory.points import Places, Progress, check_finite, places

@@ -10,8 +10,7 @@ import numpy as np
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.brief import brief
-from fedpd.base.checks import at_least
+from fedpd.base.checks import at_least, brief
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree

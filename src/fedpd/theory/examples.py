@@ -18,9 +18,9 @@ import numpy as np
 
 from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.linear_algebra import gram_eigenvalue
 from fedpd.base.typed import explained
 from fedpd.core import Problem
+from fedpd.problems.gram import gram_eigenvalue
 from fedpd.problems.logistic import is_penalized_logistic
 from fedpd.theory.curvature import signed_features
 

@@ -17,7 +17,7 @@ import numpy as np
 from fedpd.base.checks import at_least, at_most, count, positive, refuse
 from fedpd.base.precision import scope
 from fedpd.base.typed import explained
-from fedpd.core.step_sizes import check_step, step_at
+from fedpd.core.oracle import check_step, step_at
 
 MOST_STEPS = 2**26  # local steps of a run, each with a step size
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpd.base.arrays import as_array
-from fedpd.base.brief import brief
-from fedpd.base.checks import at_least, below, count, positive, refuse
+from fedpd.base.checks import at_least, below, brief, count, positive, refuse
 from fedpd.base.typed import explained
 from fedpd.theory.conditions import (
     ETA,

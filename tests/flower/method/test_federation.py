@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 
 from fedpd import FedpdError
 from fedpd.base import checkpoint
-from fedpd.base.lock import held
+from fedpd.base.atomic import held
 from fedpd.flower import InProcessGrid, server_app
 from tests.flower.federations import AGENTS, FEDPD, app, assert_same, run, start
 

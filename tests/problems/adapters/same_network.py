@@ -13,7 +13,7 @@ from flax import nnx
 from torch import nn
 
 from fedpd import data, problems
-from fedpd.base.devices import use_cores
+from fedpd.base.process import use_cores
 from fedpd.core import Problem
 from fedpd.flower.external import from_gradient
 

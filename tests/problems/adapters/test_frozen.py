@@ -9,7 +9,7 @@ import pytest
 
 import fedpd
 from fedpd import FedpdError, algorithms, oracles, problems
-from fedpd.core.frozen import WithFrozen
+from fedpd.core.problem import WithFrozen
 from tests.problems.adapters.same_network import (
     CLASSES,
     HIDDEN,

@@ -13,7 +13,7 @@ from torch.nn import functional
 import fedpd
 from fedpd import FedpdError, algorithms, data, oracles, problems
 from fedpd.flower.torch import model_of
-from fedpd.problems.adapters.torchax_import import Missing, is_named_dimension, without_named_dimensions
+from fedpd.problems.adapters.torchax import Missing, is_named_dimension, without_named_dimensions
 from fedpd.problems.layers import FEW, LARGE, PARTS, product_by_rows
 from tests.problems.adapters.same_network import CLASSES, INPUTS, agents, parameters, torch_module
 

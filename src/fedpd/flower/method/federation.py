@@ -8,10 +8,10 @@ from typing import NamedTuple
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from fedpd.base.atomic import held
 from fedpd.base.errors import FedpdError
-from fedpd.base.lock import held
-from fedpd.base.memory import return_large_blocks
 from fedpd.base.precision import is_double, scope
+from fedpd.base.process import return_large_blocks
 from fedpd.base.progress import ProgressFunction
 from fedpd.core import Method, Tree
 from fedpd.engine.measure.history import History, write_parquet

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.errors import warn
 from fedpd.base.extras import extra
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import is_double
-from fedpd.base.warn import warn
 from fedpd.core import Array, Key, Spec, Tree
 from fedpd.problems.adapters.adapter import Adapter, identify
 from fedpd.problems.adapters.torch_batch_norm import (
@@ -25,9 +25,8 @@ from fedpd.problems.adapters.torch_batch_norm import (
     normalised_by_buffers,
     statistics,
 )
-from fedpd.problems.adapters.torch_check import second_opinion as second_opinion
 from fedpd.problems.adapters.torch_reference import ONE_AT_A_TIME, seeded, trains_differently
-from fedpd.problems.adapters.torchax_import import environment
+from fedpd.problems.adapters.torch_reference import second_opinion as second_opinion
 from fedpd.problems.classification import Normalisation
 from fedpd.problems.external import call_back
 
@@ -68,6 +67,8 @@ def _run(module: nn.Module, arrays: Tree, x: Array | tuple[Array, ...], key: Key
 
 def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None) -> Any:
     """Return call(tensors, inputs) by torchax; random numbers come from the key."""
+    from fedpd.problems.adapters.torchax import environment  # a module that is called back does without torchax
+
     first, env = jax.random.key(0) if key is None else key, environment()
     with ONE_AT_A_TIME, env.override_property(prng=first), torch.no_grad():
         tensors, inputs = env.j2t_iso(jax.tree.map(jnp.asarray, (dict(arrays), x)))

@@ -1,5 +1,6 @@
-"""Keep compiled programs in the user's cache folder, so that later processes need not compile them again."""
+"""Settings of the process, made before fedpd computes: cores as devices, a cache of compiled programs, freed memory."""
 
+import ctypes
 import logging
 import os
 import platform
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 VARIABLE = "FEDPD_CACHE"  # "off", or a folder
 LARGEST = 2**28  # bytes of compiled programs; if there are more, fedpd removes the oldest when it starts
 WORTH_KEEPING = 0.1  # seconds of compilation from which a program is kept; reading it takes about 0.02
+LARGE_BLOCK = 2**20  # bytes
+M_MMAP_THRESHOLD = -3  # of mallopt in glibc
 USUAL = 1.0  # JAX's own default for these seconds
 
 
@@ -82,3 +85,34 @@ def _tidy(folder: Path) -> None:
         if stat.st_size == 0 or total > LARGEST:
             path.unlink(missing_ok=True)
             total -= stat.st_size
+
+
+@cache
+def use_cores() -> None:
+    """Make every core of a CPU a JAX device, unless JAX has already started or the user has set the number.
+
+    JAX fixes the number of devices when it computes for the first time. So fedpd calls this before its first
+    computation. Importing fedpd changes nothing, and a program that used JAX before keeps its devices.
+    """
+    if "JAX_NUM_CPU_DEVICES" in os.environ or "xla_force_host_platform" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if jax.config.values["jax_num_cpu_devices"] != -1:  # the user's own choice
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+    except RuntimeError:  # JAX has started, so its devices cannot change
+        if len(jax.devices()) < (os.cpu_count() or 1) and jax.default_backend() == "cpu":
+            log.info(
+                "JAX started before fedpd, so it uses %d of %d cores. Set JAX_NUM_CPU_DEVICES=%d to use all of them.",
+                len(jax.devices()), os.cpu_count(), os.cpu_count(),
+            )  # fmt: skip
+
+
+def return_large_blocks() -> None:
+    """Make this process return blocks of 1 MiB and more when it frees them; do nothing if the C library cannot.
+
+    By default glibc keeps freed blocks of up to 32 MiB, in pieces that larger arrays cannot use.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)

@@ -1,6 +1,7 @@
-"""The cache of compiled programs: where it is, that it changes no bit, and that a damaged entry does no harm."""
+"""The cache of compiled programs: where it is, its bits, damaged entries. Freed memory goes back to the system."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedpd.base import compilation_cache
+from fedpd.base import process
 
 SCRIPT = """
 import sys
@@ -43,8 +44,8 @@ class Config:
 def chosen_folder(monkeypatch: pytest.MonkeyPatch, before: str | None = None) -> Any:
     """Return the folder that JAX is told, given the one that the user has told it before."""
     config = Config(before)
-    monkeypatch.setattr(compilation_cache, "jax", SimpleNamespace(config=config))
-    compilation_cache.use_compilation_cache.__wrapped__()
+    monkeypatch.setattr(process, "jax", SimpleNamespace(config=config))
+    process.use_compilation_cache.__wrapped__()
     return config.values["jax_compilation_cache_dir"]
 
 
@@ -70,7 +71,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(monkeypatch: pytest.MonkeyPatc
 
 def test_it_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDPD_CACHE", str(tmp_path))
-    monkeypatch.setattr(compilation_cache, "LARGEST", 250)
+    monkeypatch.setattr(process, "LARGEST", 250)
     folder = Path(chosen_folder(monkeypatch))
     for age, name in enumerate(("new", "middle", "old")):
         (folder / name).write_bytes(bytes(100))
@@ -100,3 +101,31 @@ def test_a_second_process_finds_the_programs_with_the_same_bits_and_survives_dam
     for entry in Path(folder).iterdir():  # a busy machine keeps more of them in the second process than in the first
         entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
     assert run() == (folder, False, bits)
+
+
+CODE = """
+import numpy as np
+from fedpd.base.process import return_large_blocks
+
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) // 1024
+
+def grow():
+    blocks = [np.ones(2**19) for _ in range(20)]  # 4 MiB each
+    last = np.ones(100)
+    del blocks
+    return last
+
+grow()  # glibc now keeps such blocks
+return_large_blocks()
+before = anonymous()
+kept = grow()
+print(anonymous() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed blocks of this size")
+def test_freed_blocks_are_returned() -> None:
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 8, "of 80 MiB"

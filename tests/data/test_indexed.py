@@ -14,7 +14,7 @@ import pytest
 
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.base.identity import fingerprint
-from fedpd.data.source_file import WHOLE, source_file
+from fedpd.data.indexed import WHOLE, source_file
 
 
 def write_parquet(folder: Path, clients: str) -> Path:

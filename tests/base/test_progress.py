@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedpd import algorithms, oracles, problems, simulate
-from fedpd.base.bars import Pace, terminal_bars
-from fedpd.base.progress import Event
+from fedpd.base.progress import Event, Pace, terminal_bars
 
 LONG = "FedPD-GD with a long name, half the communications"
 
