@@ -44,6 +44,7 @@ def row(
 
 
 STEPS = {"step": 0.2, "iterations": 3, "batch": 2}
+FIXED = STEPS | {"cohort": AGENTS, "adapt": False}
 ROWS = {
     "fedpd": row("fedpd", {"eta": 0.5, "oracle": GD, "p": 0.4}, {"eta": 0}),
     "fedpd-vr": row("fedpd", {"eta": 0.5, "oracle": oracles.vr(gamma=0.5, iterations=3, refresh=4)}, {"p": 1}),
@@ -59,10 +60,8 @@ ROWS = {
         "fedpd", {"eta": "auto", "oracle": oracles.lbfgs(1e-2, 9, 3), "memory": 2}, {"memory": -1}, steady=False
     ),
     "fedpd-memory-gd": row("fedpd", {"eta": 0.5, "oracle": GD, "memory": 2}, {"p": 0.5}, steady=False),
-    "fedpd_n": row("fedpd_n", {"iterations": 3, "batch": 2, "cohort": AGENTS}, {"cohort": 0}),
-    "fedpd_n-fixed": row(
-        "fedpd_n", {"iterations": 3, "batch": 2, "cohort": AGENTS, "step": 0.1, "adapt": False}, {"rho": 2}
-    ),
+    "fedpd_n": row("fedpd_n", {"iterations": 3, "batch": 2, "cohort": AGENTS}, {"cohort": 0}, steady=False),
+    "fedpd_n-fixed": row("fedpd_n", FIXED, {"rho": 2}, steady=False),
     "fedavg": row("fedavg", {"oracle": GD}, {"oracle": None}),
     "fedbuff": row("fedbuff", {"oracle": GD, "staleness": 0.5}, {"staleness": -1}),
     "fedprox": row("fedprox", {"oracle": GD, "rho": 1.0}, {"rho": -1}),
@@ -227,6 +226,8 @@ def by_hand(algorithm: Algorithm) -> tuple[list[np.ndarray], int, int]:
                 continue
             agents, server, sent, fetched = meet(exchange, agents, server)
             up, down = up + sent, down + fetched
+    if algorithm.delivers is not None:
+        return [np.asarray(algorithm.delivers(server).tree)], up, down
     return [np.asarray(algorithm.model(agent).tree) for agent in agents], up, down
 
 

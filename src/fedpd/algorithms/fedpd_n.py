@@ -9,27 +9,29 @@
         m         = beta m + u,    y <- y + u + beta m           Nesterov's momentum; broadcast y
         w         = w + 5/(r + 5)(y - w)                         the running mean, which the run delivers
 
-rho = 1, beta = 0 and penalty = 1 are Algorithm 2 at p = 0 from the server's model, `fedpd(eta, oracle, start="server")`,
-for all agents or for cohorts. The defaults are a relative of it. FedPD from the server's model is Nesterov's momentum in
-disguise: its duals push with the mean of past updates. At participation s = K/N this push lags by N/K times as many
-rounds, which is why beta does the same at the server, at once, and rho = 0.2 keeps only a fifth of the duals. beta is
-min(0.8, (K-1)/(K+1)): momentum adds up the noise of small cohorts.
+rho = 1, beta = 0 and penalty = 1 are Algorithm 2 at p = 0 from the server's model, for all agents or for cohorts:
+`fedpd(eta=gamma Q, oracle=sgd(gamma, Q, batch), start="server")`. The defaults are a relative of it. FedPD from the
+server's model is Nesterov's momentum in disguise, since its duals push with the mean of past updates. At participation
+K/N this push lags by N/K times as many rounds. So beta does the same at the server, at once, and rho = 0.2 keeps a
+fifth of the duals. beta = min(0.8, (K-1)/(K+1)), because momentum adds up the noise of small cohorts.
 
-gamma is found by trials. In round 0 and in the rounds 1, 4, 16, 64, ... agents run their Q steps with each step size of
-a ladder on the same samples, and send H, the mean loss over the second half of the steps, for each. The ladder is
-2^-10, ..., 2^4 in round 0 and 0, 1/8, ..., 8 times gamma afterwards. The server takes the mean H over the cohort, and
+Trials find gamma. In the rounds 0, 1, 2, 4, 8, 16, 64, 256, ... agents make their Q steps with each step size of a
+ladder, on the same samples, and send H of each, the mean loss over the second half of the steps. The ladder is
+2^-12, 2^-9, ..., 2^3 until gamma is known, and 0, 1/8, 1/2, 1, 2, 8 times gamma afterwards. Of the means over S,
 
     low  = the smallest step with H <= 1.05 min H that makes 80 % of the largest decrease
-    high = the largest step with H <= min H + 5 % of the decrease since x^0
+    high = the largest step with H <= min H + 5 % of (first loss - min H)
 
-In round 0, gamma = low. Later it comes down to high if it is above, at any time; and up, if it is below low, in the
-first rounds only, because a short run prefers a small step where the loss is noisy.
+Gamma is low at first. A larger gamma than high comes down to it, at any time. A smaller one than low goes up to it in
+the first rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. In a
+round of trials, x_i is the best of the agent's own trials with at most gamma; if gamma was twice too large, the server
+does not use them.
 
-The losses guard the run, too. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the mean
-loss at y, smoothed, is above its best by a tenth of the first loss and by more than its noise, the server returns to w as
-it was at its best, without momentum and duals, with half of gamma.
+The losses guard the run. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the mean
+loss at y, smoothed, is above its best by a tenth of the first loss and by more than its noise, the server returns to w
+as it was at its best, without momentum and duals, with half of gamma.
 
-One model travels each way, with 12 numbers up and 4 down. An agent keeps lambda_i.
+One model travels each way, with 10 numbers up and 3 down. An agent keeps lambda_i and the number of the last return.
 """
 
 from functools import partial
@@ -59,7 +61,7 @@ BETA = "0 leaves the momentum out; None chooses it by the cohort"
 class Numbers(NamedTuple):
     """The numbers that an agent sends beside its model. The server sees their means over the cohort."""
 
-    losses: Array  # (8,) H of each step size of the ladder; 0 in a round without trials
+    losses: Array  # (6,) H of each step size of the ladder; 0 in a round without trials
     first: Array  # the loss of the first mini-batch, at y
     square: Array  # its square
     failed: Array  # 1 if the loss doubled over the local steps, so that x_i is y
@@ -164,9 +166,8 @@ class FedPDN(Method):
         (x, _), (firsts, losses) = lax.scan(one, begin, ladder)
         first, zero = firsts[0], 0 * firsts[0]
         steps = len(NEAR) * f.steps(self.iterations)
-        return self.moved(agent, x, Numbers(losses, first, first * first, zero, zero + 1)), Work.of(
-            steps, steps, self.batch
-        )
+        numbers = Numbers(losses, first, first * first, failed=zero, tried=zero + 1)
+        return self.moved(agent, x, numbers), Work.of(steps, steps, self.batch)
 
     def descend(self, f: LocalObjective, agent: Agent, rows: Array, step: Array) -> tuple[Vector, Array, Array]:
         """Return x after Q steps from y, the loss of the first step, and the mean loss over the second half."""

@@ -252,11 +252,13 @@ def _vehicles(folder: Path | None) -> Problem:
     return problems.network(MLP(2, hidden=(32,)), data.split(data.from_arrays(rows), 0.2))
 
 
+fashion, digits = partial(by_label, _fashion), partial(by_label, _digits)
+small_gru = partial(GRU, width=32)
 PERCEPTRON, DEEP, LINEAR = MLP(10, hidden=(64,)), MLP(10, hidden=(64, 64, 64)), MLP(10, hidden=())
 TASKS: dict[str, Task] = {
     "fashion-skewed": Task(
         "Fashion-MNIST, Dirichlet(0.1), perceptron",
-        partial(by_label, _fashion, PERCEPTRON, 100, 100, 0.1),
+        partial(fashion, PERCEPTRON, 100, 100, 0.1),
         10,
         10,
         20,
@@ -264,35 +266,31 @@ TASKS: dict[str, Task] = {
     ),
     "fashion-silos": Task(
         "Fashion-MNIST, Dirichlet(0.5), perceptron",
-        partial(by_label, _fashion, PERCEPTRON, 10, 600, 0.5),
+        partial(fashion, PERCEPTRON, 10, 600, 0.5),
         None,
         30,
         20,
         40,
     ),
     "fashion-deep": Task(
-        "Fashion-MNIST, Dirichlet(0.1), three layers", partial(by_label, _fashion, DEEP, 100, 100, 0.1), 5, 10, 20, 100
+        "Fashion-MNIST, Dirichlet(0.1), three layers", partial(fashion, DEEP, 100, 100, 0.1), 5, 10, 20, 100
     ),
     "fashion-linear": Task(
-        "Fashion-MNIST, Dirichlet(0.1), linear", partial(by_label, _fashion, LINEAR, 100, 100, 0.1), 10, 10, 20, 100
+        "Fashion-MNIST, Dirichlet(0.1), linear", partial(fashion, LINEAR, 100, 100, 0.1), 10, 10, 20, 100
     ),
     "fashion-phones": Task(
         "Fashion-MNIST, Dirichlet(0.3), perceptron",
-        partial(by_label, _fashion, PERCEPTRON, 1000, 20, 0.3),
+        partial(fashion, PERCEPTRON, 1000, 20, 0.3),
         10,
         4,
         10,
         150,
     ),
-    "digits-skewed": Task(
-        "digits, Dirichlet(0.3), perceptron", partial(by_label, _digits, PERCEPTRON, 20, 70, 0.3), 4, 7, 10, 80
-    ),
-    "digits-one": Task(
-        "digits, Dirichlet(0.3), perceptron", partial(by_label, _digits, PERCEPTRON, 20, 70, 0.3), 1, 7, 10, 200
-    ),
+    "digits-skewed": Task("digits, Dirichlet(0.3), perceptron", partial(digits, PERCEPTRON, 20, 70, 0.3), 4, 7, 10, 80),
+    "digits-one": Task("digits, Dirichlet(0.3), perceptron", partial(digits, PERCEPTRON, 20, 70, 0.3), 1, 7, 10, 200),
     "digits-normalised": Task(
         "digits, Dirichlet(0.5), CNN with batch norm",
-        partial(by_label, _digits, NormalisedCNN(10), 10, 140, 0.5),
+        partial(digits, NormalisedCNN(10), 10, 140, 0.5),
         3,
         14,
         10,
@@ -301,7 +299,7 @@ TASKS: dict[str, Task] = {
     "table": Task("breast cancer by radius, perceptron", _table, None, 8, 10, 40),
     "documents-gru": Task(
         "scikit-learn's documentation, GRU",
-        partial(next_character, _texts, partial(GRU, width=32), 12, 400),
+        partial(next_character, _texts, small_gru, 12, 400),
         5,
         20,
         20,
@@ -325,9 +323,7 @@ TASKS: dict[str, Task] = {
     ),
     "mnist-cnn": Task("MNIST by writer, CNN", partial(by_writer, "mnist_by_writer", CNN(10), 300), 10, 12, 10, 80),
     "vehicles": Task("vehicle sensors, perceptron", _vehicles, None, 10, 10, 40),
-    "plays": Task(
-        "Shakespeare by speaker, GRU", partial(next_character, _plays, partial(GRU, width=48), 12, 500), 10, 25, 20, 80
-    ),
+    "plays": Task("Shakespeare by speaker, GRU", partial(next_character, _plays, small_gru, 12, 500), 10, 25, 20, 80),
 }
 
 
