@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 from jax.extend.core import Literal, Var
 from tree_math import Vector
 
-from fedpd.core import Exchange, Key, Method, Tree, Update, has_packed, opened
+from fedpd.core import Exchange, Key, Kind, Method, Tree, Update, has_packed, opened
 from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation, participants
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
@@ -38,6 +38,7 @@ class ServerSetup(NamedTuple):
         sizes: Each agent's number of samples, if cohorts are drawn by size; else zeros.
         model_of: The newest broadcast of a round's last exchange -> the server's model. It is one function per run, so
             that JAX compiles it once.
+        kinds: The type of each part of the messages of each exchange, if the server clips them; else ().
     """
 
     algorithm: Method
@@ -53,6 +54,7 @@ class ServerSetup(NamedTuple):
     store: Path | None
     sizes: Sequence[int]
     model_of: Callable[[Tree], Tree]
+    kinds: Sequence[tuple[Kind | None, ...]]
 
     @property
     def exchanges(self) -> int:

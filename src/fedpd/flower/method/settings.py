@@ -1,6 +1,6 @@
 """The entries of a run's configuration that fedpd reads. The user may add others, for `algorithm` and `start`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
 from fedpd.base.value import constant
-from fedpd.core import Method, Tree, form_with_absent, has_packed
+from fedpd.core import Kind, Method, Tree, form_with_absent, has_packed, message_kinds
 from fedpd.engine.participation import Sampling, check_cohort
 from fedpd.engine.privacy import number_of_vectors, private_oracle
 from fedpd.flower.carry.protocol import Form
@@ -37,7 +37,8 @@ class Settings(NamedTuple):
             ends the run (it can be resumed), "stale" uses their last message again, "partial" continues without them.
         evaluate_every: Communications between two evaluations by all clients; 0: never. None: 1, or N/K rounded up with
             a cohort of K, so that evaluations ask about as many clients as the communications between them.
-        clip: The largest norm of a client's update; larger updates are clipped. 0: no clipping.
+        clip: The largest norm of a client's update; larger updates are clipped. It bounds the distance of a model to
+            the server's newest model, and the norm of a change or a gradient: of each vector of a message. 0: none.
         secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+). The
             server then learns the sum of the messages and no single message. 0: no secure aggregation. It needs
             `client_app(secure=True)`. With on_timeout = "partial", clients may drop out.
@@ -184,11 +185,24 @@ def _check_asked(algorithm: Method) -> Method:
     return constant(form_with_absent(algorithm))
 
 
-def check_packed(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
-    """Refuse to clip packed messages at the server: what the client keeps would no longer fit what the server has."""
-    if settings.clip and any(has_packed(message) for message in shapes.messages):
-        rule = f"packed messages of {algorithm.description} must not be changed at the server"
+def check_clip(algorithm: Method, shapes: Shapes, settings: Settings) -> Sequence[tuple[Kind | None, ...]]:
+    """Return the type of each part of the messages of each exchange, if the server clips them; else ().
+
+    Refuse to clip packed messages, because what the client keeps would no longer fit what the server has, and messages
+    without types: a model is clipped around the server's model, a change around 0.
+    """
+    if not settings.clip:
+        return ()
+    name = algorithm.description
+    if any(has_packed(message) for message in shapes.messages):
+        rule = f"packed messages of {name} must not be changed at the server"
         refuse("clip", settings.clip, rule, "Leave clip out, or give wrap(..., up=[transforms.clip(norm), ...])")
+    kinds = message_kinds(algorithm)
+    if not all(kinds):
+        rule = f"messages of {name} have no types, so they must arrive as they were sent"
+        remedy = "Leave clip out, or choose another method, e.g. fedavg(...); in your own, send e.g. Model(x)"
+        refuse("clip", settings.clip, rule, remedy)
+    return kinds
 
 
 def check_secure(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
