@@ -40,7 +40,16 @@ from fedpd.flower.method.run import (
     read_metrics,
 )
 from fedpd.flower.method.server import server_model
-from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, Settings, choose_form, read_settings
+from fedpd.flower.method.settings import (
+    Config,
+    MakeAlgorithm,
+    MakeStart,
+    Settings,
+    WatchedConfig,
+    check_settings,
+    choose_form,
+    read_settings,
+)
 from fedpd.flower.method.shapes import check_algorithm, check_start
 from fedpd.loggers import Log
 
@@ -106,6 +115,7 @@ def federate(
         FederationError: If clients are missing or refuse, and `settings.on_timeout` does not let the run continue.
         FedpdError: If another server is writing to the folder `settings.out`.
     """
+    check_settings(settings)
     start = check_start(start)
     if is_large(start):
         return_large_blocks()
@@ -201,7 +211,7 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("flwr").addFilter(without_traceback)
-        config = {**(defaults or {}), **context.run_config}
+        config = WatchedConfig({**(defaults or {}), **context.run_config})
         outcome = federate(
             grid,
             algorithm(config),

@@ -1,15 +1,18 @@
 """The entries of a run's configuration that fedpd reads. The user may add others, for `algorithm` and `start`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
+from fedpd.base.checks import at_least, check_seeds, count, positive, refuse, shown
+from fedpd.base.typed import check_arguments
 from fedpd.base.value import constant
+from fedpd.base.warn import warn
 from fedpd.core import Kind, Method, Tree, form_with_absent, has_packed, message_kinds
 from fedpd.engine.participation import Sampling, check_cohort
 from fedpd.engine.privacy import number_of_vectors, private_oracle
@@ -102,8 +105,11 @@ class Settings(NamedTuple):
         return 1 if self.sampled is None else -(-self.agents // self.sampled)
 
 
+KEYS = [name.replace("_", "-") for name in Settings._fields]
+
+
 def read_settings(config: Config) -> Settings:
-    """Return the settings of a run's configuration.
+    """Return the settings of a run's configuration, and warn of an entry that is probably misspelt.
 
     Raises:
         FedpdError: If an entry is missing or breaks a rule.
@@ -111,9 +117,69 @@ def read_settings(config: Config) -> Settings:
     for name, meaning in (("agents", "the number of clients"), ("rounds", "T, the number of rounds")):
         if name not in config:
             refuse(name, None, "is not in the run's configuration", f"Set {meaning}, e.g. {name} = 4")
+    _warn_of_misspelt(config)
     own = {**config, "out": str(config.get("out") or ""), "label": str(config.get("label", ""))}
-    keys = [name.replace("_", "-") for name in Settings._fields]
-    settings = read_table(Settings, {key: own[key] for key in keys if key in own})
+    settings = read_table(Settings, {key: own[key] for key in KEYS if key in own})
+    check_settings(settings)
+    return settings
+
+
+class WatchedConfig(dict[str, Any]):
+    """A run's configuration that knows which entries the user's functions read: all of them, if they ask for a list.
+
+    It is a dict, because users may pass it on to functions that need one.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:  # because of it, dict(config) and {**config} call keys
+        return iter(self.keys())
+
+    def keys(self) -> Any:
+        self.read.update(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self.read.update(super().keys())
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+
+def _warn_of_misspelt(config: Config) -> None:
+    """Warn of entries that look like those of fedpd but are not, and that the user's functions do not read either."""
+    used = set(config.read) if isinstance(config, WatchedConfig) else set()
+    for key, value in config.items():
+        if key in KEYS or key in used:
+            continue
+        near = get_close_matches(key.lower().replace("_", "-"), KEYS, n=1, cutoff=0.8)
+        if near:
+            rule = "fedpd reads no such entry of a run's configuration, and neither algorithm nor start does"
+            warn(f"{key} = {shown(value)}: {rule}. Did you mean {near[0]!r}? If your clients read it, rename it.")
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings of a wrong type or beyond their range, whether they come from Python or from a configuration.
+
+    Raises:
+        FedpdError: The message has the entry, its value, the rule and the remedy.
+    """
+    check_arguments(Settings, settings._asdict())
     count("agents", settings.agents, "Give N, the number of clients")
     count("rounds", settings.rounds, "Give T, the number of rounds")
     if settings.evaluate_every is not None:
@@ -122,17 +188,15 @@ def read_settings(config: Config) -> Settings:
     check_seeds("seed", [settings.seed])
     check_quorum(settings)
     check_best(settings.best)
-    count("metrics-port", settings.metrics_port, "Give a port, e.g. 9464, or 0 for none", least=0)
+    count("metrics-port", settings.metrics_port, "Give a port, e.g. 9464, or 0 for none", least=0, bits=16)
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
-    return settings
 
 
 def check_sampling(settings: Settings) -> None:
     """Check `cohort` and `sampling`."""
-    choice("sampling", settings.sampling, get_args(Sampling))
     if settings.cohort is not None:
         check_cohort(settings.cohort, settings.agents)
     elif settings.sampling != "uniform":
@@ -160,7 +224,6 @@ def check_best(best: str) -> None:
 
 def choose_form(algorithm: Method, settings: Settings) -> Method:
     """Return the form of the method that `cohort` and `on_timeout` need; refuse the setting if there is none."""
-    check_sampling(settings)
     if settings.sampled is not None:
         algorithm = _check_asked(algorithm)
     name = algorithm.description
