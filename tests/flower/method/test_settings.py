@@ -76,6 +76,7 @@ def test_settings_made_in_python_are_checked_as_those_of_a_configuration(entry: 
         ("Seed", "seed"),
         ("lable", "label"),
         ("onTimeout", "on-timeout"),
+        ("averaged", "average"),
     ],
 )
 def test_an_entry_that_is_probably_misspelt_is_named(key: str, near: str) -> None:
@@ -113,7 +114,7 @@ def test_an_entry_that_the_users_functions_read_is_their_own(read: Any) -> None:
 
 
 def test_a_server_app_warns_before_it_looks_for_clients() -> None:
-    config = {"agents": AGENTS, "rounds": 1, "poll": 0.001, "clips": 1.0, "seeds": 3}
+    config: Any = {"agents": AGENTS, "rounds": 1, "poll": 0.001, "clips": 1.0, "seeds": 3}
 
     def algorithm(config: Any) -> Algorithm:
         assert config["seeds"] == 3

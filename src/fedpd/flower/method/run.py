@@ -19,8 +19,10 @@ from flwr.serverapp import Grid
 from tree_math import Vector
 
 from fedpd.base import checkpoint
+from fedpd.base.value import constant
 from fedpd.base.versions import versions
 from fedpd.core import Kind, Method, Tree
+from fedpd.engine.average import averaged
 from fedpd.engine.fit import check_agents
 from fedpd.engine.participation import Participation, attendance_rule
 from fedpd.experiments.federated import CHECKPOINTS
@@ -54,6 +56,7 @@ from fedpd.flower.method.server import (
     ServerSetup,
     ServerState,
     cohort_of_step,
+    delivered_model,
     initial_state,
     is_superseded,
     mean_of,
@@ -108,7 +111,7 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     spec = spec_text(algorithm)
     directory = _find_clients(grid, settings, spec, meta.get("names"))
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
-    method = algorithm, spec, settings.form, made
+    method = _served(algorithm, start, settings), spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
     present, model_of = _attendance(settings, names, sizes), model_function(algorithm, made.agent)
@@ -123,6 +126,11 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     before = ledger.elapsed[np.isfinite(ledger.elapsed)]
     began = time.monotonic() - (before[-1] if len(before) else 0.0)
     return FederatedRun(settings, setup, directory, identity, state, ledger, began)
+
+
+def _served(algorithm: Method, start: Tree, settings: Settings) -> Method:
+    """Return the method as the server runs it; the clients' part is the same."""
+    return constant(averaged(algorithm, start)) if settings.average else algorithm
 
 
 def _attendance(settings: Settings, names: Sequence[str], sizes: Sequence[int]) -> Participation | None:
@@ -309,7 +317,7 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     They go to all clients but those that did not reply in the last communication: waiting again would not bring them
     back.
     """
-    state, model = run.state, pack(server_model(run.setup, run.state))
+    state, model = run.state, pack(delivered_model(run.setup, run.state))
     asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
     away = {agent for agent in asked if state.counted[agent] != state.number - 1}
     present = [name for agent, name in enumerate(run.setup.names) if agent not in away]

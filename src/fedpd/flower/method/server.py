@@ -24,7 +24,7 @@ class ServerSetup(NamedTuple):
     """The constants of a run.
 
     Attributes:
-        algorithm: The method, in its form.
+        algorithm: The method, in its form; if the server delivers the mean of its models, the method that does so.
         spec: Its exact spec, as JSON.
         form: "whole" or "partial", as in `Order`.
         shapes: The shapes of states and messages.
@@ -331,6 +331,13 @@ def server_model(setup: ServerSetup, state: ServerState) -> Tree:
     if not broadcasts:
         return setup.start
     return jax.device_get(call_compiled(setup.model_of, broadcasts[-1]))
+
+
+def delivered_model(setup: ServerSetup, state: ServerState) -> Tree:
+    """Return the model of the run: what the server delivers, such as a mean of its models, or else its model."""
+    if setup.algorithm.delivers is None:
+        return server_model(setup, state)
+    return jax.device_get(call_compiled(setup.algorithm.delivers, state.server)).tree
 
 
 def model_function(algorithm: Method, agent: Any) -> Callable[[Tree], Tree]:

@@ -61,6 +61,8 @@ class Settings(NamedTuple):
         best: The model to keep beside the last one, as "min" or "max" and a column of the history, e.g. "min loss" or
             "max test_accuracy". "": none.
         metrics_port: The port on 127.0.0.1 at which Prometheus can read the newest row; 0: none.
+        average: Whether the server delivers the running mean of its models, as `simulate(..., average=True)` does. The
+            evaluated and the saved models, the history and the result are that mean. Clients compute as without it.
     """
 
     agents: int
@@ -81,6 +83,7 @@ class Settings(NamedTuple):
     min_clients: int = 1
     best: str = "min loss"
     metrics_port: int = 0
+    average: bool = False
 
     @property
     def quorum(self) -> int | None:

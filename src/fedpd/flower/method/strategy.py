@@ -162,7 +162,7 @@ def replace_broadcast(run: FederatedRun, arrays: ArrayRecord) -> FederatedRun:
     if kinds[0] != kinds[1]:
         raise FederationError(
             f"{run.setup.algorithm.description}: a wrapper changes the model, but this method's server keeps more than "
-            "the model. Use a method whose server keeps only the model (fedpd, fedavg, fedprox)."
+            "the model. Use a method whose server keeps only the model (fedpd, fedavg, fedprox), without average."
         )
     outcomes = state.outcomes | {state.number - 1: outcome._replace(broadcast=given)}
     return run._replace(state=state._replace(server=given, outcomes=outcomes))
