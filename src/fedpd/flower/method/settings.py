@@ -166,14 +166,13 @@ class WatchedConfig(dict[str, Any]):
 
 def _warn_of_misspelt(config: Config) -> None:
     """Warn of entries that look like those of fedpd but are not, and that the user's functions do not read either."""
-    used = set(config.read) if isinstance(config, WatchedConfig) else set()
+    used, rule = set(), "fedpd reads no such entry of a run's configuration"
+    if isinstance(config, WatchedConfig):
+        used, rule = set(config.read), f"{rule}, and neither algorithm nor start does"
     for key, value in config.items():
-        if key in KEYS or key in used:
-            continue
         near = get_close_matches(key.lower().replace("_", "-"), KEYS, n=1, cutoff=0.8)
-        if near:
-            rule = "fedpd reads no such entry of a run's configuration, and neither algorithm nor start does"
-            warn(f"{key} = {shown(value)}: {rule}. Did you mean {near[0]!r}? If your clients read it, rename it.")
+        if near and key not in KEYS and key not in used:
+            warn(f"{key} = {shown(value)}: {rule}. Did you mean {near[0]!r}? If it is your own, give it another name.")
 
 
 def check_settings(settings: Settings) -> None:
