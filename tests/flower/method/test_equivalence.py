@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 from flwr.app import Context
 
-from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, schedules, simulate
+from fedpd import Algorithm, FedpdError, Problem, algorithms, data, load_model, oracles, problems, schedules, simulate
+from fedpd.algorithms.fedavg import FedAvg
+from fedpd.base.checkpoint import CheckpointError
 from fedpd.core import Evaluation
 from fedpd.engine.measure.columns import RECORDABLE
 from fedpd.engine.measure.history import COLUMNS
@@ -30,10 +33,10 @@ METHODS = [
 ]
 
 
-def compare(algorithm: Algorithm, rounds: int, sizes: tuple[int, ...] = (6,) * AGENTS) -> None:
+def compare(algorithm: Algorithm, rounds: int, sizes: tuple[int, ...] = (6,) * AGENTS, **both: Any) -> None:
     grid = InProcessGrid(app(algorithm, sizes), AGENTS, {})
-    there = run(algorithm, rounds, grid, seed=3, evaluate_every=1)
-    here = simulate(algorithm, whole(sizes), rounds=rounds, seed=3)
+    there = run(algorithm, rounds, grid, seed=3, evaluate_every=1, **both)
+    here = simulate(algorithm, whole(sizes), rounds=rounds, seed=3, **both)
     rows = here.history["communicated"].copy()
     rows[0] = True
     assert rows.sum() > 2
@@ -51,6 +54,92 @@ def test_every_method(name: str) -> None:
 def test_a_schedule_of_skips_and_agents_of_unequal_sizes() -> None:
     skips = schedules.decreasing_skips(rounds=10)
     compare(algorithms.fedpd(eta=0.5, oracle=oracles.sgd(0.1, 3, batch=2), p=skips), 10, (5, 8, 3))
+
+
+# A server of models, coins, a server that keeps more, two exchanges, a server that decides itself when to wait.
+@pytest.mark.parametrize("name", ["fedavg", "fedpd", "a_fedpd", "dane", "fedpd-auto"])
+def test_the_running_mean_of_the_servers_models(name: str) -> None:
+    compare(ROWS[name].make(), ROUNDS, average=True)
+
+
+SGD = oracles.sgd(0.1, 3, batch=2)
+NOISY = algorithms.fedavg(oracle=SGD)
+
+
+@pytest.mark.parametrize("algorithm", [NOISY, algorithms.a_fedpd(eta=0.5, oracle=SGD)], ids=["fedavg", "a_fedpd"])
+def test_the_running_mean_with_a_cohort_and_after_a_resume(algorithm: Algorithm, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"seed": 3, "cohort": 2, "average": True}
+    rows: list[Any] = []
+    models: list[Any] = []
+    grid = InProcessGrid(app(algorithm), AGENTS, {})
+    run(algorithm, ROUNDS // 2, grid, out=tmp_path, evaluate_every=1, **options)
+    given = Settings(AGENTS, ROUNDS, out=tmp_path, evaluate_every=1, poll=0.001, **options)
+    there = federate(grid, algorithm, start(), given, callback=lambda r, model, row: rows.append((r, model, row)))
+    options["callback"] = lambda r, model, row: models.append(model)
+    here = simulate(algorithm, whole(), rounds=ROUNDS, **options)
+    for name in ("loss", "stationarity", "samples", "bytes_up", "bytes_down"):
+        np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-9, atol=1e-13, err_msg=name)
+    assert [r for r, *_ in rows] == list(range(ROUNDS // 2 + 1, ROUNDS + 1))
+    for r, model, row in rows:
+        assert_same(model, models[r])
+        assert row["loss"] == pytest.approx(here.history["loss"][r], rel=1e-9)
+    assert_same(there.model, here.model)
+    assert_same(load_model(tmp_path), here.model)
+    assert_same(load_model(tmp_path / "best.safetensors"), models[int(np.argmin(here.history["loss"]))])
+    newest = simulate(algorithm, whole(), rounds=ROUNDS, seed=3, cohort=2)
+    assert not np.allclose(newest.model["w"], there.model["w"], rtol=1e-3)
+
+
+def test_a_run_resumes_with_the_mean_or_without_it_as_it_began(tmp_path: Path) -> None:
+    for average in (True, False):
+        out = tmp_path / str(average)
+        run(NOISY, 1, out=out, average=average)
+        with pytest.raises(CheckpointError, match=f"its average is {average or None}, not {not average or None}"):
+            run(NOISY, 2, out=out, average=not average)
+
+
+def test_the_running_mean_by_hand() -> None:
+    models: list[Any] = []
+    settings = Settings(AGENTS, 3, poll=0.001, evaluate_every=0)
+    grid = InProcessGrid(app(NOISY), AGENTS, {})
+    federate(grid, NOISY, start(), settings, callback=lambda r, model, row: models.append(model["w"]))
+    w = models[0]
+    for r in (1, 2, 3):
+        w = w + 5 / (r + 5) * (models[r] - w)
+    np.testing.assert_allclose(run(NOISY, 3, average=True).model["w"], w, rtol=1e-12)
+
+
+def test_a_server_that_cannot_know_the_model_has_no_mean() -> None:
+    with pytest.raises(FedpdError, match="average = True: needs a server that knows the model"):
+        run(ROWS["fedpd-memory"].make(), 1, average=True)
+
+
+class Doubling(FedAvg):
+    """FedAvg whose server delivers twice its model, and sends the model alone."""
+
+    def server(self, x: Any) -> Any:
+        return x, x
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> Any:
+        return (mean, 2 * mean), mean
+
+    def delivers(self, server: Any) -> Any:
+        return server[1]
+
+
+def test_what_a_method_delivers_is_the_model() -> None:
+    doubling, plain = Doubling(oracle=GD), algorithms.fedavg(oracle=GD)
+    there, models = run(doubling, 2, evaluate_every=1), run(plain, 2).model
+    assert_same(there.model, jax.tree.map(lambda leaf: 2 * leaf, models))
+    here = simulate(doubling, whole(), rounds=2)
+    np.testing.assert_allclose(there.history["loss"], here.history["loss"], rtol=1e-12)
+    assert_same(there.model, here.model)
+
+
+def test_clipping_is_around_the_model_that_clients_have() -> None:
+    """Not around what the server delivers."""
+    models = [run(one, 2, clip=0.3).model for one in (Doubling(oracle=GD), algorithms.fedavg(oracle=GD))]
+    assert_same(models[0], jax.tree.map(lambda leaf: 2 * leaf, models[1]))
 
 
 def test_a_skipped_communication_costs_no_message() -> None:

@@ -1,14 +1,17 @@
 """A run's configuration: the value, the rule, the remedy; and what private messages need and keep to themselves."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 
 from fedpd import Algorithm, FedpdError, simulate, transforms
-from fedpd.flower import Settings, read_settings
-from tests.flower.federations import AGENTS, FEDPD, assert_same, run, whole
+from fedpd.flower import InProcessGrid, Settings, Strategy, federate, read_settings, server_app
+from fedpd.flower.method.settings import WatchedConfig
+from tests.flower.federations import AGENTS, FEDPD, app, assert_same, run, start, whole
 
 GOOD = {"agents": 4, "rounds": 10}
 
@@ -35,6 +38,93 @@ def test_entries_by_their_names_and_the_users_own_left_alone() -> None:
 def test_what_is_wrong_is_said(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(FedpdError, match=message):
         read_settings({**GOOD, **entry})
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"agents": 0}, "agents = 0: must be an integer of at least 1"),
+        ({"rounds": 1.5}, "rounds = 1.5: must be an integer"),
+        ({"seed": -1}, "seed = -1: must be an integer of at least 0"),
+        ({"on_timeout": "wait"}, "on_timeout = 'wait': must be 'fail' or 'stale' or 'partial'"),
+        ({"evaluate_every": -1}, "evaluate-every = -1: must be an integer of at least 0"),
+        ({"clip": -1.0}, "clip = -1.0: must be finite and at least 0"),
+        ({"secure_range": float("inf")}, "secure-range = inf: must be finite"),
+        ({"poll": 0.0}, "poll = 0.0: must be positive"),
+        ({"out": "runs/a"}, "out = 'runs/a': must be a path or None, not str"),
+        ({"cohort": 4}, "cohort = 4: must be at most 3"),
+        ({"sampling": "size"}, "sampling = 'size': needs a cohort"),
+        ({"bind_names": 1}, "bind_names = 1: must be True or False"),
+        ({"min_clients": 2}, 'min-clients = 2: on-timeout = "fail" needs the replies of all clients'),
+        ({"best": "loss"}, 'best = \'loss\': must be "min" or "max"'),
+        ({"metrics_port": 2**16}, "metrics-port = 65536: must be below 2"),
+    ],
+)
+def test_settings_made_in_python_are_checked_as_those_of_a_configuration(entry: dict[str, Any], message: str) -> None:
+    given = Settings(**{"agents": AGENTS, "rounds": 1, **entry})
+    with pytest.raises(FedpdError, match=message):
+        federate(InProcessGrid(app(FEDPD), AGENTS, {}), FEDPD, start(), given)
+    with pytest.raises(FedpdError, match=message):
+        Strategy(FEDPD, start(), given)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("evaluate_every", "evaluate-every"),
+        ("min-client", "min-clients"),
+        ("Seed", "seed"),
+        ("lable", "label"),
+        ("onTimeout", "on-timeout"),
+        ("averaged", "average"),
+    ],
+)
+def test_an_entry_that_is_probably_misspelt_is_named(key: str, near: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{key} = 3: fedpd reads no such entry.* Did you mean '{near}'"):
+        assert read_settings({**GOOD, key: 3}) == read_settings(GOOD)
+
+
+def test_entries_of_the_users_own_are_none_that_is_misspelt() -> None:
+    for key in ("eta", "step", "iterations", "batch", "p", "data", "beta", "classes", "hidden"):
+        read_settings({**GOOD, key: 3})  # a warning is an error in these tests
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda config: config["labels"],
+        lambda config: config.get("labels"),
+        lambda config: "labels" in config,
+        lambda config: dict(config),
+        lambda config: {**config},
+        lambda config: config.copy(),
+        lambda config: list(config),
+        lambda config: sorted(config.items()),
+        json.dumps,
+    ],
+)
+def test_an_entry_that_the_users_functions_read_is_their_own(read: Any) -> None:
+    config = WatchedConfig({**GOOD, "labels": 10})
+    assert isinstance(config, dict)
+    with pytest.warns(UserWarning, match="labels = 10"):
+        read_settings(WatchedConfig(config))
+    config["agents"]
+    read(config)
+    assert read_settings(config) == read_settings(GOOD)
+
+
+def test_a_server_app_warns_before_it_looks_for_clients() -> None:
+    config: Any = {"agents": AGENTS, "rounds": 1, "poll": 0.001, "clips": 1.0, "seeds": 3}
+
+    def algorithm(config: Any) -> Algorithm:
+        assert config["seeds"] == 3
+        return FEDPD
+
+    grid, served = InProcessGrid(app(FEDPD), AGENTS, config), server_app(algorithm, start)
+    context = Context(1, 1, {}, RecordDict(), config)
+    with pytest.warns(UserWarning, match="clips = 1.0: .*Did you mean 'clip'") as found:
+        served(grid, context)
+    assert len(found) == 1
 
 
 def test_what_is_missing_is_said() -> None:

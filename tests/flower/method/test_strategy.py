@@ -20,10 +20,11 @@ def strategy(algorithm: Algorithm, **settings: Any) -> Strategy:
     return Strategy(algorithm, start(), Settings(agents=AGENTS, rounds=ROUNDS, **{**quick, **settings}))
 
 
-def test_flowers_loop_gives_the_same() -> None:
-    chosen = strategy(FEDPD)
+@pytest.mark.parametrize("average", [False, True])
+def test_flowers_loop_gives_the_same(average: bool) -> None:
+    chosen = strategy(FEDPD, average=average)
     chosen.start(InProcessGrid(app(FEDPD), AGENTS, {}), chosen.arrays, num_rounds=ROUNDS + 2)
-    there, here = chosen.result(), run(FEDPD, ROUNDS, evaluate_every=2)
+    there, here = chosen.result(), run(FEDPD, ROUNDS, evaluate_every=2, average=average)
     assert_same(there.model, here.model, rtol=0)
     for name in ("round", "communications", "samples", "bytes_up"):
         np.testing.assert_array_equal(there.history[name], here.history[name])

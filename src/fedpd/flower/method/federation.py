@@ -39,8 +39,17 @@ from fedpd.flower.method.run import (
     read_client_evaluation,
     read_metrics,
 )
-from fedpd.flower.method.server import server_model
-from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, Settings, choose_form, read_settings
+from fedpd.flower.method.server import delivered_model
+from fedpd.flower.method.settings import (
+    Config,
+    MakeAlgorithm,
+    MakeStart,
+    Settings,
+    WatchedConfig,
+    check_settings,
+    choose_form,
+    read_settings,
+)
 from fedpd.flower.method.shapes import check_algorithm, check_start
 from fedpd.loggers import Log
 
@@ -53,7 +62,8 @@ class Federated(NamedTuple):
     Attributes:
         algorithm: The label of the method.
         seed: The seed of the run.
-        model: x_0 after the last communication, the user's own pytree with NumPy leaves.
+        model: x_0 after the last communication, or what the server delivers in its place (`Settings.average`), as the
+            user's own pytree with NumPy leaves.
         history: One row per communication, with a simulation's columns, and also `wire_bytes_up` and similar ones.
         names: The names of agent 0, 1, ...
         run: The identity of the run, under which clients keep their state.
@@ -106,6 +116,7 @@ def federate(
         FederationError: If clients are missing or refuse, and `settings.on_timeout` does not let the run continue.
         FedpdError: If another server is writing to the folder `settings.out`.
     """
+    check_settings(settings)
     start = check_start(start)
     if is_large(start):
         return_large_blocks()
@@ -165,7 +176,7 @@ def write_result(run: FederatedRun) -> Federated:
             logger.warning("rounds = %d, but the run in %s has already done %d.", settings.rounds, settings.out, done)
         write_model(run, federated.MODEL)
         write_parquet(settings.out / federated.HISTORY, {(label_of(run), settings.seed): history})
-    name, model = setup.algorithm.description, server_model(setup, run.state)
+    name, model = setup.algorithm.description, delivered_model(setup, run.state)
     return Federated(name, settings.seed, model, history, setup.names, setup.run)
 
 
@@ -201,7 +212,7 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("flwr").addFilter(without_traceback)
-        config = {**(defaults or {}), **context.run_config}
+        config = WatchedConfig({**(defaults or {}), **context.run_config})
         outcome = federate(
             grid,
             algorithm(config),

@@ -66,6 +66,7 @@ def identity_of(algorithm: Method, start: Tree, settings: Settings) -> dict[str,
         "agents": settings.agents,
         "cohort": settings.sampled,
         "sampling": None if settings.sampling == "uniform" else settings.sampling,
+        "average": settings.average or None,
         "start": fingerprint(start),
     }
 

@@ -21,7 +21,7 @@ from fedpd.engine.measure.targets import Target, Until, has_row, make_targets
 from fedpd.engine.simulate import Callback
 from fedpd.experiments import federated
 from fedpd.flower.method.run import FederatedRun, label_of
-from fedpd.flower.method.server import server_model
+from fedpd.flower.method.server import delivered_model
 from fedpd.flower.method.settings import Settings
 from fedpd.flower.method.shapes import framework_of
 from fedpd.loggers import Log, opened, prometheus
@@ -84,7 +84,7 @@ class Observation(NamedTuple):
 
 
 def _model(run: FederatedRun) -> Tree:
-    return server_model(run.setup, run.state)
+    return delivered_model(run.setup, run.state)
 
 
 def _log(done: int, rounds: int, stationarity: float) -> None:

@@ -19,8 +19,10 @@ from flwr.serverapp import Grid
 from tree_math import Vector
 
 from fedpd.base import checkpoint
+from fedpd.base.value import constant
 from fedpd.base.versions import versions
-from fedpd.core import Method, Tree
+from fedpd.core import Kind, Method, Tree
+from fedpd.engine.average import averaged
 from fedpd.engine.fit import check_agents
 from fedpd.engine.participation import Participation, attendance_rule
 from fedpd.experiments.federated import CHECKPOINTS
@@ -54,6 +56,7 @@ from fedpd.flower.method.server import (
     ServerSetup,
     ServerState,
     cohort_of_step,
+    delivered_model,
     initial_state,
     is_superseded,
     mean_of,
@@ -63,8 +66,10 @@ from fedpd.flower.method.server import (
     server_step,
     steps_to_do,
 )
-from fedpd.flower.method.settings import Settings, check_packed, check_private, check_secure
+from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
 from fedpd.flower.method.shapes import shapes
+from fedpd.transforms._private import is_model
+from fedpd.transforms._ways import parts_of
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -96,7 +101,7 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
     check_secure(algorithm, made, settings)
-    check_packed(algorithm, made, settings)
+    kinds = check_clip(algorithm, made, settings)
     check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)
     identity, folder = identity_of(algorithm, start, settings), _folder(settings)
     found = None
@@ -106,11 +111,12 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     spec = spec_text(algorithm)
     directory = _find_clients(grid, settings, spec, meta.get("names"))
     names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
-    method = algorithm, spec, settings.form, made
+    method = _served(algorithm, start, settings), spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
     present, model_of = _attendance(settings, names, sizes), model_function(algorithm, made.agent)
-    setup = ServerSetup(*method, start, names, settings.seed, run, present, replaced, settings.out, sizes, model_of)
+    who = names, settings.seed, run, present
+    setup = ServerSetup(*method, start, *who, replaced, settings.out, sizes, model_of, kinds)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -120,6 +126,11 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     before = ledger.elapsed[np.isfinite(ledger.elapsed)]
     began = time.monotonic() - (before[-1] if len(before) else 0.0)
     return FederatedRun(settings, setup, directory, identity, state, ledger, began)
+
+
+def _served(algorithm: Method, start: Tree, settings: Settings) -> Method:
+    """Return the method as the server runs it; the clients' part is the same."""
+    return constant(averaged(algorithm, start)) if settings.average else algorithm
 
 
 def _attendance(settings: Settings, names: Sequence[str], sizes: Sequence[int]) -> Participation | None:
@@ -162,7 +173,7 @@ def new_communication(run: FederatedRun, last: int) -> Communication:
 def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
     """Return the run after a communication: it averages the messages by the policy and does the server step."""
     run = _count_messages(run, found)
-    run, messages = _clip(run, _choose_messages(run, communication, found))
+    run, messages = _clip(run, communication, _choose_messages(run, communication, found))
     if run.settings.on_timeout == "stale":
         run = run._replace(state=run.state._replace(last=run.state.last | messages))
     senders = sum(answer.message is not None for answer in found.answers.values())
@@ -254,35 +265,44 @@ def _server_step(
     return run._replace(state=state, ledger=add_work(ledger, last, work, senders, receivers))
 
 
-def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, dict[int, Tree]]:
+def _clip(
+    run: FederatedRun, communication: Communication, messages: dict[int, Tree]
+) -> tuple[FederatedRun, dict[int, Tree]]:
     """Return the messages, clipped to the norm that the settings allow, and count the clipped ones."""
-    bound, state = run.settings.clip, run.state
+    bound, setup = run.settings.clip, run.setup
     if not bound:
         return run, messages
-    outcome = state.outcomes.get(state.number - 1)
-    reference = Vector(run.setup.start) if outcome is None else outcome.broadcast
-    clipped = {agent: _clipped(message, reference, bound) for agent, message in messages.items()}
+    kinds, model = setup.kinds[communication.last % setup.exchanges], Vector(server_model(setup, run.state))
+    clipped = {agent: _clipped(message, kinds, model, bound) for agent, message in messages.items()}
     for agent, (_, was_clipped) in clipped.items():
         if was_clipped:
-            log.warning("The update of client %r was clipped to norm %g.", run.setup.names[agent], bound)
+            log.warning("The update of client %r was clipped to norm %g.", setup.names[agent], bound)
     ledger = add_counts(run.ledger, clipped=sum(was_clipped for _, was_clipped in clipped.values()))
     return run._replace(ledger=ledger), {agent: message for agent, (message, _) in clipped.items()}
 
 
-def _clipped(message: Tree, reference: Tree | None, bound: float) -> tuple[Tree, bool]:
-    """Return the message, clipped to the distance `bound` from a reference, and whether clipping changed it.
+def _clipped(message: Tree, kinds: Sequence[Kind | None], model: Vector, bound: float) -> tuple[Tree, bool]:
+    """Return the message with each of its vectors clipped, and whether that changed it.
 
-    If messages are models with the shape of the broadcast, as in FedPD, the reference is the newest broadcast, and
-    ||x_{0,i}^+ - x_0|| is bounded. Messages that are changes have another structure, and their own norm is bounded.
+    The type of a vector says what is bounded: of a model or an iterate the distance to the server's model, of a change
+    or a gradient its norm. A part without a type stays as it is, as with `transforms.clip`.
     """
-    kinds: list[Any] = [jax.tree.structure(tree) for tree in (reference, message)]
-    is_change = kinds[0] != kinds[1]
-    change = message if is_change else jax.tree.map(np.subtract, message, reference)
+    parts, structure = parts_of(message)
+    clipped = []
+    for part, kind in zip(parts, kinds, strict=True):
+        clipped.append(part if kind is None else _clip_vector(part, model if is_model(kind) else None, bound))
+    changed = any(new is not old for new, old in zip(clipped, parts, strict=True))
+    return jax.tree.unflatten(structure, clipped), changed
+
+
+def _clip_vector(vector: Vector, centre: Vector | None, bound: float) -> Vector:
+    """Return a vector itself, or its nearest point in the ball of radius `bound` around the centre; None: around 0."""
+    change = vector if centre is None else jax.tree.map(np.subtract, vector, centre)
     norm = np.sqrt(sum(float(np.sum(np.square(leaf, dtype=np.float64))) for leaf in jax.tree.leaves(change)))
     if norm <= bound:
-        return message, False
+        return vector
     change = jax.tree.map(lambda leaf: (leaf * (bound / norm)).astype(leaf.dtype), change)
-    return change if is_change else jax.tree.map(np.add, reference, change), True
+    return change if centre is None else jax.tree.map(np.add, centre, change)
 
 
 def is_evaluation_due(run: FederatedRun) -> bool:
@@ -297,7 +317,7 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     They go to all clients but those that did not reply in the last communication: waiting again would not bring them
     back.
     """
-    state, model = run.state, pack(server_model(run.setup, run.state))
+    state, model = run.state, pack(delivered_model(run.setup, run.state))
     asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
     away = {agent for agent in asked if state.counted[agent] != state.number - 1}
     present = [name for agent, name in enumerate(run.setup.names) if agent not in away]

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, RecordDict
 from jax.extend.core import Literal, Var
 from tree_math import Vector
 
-from fedpd.core import Exchange, Key, Method, Tree, Update, has_packed, opened
+from fedpd.core import Exchange, Key, Kind, Method, Tree, Update, has_packed, opened
 from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation, participants
 from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
@@ -24,7 +24,7 @@ class ServerSetup(NamedTuple):
     """The constants of a run.
 
     Attributes:
-        algorithm: The method, in its form.
+        algorithm: The method, in its form; if the server delivers the mean of its models, the method that does so.
         spec: Its exact spec, as JSON.
         form: "whole" or "partial", as in `Order`.
         shapes: The shapes of states and messages.
@@ -38,6 +38,7 @@ class ServerSetup(NamedTuple):
         sizes: Each agent's number of samples, if cohorts are drawn by size; else zeros.
         model_of: The newest broadcast of a round's last exchange -> the server's model. It is one function per run, so
             that JAX compiles it once.
+        kinds: The type of each part of the messages of each exchange, if the server clips them; else ().
     """
 
     algorithm: Method
@@ -53,6 +54,7 @@ class ServerSetup(NamedTuple):
     store: Path | None
     sizes: Sequence[int]
     model_of: Callable[[Tree], Tree]
+    kinds: Sequence[tuple[Kind | None, ...]]
 
     @property
     def exchanges(self) -> int:
@@ -329,6 +331,13 @@ def server_model(setup: ServerSetup, state: ServerState) -> Tree:
     if not broadcasts:
         return setup.start
     return jax.device_get(call_compiled(setup.model_of, broadcasts[-1]))
+
+
+def delivered_model(setup: ServerSetup, state: ServerState) -> Tree:
+    """Return the model of the run: what the server delivers, such as a mean of its models, or else its model."""
+    if setup.algorithm.delivers is None:
+        return server_model(setup, state)
+    return jax.device_get(call_compiled(setup.algorithm.delivers, state.server)).tree
 
 
 def model_function(algorithm: Method, agent: Any) -> Callable[[Tree], Tree]:

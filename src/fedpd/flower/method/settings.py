@@ -1,16 +1,19 @@
 """The entries of a run's configuration that fedpd reads. The user may add others, for `algorithm` and `start`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.checks import at_least, check_seeds, choice, count, positive, refuse
+from fedpd.base.checks import at_least, check_seeds, count, positive, refuse, shown
+from fedpd.base.typed import check_arguments
 from fedpd.base.value import constant
-from fedpd.core import Method, Tree, form_with_absent, has_packed
+from fedpd.base.warn import warn
+from fedpd.core import Kind, Method, Tree, form_with_absent, has_packed, message_kinds
 from fedpd.engine.participation import Sampling, check_cohort
 from fedpd.engine.privacy import number_of_vectors, private_oracle
 from fedpd.flower.carry.protocol import Form
@@ -37,7 +40,8 @@ class Settings(NamedTuple):
             ends the run (it can be resumed), "stale" uses their last message again, "partial" continues without them.
         evaluate_every: Communications between two evaluations by all clients; 0: never. None: 1, or N/K rounded up with
             a cohort of K, so that evaluations ask about as many clients as the communications between them.
-        clip: The largest norm of a client's update; larger updates are clipped. 0: no clipping.
+        clip: The largest norm of a client's update; larger updates are clipped. It bounds the distance of a model to
+            the server's newest model, and the norm of a change or a gradient: of each vector of a message. 0: none.
         secure_range: The largest entry of a client's change, x_{0,i}^+ - x_0, under secure aggregation (SecAgg+). The
             server then learns the sum of the messages and no single message. 0: no secure aggregation. It needs
             `client_app(secure=True)`. With on_timeout = "partial", clients may drop out.
@@ -57,6 +61,8 @@ class Settings(NamedTuple):
         best: The model to keep beside the last one, as "min" or "max" and a column of the history, e.g. "min loss" or
             "max test_accuracy". "": none.
         metrics_port: The port on 127.0.0.1 at which Prometheus can read the newest row; 0: none.
+        average: Whether the server delivers the running mean of its models, as `simulate(..., average=True)` does. The
+            evaluated and the saved models, the history and the result are that mean. Clients compute as without it.
     """
 
     agents: int
@@ -77,6 +83,7 @@ class Settings(NamedTuple):
     min_clients: int = 1
     best: str = "min loss"
     metrics_port: int = 0
+    average: bool = False
 
     @property
     def quorum(self) -> int | None:
@@ -101,8 +108,11 @@ class Settings(NamedTuple):
         return 1 if self.sampled is None else -(-self.agents // self.sampled)
 
 
+KEYS = [name.replace("_", "-") for name in Settings._fields]
+
+
 def read_settings(config: Config) -> Settings:
-    """Return the settings of a run's configuration.
+    """Return the settings of a run's configuration, and warn of an entry that is probably misspelt.
 
     Raises:
         FedpdError: If an entry is missing or breaks a rule.
@@ -110,9 +120,68 @@ def read_settings(config: Config) -> Settings:
     for name, meaning in (("agents", "the number of clients"), ("rounds", "T, the number of rounds")):
         if name not in config:
             refuse(name, None, "is not in the run's configuration", f"Set {meaning}, e.g. {name} = 4")
+    _warn_of_misspelt(config)
     own = {**config, "out": str(config.get("out") or ""), "label": str(config.get("label", ""))}
-    keys = [name.replace("_", "-") for name in Settings._fields]
-    settings = read_table(Settings, {key: own[key] for key in keys if key in own})
+    settings = read_table(Settings, {key: own[key] for key in KEYS if key in own})
+    check_settings(settings)
+    return settings
+
+
+class WatchedConfig(dict[str, Any]):
+    """A run's configuration that knows which entries the user's functions read: all of them, if they ask for a list.
+
+    It is a dict, because users may pass it on to functions that need one.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:  # because of it, dict(config) and {**config} call keys
+        return iter(self.keys())
+
+    def keys(self) -> Any:
+        self.read.update(super().keys())
+        return super().keys()
+
+    def items(self) -> Any:
+        self.read.update(super().keys())
+        return super().items()
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+
+def _warn_of_misspelt(config: Config) -> None:
+    """Warn of entries that look like those of fedpd but are not, and that the user's functions do not read either."""
+    used, rule = set(), "fedpd reads no such entry of a run's configuration"
+    if isinstance(config, WatchedConfig):
+        used, rule = set(config.read), f"{rule}, and neither algorithm nor start does"
+    for key, value in config.items():
+        near = get_close_matches(key.lower().replace("_", "-"), KEYS, n=1, cutoff=0.8)
+        if near and key not in KEYS and key not in used:
+            warn(f"{key} = {shown(value)}: {rule}. Did you mean {near[0]!r}? If it is your own, give it another name.")
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings of a wrong type or beyond their range, whether they come from Python or from a configuration.
+
+    Raises:
+        FedpdError: The message has the entry, its value, the rule and the remedy.
+    """
+    check_arguments(Settings, settings._asdict())
     count("agents", settings.agents, "Give N, the number of clients")
     count("rounds", settings.rounds, "Give T, the number of rounds")
     if settings.evaluate_every is not None:
@@ -121,17 +190,15 @@ def read_settings(config: Config) -> Settings:
     check_seeds("seed", [settings.seed])
     check_quorum(settings)
     check_best(settings.best)
-    count("metrics-port", settings.metrics_port, "Give a port, e.g. 9464, or 0 for none", least=0)
+    count("metrics-port", settings.metrics_port, "Give a port, e.g. 9464, or 0 for none", least=0, bits=16)
     for name in ("deadline", "resend", "poll"):
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
-    return settings
 
 
 def check_sampling(settings: Settings) -> None:
     """Check `cohort` and `sampling`."""
-    choice("sampling", settings.sampling, get_args(Sampling))
     if settings.cohort is not None:
         check_cohort(settings.cohort, settings.agents)
     elif settings.sampling != "uniform":
@@ -159,7 +226,6 @@ def check_best(best: str) -> None:
 
 def choose_form(algorithm: Method, settings: Settings) -> Method:
     """Return the form of the method that `cohort` and `on_timeout` need; refuse the setting if there is none."""
-    check_sampling(settings)
     if settings.sampled is not None:
         algorithm = _check_asked(algorithm)
     name = algorithm.description
@@ -184,11 +250,24 @@ def _check_asked(algorithm: Method) -> Method:
     return constant(form_with_absent(algorithm))
 
 
-def check_packed(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
-    """Refuse to clip packed messages at the server: what the client keeps would no longer fit what the server has."""
-    if settings.clip and any(has_packed(message) for message in shapes.messages):
-        rule = f"packed messages of {algorithm.description} must not be changed at the server"
+def check_clip(algorithm: Method, shapes: Shapes, settings: Settings) -> Sequence[tuple[Kind | None, ...]]:
+    """Return the type of each part of the messages of each exchange, if the server clips them; else ().
+
+    Refuse to clip packed messages, because what the client keeps would no longer fit what the server has, and messages
+    without types: a model is clipped around the server's model, a change around 0.
+    """
+    if not settings.clip:
+        return ()
+    name = algorithm.description
+    if any(has_packed(message) for message in shapes.messages):
+        rule = f"packed messages of {name} must not be changed at the server"
         refuse("clip", settings.clip, rule, "Leave clip out, or give wrap(..., up=[transforms.clip(norm), ...])")
+    kinds = message_kinds(algorithm)
+    if not all(kinds):
+        rule = f"messages of {name} have no types, so they must arrive as they were sent"
+        remedy = "Leave clip out, or choose another method, e.g. fedavg(...); in your own, send e.g. Model(x)"
+        refuse("clip", settings.clip, rule, remedy)
+    return kinds
 
 
 def check_secure(algorithm: Method, shapes: Shapes, settings: Settings) -> None:

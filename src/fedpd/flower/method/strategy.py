@@ -38,7 +38,7 @@ from fedpd.flower.method.run import (
     read_metrics,
 )
 from fedpd.flower.method.server import Communication
-from fedpd.flower.method.settings import Settings, choose_form
+from fedpd.flower.method.settings import Settings, check_settings, choose_form
 from fedpd.flower.method.shapes import check_algorithm, check_start
 
 log = logging.getLogger(f"flwr.{__name__}")
@@ -57,6 +57,7 @@ class Strategy(flower.Strategy):
     """
 
     def __init__(self, algorithm: Method, start: Tree, settings: Settings) -> None:
+        check_settings(settings)
         if settings.secure_range:
             rule = "needs four messages per communication, but Flower's loop sends one"
             refuse("secure-range", settings.secure_range, rule, "Use server_app")
@@ -161,7 +162,7 @@ def replace_broadcast(run: FederatedRun, arrays: ArrayRecord) -> FederatedRun:
     if kinds[0] != kinds[1]:
         raise FederationError(
             f"{run.setup.algorithm.description}: a wrapper changes the model, but this method's server keeps more than "
-            "the model. Use a method whose server keeps only the model (fedpd, fedavg, fedprox)."
+            "the model. Use a method whose server keeps only the model (fedpd, fedavg, fedprox), without average."
         )
     outcomes = state.outcomes | {state.number - 1: outcome._replace(broadcast=given)}
     return run._replace(state=state._replace(server=given, outcomes=outcomes))
