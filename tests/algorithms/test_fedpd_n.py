@@ -5,9 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tree_math import Vector
 
-from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
+from fedpd import FedpdError, algorithms, data, oracles, problems, simulate, transforms
 from fedpd.algorithms.fedpd_n import TRIALS, acceptable
+from fedpd.core import LocalObjective
 
 RNG = np.random.default_rng(0)
 SQUARES = {"a": RNG.standard_normal((6, 8, 3)), "b": RNG.standard_normal((6, 8))}
@@ -52,24 +54,24 @@ def test_rounds_in_numpy() -> None:
     np.testing.assert_allclose(run.model, w, rtol=1e-12)  # the mean is delivered
 
 
-def test_the_momentum_follows_the_cohort() -> None:
-    rows = []
-    for cohort in (1, 2, 3, 9, 100):
-        method = algorithms.fedpd_n(iterations=1, batch=1, cohort=cohort, step=0.1, adapt=False, rho=0.0)
-        first, second = (simulate(method, ONE, rounds=rounds).server for rounds in (1, 2))
-        rows.append(float((second.momentum - first.momentum * 0).tree[0]))
-    betas = [0.0, 1 / 3, 0.5, 0.8, 0.8]
-    plain = [
-        float(
-            simulate(
-                algorithms.fedpd_n(iterations=1, batch=1, cohort=9, step=0.1, adapt=False, rho=0.0, beta=beta),
-                ONE,
-                rounds=2,
-            ).server.momentum.tree[0]
-        )
-        for beta in betas
-    ]
-    np.testing.assert_allclose(rows, plain, rtol=1e-12)
+@pytest.mark.parametrize(("cohort", "beta"), [(1, 0.0), (2, 1 / 3), (3, 0.5), (9, 0.8), (100, 0.8)])
+def test_the_momentum_follows_the_cohort(cohort: int, beta: float) -> None:
+    method = algorithms.fedpd_n(iterations=1, batch=1, cohort=cohort, step=1.0, adapt=False, rho=0.0)
+    server, y = method.server(Vector(jnp.zeros(1))), [0.0]
+    numbers = method.init(LocalObjective.without_samples(server.y), server.y).numbers
+    for _ in range(2):  # the agents are at 1 and at 2
+        server, _ = method.aggregate(server, (server.y * 0 + len(y), numbers), 1.0)
+        y.append(float(server.y.tree[0]))
+    assert y[1] == pytest.approx(1 + beta)
+    assert y[2] == pytest.approx(y[1] + (2 - y[1]) + beta * (beta * 1 + 2 - y[1]))
+
+
+def test_a_layer_delivers_the_mean_too() -> None:
+    method = algorithms.fedpd_n(iterations=2, batch=1, cohort=6, step=0.1, adapt=False)
+    small = transforms.wrap(method, up=transforms.top_k(1.0))
+    run, plain = (simulate(one, MANY, rounds=4) for one in (small, method))
+    np.testing.assert_allclose(run.model, run.server.inner.mean.tree)
+    np.testing.assert_allclose(run.model, plain.model, rtol=1e-6)
 
 
 # --- trials ---------------------------------------------------------------------------------------------------------
@@ -77,12 +79,12 @@ def test_the_momentum_follows_the_cohort() -> None:
 
 def test_acceptable_steps_by_hand() -> None:
     ladder = jnp.array([0.0, 0.125, 0.5, 1.0, 2.0, 8.0])
-    low, high = acceptable(ladder, jnp.array([2.0, 1.5, 1.0, 1.0, 1.0, 4.0]), jnp.float32(2.0))
+    low, high = acceptable(ladder, jnp.array([2.0, 1.5, 1.0, 1.0, 1.0, 4.0]), jnp.float32(2.0), 0.05)
     # 80 % of the decrease is H = 1.2, but 1.05 min H = 1.05 is less: nine tenths of the way from 1/8 to 1/2 in logs.
     assert float(low) == pytest.approx(0.125 * 4**0.9, rel=1e-5)
     # min H + 5 % of the decrease is 1.05: a sixtieth of the way from 2 to 8.
     assert float(high) == pytest.approx(2 * 4 ** (0.05 / 3), rel=1e-5)
-    low, high = acceptable(ladder, jnp.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), jnp.float32(1.0))
+    low, high = acceptable(ladder, jnp.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), jnp.float32(1.0), 0.05)
     assert float(low) == pytest.approx(0.125 / 8, rel=1e-5)  # every step is worse than none: an eighth of the smallest
     assert float(high) == pytest.approx(0.125 / 8, rel=1e-5)
 
@@ -142,7 +144,7 @@ def test_a_step_that_is_too_large_everywhere_returns_to_the_best_model() -> None
 @pytest.mark.parametrize("cohort", [1, 3, 12])
 def test_every_cohort_trains(classes: Any, cohort: int) -> None:
     run = simulate(algorithms.fedpd_n(iterations=6, batch=10, cohort=cohort), classes, rounds=60, cohort=cohort)
-    assert run.history["loss"][-1] < 0.35 * run.history["loss"][0]
+    assert run.history["loss"][-1] < 0.5 * run.history["loss"][0]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,9 @@ def test_every_cohort_trains(classes: Any, cohort: int) -> None:
         ({"adapt": False}, "needs a step"),
         ({"rho": 1.5}, "must be at most 1"),
         ({"beta": 1.0}, "must be below 1"),
-        ({"penalty": -1.0}, "must be at least 0"),
+        ({"penalty": -1.0}, "must be finite and at least 0"),
         ({"step": 0.0}, "must be positive"),
-        ({"iterations": 0}, "must be at least 1"),
+        ({"iterations": 0}, "must be an integer of at least 1"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], words: str) -> None:

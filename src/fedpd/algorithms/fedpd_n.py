@@ -20,16 +20,17 @@ ladder, on the same samples, and send H of each, the mean loss over the second h
 2^-12, 2^-9, ..., 2^3 until gamma is known, and 0, 1/8, 1/2, 1, 2, 8 times gamma afterwards. Of the means over S,
 
     low  = the smallest step with H <= 1.05 min H that makes 80 % of the largest decrease
-    high = the largest step with H <= min H + 5 % of (first loss - min H)
+    high = the largest step with H <= min H + 5 % of (first loss - min H), after round 8 with 10 %
 
-Gamma is low at first. A larger gamma than high comes down to it, at any time. A smaller one than low goes up to it in
-the first rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. In a
-round of trials, x_i is the best of the agent's own trials with at most gamma; if gamma was twice too large, the server
-does not use them.
+Gamma is low at first. A larger gamma than high comes down to it. A smaller one than low goes up to it in the first
+rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. In a round of
+trials, x_i is that of gamma. If gamma was 1.5 times too large in one of the first rounds, the server does not use the
+x_i, and agents forget their duals: a network that has died in one round has the loss of a living one, and would not
+recover.
 
-The losses guard the run. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the mean
-loss at y, smoothed, is above its best by a tenth of the first loss and by more than its noise, the server returns to w
-as it was at its best, without momentum and duals, with half of gamma.
+The losses guard the run, too. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the
+mean loss at y, smoothed, is above its best by a quarter of the decrease since x^0 and by more than its noise, the
+server returns to w as it was at its best, without momentum and duals, with half of gamma.
 
 One model travels each way, with 10 numbers up and 3 down. An agent keeps lambda_i and the number of the last return.
 """
@@ -104,6 +105,7 @@ class Server(NamedTuple):
     round: Array
     orders: Orders
     caution: Array  # what trials find is multiplied by this
+    wrong: Array  # whether the last models were not used, because gamma was too large
     watch: Watch
 
 
@@ -127,7 +129,8 @@ class FedPDN(Method):
     def server(self, x: Vector) -> Server:
         zero = jnp.zeros((), float)
         watch = Watch(zero, zero, jnp.int32(0), zero, x)
-        return Server(x, 0 * x, 0 * x, x, jnp.int32(0), jnp.int32(0), self.first_orders(), zero + 1, watch)
+        number, orders = jnp.int32(0), self.first_orders()
+        return Server(x, 0 * x, 0 * x, x, number, number, orders, zero + 1, jnp.bool_(False), watch)
 
     def first_orders(self) -> Orders:
         zero = jnp.zeros((), float)
@@ -145,29 +148,22 @@ class FedPDN(Method):
         return lax.cond(is_trial(r), partial(self.try_steps, f), partial(self.train, f), agent, rows)
 
     def train(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
-        step = agent.orders.step
-        x, first, later = self.descend(f, agent, rows, step)
-        good = later <= 2 * jnp.maximum(first, agent.orders.level) if self.adapt else jnp.bool_(True)
-        x = choose(good, x, agent.y)
-        numbers = agent.numbers._replace(losses=0 * agent.numbers.losses, tried=0 * first)
-        numbers = numbers._replace(first=first, square=first * first, failed=1 - good.astype(first.dtype))
-        return self.moved(agent, x, numbers), Work.of(f.steps(self.iterations), f.steps(self.iterations), self.batch)
+        x, first, later = self.descend(f, agent, rows, agent.orders.step)
+        steps = f.steps(self.iterations)
+        return self.moved(agent, x, first, later, 0 * agent.numbers.losses), Work.of(steps, steps, self.batch)
 
     def try_steps(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
-        known = agent.orders.step > 0
-        ladder = jnp.where(known, jnp.array(NEAR) * agent.orders.step, jnp.array(FIRST))
+        ladder = ladder_of(agent.orders.step)
 
-        def one(best: tuple[Vector, Array], step: Array) -> tuple[tuple[Vector, Array], tuple[Array, Array]]:
+        def one(usual: tuple[Vector, Array], step: Array) -> tuple[tuple[Vector, Array], tuple[Array, Array]]:
             x, first, later = self.descend(f, agent, rows, step)
-            better = (later < best[1]) & (step <= agent.orders.step)  # never a larger step than the server's
-            return choose(better, (x, later), best), (first, later)
+            return choose(step == agent.orders.step, (x, later), usual), (first, later)
 
-        begin = agent.y, jnp.full((), jnp.inf, agent.numbers.first.dtype)
-        (x, _), (firsts, losses) = lax.scan(one, begin, ladder)
-        first, zero = firsts[0], 0 * firsts[0]
+        # Until gamma is known, no step of the ladder is gamma, and the agent stays at y.
+        begin = agent.y, jnp.zeros_like(agent.numbers.first)
+        (x, later), (firsts, losses) = lax.scan(one, begin, ladder)
         steps = len(NEAR) * f.steps(self.iterations)
-        numbers = Numbers(losses, first, first * first, failed=zero, tried=zero + 1)
-        return self.moved(agent, x, numbers), Work.of(steps, steps, self.batch)
+        return self.moved(agent, x, firsts[0], later, losses, tried=1), Work.of(steps, steps, self.batch)
 
     def descend(self, f: LocalObjective, agent: Agent, rows: Array, step: Array) -> tuple[Vector, Array, Array]:
         """Return x after Q steps from y, the loss of the first step, and the mean loss over the second half."""
@@ -186,7 +182,14 @@ class FedPDN(Method):
         finite = jnp.isfinite(later) & jnp.isfinite((x - agent.y) @ (x - agent.y))
         return choose(finite, x, agent.y), losses[0], jnp.where(finite, later, WORST)
 
-    def moved(self, agent: Agent, x: Vector, numbers: Numbers) -> Agent:
+    def moved(self, agent: Agent, x: Vector, first: Array, later: Array, losses: Array, tried: int = 0) -> Agent:
+        """Return the agent at x, or at y if its loss doubled, with its new dual and its numbers."""
+        good = later <= 2 * jnp.maximum(first, agent.orders.level) if self.adapt else jnp.bool_(True)
+        good = good | (agent.orders.level <= 0)  # the first loss is not known yet
+        numbers = Numbers(losses, first, first * first, jnp.where(good, 0.0, 1.0), 0 * first + tried)
+        return self.at(agent, choose(good, x, agent.y), numbers)
+
+    def at(self, agent: Agent, x: Vector, numbers: Numbers) -> Agent:
         scale = self.rho / self.eta(agent.orders.step)
         return agent._replace(x=x, dual=agent.dual + scale * (x - agent.y), numbers=numbers)
 
@@ -202,10 +205,8 @@ class FedPDN(Method):
 
     def with_message(self, agent: Agent, message: tuple[Vector, Numbers]) -> Agent:
         x, numbers = message
-        return self.moved(agent._replace(dual=agent.dual - self.dual_change(agent)), x, numbers)
-
-    def dual_change(self, agent: Agent) -> Vector:
-        return self.rho / self.eta(agent.orders.step) * (agent.x - agent.y)
+        undone = self.at(agent._replace(y=agent.x), agent.y, numbers)  # its dual is that before the local steps
+        return self.at(undone._replace(y=agent.y), x, numbers)
 
     def model(self, agent: Agent) -> Vector:
         return agent.y
@@ -227,31 +228,32 @@ class FedPDN(Method):
         return new, (new.y, new.orders)
 
     def adapted(self, new: Server, old: Server, numbers: Numbers) -> Server:
-        """Return the server with the step size of the next round, or at its best model so far."""
+        """Return the server with the step size of the next round, or at an earlier model."""
         begins = old.round == 0
         level = jnp.where(begins, numbers.first, old.orders.level)
-        found = self.after_trials(old, numbers, level)
+        found, wrong = self.after_trials(old, numbers, level)
+        wrong = wrong & (numbers.tried > 0)
         step = jnp.where(numbers.tried > 0, found, old.orders.step)
-        factor = jnp.where(numbers.failed > 0, 0.5, 1.0)
-        orders = old.orders._replace(step=step * factor, level=level)
-        new = new._replace(orders=orders, caution=old.caution * factor)
-        # Models that agents made with a step size that was twice too large are not used.
-        new = choose(step < old.orders.step / 2, back_to(new, old.y, old.mean), new)
-        return self.watched(new, old, numbers, begins)
+        factor = jnp.where((numbers.failed > 0) & ~wrong, 0.5, 1.0)
+        new = new._replace(
+            orders=old.orders._replace(step=step * factor, level=level), caution=old.caution * factor, wrong=wrong
+        )
+        unused = back_to(new, old.y, old.mean)._replace(age=old.age)
+        return self.watched(choose(wrong, unused, new), old, numbers, begins)
 
-    def after_trials(self, server: Server, numbers: Numbers, level: Array) -> Array:
-        """Return gamma after a round of trials."""
-        step, losses = server.orders.step, numbers.losses
-        known = step > 0
-        ladder = jnp.where(known, jnp.array(NEAR) * step, jnp.array(FIRST))
-        low, high = acceptable(ladder, losses, level)
+    def after_trials(self, server: Server, numbers: Numbers, level: Array) -> tuple[Array, Array]:
+        """Return gamma after a round of trials, and whether it was so large that the models of this round are bad."""
+        step, early = server.orders.step, server.round <= EARLY
+        low, high = acceptable(ladder_of(step), numbers.losses, level, jnp.where(early, 0.05, 0.1))
         low, high = server.caution * low, server.caution * jnp.maximum(low, high)
         middle = jnp.sqrt(high * jnp.maximum(low, high / 16))
-        early = server.round <= EARLY
-        near = jnp.where(step > high, jnp.where(early & (step > 2 * high), middle, high), step)
+        wrong = early & (step > 1.5 * high)
+        lower = jnp.where(wrong, middle, jnp.minimum(step, high))
         raised = jnp.where(step < low / 2, middle, low)
-        near = jnp.where(early & (step < low), step * (raised / step) ** min(1.0, self.cohort / 5), near)
-        return jnp.where(known, near, low)
+        higher = step * (raised / jnp.maximum(step, 1e-30)) ** min(1.0, self.cohort / 5)
+        near = jnp.where(early & (step < low), higher, lower)
+        near = jnp.where(server.wrong & ~wrong, low, near)  # the ladder around a step far off was coarse
+        return jnp.where(step > 0, near, low), wrong & (step > 0)
 
     def watched(self, new: Server, old: Server, numbers: Numbers, begins: Array) -> Server:
         """Return the server at its best model, if the loss is clearly above its best; else as it is."""
@@ -267,7 +269,8 @@ class FedPDN(Method):
         error = 2 * jnp.sqrt(variance / jnp.minimum(rounds, 7))
         best = jnp.where(begins, 2 * loss, watch.best)
         now = 3 * jnp.sqrt(jnp.maximum(spread, variance))
-        returns = ~begins & (~finite | (jnp.maximum(smooth - error, loss - now) > best + 0.1 * level))
+        margin = jnp.maximum(0.25 * (level - best), 0.02 * level)
+        returns = ~begins & (~finite | (jnp.maximum(smooth - error, loss - now) > best + margin))
         better = smooth + error < best
         seen = Watch(smooth, variance, rounds, jnp.minimum(best, smooth + error), choose(better, old.mean, watch.model))
         back = back_to(new, watch.model, watch.model)._replace(
@@ -286,25 +289,31 @@ def back_to(server: Server, y: Vector, mean: Vector) -> Server:
     return server._replace(y=y, mean=mean, dual=0 * server.dual, momentum=0 * server.momentum, orders=orders)
 
 
+def ladder_of(step: Array) -> Array:
+    """Return the step sizes to try; `step`: gamma, or 0 if it is not known."""
+    return jnp.where(step > 0, jnp.array(NEAR) * step, jnp.array(FIRST))
+
+
 def is_trial(r: Array) -> Array:
     """Return whether agents try step sizes in round r."""
     return (r == jnp.array(TRIALS)).any()
 
 
-def acceptable(ladder: Array, losses: Array, level: Array) -> tuple[Array, Array]:
+def acceptable(ladder: Array, losses: Array, level: Array, share: Any) -> tuple[Array, Array]:
     """Return the smallest and the largest step size of a ladder whose losses are good, interpolated.
 
     Args:
         ladder: (n,) the step sizes in ascending order. The first is so small that nothing moves.
         losses: (n,) H of each.
         level: The loss at x^0.
+        share: The part of the decrease since x^0 that a good step may miss.
     """
     best, start = losses.min(), losses[0]
     logs = jnp.log(jnp.maximum(ladder, ladder[1] / 8))
     low = jnp.maximum(best, jnp.minimum(1.05 * best, start - 0.8 * (start - best)))
     k = jnp.argmax(losses <= low)
     smallest = jnp.exp(_crossing(logs, losses, jnp.maximum(k - 1, 0), k, low))
-    high = best + 0.05 * jnp.maximum(level - best, 0)
+    high = best + share * jnp.maximum(level - best, 0)
     k = len(ladder) - 1 - jnp.argmax((losses <= high)[::-1])
     capped = jnp.minimum(losses, high + 2 * jnp.abs(level))
     largest = jnp.exp(_crossing(logs, capped, jnp.minimum(k + 1, len(ladder) - 1), k, high))

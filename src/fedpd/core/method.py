@@ -218,6 +218,10 @@ class Around(Method):
         return self.method.waits
 
     @property
+    def delivers(self) -> Any:
+        return self.method.delivers
+
+    @property
     def samples_per_step(self) -> int | None:
         return self.method.samples_per_step
 

@@ -16,7 +16,7 @@ from tree_math import Vector
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree
 from fedpd.engine.backends.liveness import sources
-from fedpd.transforms import Layer, broadcast_shapes
+from fedpd.transforms import Layer, broadcast_shapes, read_inside
 
 NEWEST = 5.0  # the newest model has the weight 5/(r + 5)
 
@@ -49,8 +49,7 @@ class Averaged(Layer):
 
     @property
     def waits(self) -> Any:
-        waits = self.method.waits
-        return None if waits is None else lambda server, r: waits(server.inner, r)
+        return read_inside(self.method.waits)
 
 
 def averaged(algorithm: Method, start: Tree) -> Method:

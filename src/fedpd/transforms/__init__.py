@@ -10,7 +10,7 @@ from fedpd.transforms._accountant import Accountant, ExampleAccountant
 from fedpd.transforms._attacks import Attack, attack, false_dual, little, noise, sign_flip
 from fedpd.transforms._chain import Transform
 from fedpd.transforms._compress import clip, quantize, random_k, sign, top_k
-from fedpd.transforms._layer import Layer
+from fedpd.transforms._layer import Layer, read_inside
 from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
 from fedpd.transforms._private import Gaussian, gaussian
 from fedpd.transforms._server import ServerStep, server_optimizer
@@ -54,6 +54,7 @@ __all__ = [
     "noise",
     "quantize",
     "random_k",
+    "read_inside",
     "server_optimizer",
     "sign",
     "sign_flip",

@@ -30,6 +30,11 @@ def rebuilt_inside(rebuild: Any) -> Any:
     return None if rebuild is None else lambda f, agent: agent._replace(inner=rebuild(f, agent.inner))
 
 
+def read_inside(function: Any) -> Any:
+    """Return a method's `waits` or `delivers` for servers that hold its own as `inner`; None if it has none."""
+    return None if function is None else lambda server, *more: function(server.inner, *more)
+
+
 def layers_of(method: Method) -> list[Method]:
     """Return the layers around a method, the outermost first, and the method itself."""
     return [method, *layers_of(method.method)] if isinstance(method, Layer) else [method]

@@ -45,7 +45,7 @@ from fedpd.core import (
     message_kinds,
     vectors_of,
 )
-from fedpd.transforms._layer import Layer, rebuilt_inside
+from fedpd.transforms._layer import Layer, read_inside, rebuilt_inside
 from fedpd.transforms._ways import model_in, parts_of
 
 NOISE = 2  # a fold into the key of (seed, round, agent), for the noise
@@ -314,6 +314,10 @@ class Private(Layer):
 
     def model(self, agent: Agent) -> Vector:
         return self.form.model(agent.inner)
+
+    @property
+    def delivers(self) -> Any:
+        return read_inside(self.form.delivers)
 
     @property
     def rebuild(self) -> Any:

@@ -23,7 +23,7 @@ from tree_math import Vector
 from fedpd.base.checks import refuse
 from fedpd.core import Exchange, Method, Tree, Value, form_with_absent, makes
 from fedpd.core.optimizers import Optimizer
-from fedpd.transforms._layer import Layer
+from fedpd.transforms._layer import Layer, read_inside
 
 
 class ServerStep(Value):
@@ -103,6 +103,10 @@ class Stepped(Layer):
         moved, broadcast = self.method.aggregate(server.inner, mean, share)
         updates, state = self.step.transform.update(x - _model_of(moved), server.optimizer, x)
         return Server(_at(moved, x + updates), state), _at(broadcast, x + updates)
+
+    @property
+    def delivers(self) -> Any:
+        return read_inside(self.method.delivers)
 
     @property
     def needs_everyone(self) -> bool:

@@ -27,7 +27,7 @@ from fedpd.core import (
 )
 from fedpd.transforms._attacks import Corrupted
 from fedpd.transforms._chain import Transform, check_chain
-from fedpd.transforms._layer import Layer, layers_of
+from fedpd.transforms._layer import Layer, layers_of, read_inside
 from fedpd.transforms._means import MeanRule
 from fedpd.transforms._private import Gaussian, Private, from_system, with_noise
 from fedpd.transforms._server import ServerStep, Stepped, with_server_step
@@ -274,8 +274,11 @@ class Wrapped(Layer):
 
     @property
     def waits(self) -> Any:
-        waits = self.method.waits
-        return waits if waits is None or not self.packs else lambda server, r: waits(server.inner, r)
+        return read_inside(self.method.waits) if self.packs else self.method.waits
+
+    @property
+    def delivers(self) -> Any:
+        return read_inside(self.method.delivers) if self.packs else self.method.delivers
 
     @property
     def rebuild(self) -> Any:

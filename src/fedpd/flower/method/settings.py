@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import at_least, check_seeds, count, positive, refuse, shown
+from fedpd.base.errors import warn
 from fedpd.base.typed import check_arguments
 from fedpd.base.value import constant
-from fedpd.base.warn import warn
 from fedpd.core import Kind, Method, Tree, form_with_absent, has_packed, message_kinds
 from fedpd.engine.participation import Sampling, check_cohort
 from fedpd.engine.privacy import number_of_vectors, private_oracle
