@@ -188,7 +188,7 @@ def next_character(
     train: dict[str, Any] = {}
     tests: dict[str, Any] = {}
     for name, text in texts.items():
-        codes = np.array([number[letter] for letter in text.lower()], np.uint8)
+        codes = np.array([number[letter] for letter in text.lower()], np.int32)  # bytes would be read as pixels
         windows = np.lib.stride_tricks.sliding_window_view(codes, context + 1)
         cut = len(windows) * 9 // 10
         rng = np.random.default_rng(len(train))
