@@ -1,4 +1,4 @@
-"""The commands that search, solve and check: advise, tune, solve and reproduce."""
+"""The commands that search, solve and check: advise, tune, solve, train and reproduce."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (advise, tune, solve, reproduce):
+    for command in (advise, tune, solve, train, reproduce):
         app.command()(command)
 
 
@@ -173,6 +173,48 @@ def solve(
         rounds = "1 round" if memory == 1 else f"{memory} rounds"
         say(f"FedPD with a memory of {rounds}; L-BFGS solves the local problems; eta is found during the run.")
         run = minimise(built, target, max_communications)
+    run.save(folder, overwrite=overwrite)
+    (figure, _) = save_figure(run.plot(), folder, "run")
+    show_lines(f"{run}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
+
+
+def train(
+    problem: Source,
+    communications: Annotated[int, typer.Option(help="The most communications.")] = 100,
+    cohort: Annotated[
+        int | None, typer.Option(help="The agents of a round. Default: the file's, or all.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of all draws.")] = 0,
+    validation: Annotated[
+        float, typer.Option(help="The share of each agent's samples that decides when to stop; 0: none.")
+    ] = 0.1,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train a network with nothing to choose.
+
+    fedpd runs FedPD-N with mini-batches: trials find the step size, and losses guard it. It stops when the loss on
+    held-out samples does not come down any more, and keeps the best model. The folder gets the run, for fedpd.load in
+    Python, and a figure.
+    """
+    from fedpd.base.checks import count
+    from fedpd.base.saved import check_free
+    from fedpd.cli.terminal import new_folder, say, show_lines
+    from fedpd.experiments import experiment
+    from fedpd.experiments.own_code import explain_errors
+    from fedpd.report import save_figure
+    from fedpd.search.train import cohort_of, plan_text
+    from fedpd.search.train import train as fit
+
+    count("--communications", communications, "Give the most communications, e.g. 100", bits=31)
+    setting = experiment.find_problem(problem, say)
+    folder = out or new_folder("train")
+    check_free(folder, overwrite)
+    with explain_errors(setting.code):
+        built = _build(problem, setting)
+        options = cohort_of(setting.run, cohort)
+        say(plan_text(built, options.get("cohort")))
+        run = fit(built, communications, seed=seed, validation=validation, **options)
     run.save(folder, overwrite=overwrite)
     (figure, _) = save_figure(run.plot(), folder, "run")
     show_lines(f"{run}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")

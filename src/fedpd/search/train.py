@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpd import algorithms, theory
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import at_least, below, count, positive, refuse
 from fedpd.base.errors import warn
 from fedpd.base.progress import Row
@@ -25,6 +26,7 @@ from fedpd.engine.simulate import simulate
 BATCH = 20
 LEAST = 5  # local steps: with fewer, momentum at the server is all that there is
 PATIENCE = 20  # communications
+SHARE = "Give the share of each agent's samples to hold out, e.g. 0.1; 0 holds out none"
 # The options that train decides by itself, or that its best model, which no checkpoint holds, does not go with.
 CHOSEN = ("average", "until", "buffer", "callback", "checkpoints", "checkpoint_every", "participation")
 VALIDATION = "validation_loss"
@@ -60,7 +62,11 @@ def train(
         options: The other options of `fedpd.simulate`, except those that train decides by itself.
 
     Returns:
-        The run. Its history has the column "validation_loss", and all costs, those of the trials included.
+        The run. Its model is the best of its rows by the column "validation_loss" of the history, without held-out
+        samples the last one. The costs include those of the trials.
+
+    Raises:
+        FedpdError: An argument is not valid. The message names the value, the rule and the remedy.
 
     Examples:
         >>> from fedpd import data, problems
@@ -74,17 +80,14 @@ def train(
     for name in CHOSEN:
         if name in options:
             refuse(name, options.get(name), "is what train decides by itself", "Leave it out, or call fedpd.simulate")
-    method = chosen_method(problem, cohort, batch, epochs, step)
-    rest, held = (problem, None) if validation == 0 or problem.lazy else problem.hold_out(validation, seed)
+    rest, held = (problem, None) if validation == 0 else problem.hold_out(validation, seed)
+    method = chosen_method(rest, cohort, batch, epochs, step)
     watch = None if held is None else Watch(held, communications)
     more: dict[str, Any] = {"metrics_every": max(1, communications // 50), **options}
     run = simulate(method, rest, rounds=communications, cohort=cohort, seed=seed, callback=watch, **more)
     if run.diverged is not None:
         warn(f"train did not finish: {run.diverged.message}")
     return run if watch is None else watch.best_of(run)
-
-
-SHARE = "Give the share of each agent's samples to hold out, e.g. 0.1; 0 holds out none"
 
 
 class Watch:
@@ -108,14 +111,39 @@ class Watch:
         return replace(run, model=self.best[2], history=run.history | {VALIDATION: np.array(self.losses)})
 
 
+def cohort_of(run: dict[str, Any], cohort: int | None) -> dict[str, Any]:
+    """Return the options of the [run] table of a file that decide who takes part, with another cohort if it is given.
+
+    Raises:
+        FedpdError: The file gives a share or probabilities, and `train` needs the number of agents of a round.
+    """
+    if cohort is not None:
+        return {"cohort": cohort, **({"sampling": run["sampling"]} if "sampling" in run else {})}
+    remedy = "Give --cohort K, the number of agents of a round"
+    if np.any(as_array(run.get("participation", 1.0), "participation", remedy) != 1):
+        refuse("participation", run["participation"], "train needs the number of agents of a round", remedy)
+    return {name: run[name] for name in ("cohort", "sampling", "stragglers") if name in run}
+
+
+def plan_text(problem: Problem, cohort: int | None) -> str:
+    """Return a sentence about what `train` will run."""
+    steps, samples = local_work(problem, None, 1.0)
+    present = "all agents" if cohort is None else f"{cohort} of {problem.agents} agents"
+    return f"FedPD-N with {present} per round, {steps} local steps of {samples} samples; trials find the step size."
+
+
+def local_work(problem: Problem, batch: int | None, epochs: float) -> tuple[int, int]:
+    """Return the local steps of a round, and the samples per step."""
+    positive("epochs", epochs, "Give the passes over an agent's samples in a round, e.g. 1")
+    usual = min(BATCH, max(1, int(np.median(problem.sizes))))
+    samples = usual if batch is None else count("batch", batch, "Give the samples per local step, e.g. 20", bits=31)
+    return max(LEAST, round(epochs * float(problem.sizes.mean()) / samples)), samples
+
+
 def chosen_method(
     problem: Problem, cohort: int | None, batch: int | None, epochs: float, step: float | None = None
 ) -> Method:
     """Return the method that `train` runs on a problem."""
-    positive("epochs", epochs, "Give the passes over an agent's samples in a round, e.g. 1")
-    size = float(problem.sizes.mean())
-    usual = min(BATCH, max(1, int(np.median(problem.sizes))))
-    samples = usual if batch is None else count("batch", batch, "Give the samples per local step, e.g. 20", bits=31)
-    steps = max(LEAST, round(epochs * size / samples))
+    steps, samples = local_work(problem, batch, epochs)
     present = problem.agents if cohort is None else cohort
     return algorithms.fedpd_n(iterations=steps, batch=samples, cohort=present, step=step)
