@@ -63,8 +63,9 @@ def test_a_run_survives_errors_of_the_superlink(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_error_that_time_does_not_mend_ends_the_run() -> None:
-    with pytest.raises(httpx.HTTPStatusError):
+    with pytest.raises(httpx.HTTPStatusError) as error:
         run(FEDPD, ROUNDS, Locked(403))
+    assert error.value.response.status_code == 403
 
 
 class Leaving(Fallible):
