@@ -16,10 +16,8 @@ import numpy as np
 
 from fedpd import Algorithm, Problem, algorithms, oracles, simulate, transforms
 from fedpd import problems as make
-from fedpd.suite import regressions
-from fedpd.suite.registry import PROBLEMS as SUITE
-from fedpd.suite.splits import by_label
-from fedpd.suite.tables import generated
+from fedpd.suite import problems as suite
+from fedpd.suite.problems import by_label, generated
 
 TARGET, MOST = 1e-10, 1000
 AGENTS, SAMPLES, DIMENSION = 8, 320, 1000
@@ -39,20 +37,20 @@ class Form(NamedTuple):
 def ridge() -> Problem:
     """Return ridge regression with d = 1,000; samples are sorted by their target."""
     table = generated("regression", SAMPLES, DIMENSION)
-    return regressions.ridge(table, by_label(table.y, AGENTS), l2=0.1)
+    return suite.ridge(table, by_label(table.y, AGENTS), l2=0.1)
 
 
 def logistic() -> Problem:
     """Return logistic regression with d = 1,000; samples are sorted by their label."""
     table = generated("binary", SAMPLES, DIMENSION)
-    return regressions.logistic(table, by_label(table.y, AGENTS), l2=0.01)
+    return suite.logistic(table, by_label(table.y, AGENTS), l2=0.01)
 
 
 PROBLEMS: dict[str, Callable[[], Problem]] = {
     "ridge": ridge,
     "logistic": logistic,
     "quadratic": partial(make.random_quadratic, AGENTS, 300, convexity=0.01),
-    **{name: SUITE[name].make for name in ("quadratic-rotated-1e2", "logistic-cancer")},
+    **{name: suite.PROBLEMS[name].make for name in ("quadratic-rotated-1e2", "logistic-cancer")},
 }
 
 

@@ -19,8 +19,8 @@ from tools.figures.svg import SETTINGS, darkened, digest, recorded_digest, save
 
 from fedpd import algorithms, oracles, problems, simulate
 from fedpd.algorithms import variants
-from fedpd.reproduce.curves import values_at
-from fedpd.suite.profiles import costs_of
+from fedpd.reproduce.figure_2 import values_at
+from fedpd.suite.results import costs_of
 from tests.test_docs import DOCS
 
 

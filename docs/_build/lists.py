@@ -2,7 +2,7 @@
 
 from fedpd import data
 from fedpd.engine.measure.columns import COLUMNS, FEDERATED, RECORDABLE, Column
-from fedpd.suite.report import HEADINGS, problem_rows
+from fedpd.suite.results import HEADINGS, problem_rows
 
 
 def table_columns(group: str | None) -> str:

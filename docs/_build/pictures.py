@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpd import algorithms, oracles
 from fedpd.core import Method
-from fedpd.engine.views.end_labels import spread
+from fedpd.engine.views.drawing import spread
 from fedpd.engine.views.style import DASHES, HUES, Style, style_of, styles
 
 sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -246,3 +246,21 @@ def test_a_subclass_that_inherits_another_form_is_refused() -> None:
             FedpdError, match=r"inherits \w+\(\) of FedPD, whose form has nothing of what Slower changes"
         ):
             simulate(method, HAND, rounds=3, **options)
+
+
+# --- eta with mini-batches ------------------------------------------------------------------------------------------
+
+
+def test_eta_with_mini_batches_is_five_times_step_times_steps() -> None:
+    oracle = oracles.sgd(step=0.1, iterations=8, batch=2)
+    assert algorithms.fedpd(eta="auto", oracle=oracle).spec == algorithms.fedpd(eta=4.0, oracle=oracle).spec
+    falling = oracles.sgd(step=lambda r, q: 0.2 / (1 + r), iterations=5, batch=1)
+    assert algorithms.fedpd(eta="auto", oracle=falling).spec == algorithms.fedpd(eta=5.0, oracle=falling).spec
+
+
+@pytest.mark.parametrize(
+    "more", [{"oracle": oracles.vr(0.1, 5, 5)}, {"oracle": oracles.sgd(0.1, 5, batch=2), "memory": 3}]
+)
+def test_eta_with_mini_batches_needs_a_step(more: dict[str, Any]) -> None:
+    with pytest.raises(FedpdError, match=r"has no such step|needs full gradients"):
+        algorithms.fedpd(**{"eta": "auto"} | more)

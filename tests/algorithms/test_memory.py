@@ -12,7 +12,7 @@ from fedpd.algorithms._descent import descend, no_descent, notice_stall
 from fedpd.algorithms._memory import FedPDM
 from fedpd.algorithms._mixing import Rules, balanced, mixing_weights, server_step
 from fedpd.base.precision import scope
-from fedpd.suite.registry import make
+from fedpd.suite.problems import make
 
 AUTO = algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(), memory=20)
 EXACT = oracles.lbfgs(1e-14, 200)

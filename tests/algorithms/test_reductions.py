@@ -47,6 +47,16 @@ def test_fedpd_is_admm_is_feddyn_is_feddr_where_local_problems_are_solved(other:
     assert_same(algorithms.fedpd(eta=0.5, oracle=exact(2)), other)
 
 
+@pytest.mark.parametrize("start", ["local", "server"])
+@pytest.mark.parametrize("options", [{}, {"cohort": 2}], ids=["all", "cohort"])
+def test_feddyn_is_fedpd_with_few_noisy_steps_from_the_same_start(start: Any, options: dict[str, Any]) -> None:
+    oracle = oracles.sgd(step=0.1, iterations=3, batch=2)
+    feddyn = algorithms.feddyn(alpha=2.0, oracle=oracle, start=start)
+    assert_same(algorithms.fedpd(eta=0.5, oracle=oracle, start=start), feddyn, problem=MANY, **options)
+    usual = algorithms.feddyn(alpha=2.0, oracle=oracle)
+    assert (usual.spec == feddyn.spec) == (start == "server")  # as in the authors' program
+
+
 def test_scaffold_is_vrl_sgd_when_everyone_takes_part() -> None:
     settings: dict[str, Any] = {"step": 0.1, "iterations": 4, "batch": 2}
     assert_same(algorithms.scaffold(**settings), algorithms.vrl_sgd(**settings), problem=MANY)

@@ -10,7 +10,7 @@ from fedpd.checks import FedpdError
 from fedpd.cli import app
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation
-from fedpd.flower.local.page import Page, page_member
+from fedpd.flower.local.federation import Page, page_member
 
 SITES = (["provision", "s"], ["register", "s"], ["client", "s"], ["app-hash", "s"], ["doctor", "s"])
 

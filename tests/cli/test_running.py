@@ -12,7 +12,7 @@ from fedpd.cli import app
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation
 from fedpd.flower.local.processes import Member
-from fedpd.flower.local.superexecs import ADDRESS
+from fedpd.flower.local.programs import ADDRESS
 
 
 def test_status_says_that_no_run_can_start_without_a_superexec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,14 +34,14 @@ def test_status_says_that_a_client_waits_for_its_superexec(tmp_path: Path, monke
     server = Member("superexec", [ADDRESS, "127.0.0.1:5"], "", "exec.log", *here)
     members = server, Member("supernode-0", ["--port", "7"], "", "node.log", *here)
     monkeypatch.setattr(local, "read", lambda folder: LocalFederation(folder, 1, 5, 5, members))
-    monkeypatch.setattr("fedpd.flower.local.status.find_superexecs", lambda: {"127.0.0.1:5": 1})
+    monkeypatch.setattr("fedpd.flower.local.federation.find_superexecs", lambda: {"127.0.0.1:5": 1})
     said = CliRunner().invoke(app, ["status", "--dir", str(tmp_path)])
     assert said.exit_code == 1
     assert "superexec: runs" in said.output
     assert "supernode-0: its SuperExec has died and starts again; until then, its client is absent" in said.output
     assert "Its log: node.log" in said.output
     assert "Start it again" not in said.output
-    monkeypatch.setattr("fedpd.flower.local.status.find_superexecs", lambda: {"127.0.0.1:5": 1, "127.0.0.1:7": 2})
+    monkeypatch.setattr("fedpd.flower.local.federation.find_superexecs", lambda: {"127.0.0.1:5": 1, "127.0.0.1:7": 2})
     assert CliRunner().invoke(app, ["status", "--dir", str(tmp_path)]).exit_code == 0
 
 

@@ -75,3 +75,27 @@ def test_a_problem_prints_a_few_lines(tested: Problem) -> None:
     assert shown.startswith("Problem 'mine'\n  agents      4\n  samples     4, 1 per agent\n  parameters  3, float64\n")
     assert shown.splitlines()[-1].startswith("  known       a minimiser, smoothness L = 1, heterogeneity delta = ")
     assert len(repr(problems.random_quadratic(5000, 20))) < 300
+
+
+@pytest.mark.parametrize("sizes", [(10, 10, 10), (1, 7, 30)])
+def test_a_share_of_each_agents_samples_is_held_out(sizes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    rows = {f"agent {i}": {"x": rng.normal(size=(n, 2)), "y": rng.integers(0, 3, n)} for i, n in enumerate(sizes)}
+    problem = problems.classification(lambda model, x: x @ model, data.from_arrays(rows, classes=3), np.zeros((2, 3)))
+    rest, held = problem.hold_out(0.3, seed=4)
+    number = [min(round(0.3 * n), n - 1) for n in sizes]
+    assert rest.sizes.tolist() == [n - m for n, m in zip(sizes, number, strict=True)]
+    assert held.sizes.tolist() == [m for m in number if m]
+    model, with_some = rng.normal(size=(2, 3)), [i for i, m in enumerate(number) if m]
+    for i in range(len(sizes)):  # the two parts together are the agent's samples
+        parts = [(rest, i)] + ([(held, with_some.index(i))] if i in with_some else [])
+        total = sum(part.sizes[j] * objective(part.subset([j]), model) for part, j in parts)
+        assert total == pytest.approx(sizes[i] * objective(problem.subset([i]), model), rel=1e-12)
+    again, other = problem.hold_out(0.3, seed=4)[1], problem.hold_out(0.3, seed=5)[1]
+    assert again.data_hash == held.data_hash != other.data_hash
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.0, "must be positive"), (1.0, "must be below 1"), (0.01, "no sample")])
+def test_a_share_that_holds_nothing_out_is_refused(tested: Problem, share: float, words: str) -> None:
+    with pytest.raises(FedpdError, match=words):
+        tested.hold_out(share)

@@ -209,9 +209,9 @@ PAIRS: dict[str, Pair] = {
         sweeps="step",
     ),
     "feddyn": Pair(
-        lambda rng, safe: {"alpha": 0.5 / safe},
-        with_oracle(algorithms.feddyn, "alpha"),
-        plain_with_oracle(primal_dual.feddyn, "alpha"),
+        lambda rng, safe: {"alpha": 0.5 / safe, "start": rng.choice(["local", "server"]).item()},
+        with_oracle(algorithms.feddyn, "alpha", "start"),
+        plain_with_oracle(primal_dual.feddyn, "alpha", "start"),
         sweeps="alpha",
     ),
     "admm": Pair(

@@ -106,14 +106,14 @@ def a_fedpd(given: Given, *, eta: float, oracle: Oracle) -> Iterator[Round]:
         yield work.done(np.stack([x0] * given.number))
 
 
-def feddyn(given: Given, *, alpha: float, oracle: Oracle) -> Iterator[Round]:
+def feddyn(given: Given, *, alpha: float, oracle: Oracle, start: str) -> Iterator[Round]:
     x, g, x0, h = given.copies(), given.copies(0), given.start, 0 * given.start
     memory: list[Any] = [None] * given.number
     for r, here, communicates in given.rounds():
         work = Work(given)
         for i in here:
             phi = Phi(given, r, i, -g[i] - alpha * x0, alpha)
-            x[i], memory[i], *cost = oracle(phi, x[i], memory[i])
+            x[i], memory[i], *cost = oracle(phi, x[i] if start == "local" else x0, memory[i])
             work.add(i, *cost)
             g[i] = g[i] - alpha * (x[i] - x0)
         if communicates:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpd.algorithms import variants
-from fedpd.engine.views.end_labels import spread
+from fedpd.engine.views.drawing import spread
 from fedpd.engine.views.style import DASHES, HUES, Style, style_of, styles
 
 # Simulations of missing cones (Machado, Oliveira, Fernandes, 2009), severity 1, on linear RGB.

@@ -15,8 +15,8 @@ import fedpd
 from fedpd import problems
 from fedpd.flower import local
 from fedpd.flower.local import LocalFederation, programs
+from fedpd.flower.local.federation import Page
 from fedpd.flower.local.new_app import new_app
-from fedpd.flower.local.page import Page
 from fedpd.flower.local.processes import Member, tail
 
 AGENTS = 2

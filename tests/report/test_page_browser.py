@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, goal
+from fedpd.engine.views.entries import COSTS, Entry, goal, short_number
 from fedpd.report.pages import page_of
 from fedpd.report.reach import Reached, finding, reach, targets
 from tests.report.recordings import diverging, entry, record

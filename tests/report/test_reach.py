@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpd.engine.views.entries import Entry, last_value
-from fedpd.engine.views.quantities import COSTS, shared_quantities
-from fedpd.report.curves import page_data
+from fedpd.engine.views.entries import COSTS, Entry, last_value, shared_quantities
+from fedpd.report.page_data import page_data
 from fedpd.report.reach import best_text, departures, finding, reach, starts_at_best, targets, usual_target
 from tests.report.recordings import diverging, entry, sparse
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.engine.measure.history import first_row
 from fedpd.engine.run import Ensemble, Run
-from fedpd.engine.views.numbers import short_number
+from fedpd.engine.views.entries import short_number
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, figure, page, paper_figure, save_figure, target_table
 from fedpd.report.advice import tuning_table

@@ -12,8 +12,8 @@ from fedpd import FedpdError, algorithms, oracles, problems, simulate
 from fedpd.engine.run import Run
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import read
-from fedpd.report import comparison_figure, comparison_table, figure, live, target_table
-from fedpd.report.curves import page_data
+from fedpd.report import comparison_figure, comparison_table, figure, target_table, watch
+from fedpd.report.page_data import page_data
 from fedpd.report.pages import page_of
 from fedpd.report.reach import reach
 from fedpd.report.watch import view
@@ -125,7 +125,7 @@ def test_the_history_of_a_federation_is_reported(tmp_path: Path) -> None:
     met = reach(one, "stationarity", target).costs
     assert met is not None
     assert met["communications"][0] == 5
-    now = live.state(tmp_path / "out")
+    now = watch.state(tmp_path / "out")
     (shown,) = now["entries"]
     assert [x for x, y in zip(shown["round"], shown["y"]["loss"]["mean"], strict=True) if y is not None] == known
     drawn = figure(tmp_path / "out").axes[0].lines[0]

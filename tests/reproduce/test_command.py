@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 
 from fedpd.checks import FedpdError
 from fedpd.reproduce import ITEMS, Check, Verdict, reproduce
-from fedpd.reproduce.command import load, wanted_items
-from fedpd.reproduce.items import Item
+from fedpd.reproduce.command import Item, load, wanted_items
 from fedpd.reproduce.session import Findings, Session
 from fedpd.reproduce.verdict import Outcome
 from tests.cli.test_cli import fedpd

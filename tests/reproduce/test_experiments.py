@@ -6,14 +6,14 @@ import pytest
 
 from fedpd.checks import FedpdError
 from fedpd.experiments import calls, experiment
-from fedpd.reproduce import curves
-from fedpd.reproduce.session import Session, experiment_text, run_file
+from fedpd.reproduce import figure_2
+from fedpd.reproduce.session import PRINTED, Session, experiment_text, run_file
 
 OPEN = {
     "agents": 2, "links": 4, "epsilon": 1e-3, "rounds": 3, "eta": 0.5, "gamma": 0.5, "step": 0.5, "iterations": 2,
     "refresh": 5, "problem": 'name = "opposing_quadratics"',
 }  # fmt: skip
-FILES = sorted((Path(curves.__file__).parent / "experiments").glob("*.toml"))
+FILES = sorted((Path(figure_2.__file__).parent / "experiments").glob("*.toml"))
 PAPER = sorted((Path(__file__).resolve().parents[2] / "experiments").glob("*_fig*.toml"))
 
 
@@ -27,8 +27,8 @@ def test_every_file_is_accepted(file: Path) -> None:
 @pytest.mark.parametrize("name", ["fig2a", "fig2b"])
 def test_figure_2_has_a_run_a_published_curve(name: str) -> None:
     labels = {method.label for method in experiment.read_outline(experiment_text(name, {})).methods}
-    printed = {label + curves.PRINTED for label in curves.published(name)} - {"FedPD-GD p=1-r/T" + curves.PRINTED}
-    assert labels == printed | set(curves.published(name))
+    printed = {label + PRINTED for label in figure_2.published(name)} - {"FedPD-GD p=1-r/T" + PRINTED}
+    assert labels == printed | set(figure_2.published(name))
 
 
 @pytest.mark.parametrize("file", PAPER, ids=lambda file: file.stem)

@@ -10,10 +10,10 @@ import pytest
 
 from fedpd.experiments.runner import Result
 from fedpd.problems.hard_instance import initial_gap, theta
-from fedpd.reproduce import better, claims, formulas, handwriting, orders, panels, remarks, theorems
+from fedpd.reproduce import better, figure_2, formulas, handwriting, theorems
 from fedpd.reproduce.session import Session
 from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
-from tests.reproduce.test_curves import run
+from tests.reproduce.test_figure_2 import run
 
 
 def session(tmp_path: Path) -> Session:
@@ -39,13 +39,13 @@ def test_table_2_would_agree_with_the_right_constants() -> None:
 
 
 def test_remarks_are_wrong_as_printed_and_right_corrected(tmp_path: Path) -> None:
-    found = remarks.remarks(session(tmp_path)).checks
+    found = formulas.remarks(session(tmp_path)).checks
     assert set(outcomes(found)) == {"corrected"}
 
 
 def test_a_wrong_correction_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remarks, "theta", lambda x: theta(x) / 10)
-    assert remarks._chain_gradient().outcome is Outcome.DIFFERS
+    monkeypatch.setattr(formulas, "theta", lambda x: theta(x) / 10)
+    assert formulas._chain_gradient().outcome is Outcome.DIFFERS
 
 
 def test_bounds_fail_where_a_run_is_above() -> None:
@@ -57,7 +57,7 @@ def test_bounds_fail_where_a_run_is_above() -> None:
 
 
 def test_claim_2_2_end_to_end(tmp_path: Path) -> None:
-    findings = claims.claim_2(session(tmp_path))
+    findings = theorems.claim_2(session(tmp_path))
     assert outcomes(findings.checks) == ["agrees"] * 5 + ["corrected"]
     assert judge(findings.checks) is Verdict.CORRECTED
     assert findings.figure is not None
@@ -67,29 +67,29 @@ def test_growth_at_another_rate_differs() -> None:
     label = "FedAvg Q=2, step 0.1"
     history: Any = {"round": np.arange(41), "stationarity": np.zeros(41)}
     still = replace(run([1.0]), model=np.ones(1), history=history)
-    assert claims._growth(label, Result(label, (still,))).outcome is Outcome.DIFFERS
+    assert theorems._growth(label, Result(label, (still,))).outcome is Outcome.DIFFERS
 
 
 def test_epsilon_makes_the_gap_1() -> None:
-    assert initial_gap(orders.AGENTS, 16, epsilon=orders.epsilon_of(16)) == pytest.approx(1)
+    assert initial_gap(theorems.CHAIN_AGENTS, 16, epsilon=theorems.epsilon_of(16)) == pytest.approx(1)
 
 
 def test_an_exponent_beyond_the_printed_one_differs() -> None:
-    epsilons = [orders.epsilon_of(links) for links in orders.LINKS]
-    assert orders.exponent(epsilons, [1 / e for e in epsilons]) == pytest.approx(1)
-    assert orders._exponent("FedProx", [1 / e for e in epsilons]).outcome is Outcome.AGREES
-    assert orders._exponent("FedProx", [e**-1.5 for e in epsilons]).outcome is Outcome.DIFFERS
-    assert orders._exponent("Local-GD", [e**-1.5 for e in epsilons]).outcome is Outcome.AGREES
-    assert orders._exponent("FedProx", [e**-0.5 for e in epsilons]).outcome is Outcome.DIFFERS
-    assert orders._exponent("FedProx", [1.0, 2.0, 3.0, math.nan]).outcome is Outcome.DIFFERS
+    epsilons = [theorems.epsilon_of(links) for links in theorems.CHAINS]
+    assert theorems.exponent(epsilons, [1 / e for e in epsilons]) == pytest.approx(1)
+    assert theorems._exponent("FedProx", [1 / e for e in epsilons]).outcome is Outcome.AGREES
+    assert theorems._exponent("FedProx", [e**-1.5 for e in epsilons]).outcome is Outcome.DIFFERS
+    assert theorems._exponent("Local-GD", [e**-1.5 for e in epsilons]).outcome is Outcome.AGREES
+    assert theorems._exponent("FedProx", [e**-0.5 for e in epsilons]).outcome is Outcome.DIFFERS
+    assert theorems._exponent("FedProx", [1.0, 2.0, 3.0, math.nan]).outcome is Outcome.DIFFERS
 
 
 def test_panels_compare_ends() -> None:
     ends = {"FedProx-VR": 1e-8, "FedAvg-GD": 1e-10, "FedPD-GD p=0": 1e-13}
-    assert panels._similar("a", ends, "FedProx-VR", "FedAvg-GD", "fig2b").outcome is Outcome.DIFFERS
-    assert panels._similar("a", ends | {"FedProx-VR": 2e-10}, "FedProx-VR", "FedAvg-GD").outcome is Outcome.AGREES
-    assert panels._floor("a", ends).outcome is Outcome.AGREES
-    assert panels._floor("a", ends | {"FedAvg-GD": 2e-13}).outcome is Outcome.DIFFERS
+    assert figure_2._similar("a", ends, "FedProx-VR", "FedAvg-GD", "fig2b").outcome is Outcome.DIFFERS
+    assert figure_2._similar("a", ends | {"FedProx-VR": 2e-10}, "FedProx-VR", "FedAvg-GD").outcome is Outcome.AGREES
+    assert figure_2._floor("a", ends).outcome is Outcome.AGREES
+    assert figure_2._floor("a", ends | {"FedAvg-GD": 2e-13}).outcome is Outcome.DIFFERS
 
 
 def test_accuracies_are_compared_with_a_margin() -> None:

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from fedpd.suite import PROBLEMS
-from fedpd.suite.comparison import (
+from fedpd.suite.page import (
     against_best,
     far_from_best,
+    made,
+    main,
     measured_everywhere,
     summary_markdown,
     tuned_at_most,
 )
-from fedpd.suite.page import made, main
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS, TARGET
 

@@ -1,5 +1,6 @@
-"""The suite's runner: budgets, costs, resuming, profiles, and the command."""
+"""The suite's runner: budgets, costs, resuming, profiles, the command, and the agents that a solver asks."""
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -13,14 +14,15 @@ from fedpd.algorithms import variants
 from fedpd.cli import app
 from fedpd.core import Problem
 from fedpd.engine.run import Run
-from fedpd.suite.profiles import costs_of, finding, profile_figure, shares, table_markdown
-from fedpd.suite.race import race
-from fedpd.suite.registry import make
-from fedpd.suite.runner import SOLVE, Cell, default_methods, read_cells, run_suite
+from fedpd.suite.answers import known
+from fedpd.suite.problems import make
+from fedpd.suite.race import race, tries_within
+from fedpd.suite.results import costs_of, finding, profile_figure, shares, table_markdown
+from fedpd.suite.runner import SOLVE, Cell, Federation, default_methods, flat, read_cells, run_suite
 from fedpd.suite.spending import spent_until_target, vectors_per_byte
-from fedpd.suite.tries import tries_within
 
 EASY = "quadratic-identity"
+BENCHOPT = Path(__file__).parents[2] / "benchmarks/suite"
 
 
 @pytest.mark.parametrize("label", ["FedPD-GD", "L-BFGS", "Gradient descent", "DANE-LBFGS"])
@@ -205,3 +207,37 @@ def test_the_command_lists_the_problems() -> None:
     result = CliRunner().invoke(app, ["benchmark", "--list"])
     assert result.exit_code == 0
     assert "phase-retrieval" in result.output
+
+
+@pytest.mark.parametrize("name", ["quadratic-two-agents", "factorisation"])
+def test_values_and_gradients_are_the_simulators(name: str) -> None:
+    problem = make(name)
+    federation = Federation(problem)
+    value, gradient = federation.ask(federation.start)
+    history = simulate(algorithms.gradient_descent(step=1e-3), problem, rounds=1).history
+    assert value == pytest.approx(history["loss"][0], rel=1e-12)
+    assert gradient @ gradient == pytest.approx(history["stationarity"][0], rel=1e-12)
+    federation.evaluate(federation.start)
+    assert federation.asked == 1
+
+
+def test_a_quadratic_has_no_gradient_at_its_minimiser() -> None:
+    problem = make("quadratic-equal-1e2")
+    value, gradient = Federation(problem).evaluate(flat(problem.answer.minimiser))
+    assert value == pytest.approx(known()[problem.name].value)
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)
+
+
+def test_the_benchopt_folder_has_what_benchopt_looks_for() -> None:
+    found = {path.relative_to(BENCHOPT).as_posix(): path for path in BENCHOPT.rglob("*.py")}
+    classes = {
+        path: [node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+        for path, file in found.items()
+    }
+    assert classes == {
+        "objective.py": ["Objective"],
+        "datasets/suite.py": ["Dataset"],
+        "solvers/scipy.py": ["Solver"],
+        "solvers/fedpd_methods.py": ["Solver"],
+        "solvers/fedpd_solve.py": ["Solver"],
+    }

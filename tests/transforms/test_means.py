@@ -8,13 +8,14 @@ import optax
 import pytest
 from tree_math import Vector
 
-from fedpd import FedpdError, algorithms, oracles, problems, simulate, transforms
+from fedpd import Algorithm, FedpdError, algorithms, oracles, problems, simulate, transforms
 from fedpd.transforms._attacks import Marked
 
 MESSAGES = np.array([[1.0, 2.0], [3.0, 4.0], [1e9, -1e9], [5.0, 6.0], [0.0, 0.0]], np.float32)
 SENT: Any = np.array([True, True, True, False, True])
 PROBLEM = problems.random_quadratic(agents=10, dimension=4, seed=1)
-FEDPD = algorithms.fedpd(eta=0.3, oracle=oracles.gd(step=0.3, iterations=8))
+GD = oracles.gd(step=0.3, iterations=8)
+FEDPD = algorithms.fedpd(eta=0.3, oracle=GD)
 FEDAVG = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=3))
 BY_NOBODY = transforms.attack(FEDAVG, transforms.noise(1.0), agents=[99])
 ALL: Any = np.ones
@@ -74,6 +75,25 @@ def test_an_optimiser_that_takes_the_whole_step_is_the_method_itself() -> None:
     for method in (FEDPD, FEDAVG):
         same = simulate(transforms.wrap(method, mean=step), PROBLEM, rounds=6)
         np.testing.assert_allclose(same.model, simulate(method, PROBLEM, rounds=6).model, rtol=1e-12)
+
+
+KEEP_MORE: dict[str, tuple[Algorithm, Any]] = {
+    "fedpd": (FEDPD, {"cohort": 5}),
+    "a_fedpd": (algorithms.a_fedpd(eta=0.3, oracle=GD), {"cohort": 5}),
+    "feddyn": (algorithms.feddyn(alpha=3.0, oracle=GD), {}),
+    "scaffold": (algorithms.scaffold(step=0.1, iterations=4), {"cohort": 5}),
+}
+
+
+@pytest.mark.parametrize("name", KEEP_MORE)
+def test_an_optimiser_takes_the_step_of_a_server_that_keeps_more_than_a_model(name: str) -> None:
+    method, options = KEEP_MORE[name]
+    whole = transforms.wrap(method, mean=transforms.server_optimizer(optax.sgd(1.0)))
+    same, plain = (simulate(one, PROBLEM, rounds=6, **options) for one in (whole, method))
+    np.testing.assert_allclose(same.model, plain.model, rtol=1e-12)
+    momentum = transforms.wrap(method, mean=transforms.server_optimizer(optax.sgd(0.5, momentum=0.4)))
+    run = simulate(momentum, PROBLEM, rounds=600, metrics_every=600, **options)
+    assert run.history["stationarity"][-1] < 1e-12  # the fixed points are the method's own
 
 
 def test_momentum_of_the_server_by_hand() -> None:
@@ -143,7 +163,7 @@ def test_a_client_that_lies_about_its_dual_moves_the_fixed_point_to_a_weighted_s
         (lambda: transforms.wrap(FEDAVG, mean=[transforms.median()] * 2), "must have one rule of a kind"),
         (
             lambda: transforms.wrap(
-                algorithms.scaffold(step=0.1, iterations=2), mean=transforms.server_optimizer(optax.sgd(1.0))
+                algorithms.fedpd(eta=0.3, oracle=GD, p="auto"), mean=transforms.server_optimizer(optax.sgd(1.0))
             ),
             "keeps more than a model",
         ),

@@ -25,7 +25,7 @@ from fedpd import data
 from fedpd.report import comparison_figure
 from fedpd.report.data import data_figure
 from fedpd.report.theory import skip_probability_figure, skipping_map_figure
-from fedpd.reproduce.items import ITEMS
+from fedpd.reproduce.command import ITEMS
 from fedpd.reproduce.session import Session
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,13 +2,11 @@
 
 import re
 from pathlib import Path
-from textwrap import fill
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from fedpd.engine.views.drawing import clear_frame, line_styles
-from fedpd.engine.views.end_labels import label_ends
+from fedpd.engine.views.drawing import clear_frame, label_ends, line_styles, set_heading
 
 FOLDER = Path(__file__).parents[2] / "docs" / "networks"
 SIZE = (8.0, 4.8)  # inches
@@ -54,6 +52,6 @@ def accuracy(page: str, heading: str, title: str, cost: str) -> Figure:
     axes.set(xlabel=cost, ylabel="accuracy on all test samples")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     clear_frame(axes)
-    label_ends(axes, lines, list(curves), 0.78 * SIZE[1], 9)
-    figure.suptitle(fill(title, int(12 * SIZE[0]), break_on_hyphens=False), fontsize="medium")
+    label_ends(axes, lines, list(curves), 0.78 * SIZE[1])
+    set_heading(figure, title, int(12 * SIZE[0]))
     return figure

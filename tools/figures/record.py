@@ -23,10 +23,10 @@ from fedpd.core import Algorithm, Problem
 from fedpd.engine.views.entries import Entry
 from fedpd.experiments.recorded import read
 from fedpd.experiments.runner import Result
-from fedpd.report.curves import thinned
+from fedpd.report.page_data import thinned
 from fedpd.reproduce import command
-from fedpd.reproduce.curves import published
-from fedpd.reproduce.items import ITEMS
+from fedpd.reproduce.command import ITEMS
+from fedpd.reproduce.figure_2 import published
 from fedpd.reproduce.session import Session
 
 FOLDER = recorded.FOLDER

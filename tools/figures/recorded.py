@@ -14,9 +14,8 @@ from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.experiments.recorded import Recorded
 from fedpd.reproduce.better import steps_figure
-from fedpd.reproduce.curves import curves_figure, published
-from fedpd.reproduce.handwriting import accuracy_figure
-from fedpd.reproduce.panels import samples_figure
+from fedpd.reproduce.figure_2 import curves_figure, published
+from fedpd.reproduce.session import runs_figure
 
 FOLDER = Path(__file__).parents[2] / "docs" / "figures"
 
@@ -36,7 +35,7 @@ class Item(NamedTuple):
 
 
 def _accuracy(file: str, measure: str, against: str = "communications") -> Item:
-    return Item(file, ("train_accuracy", "test_accuracy"), partial(accuracy_figure, measure=measure, against=against))
+    return Item(file, ("train_accuracy", "test_accuracy"), partial(runs_figure, quantity=measure, against=against))
 
 
 def _curves(file: str) -> Item:
@@ -46,8 +45,8 @@ def _curves(file: str) -> Item:
 ITEMS = {
     "fig2a": _curves("fig2a"),
     "fig2b": _curves("fig2b"),
-    "fig2c": Item("fig2a", ("stationarity",), samples_figure),
-    "fig2d": Item("fig2b", ("stationarity",), samples_figure),
+    "fig2c": Item("fig2a", ("stationarity",), partial(runs_figure, quantity="stationarity", against="samples")),
+    "fig2d": Item("fig2b", ("stationarity",), partial(runs_figure, quantity="stationarity", against="samples")),
     "fig3a": _accuracy("fig3a", "test_accuracy", "samples"),
     "fig3b": _accuracy("fig3b", "test_accuracy"),
     "fig4": _accuracy("fig4", "train_accuracy"),

@@ -2,15 +2,13 @@
 
 import re
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
-from fedpd.engine.views.drawing import clear_frame, line_styles
-from fedpd.engine.views.end_labels import label_ends
-from fedpd.suite.profiles import FARTHEST, costs_of, finding, shares
+from fedpd.engine.views.drawing import clear_frame, label_ends, line_styles, plain_ticks, set_heading
+from fedpd.suite.results import FARTHEST, costs_of, finding, shares
 from fedpd.suite.runner import SOLVE, Cell
 
 PAGE = Path(__file__).parents[2] / "docs" / "suite" / "tables.md"
@@ -42,11 +40,11 @@ def profile(budget: int) -> Figure:
         width = 2.8 if methods[method] == SOLVE else 1.2
         lines += axes.step(factors, drawn[:, method], where="post", linewidth=width, **style)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}"))
+    plain_ticks(axes.xaxis)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel="communications, as a multiple of the fewest")
     axes.set_ylabel(f"share of {len(problems)} problems that are solved with that many")
     clear_frame(axes)
-    label_ends(axes, lines, methods, 0.78 * SIZE[1], 9)
-    figure.suptitle(fill(finding(found, budget), int(12 * SIZE[0]), break_on_hyphens=False), fontsize="medium")
+    label_ends(axes, lines, methods, 0.78 * SIZE[1])
+    set_heading(figure, finding(found, budget), int(12 * SIZE[0]))
     return figure

@@ -6,7 +6,7 @@ from benchopt import BaseDataset
 
 from fedpd.suite import PROBLEMS
 from fedpd.suite.answers import known
-from fedpd.suite.registry import make
+from fedpd.suite.problems import make
 from fedpd.suite.runner import Federation
 
 

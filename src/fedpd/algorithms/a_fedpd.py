@@ -50,6 +50,7 @@ class AFedPD(Method):
 
     eta: float
     oracle: Oracle
+    model_first = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=x, dual=0 * x, received=0 * x, memory=self.oracle.init(f, x))

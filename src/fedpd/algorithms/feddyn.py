@@ -1,22 +1,23 @@
 """FedDyn (Acar et al., 2021): a dynamic regulariser aligns the agents' stationary points with the server's.
 
-    x_i  = argmin f_i(x) - <g_i, x> + (alpha/2) ||x - x_0||^2        (by the oracle, from x_i)
+    x_i  = argmin f_i(x) - <g_i, x> + (alpha/2) ||x - x_0||^2        (by the oracle, from x_0)
     g_i  = g_i - alpha (x_i - x_0)
     h    = h - alpha (|S|/N) mean_S (x_i - x_0)
     x_0  = mean_S x_i - h / alpha
 
 S are the agents that are present. h sums the changes of all agents' g_i, so FedDyn converges with partial
-participation. Agents send x_i, the server sends x_0 (CTA). With alpha = 1/eta and an exact oracle its iterates are
-FedPD's at p = 0 (g_i = -lambda_i). Difference from the paper: the authors' program starts the local solver at x_0, this
-one at the agent's own x_i; the minimiser is the same.
+participation. Agents send x_i, the server sends x_0 (CTA). With alpha = 1/eta its iterates are those of FedPD at p = 0
+with the same `start` (g_i = -lambda_i). The paper leaves open where the local solver starts: the authors' program
+starts it at x_0, which is the default here. With few noisy steps this matters much: start="local", at the agent's own
+x_i, keeps the noise of all earlier rounds.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
 
 from fedpd.algorithms._rules import solver
-from fedpd.base.checks import positive
+from fedpd.base.checks import choice, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
@@ -38,6 +39,8 @@ class FedDyn(Method):
 
     alpha: float
     oracle: Oracle
+    start: Literal["local", "server"]
+    model_first = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, x0=x, g=0 * x, memory=self.oracle.init(f, x))
@@ -47,7 +50,8 @@ class FedDyn(Method):
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         phi = Subproblem(f, -self.alpha * agent.x0 - agent.g, self.alpha)
-        x, memory, work = self.oracle.solve(phi, agent.x, agent.memory, r, key)
+        begin = agent.x if self.start == "local" else agent.x0
+        x, memory, work = self.oracle.solve(phi, begin, agent.memory, r, key)
         return agent._replace(x=x, g=agent.g - self.alpha * (x - agent.x0), memory=memory), work
 
     def send(self, agent: Agent) -> Model:
@@ -69,11 +73,18 @@ class FedDyn(Method):
 
 
 @makes(FedDyn)
-def feddyn(*, alpha: float, oracle: Oracle) -> Method:
-    """Return FedDyn with regulariser weight alpha and a local oracle."""
+def feddyn(*, alpha: float, oracle: Oracle, start: Literal["local", "server"] = "server") -> Method:
+    """Return FedDyn with regulariser weight alpha and a local oracle.
+
+    Args:
+        alpha: The weight of the regulariser; FedPD's eta is 1/alpha.
+        oracle: The local solver, from `fedpd.oracles`.
+        start: Where the oracle starts: "server" at x_0, as in the authors' program, or "local" at x_i.
+    """
     check_oracle(oracle)
+    choice("start", start, ("local", "server"))
     positive("alpha", alpha, "alpha = L is a good start, where L is the smoothness of the f_i; FedPD's eta is 1/alpha")
-    return FedDyn(alpha=alpha, oracle=oracle)
+    return FedDyn(alpha=alpha, oracle=oracle, start=start)
 
 
 CARD = Card(

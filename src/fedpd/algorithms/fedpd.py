@@ -61,11 +61,12 @@ from fedpd.core import (
     makes,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
-from fedpd.oracles import lbfgs, vr
+from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta
 
 Skip = Callable[[Any], Any]  # r -> p_r
 
+STEPS_OF_ETA = 5  # eta="auto" with mini-batches, in units of step Q
 NAIVE = (
     "absent='naive' averages x_i + eta lambda_i over the agents that are present. With partial participation this mean "
     "changes with the agents, and FedPD stalls away from the solution. Use the default, 'mean_of_duals': it converges."
@@ -149,6 +150,7 @@ class FedPDWithAbsent(FedPD):
     """FedPD with a server that keeps the mean of all agents' duals; the local updates are Algorithm 2's."""
 
     repeats = False
+    model_first = True
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         return AgentWithAbsent(x=x, x0=x, dual=0 * x, sent=0 * x, memory=self.oracle.init(f, x))
@@ -295,7 +297,8 @@ def fedpd(
 
     Args:
         eta: The penalty is 1/eta. Theorem 1 needs eta < (sqrt(5)-1)/(4L), with L the smoothness of the f_i. "auto"
-            finds eta during the run, with or without a memory.
+            finds eta during the run, with or without a memory, if the oracle has full gradients. With `oracles.sgd` and
+            mini-batches it is 5 step Q, with the first step size if there are several.
         oracle: The local solver, from `fedpd.oracles`.
         p: The probability of skipping a communication: a number in [0, 1) or a function of the round r. With "auto"
             the run decides when to communicate, and drift is "corrected-exact".
@@ -333,6 +336,8 @@ def fedpd(
     choice("start", start, ("local", "server"))
     choice("x0_rule", x0_rule, ("paper", "matlab"))
     choice("absent", absent, ("mean_of_duals", "naive"))
+    if eta == "auto" and memory == 0 and oracle.batch is not None:
+        eta = _eta_of_steps(oracle)
     if eta == "auto" or memory > 0:
         _check_memory(eta, memory, oracle, p=p, drift=drift, x0_rule=x0_rule, absent=absent)
         form = ScaledFedPDM if eta == "auto" else FedPDM
@@ -351,6 +356,15 @@ def fedpd(
     if x0_rule == "matlab":
         return ProgramFedPD(**settings, absent=absent)
     return NaiveFedPD(**settings) if absent == "naive" else FedPD(**settings)
+
+
+def _eta_of_steps(oracle: Oracle) -> float:
+    """Return eta = 5 step Q. On seven networks the best eta was 2.5 to 20 times step Q (`docs/networks.md`)."""
+    if not isinstance(oracle, SGD):
+        rule = f"is 5 times step Q with mini-batches, and {oracle.description} has no such step"
+        refuse("eta", "auto", rule, "Give a number; or oracles.sgd(step, iterations, batch), or full gradients")
+    step = oracle.step(0, 0) if callable(oracle.step) else oracle.step
+    return float(STEPS_OF_ETA * step * oracle.iterations)
 
 
 def _drift(planned: bool, drift: str | None, x0_rule: str, absent: str) -> str:

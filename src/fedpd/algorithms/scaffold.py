@@ -43,6 +43,7 @@ class Scaffold(Method):
     batch: int | None
     option: Literal[1, 2]
     server_step: float
+    model_first = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x=x, c=0 * x, y=x, own=0 * x, new=0 * x)

@@ -41,7 +41,7 @@ def benchmark(
     """
     from fedpd.base.interrupts import CODE, in_order
     from fedpd.cli.terminal import console, say, show_lines
-    from fedpd.suite.report import list_problems, write_results
+    from fedpd.suite.results import list_problems, write_results
     from fedpd.suite.runner import run_suite
 
     if show:

@@ -56,7 +56,7 @@ def up(
     from fedpd.cli.terminal import console, show_lines
     from fedpd.flower import local
     from fedpd.flower.local import programs
-    from fedpd.flower.local.page import Page
+    from fedpd.flower.local.federation import Page
 
     if dashboard:
         with extra("web", "fedpd up --dashboard"):

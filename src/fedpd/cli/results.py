@@ -70,7 +70,7 @@ def watch(
     if web and not host.strip():  # it would listen on all addresses
         refuse("--host", host, "must be an address", "Leave it out for this machine only, or give 0.0.0.0 for all")
     if web:
-        from fedpd.report.live import serve
+        from fedpd.report.watch import serve
 
         say(f"http://{host}:{port} shows {run}. Ctrl-C ends the page, not the run.")
         serve(run, host, port, every)

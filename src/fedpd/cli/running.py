@@ -25,7 +25,7 @@ def status(folder: Dir = FEDERATION) -> None:
     from fedpd.base.checks import refuse
     from fedpd.cli.terminal import show_lines
     from fedpd.flower import local
-    from fedpd.flower.local.status import describe
+    from fedpd.flower.local.federation import describe
 
     federation = local.read(folder.absolute())
     if federation is None:

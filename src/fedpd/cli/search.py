@@ -197,9 +197,8 @@ def reproduce(
     """
     from fedpd.base.interrupts import CODE, in_order
     from fedpd.cli.terminal import console, show_lines, steps
-    from fedpd.reproduce.command import listing, wanted_items
+    from fedpd.reproduce.command import checks_table, listing, rows_table, verdict_table, wanted_items
     from fedpd.reproduce.command import reproduce as measure
-    from fedpd.reproduce.written import checks_table, rows_table, verdict_table
 
     if show:
         console.print(listing())

@@ -51,7 +51,7 @@ def register_keys(
     with extra("flower", "fedpd register"):
         import flwr as _  # noqa: F401
     from fedpd.cli.terminal import show_lines
-    from fedpd.flower.local.registration import register_clients
+    from fedpd.flower.local.provision import register_clients
 
     for name, node in register_clients(kit, port).items():
         show_lines(f"{name}: node {node}")
@@ -64,8 +64,7 @@ def client(site: Kit) -> None:
     """
     with extra("flower", "fedpd client"):
         import flwr as _  # noqa: F401
-    from fedpd.flower.local.site import run_client
-    from fedpd.flower.local.sites import read_site
+    from fedpd.flower.local.sites import read_site, run_client
 
     run_client(read_site(site))
 

@@ -81,7 +81,10 @@ class Method(Value):
         copies_differ: Whether the agents' copies of the model differ even after a communication.
         only_at_agents: Whether agents change the model by themselves, all in the same way, so that the server does not
             know it.
+        model_first: Whether the state of a server that keeps more than a model begins with it, as the broadcast does,
+            and the rest fits any model in its place. An optimiser may then take the server's step.
         waits: (server, r) -> whether the server decides that round r communicates nothing; None: it never does.
+        delivers: (server) -> the model of a run, if only the server keeps it; None: the mean of the agents' copies.
         rebuild: (f_i, agent) -> a new state for an agent that lost its own, where `agent` is the state of an agent that
             was absent since the start; None: it continues from that state.
     """
@@ -90,10 +93,12 @@ class Method(Value):
     repeats = attribute(False)
     copies_differ = attribute(False)
     only_at_agents = attribute(False)
+    model_first = attribute(False)
     missed = attribute(None)
     speaks = attribute(None)
     with_message = attribute(None)
     waits = attribute(None)
+    delivers = attribute(None)
     rebuild = attribute(None)
 
     def init(self, f: LocalObjective, x: Vector) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpd.base import checkpoint
 from fedpd.base.arrays import as_array
-from fedpd.base.checks import refuse
+from fedpd.base.checks import below, positive, refuse
 from fedpd.core.rows import Load, first_rows, flat_rows, stored
 from fedpd.core.types import Losses, Penalty, RandomLosses, Statistics, Tree
 
@@ -170,6 +170,41 @@ class Problem:
             offsets=offsets,
             load=load,
         )
+
+    def hold_out(self, share: float, seed: int = 0) -> tuple["Problem", "Problem"]:
+        """Return the problem without a share of each agent's samples, and the problem of these samples.
+
+        Args:
+            share: The share of the samples of each agent, rounded to a whole number. An agent keeps at least one.
+            seed: Which samples they are.
+
+        Returns:
+            The problem to train on, with the test samples of this one; and the problem of the other samples, without
+            test samples, whose agents are those that have any. Both have this one's losses, penalty and weights.
+
+        Raises:
+            FedpdError: The share leaves nothing, or the samples are not in memory.
+        """
+        remedy = "Give a share of the samples between 0 and 1, e.g. 0.1"
+        below("share", positive("share", share, remedy), 1, remedy)
+        if self.lazy:
+            refuse("share", share, "needs the samples in memory", "Give problem.in_memory()")
+        numbers = np.minimum(np.rint(share * self.sizes).astype(int), self.sizes - 1)
+        if not numbers.any():
+            refuse("share", share, f"holds out no sample: the largest agent has {self.sizes.max()}", remedy)
+        rows, firsts = self.rows_of(np.arange(self.agents))
+        orders = [first + np.random.default_rng((seed, i)).permutation(self.sizes[i]) for i, first in enumerate(firsts)]
+        kept = np.concatenate([np.sort(order[number:]) for order, number in zip(orders, numbers, strict=True)])
+        held = np.concatenate([np.sort(order[:number]) for order, number in zip(orders, numbers, strict=True)])
+        some = numbers > 0
+        rest = self._with_rows(jax.tree.map(lambda leaf: leaf[kept], rows), self.sizes - numbers, self.scale)
+        out = self._with_rows(jax.tree.map(lambda leaf: leaf[held], rows), numbers[some], self.scale[some])
+        return rest, replace(out, evaluation=None)
+
+    def _with_rows(self, rows: Tree, sizes: np.ndarray, scale: np.ndarray) -> "Problem":
+        """Return the problem with other samples, agent after agent."""
+        data, offsets = stored(rows, sizes)
+        return replace(self, data=data, offsets=offsets, sizes=sizes, scale=scale, answer=UNKNOWN)
 
     def rows_of(self, agents: Sequence[int] | np.ndarray) -> tuple[Tree, np.ndarray]:
         """Return the training samples of some agents, from memory or from the loader of `data.lazy`.

@@ -52,6 +52,7 @@ class RunConfig:
     callback: Callback | None = None
     until: Until | None = None
     start: Start | None = None
+    average: bool = False
     execution: Execution = "auto"
     devices: int | None = None
     clock: Clock | None = None
@@ -96,6 +97,7 @@ class RunOptions(TypedDict, total=False):
     callback: Callback | None
     until: Until | None
     start: Start | None
+    average: bool
     execution: Execution
     devices: int | None
     clock: Clock | None

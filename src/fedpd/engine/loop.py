@@ -326,7 +326,7 @@ class Step(Protocol):
 def step_of_everyone(program: Program, inputs: Inputs, state: State, t: Array) -> tuple[State, Round, Any]:
     """Run a round of all agents; see `Step`."""
     state, happened = one_round(program, inputs, state)
-    return state, happened, partial(measure_copies, program, inputs, state.agents, ~happened.communicated)
+    return state, happened, partial(measure_copies, program, inputs, state, ~happened.communicated)
 
 
 def chunk(
@@ -384,10 +384,15 @@ def chunk(
     return state, rows
 
 
-def measure_copies(program: Program, inputs: Inputs, agents: Any, skipped: Any) -> Metrics:
+def measure_copies(program: Program, inputs: Inputs, state: State, skipped: Any) -> Metrics:
     """Return the values of the columns, for agents in memory; `skipped`: the round communicated nothing."""
-    x, gap = mean_and_gap(program.algorithm, program.layout, inputs.shard, agents, skipped)
-    return measure_model(program, inputs, x, gap)
+    x, gap = mean_and_gap(program.algorithm, program.layout, inputs.shard, state.agents, skipped)
+    return measure_model(program, inputs, delivered_or(program, state.server, x), gap)
+
+
+def delivered_or(program: Program, server: Any, x: Vector) -> Vector:
+    """Return the model of a run: what the server delivers, or x, the mean of the agents' copies."""
+    return x if program.algorithm.delivers is None else program.algorithm.delivers(server)
 
 
 def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,6 @@ from fedpd.engine.measure.columns import MEASURED, Column
 from fedpd.engine.measure.targets import Target
 from fedpd.engine.participation import Participation
 from fedpd.transforms import Accountant, ExampleAccountant
-
-if TYPE_CHECKING:
-    pass
 
 MEASURED_BYTES = 2**28  # the most memory for the gradients of all agents, if a run measures all agents at once
 
@@ -66,6 +63,7 @@ class Plan(NamedTuple):
         timing: The clock, and the rounds that follow from it; None: the run has no clock.
         privacy: Counts epsilon of the messages; None: they are not private.
         examples: Counts epsilon of a sample; None: the oracle is not private.
+        average: Whether the server delivers the running mean of its models.
     """
 
     algorithm: Method
@@ -86,6 +84,7 @@ class Plan(NamedTuple):
     timing: Timed | None = None
     privacy: Accountant | None = None
     examples: ExampleAccountant | None = None
+    average: bool = False
 
 
 def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:

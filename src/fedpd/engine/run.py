@@ -22,10 +22,8 @@ from fedpd.engine.measure.metrics import mean_copy
 from fedpd.engine.measure.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.resume import run_identity
-from fedpd.engine.views.entries import Entry, entry_of
-from fedpd.engine.views.frames import Frame, history_frame
-from fedpd.engine.views.html import end_text, ends_text, entries_html, run_html, spent_text
-from fedpd.engine.views.quantities import MAIN
+from fedpd.engine.views.entries import MAIN, Entry, entry_of
+from fedpd.engine.views.notebook import Frame, end_text, ends_text, entries_html, history_frame, run_html, spent_text
 from fedpd.oracles import sgd
 
 if TYPE_CHECKING:
@@ -225,6 +223,7 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "metrics_agents": None if plan.sample is None else len(plan.sample),
         "buffer": None if plan.timing is None else plan.timing.buffer,
         "deadline": None if plan.timing is None else plan.timing.deadline,
+        "average": plan.average,
     }
 
 
@@ -246,7 +245,9 @@ def history_of(plan: Plan, history: History, i: int) -> History:
 def results(driver: Driver) -> tuple[Run, ...]:
     """Return the runs of all variants. The driver cannot continue afterwards."""
     server, plan = jax.tree.map(on_host, driver.backend.state.server), driver.plan
-    models = [driver.backend.model(i) for i in range(len(plan.seeds))] if driver.backend.absence else None
+    # Agents in memory are read after their arrays on the device are free, so that there is no second copy of them.
+    kept = driver.backend.absence or plan.algorithm.delivers is not None
+    models = [driver.backend.model(i) for i in range(len(plan.seeds))] if kept else None
     state = driver.backend.release()
 
     def result(i: int, algorithm: Method) -> Run:

@@ -18,6 +18,7 @@ from fedpd.base.progress import Event, Listener, all_listeners, ends_run, shown
 from fedpd.base.typed import typed
 from fedpd.base.warn import warn
 from fedpd.core import Method, Mixing, Problem, form_with_absent
+from fedpd.engine.average import averaged
 from fedpd.engine.backends.lazy_rows import check_measurable
 from fedpd.engine.clock.events import apply_clock
 from fedpd.engine.config import Callback, RunConfig, RunOptions
@@ -98,6 +99,9 @@ def simulate(
         start (Tree | Run | Ensemble): The first model, instead of `problem.start`; or a finished run to continue. To
             continue a run, repeat the call that made it with more `rounds` in total. The result is the same, bit for
             bit, as that of one long run.
+        average (bool): Whether to deliver the running mean of the server's models, which the history, `until` and
+            `run.model` then are about. Agents compute as without it, and it costs no message. With mini-batches or few
+            agents per round it is usually more accurate than the newest model. Default False.
         execution (str): How agents run: "sequential" (one after another), "parallel" (all at once), "auto" (by backend
             and work), or "debug" (one after another without compilation; an error names the agent, the stage and the
             round). Default "auto".
@@ -195,7 +199,10 @@ def make_plan(
         timing=timing,
     )
     with scope(problem.double):
-        return with_example_privacy(with_privacy(plan))
+        plan = with_example_privacy(with_privacy(plan))
+        if not options.average:
+            return plan
+        return plan._replace(algorithm=averaged(plan.algorithm, problem.start), average=True)
 
 
 def run_plan(plan: Plan, options: RunConfig, listen: Listener | None = None) -> tuple[Run, ...]:

@@ -58,7 +58,7 @@ def trace_round(plan: Plan) -> None:
         before = State(init_agents(program, shard, start), program.algorithm.server(start), jnp.int32(0))
         inputs = Inputs(shard, key, program.algorithm, start, stragglers)
         after, done = one_round(program, inputs, before)
-        measure_copies(program, inputs, after.agents, ~done.communicated)
+        measure_copies(program, inputs, after, ~done.communicated)
         return before, after
 
     with scope(plan.problem.double), explain_tracing():

@@ -302,6 +302,8 @@ def _settings(table: Table) -> RunTable:
     if not isinstance(settings.participation, list):  # a list is checked when the number of agents is known
         at("[run]", participation_rule, settings.participation, 1, settings.rounds)
     at("[run]", straggler_rule, settings.stragglers)
+    if not isinstance(settings.average, bool):
+        raise FedpdError(f"[run] average = {shown(settings.average)}: must be true or false. Write average = true.")
     at("[run]", choice, "sampling", settings.sampling, get_args(Sampling))
     at("[run]", choice, "execution", settings.execution, get_args(Execution))
     if settings.store is not None and not isinstance(settings.store, str):

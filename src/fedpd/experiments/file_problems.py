@@ -4,6 +4,7 @@ In Python, the first argument of a problem is often an array or a function. In a
 loader, or with a function of the user's own that returns the data.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -32,7 +33,12 @@ LOADED = (
 
 
 def _prepared(
-    data: Any, agents: int | None, test_share: float, title: str | None, seed: int, standardise: bool
+    data: Any,
+    agents: int | None = None,
+    test_share: float = 0.0,
+    title: str | None = None,
+    seed: int = 0,
+    standardise: bool = False,
 ) -> Federated:
     """Return federated data after the changes that the keys of a [problem] table ask for."""
     if not isinstance(data, Federated):
@@ -86,7 +92,7 @@ def _signed(data: Any, agents: int | None, seed: int, standardise: bool) -> tupl
     """Return the features of loaded data, and labels -1 for the smaller class and +1 for the larger one."""
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data, Federated):
         return (datasets.standardise(data[0])[0] if standardise else data[0]), data[1]
-    loaded = _prepared(data, agents, 0.0, None, seed, standardise)
+    loaded = _prepared(data, agents, seed=seed, standardise=standardise)
     if len(loaded.classes) != 2:
         refuse(
             "classes", loaded.classes.tolist(), "must be two for logistic regression", 'Use name = "softmax_regression"'
@@ -124,99 +130,38 @@ def _network(
     """
     data = _prepared(data, agents, test_share, title, seed, standardise)
     if isinstance(model, str):
-        choice("model", model, NETWORKS)
-        model = NETWORKS[model](classes=len(data.classes))
+        model = _named_network(model, len(data.classes))
     elif isinstance(model, type):
         refuse("model", model.__name__, "is a class, not a module", "Write it as a table with its arguments")
     return problems.network(model, data, seed=seed, l2=l2, weights=weights, precision=precision, check=check)
 
 
-def _softmax_regression(
-    data: Any,
-    agents: int | None = None,
-    test_share: float = 0.0,
-    title: str | None = None,
-    seed: int = 0,
-    l2: float = 0.0,
-    standardise: bool = False,
-    weights: Any = None,
-) -> Problem:
-    """Return softmax regression on federated data; the keys mean the same as for a network."""
-    data = _prepared(data, agents, test_share, title, seed, standardise)
-    return problems.softmax_regression(data, l2=l2, weights=weights)
+def _on_data(function: Callable[..., Problem]) -> Callable[..., Problem]:
+    """Return what a table calls for a problem on federated data.
+
+    Its keys are the parameters of Python's function, and those of `_prepared`, which prepare the data. `start` may be a
+    list, and `model` the name of one of fedpd's networks, which then has as many outputs as a sample has targets.
+    """
+    own, further = (inspect.signature(one).parameters for one in (function, _prepared))
+
+    def build(**given: Any) -> Problem:
+        given["data"] = _prepared(**{key: value for key, value in given.items() if key in further})
+        if isinstance(given.get("model"), str):
+            given["model"] = _named_network(given["model"], math.prod(given["data"].target_shape))
+        if "start" in given:
+            given["start"] = _arrays(given["start"])
+        return function(**{key: value for key, value in given.items() if key in own})
+
+    both = {**further, **own}.values()
+    required = [one for one in both if one.default is one.empty]
+    keys = [one.replace(kind=one.KEYWORD_ONLY) for one in (*required, *(one for one in both if one not in required))]
+    vars(build)["__signature__"] = inspect.Signature(keys, return_annotation=Problem)  # which `calls` reads
+    build.__annotations__ = {key: one.annotation for key, one in further.items()}  # the function checks its own
+    return build
 
 
-def _classification(
-    apply: Any,
-    data: Any,
-    start: Any,
-    agents: int | None = None,
-    test_share: float = 0.0,
-    title: str | None = None,
-    seed: int = 0,
-    l2: float = 0.0,
-    normalisation: Any = None,
-    standardise: bool = False,
-    weights: Any = None,
-    metrics: Any = None,
-    check: bool = True,
-) -> Problem:
-    """Return a classification problem on federated data, with a function of the user's own that returns scores."""
-    data = _prepared(data, agents, test_share, title, seed, standardise)
-    named = {"l2": l2, "weights": weights, "metrics": metrics, "check": check}
-    return problems.classification(apply, data, _arrays(start), normalisation=normalisation, **named)
-
-
-def _module(model: Any, outputs: int) -> Any:
-    """Return a model of a file: one of fedpd's networks by its name, with this many outputs, or what the file made."""
-    if isinstance(model, str):
-        return NETWORKS[choice("model", model, NETWORKS)](classes=outputs)
-    return model
-
-
-def _task(model: Any, data: Any, start: Any, *preparation: Any) -> tuple[Any, Any, Any]:
-    """Return the model, the prepared data and the start of a problem whose targets are not classes."""
-    data = _prepared(data, *preparation)
-    return _module(model, math.prod(data.target_shape)), data, _arrays(start)
-
-
-def _regression(
-    model: Any,
-    data: Any,
-    start: Any = None,
-    loss: Any = "squared",
-    metrics: Any = None,
-    agents: int | None = None,
-    test_share: float = 0.0,
-    title: str | None = None,
-    seed: int = 0,
-    l2: float = 0.0,
-    standardise: bool = False,
-    weights: Any = None,
-    check: bool = True,
-) -> Problem:
-    """Return a regression on federated data that were loaded with classes = false."""
-    task = _task(model, data, start, agents, test_share, title, seed, standardise)
-    return problems.regression(*task, loss=loss, metrics=metrics, seed=seed, l2=l2, weights=weights, check=check)
-
-
-def _multilabel(
-    model: Any,
-    data: Any,
-    start: Any = None,
-    metrics: Any = None,
-    agents: int | None = None,
-    test_share: float = 0.0,
-    title: str | None = None,
-    seed: int = 0,
-    l2: float = 0.0,
-    standardise: bool = False,
-    weights: Any = None,
-    check: bool = True,
-) -> Problem:
-    """Return the problem of several yes-or-no labels per sample, loaded with classes = false."""
-    task = _task(model, data, start, agents, test_share, title, seed, standardise)
-    return problems.multilabel(*task, metrics=metrics, seed=seed, l2=l2, weights=weights, check=check)
+def _named_network(name: str, outputs: int) -> Any:
+    return NETWORKS[choice("model", name, NETWORKS)](classes=outputs)
 
 
 def _next_token(
@@ -234,31 +179,9 @@ def _next_token(
     check: bool = True,
 ) -> Problem:
     """Return the problem of predicting the next token at every position, with a model of the user's own."""
-    data = _prepared(data, agents, test_share, title, seed, standardise=False)
+    data = _prepared(data, agents, test_share, title, seed)
     named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics, "check": check}
     return problems.next_token(model, data, _arrays(start), padding=padding, **named)
-
-
-def _supervised(
-    model: Any,
-    data: Any,
-    loss: Any,
-    start: Any = None,
-    correct: Any = None,
-    metrics: Any = None,
-    agents: int | None = None,
-    test_share: float = 0.0,
-    title: str | None = None,
-    seed: int = 0,
-    l2: float = 0.0,
-    standardise: bool = False,
-    weights: Any = None,
-    check: bool = True,
-) -> Problem:
-    """Return a problem with a loss of outputs and targets of the user's own."""
-    task = _task(model, data, start, agents, test_share, title, seed, standardise)
-    named = {"seed": seed, "l2": l2, "weights": weights, "check": check}
-    return problems.supervised(*task, loss=loss, correct=correct, metrics=metrics, **named)
 
 
 def _from_losses(
@@ -302,7 +225,7 @@ def _own_samples(name: str, function: Any, data: Any, standardise: bool) -> Any:
         refuse("standardise", standardise, "applies to federated data only", "Call data.standardise in your loader")
     if not callable(function):
         refuse(name, function, "must be a function", f'Write {name} = "my_module:{name}"')
-    return _prepared(data, None, 0.0, None, 0, standardise).train if isinstance(data, Federated) else data
+    return _prepared(data, standardise=standardise).train if isinstance(data, Federated) else data
 
 
 def _quadratic(hessians: Any, linear: Any, start: Any = None) -> Problem:
@@ -319,12 +242,12 @@ def _arrays(start: Any) -> Any:
 PROBLEMS: Functions = {
     "penalized_logistic": _logistic,
     "network": _network,
-    "softmax_regression": _softmax_regression,
-    "classification": _classification,
-    "regression": _regression,
-    "multilabel": _multilabel,
+    "softmax_regression": _on_data(problems.softmax_regression),
+    "classification": _on_data(problems.classification),
+    "regression": _on_data(problems.regression),
+    "multilabel": _on_data(problems.multilabel),
     "next_token": _next_token,
-    "supervised": _supervised,
+    "supervised": _on_data(problems.supervised),
     "from_losses": _from_losses,
     "from_agent_loss": _from_agent_loss,
     "quadratic": _quadratic,

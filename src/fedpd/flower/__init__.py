@@ -4,12 +4,12 @@ Each folder imports only from the folders before it in this list:
 
     carry/    messages: their form, which client is on which node, sending and collecting, masks
     method/   one agent, one server and the run that joins them; settings, identity, history, checkpoints
-    clients/  the ClientApp, a client's own policy and the file with its state, losses in PyTorch and NumPy
+    clients/  the ClientApp, a client's own policy and the file with its state
     warm/     one warm process per SuperNode, which Flower's programs hand messages to; imports none of the others
     local/    a federation on this machine, start-up kits for several machines, checks of a client, and new apps
 
-`fedpd.flower.torch`, `fedpd.flower.torch_oracles` and `fedpd.flower.external` are the public names in `clients`;
-importing `fedpd.flower` imports neither PyTorch nor JAX.
+`tables` reads settings and TOML files into typed classes. `torch`, `torch_oracles` and `external` are public modules:
+losses in PyTorch and NumPy. Importing `fedpd.flower` imports neither PyTorch nor JAX.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from fedpd.base.lazy import lazy_names as _lazy_names
 with extra("flower", "fedpd.flower"):
     import flwr as _  # noqa: F401
 
-# The module of each public name. It is imported when the name is first used, so that `fedpd up` and a SuperNode do not
+# The module of each public name. It is imported when the name is first used, so that the processes of `warm` do not
 # import JAX.
 _HOMES = {
     "Federated": "fedpd.flower.method.federation",
@@ -33,7 +33,7 @@ _HOMES = {
     "client_name": "fedpd.flower.clients.client",
     "federate": "fedpd.flower.method.federation",
     "read_settings": "fedpd.flower.method.settings",
-    "server_app": "fedpd.flower.method.app",
+    "server_app": "fedpd.flower.method.federation",
 }
 
 if TYPE_CHECKING:  # written by make format: what follows is found at run time
@@ -42,9 +42,9 @@ if TYPE_CHECKING:  # written by make format: what follows is found at run time
     from fedpd.flower.clients.client import client_app as client_app
     from fedpd.flower.clients.client import client_name as client_name
     from fedpd.flower.method.agent import Local as Local
-    from fedpd.flower.method.app import server_app as server_app
     from fedpd.flower.method.federation import Federated as Federated
     from fedpd.flower.method.federation import federate as federate
+    from fedpd.flower.method.federation import server_app as server_app
     from fedpd.flower.method.settings import Settings as Settings
     from fedpd.flower.method.settings import read_settings as read_settings
     from fedpd.flower.method.strategy import Strategy as Strategy

@@ -19,17 +19,17 @@ _HOMES = {
     "paper_figure": "fedpd.report.figures",
     "save_figure": "fedpd.report.figures",
     "target_table": "fedpd.report.tables",
-    "write_report": "fedpd.report.command",
+    "write_report": "fedpd.report.pages",
 }
 
 if TYPE_CHECKING:  # written by make format: what follows is found at run time
-    from fedpd.report.command import write_report as write_report
     from fedpd.report.figures import comparison_figure as comparison_figure
     from fedpd.report.figures import figure as figure
     from fedpd.report.figures import paper_figure as paper_figure
     from fedpd.report.figures import save_figure as save_figure
     from fedpd.report.pages import Page as Page
     from fedpd.report.pages import page as page
+    from fedpd.report.pages import write_report as write_report
     from fedpd.report.tables import comparison_table as comparison_table
     from fedpd.report.tables import target_table as target_table
 

@@ -1,17 +1,19 @@
 """Show advice and tuning: tables, a figure, and the experiment files that run the recommended settings."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
+from fedpd.algorithms import variants
+from fedpd.base.spec import Spec
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
-from fedpd.engine.views.local_work import unequal_work, works_of
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, cost_text, cost_values
-from fedpd.experiments.calls import toml_text
-from fedpd.report.step_sizes import step_text
+from fedpd.engine.views.entries import COSTS, cost_text, cost_values, short_number, unequal_work, works_of
+from fedpd.experiments.calls import build_algorithm, toml_text
+from fedpd.report.tables import text_table
 from fedpd.search.advise import STALLED, Advice, Setting
 from fedpd.search.tune import Tuned
 from fedpd.search.views import SETTINGS, amount_text, goal_text
@@ -26,18 +28,17 @@ ILL = 1e4  # a condition number above this is large
 
 def constants_table(advice: Advice) -> Table:
     """Return a table of the measured constants of the problem, and how each was measured."""
-    table = Table(title="The problem", title_justify="left")
-    for heading in ("constant", "value", "meaning"):
-        table.add_column(heading, justify="right" if heading == "value" else "left", overflow="fold")
     smoothness, similarity = advice.smoothness, advice.similarity
-    table.add_row("L", f"{smoothness.value:.4g}", f"smoothness of the f_i; {smoothness.how}")
-    table.add_row("delta, measured", f"{similarity.centred:.4g}", f"max ||grad f_i - grad f||; {similarity.how}")
     bound = "for all x" if np.isfinite(advice.delta) else "no bound for all x is known: skipping is not guaranteed"
-    table.add_row("delta, bound", f"{advice.delta:.4g}", bound)
-    for row in _hessian_rows(advice.hessians):
-        table.add_row(*row)
-    table.add_row("f(x^0) - inf f", f"{advice.gap:.4g}", f"at most; {advice.gap_how}")
-    return table
+    rows = [
+        ("L", f"{smoothness.value:.4g}", f"smoothness of the f_i; {smoothness.how}"),
+        ("delta, measured", f"{similarity.centred:.4g}", f"max ||grad f_i - grad f||; {similarity.how}"),
+        ("delta, bound", f"{advice.delta:.4g}", bound),
+        *_hessian_rows(advice.hessians),
+        ("f(x^0) - inf f", f"{advice.gap:.4g}", f"at most; {advice.gap_how}"),
+    ]
+    headings = ("constant", "value", "meaning")
+    return text_table("The problem", headings, rows, right=("value",), fold=headings)
 
 
 def _hessian_rows(hessians: Hessians) -> list[tuple[str, str, str]]:
@@ -56,13 +57,12 @@ def _hessian_rows(hessians: Hessians) -> list[tuple[str, str, str]]:
 
 def settings_table(advice: Advice) -> Table:
     """Return a table of the settings, side by side."""
-    table = Table(title=f"FedPD to ||grad f||^2 <= {advice.epsilon:g}", title_justify="left")
-    table.add_column("")
-    for heading in advice.settings:
-        table.add_column(heading, justify="right", overflow="fold")
-    for name, row in (SETTINGS | COSTS_OF_SETTINGS).items():
-        table.add_row(name, *(row(setting) for setting in advice.settings.values()))
-    return table
+    rows = [
+        (name, *(text(setting) for setting in advice.settings.values()))
+        for name, text in (SETTINGS | COSTS_OF_SETTINGS).items()
+    ]
+    title = f"FedPD to ||grad f||^2 <= {advice.epsilon:g}"
+    return text_table(title, ("", *advice.settings), rows, right=advice.settings, fold=advice.settings)
 
 
 def _saved(setting: Setting) -> str:
@@ -163,30 +163,33 @@ def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
     works = works_of(entry for one in tuned for entry in one.entries())
     unequal = unequal_work(works)
     title = f"Best step sizes, by communications to {goal_text(tuned, '||grad f||^2 <=', target)}"
-    table = Table(
-        title=f"{title}. {unequal}." if unequal else title,
-        caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end. "
-        "samples, per comm.: sample gradients of all agents, in all and per communication",
-        title_justify="left",
-        caption_justify="left",
-    )
-    for heading in ("method", "step size", "x rule", "comm.", "by the\nrule", "samples,\nper comm.", "bytes"):
-        left = heading in ("method", "step size")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=heading == "step size")
+    rows = []
     for one in tuned:
         better = column_of(one.criterion).better or "less"
         first = first_row(one.runs[0].history[one.criterion], target, better) if one.reached else None
         row, costs = -1 if first is None else first, cost_values(one.runs[0])
-        table.add_row(
-            one.label,
-            step_text(one.method or one.label, one.table),
-            f"{one.scales[one.best]:.3g}",
-            f"{one.communications[one.best]:.4g}" if one.reached else f"never: {one.values[one.best]:.2g}",
-            _by_rule(one),
-            f"{cost_text(COSTS['samples'], costs['samples'][row])},\n{short_number(works[one.label])}",
-            cost_text(COSTS["bytes"], costs["bytes"][row]),
+        rows.append(
+            (
+                one.label,
+                step_text(one.method or one.label, one.table),
+                f"{one.scales[one.best]:.3g}",
+                f"{one.communications[one.best]:.4g}" if one.reached else f"never: {one.values[one.best]:.2g}",
+                _by_rule(one),
+                f"{cost_text(COSTS['samples'], costs['samples'][row])},\n{short_number(works[one.label])}",
+                cost_text(COSTS["bytes"], costs["bytes"][row]),
+            )
         )
-    return table
+    headings = ("method", "step size", "x rule", "comm.", "by the\nrule", "samples,\nper comm.", "bytes")
+    return text_table(
+        f"{title}. {unequal}." if unequal else title,
+        headings,
+        rows,
+        right=headings[2:],
+        whole=("step size",),
+        fold=headings,
+        caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end. "
+        "samples, per comm.: sample gradients of all agents, in all and per communication",
+    )
 
 
 def _by_rule(one: Tuned) -> str:
@@ -194,3 +197,51 @@ def _by_rule(one: Tuned) -> str:
     if not np.isclose(one.scales[own], 1.0):
         return "-"
     return "never" if np.isnan(one.communications[own]) else f"{one.communications[own]:.4g}"
+
+
+Path = tuple[str, ...]  # the keys that lead to a setting, from the method inwards
+
+
+def scaled_setting(label: str) -> Path:
+    """Return the keys of the setting that the factor of a method's rule multiplies or divides.
+
+    The function makes the method by its rule with the factors 1 and 2, and compares the settings. If several settings
+    double or halve, it returns the outermost.
+
+    Args:
+        label: A label of `algorithms.variants()`.
+
+    Examples:
+        >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
+        (('eta',), ('oracle', 'step'))
+    """
+    rule = variants()[label].rule
+    once, twice = (dict(_numbers(rule(1.0, 2, factor).spec)) for factor in (1.0, 2.0))
+    return min((path for path, value in once.items() if _is_scaled(value, twice.get(path, value))), key=len)
+
+
+def step_text(label: str, table: Mapping[str, Any]) -> str:
+    """Return the step size of a method's table by its own symbol, such as "eta = 1.4".
+
+    Args:
+        label: The label of the method in `algorithms.variants()`.
+        table: The method as a table of an experiment file.
+    """
+    *outer, last = scaled_setting(label)
+    spec = build_algorithm(table, rounds=1).spec  # a table leaves out settings that have their default
+    for key in outer:
+        spec = spec[key]
+    value = f"{spec[last]:.3g}"
+    return f"{outer[-1]} = {value}/sqrt" if spec.name == "inverse_sqrt" else f"{last} = {value}"
+
+
+def _numbers(spec: Spec, path: Path = ()) -> Iterator[tuple[Path, float]]:
+    for key, value in spec.settings:
+        if isinstance(value, Spec):
+            yield from _numbers(value, (*path, key))
+        elif type(value) in (int, float):
+            yield (*path, key), value
+
+
+def _is_scaled(once: float, twice: float) -> bool:
+    return once != twice and (math.isclose(twice, 2 * once) or math.isclose(twice, once / 2))

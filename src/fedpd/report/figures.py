@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -23,18 +22,19 @@ from fedpd.engine.views.drawing import (
     line_styles,
     name_curves,
     panel,
+    set_heading,
 )
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import (
+from fedpd.engine.views.entries import (
     COSTS,
     MAIN,
+    Entry,
     axis_label,
     drawn_quantities,
     goal,
     known_costs,
     shared_costs,
     shared_quantities,
+    short_number,
 )
 from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import Reached, best_text, examples, finding, ranked, reach, targets, usual_target
@@ -137,11 +137,11 @@ def figure(
     return draw(entries, quantity, against, title=title, width=width)
 
 
-def found(entries: Sequence[Entry], column: Column, target: float | None = None) -> str:
+def found(entries: Sequence[Entry], column: Column) -> str:
     """Return the finding for the title of a figure; "" for a quantity of which neither less nor more is better."""
     if column.better is None:
         return ""
-    goal = usual_target(entries, column.name, targets(entries, column.name)) if target is None else target
+    goal = usual_target(entries, column.name, targets(entries, column.name))
     return finding(entries, column.name, goal).removesuffix(".")
 
 
@@ -168,7 +168,7 @@ def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -
         panels[0].set_ylabel(axis_label(column))
         name_curves(panels[1], entries, 3.5)
     if heading:
-        figure.suptitle(fill(drawable(heading, 300), 130, break_on_hyphens=False), fontsize="medium")
+        set_heading(figure, drawable(heading, 300), 130)
     return figure
 
 

@@ -21,6 +21,7 @@ from fedpd.core import Method, Problem
 from fedpd.core.agents import Functions, Shard, arrays, local_objective
 from fedpd.core.oracle import WORD
 from fedpd.engine.measure.costs import message_costs, run_exchange
+from fedpd.report.tables import markdown_table, text_table
 
 
 class Sizes(NamedTuple):
@@ -29,8 +30,8 @@ class Sizes(NamedTuple):
     Attributes:
         up: Sent by an agent in a round.
         down: Received by an agent in a round.
-        agent: Liveness by an agent.
-        server: Liveness by the server.
+        agent: Kept by an agent.
+        server: Kept by the server.
     """
 
     up: float
@@ -92,18 +93,12 @@ def short_table() -> Table:
 
 def methods_table() -> Table:
     """Return the wide table for a terminal, one row per method."""
-    table = Table(title="Methods", caption=LEGEND, title_justify="left", caption_justify="left")
-    for number, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="right" if 1 <= number <= 4 else "left", no_wrap=number == 0)
-    for row in rows():
-        table.add_row(*row)
-    return table
+    return text_table("Methods", HEADINGS, rows(), right=HEADINGS[1:5], whole=HEADINGS[:1], caption=LEGEND)
 
 
 def methods_markdown() -> str:
     """Return the table as Markdown, for the documentation."""
-    lines = [" | ".join(HEADINGS), " | ".join("---" for _ in HEADINGS), *(" | ".join(row) for row in rows())]
-    return "\n".join(f"| {line} |" for line in lines) + "\n"
+    return markdown_table(HEADINGS, rows())
 
 
 def rows() -> list[tuple[str, ...]]:

@@ -1,7 +1,12 @@
-"""Write the report as one HTML page, which needs no server, no network and no other file."""
+"""Write the report of runs as one HTML page, which needs no server, no network and no other file.
+
+`fedpd report` also writes figures and CSV files beside it.
+"""
 
 import base64
+import csv
 import hashlib
+import io
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,30 +17,32 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpd.base.atomic import replace_file
-from fedpd.base.checks import FedpdError, positive
+from fedpd.base.atomic import check_replaceable, replace_file
+from fedpd.base.checks import FedpdError, choice, positive, refuse
 from fedpd.base.versions import versions
+from fedpd.clock import from_file
 from fedpd.core import Problem
 from fedpd.engine.measure.columns import Column
-from fedpd.engine.views.entries import Entry, last_value
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import (
+from fedpd.engine.views.entries import (
     MAIN,
     SECONDS,
+    Entry,
     cost_text,
     drawn_quantities,
     heading,
     last_costs,
+    last_value,
     shared_costs,
+    short_number,
     value_text,
 )
-from fedpd.experiments.recorded import EDITED, Record, Results, records_of
-from fedpd.report.curves import is_drawable, page_data
-from fedpd.report.facts import Facts, facts, rebuild
+from fedpd.experiments.recorded import EDITED, Record, Results, read_all, records_of, timed_records
+from fedpd.report.page_data import Facts, facts, is_drawable, page_data, rebuild
+from fedpd.report.reach import reach, targets, usual_target
 
 
 def title(records: Sequence[Record], problems: Sequence[Problem | str]) -> str:
@@ -241,10 +248,10 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
     data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
     first = data["quantities"][0]
     finding = first["findings"]["communications"][first["chosen"]]
-    script, plotly = _text("page.js"), plotly_script()
-    filled = Template(_text("page.html")).substitute(
+    script, plotly = package_text("page.js"), plotly_script()
+    filled = Template(package_text("page.html")).substitute(
         title=escape(name or title(records, problems)),
-        css=_text("page.css"),
+        css=package_text("page.css"),
         hashes=" ".join(f"'sha256-{_digest(text)}'" for text in (plotly, script)),
         finding=escape(finding),
         notices=notices(records, len(problems)),
@@ -307,5 +314,123 @@ def plotly_script() -> str:
     return decompress(files("fedpd.report").joinpath(PLOTLY).read_bytes()).decode("utf-8")
 
 
-def _text(name: str) -> str:
+def package_text(name: str) -> str:
+    """Return a text file of this package, such as page.css."""
     return files("fedpd.report").joinpath(name).read_text(encoding="utf-8")
+
+
+HISTORY_COLUMNS = ("run", "label", "seed")  # the first columns; fedpd knows its own files by them
+COST_COLUMNS = ("run", "label", "quantity", "target", "seeds", "reached", "best")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs a text that begins with one of them
+
+
+def save_histories(records: Sequence[Record], path: Path) -> Path:
+    """Write all rows of all runs, with the seconds at each row. A column that a run did not record is empty."""
+    histories = [(record, entry, run) for record in records for entry in record.entries for run in entry.runs]
+    names = list(dict.fromkeys(name for _, _, run in histories for name in run.history))
+
+    def rows() -> Iterable[Sequence[Any]]:
+        for record, entry, run in histories:
+            length = len(run.history["round"])
+            columns = [run.history[name].tolist() if name in run.history else [""] * length for name in names]
+            for values in zip(*columns, run.elapsed.tolist(), strict=True):
+                yield record.name, entry.label, run.seed, *values
+
+    return _save(path, (*HISTORY_COLUMNS, *names, SECONDS.name), rows())
+
+
+def save_costs(records: Sequence[Record], quantity: str, target: float, path: Path) -> Path:
+    """Write the costs of each method to reach the target: mean, least and most over the seeds."""
+    names = shared_costs([entry for record in records for entry in record.entries])
+    spent = [f"{cost}_{which}" for cost in names for which in ("mean", "least", "most")]
+
+    def rows() -> Iterable[Sequence[Any]]:
+        for record in records:
+            for entry in record.entries:
+                met = reach(entry, quantity, target)
+                costs = [""] * len(spent) if met.costs is None else [n for cost in names for n in met.costs[cost]]
+                yield record.name, entry.label, quantity, target, len(entry.runs), met.seeds, met.best, *costs
+
+    return _save(path, (*COST_COLUMNS, *spent), rows())
+
+
+def _cell(value: Any) -> Any:
+    """Return a cell that a spreadsheet shows and does not run: a text that begins like a formula gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def _save(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(map(_cell, names))
+    writer.writerows(map(_cell, row) for row in rows)
+    with replace_file(path) as file:
+        file.write(text.getvalue().encode())
+    return path
+
+
+PAGE = b"default-src 'none'; script-src "  # near the beginning of every page, see page.html
+
+
+class Written(NamedTuple):
+    """The files that `write_report` wrote, and the finding.
+
+    Attributes:
+        finding: The first sentence of the page.
+        page: The path of the page.
+        others: The paths of figures and CSV files.
+    """
+
+    finding: str
+    page: Path
+    others: list[Path]
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    *,
+    target: float | None = None,
+    figures: Sequence[str] = (),
+    csv: bool = False,
+    download: bool = False,
+    clock: Path | None = None,
+) -> Written:
+    """Write the page of run folders, and figures and CSV files beside it.
+
+    Args:
+        folders: Run folders, finished or not.
+        out: The file to write; None: report.html in the folder, or in the current folder if there are several.
+        target: The stationarity that the page shows first.
+        figures: File formats of figures for a paper: "pdf", "svg", "png".
+        csv: Whether to write the histories and the costs to the target as CSV.
+        download: Whether the problem's data may be fetched from the network, to measure the problem.
+        clock: A file with a clock, to show the simulated time of all runs on a network; see `fedpd.clock.from_file`.
+    """
+    from fedpd.report.figures import FORMATS, MARK, paper_figure_paths, save_paper_figures  # a page needs no matplotlib
+
+    path = out or (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    if path.suffix.lower() not in (".html", ".htm"):
+        refuse("--out", str(path), "must end in .html, because the report is HTML", "Give e.g. report.html")
+    check_replaceable(path, PAGE)
+    if target is not None:
+        positive("--target", target, "Give a stationarity, e.g. 1e-10")
+    for suffix in figures:
+        choice("--figures", suffix, FORMATS)
+    records = read_all(folders) if clock is None else timed_records(read_all(folders), from_file(clock))
+    entries = [entry for record in records for entry in record.entries]
+    beside = path.with_suffix("")
+    histories, costs, drawn = Path(f"{beside}-histories.csv"), Path(f"{beside}-costs.csv"), Path(f"{beside}-figures")
+    for one in paper_figure_paths(entries, drawn, figures):
+        check_replaceable(one, MARK.encode())
+    if csv:
+        check_replaceable(histories, ",".join(HISTORY_COLUMNS).encode())
+        check_replaceable(costs, ",".join(COST_COLUMNS).encode())
+    page = page_of(records, target=target, download=download)
+    page.save(path)
+    others = save_paper_figures(entries, drawn, figures) if figures else []
+    if csv:
+        known = experiment_targets(records).get(MAIN) if target is None else target
+        chosen = usual_target(entries, MAIN, targets(entries, MAIN)) if known is None else known
+        others += [save_histories(records, histories), save_costs(records, MAIN, chosen, costs)]
+    return Written(page.finding, path, others)

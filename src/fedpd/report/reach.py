@@ -6,10 +6,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpd.engine.measure.columns import Column, column_of
-from fedpd.engine.views.entries import Entry, Measured, measured_rows, measured_values
-from fedpd.engine.views.local_work import local_work, unequal_work
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, cost_values, goal, target_text
+from fedpd.engine.views.entries import (
+    COSTS,
+    MAIN,
+    Entry,
+    Measured,
+    cost_text,
+    cost_values,
+    goal,
+    local_work,
+    measured_rows,
+    measured_values,
+    short_number,
+    target_text,
+    unequal_work,
+)
 
 COMMUNICATED = ("communications", "bytes")  # costs that do not count local work
 USUAL = 1e-10  # the hardest stationarity that is chosen without being asked for
@@ -180,10 +191,10 @@ def ranked(entries: Sequence[Entry], quantity: str, target: float) -> list[int]:
     return sorted(range(len(entries)), key=cost)
 
 
-def examples(entries: Sequence[Entry], quantity: str, target: float, number: int = 5) -> list[int]:
-    """Return the numbers of a few methods, evenly spread from the best to the worst of those with a finite value."""
+def examples(entries: Sequence[Entry], quantity: str, target: float) -> list[int]:
+    """Return the numbers of up to five methods, spread evenly from the best to the worst that have a finite value."""
     order = [i for i in ranked(entries, quantity, target) if np.isfinite(reach(entries[i], quantity, target).best)]
-    places = np.unique(np.linspace(0, len(order) - 1, min(number, len(order))).round().astype(int))
+    places = np.unique(np.linspace(0, len(order) - 1, min(5, len(order))).round().astype(int))
     return [order[place] for place in places]
 
 

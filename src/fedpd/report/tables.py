@@ -1,21 +1,78 @@
-"""Make tables of a comparison, with the result and the costs of each method."""
+"""Make tables: of texts for a terminal and in Markdown, and those of a comparison, with each method's costs."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from fedpd.engine.measure.columns import KNOWN, Column, column_of
-from fedpd.engine.views.entries import Entry, last_value
-from fedpd.engine.views.local_work import unequal_work, works_of
-from fedpd.engine.views.quantities import COSTS, MAIN, cost_text, last_costs, shared_quantities, value_text
+from fedpd.engine.views.entries import (
+    COSTS,
+    MAIN,
+    Entry,
+    cost_text,
+    last_costs,
+    last_value,
+    shared_quantities,
+    unequal_work,
+    value_text,
+    works_of,
+)
 from fedpd.experiments.recorded import Results, entries_of
 from fedpd.report.reach import best_text, reach
 
 ACCURACY = "test_accuracy"
-
 LONGEST_LABEL = 24
+Row = Sequence[str | Text]
+
+
+def text_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Row],
+    *,
+    right: Container[str] = (),
+    whole: Container[str] = (),
+    fold: Container[str] = (),
+    caption: str | None = None,
+) -> Table:
+    """Return a table for a terminal.
+
+    Args:
+        title: The title above it.
+        headings: The headings of the columns.
+        rows: The cells.
+        right: The headings of the columns that are aligned to the right.
+        whole: Those of the columns that are never broken into lines.
+        fold: Those of the columns whose words may be broken.
+        caption: The text below it.
+    """
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    for heading in headings:
+        table.add_column(
+            heading,
+            justify="right" if heading in right else "left",
+            no_wrap=heading in whole,
+            overflow="fold" if heading in fold else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown; a bar or a new line within a cell does not end it.
+
+    Examples:
+        >>> print(markdown_table(("norm", "value"), [("|x|", "1")]), end="")
+        | norm | value |
+        |---|---|
+        | \\|x\\| | 1 |
+    """
+    lines = [" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in (headings, *rows)]
+    first, *others = (f"| {line} |\n" for line in lines)
+    return first + "|---" * len(headings) + "|\n" + "".join(others)
 
 
 def comparison_table(results: Results) -> Table:
@@ -37,30 +94,25 @@ def comparison_table(results: Results) -> Table:
     entries = entries_of(results)
     shared = shared_quantities(entries)
     judged = ACCURACY in [column.name for column in shared]
-    table = Table(
-        title="Final stationarity ‖∇f‖² and its costs",
-        title_justify="left",
-        caption_justify="left",
-        caption=work_caption(entries),
-    )
     own = [column for column in shared if column.name not in KNOWN]
-    table.add_column("method", no_wrap=not judged and not own and _are_short(entries), overflow="fold")
     reached = ("stationarity", "accuracy", "comm.") if judged else ("stationarity", "communications")
     if own:
         reached = ("stationarity", *(column.name for column in own), *reached[1:-1], "comm.")
     costs_shown = ("communications", "seconds") if own else tuple(COSTS)
-    for name in (*reached, *(() if own else ("samples", "bytes")), "time"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for entry in entries:
-        costs = last_costs(entry.runs)
-        table.add_row(
+    numbers = (*reached, *(() if own else ("samples", "bytes")), "time")
+    rows = [
+        (
             Text(entry.label),
             _final_stationarity(entry),
             *(_final_mean(entry, column) for column in own),
             *((_final_mean(entry, column_of(ACCURACY)),) if judged else ()),
             *(cost_text(COSTS[name], costs[name]) for name in costs_shown),
         )
-    return table
+        for entry in entries
+        for costs in [last_costs(entry.runs)]
+    ]
+    title, crowded = "Final stationarity ‖∇f‖² and its costs", judged or bool(own)
+    return _method_table(title, entries, numbers, rows, crowded)
 
 
 def target_table(results: Results, target: float) -> Table:
@@ -71,34 +123,35 @@ def target_table(results: Results, target: float) -> Table:
         target: The stationarity to reach with all seeds. The method with the fewest communications comes first.
     """
     entries, shown = entries_of(results), ("communications", "samples", "bytes")
-    table = Table(
-        title=f"Cost to reach ‖∇f‖² ≤ {target:g}",
-        title_justify="left",
-        caption_justify="left",
-        caption=work_caption(entries),
-    )
-    table.add_column("method", no_wrap=_are_short(entries), overflow="fold")
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
     found = [(entry, reach(entry, MAIN, target)) for entry in entries]
     reached = [(entry, met.costs) for entry, met in found if met.costs is not None]
-    for entry, costs in sorted(reached, key=lambda pair: pair[1]["communications"][0]):
-        table.add_row(Text(entry.label), *(cost_text(COSTS[name], costs[name][0]) for name in shown))
-    for entry, met in found:
-        if met.costs is None:
-            table.add_row(Text(entry.label), f"no: best {best_text(met, MAIN, target)}", "", "")
-    return table
+    rows: list[Row] = [
+        (Text(entry.label), *(cost_text(COSTS[name], costs[name][0]) for name in shown))
+        for entry, costs in sorted(reached, key=lambda pair: pair[1]["communications"][0])
+    ]
+    missed = [(entry, met) for entry, met in found if met.costs is None]
+    rows += [(Text(entry.label), f"no: best {best_text(met, MAIN, target)}", "", "") for entry, met in missed]
+    return _method_table(f"Cost to reach ‖∇f‖² ≤ {target:g}", entries, shown, rows)
 
 
-def work_caption(entries: Sequence[Entry]) -> str | None:
-    """Return how the local work of the methods differs, for the caption of a table; None if it is equal."""
+def _method_table(
+    title: str, entries: Sequence[Entry], numbers: Sequence[str], rows: Sequence[Row], crowded: bool = False
+) -> Table:
+    """Return a table with one row per method, and a caption if their local work differs.
+
+    It wraps labels that do not fit beside the numbers in 80 columns: long ones, and all if there are many numbers.
+    """
+    short = not crowded and all(len(entry.label) <= LONGEST_LABEL for entry in entries)
     unequal = unequal_work(works_of(entries))
-    return f"{unequal}." if unequal else None
-
-
-def _are_short(entries: Sequence[Entry]) -> bool:
-    """Return whether the labels fit beside the numbers in 80 columns. The table wraps longer ones."""
-    return all(len(entry.label) <= LONGEST_LABEL for entry in entries)
+    return text_table(
+        title,
+        ("method", *numbers),
+        rows,
+        right=numbers,
+        whole=("method", *numbers) if short else numbers,
+        fold=("method",),
+        caption=f"{unequal}." if unequal else None,
+    )
 
 
 def _final_stationarity(entry: Entry) -> str:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
-from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame
+from fedpd.engine.views.drawing import COLOURS, Dash, clear_frame, plain_ticks
 from fedpd.problems.quadratic import random_quadratic
 from fedpd.theory import max_eta, rates
 from fedpd.theory.skipping import Drift, communications_map
@@ -38,12 +38,12 @@ class Family(NamedTuple):
     hessians: np.ndarray
 
 
-def example_families(convexity: float = 0.1) -> list[Family]:
-    """Return three families of 6 agents in 4 dimensions, eigenvalues in [convexity, 1], with growing differences."""
+def example_families() -> list[Family]:
+    """Return three families of 6 agents in 4 dimensions, eigenvalues in [0.1, 1], with growing differences."""
     names = {"equal Hessians": 0.0, "Hessians half different": 0.5, "Hessians all different": 1.0}
     families = []
     for name, share in names.items():
-        problem = random_quadratic(6, 4, convexity=convexity, heterogeneity=share, seed=3)
+        problem = random_quadratic(6, 4, convexity=0.1, heterogeneity=share, seed=3)
         families.append(Family(name, np.asarray(problem.data["hessian"])[:, 0]))
     return families
 
@@ -103,7 +103,7 @@ def _map(axes: Axes, etas: Any, stretches: Sequence[int], relative: np.ndarray) 
     axes.yaxis.set_major_locator(FixedLocator([1, 2, 4, 8, 16, 32, 64]))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        plain_ticks(axis)
     return mesh
 
 

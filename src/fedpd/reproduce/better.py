@@ -9,12 +9,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from fedpd import theory
 from fedpd.algorithms import variants
@@ -23,16 +21,13 @@ from fedpd.core import Problem
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
-from fedpd.engine.views.drawing import name_curves, panel
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import MAIN, axis_label
+from fedpd.engine.views.drawing import name_curves, panel, plain_ticks, set_heading
+from fedpd.engine.views.entries import MAIN, Entry, axis_label, short_number
 from fedpd.experiments.calls import build_algorithm
 from fedpd.experiments.recorded import entries_of
 from fedpd.experiments.runner import Result
-from fedpd.report.step_sizes import step_text
-from fedpd.reproduce.curves import GREY, SIZE
-from fedpd.reproduce.session import Findings, Session, run_file
+from fedpd.report.advice import step_text
+from fedpd.reproduce.session import GREY, SIZE, Findings, Session, run_file
 from fedpd.reproduce.verdict import Check, outcome
 from fedpd.search.advise import advise
 from fedpd.search.sweep import first_below
@@ -106,11 +101,11 @@ def steps_figure(shown: Sequence[Result | Entry], title: str) -> Figure:
         line.set_data(x[1:end], y[1:end])  # without the start, which has no communications
     axes.relim()
     axes.set(xscale="log", ylabel=axis_label(column_of(MAIN)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_ticks(axes.xaxis)
     axes.axhline(TARGET, color=GREY, linewidth=0.8)
     axes.autoscale_view()
     name_curves(axes, entries, 0.75 * SIZE[1])
-    figure.suptitle(fill(title, int(12 * SIZE[0]), break_on_hyphens=False), fontsize="medium")
+    set_heading(figure, title, int(12 * SIZE[0]))
     return figure
 
 

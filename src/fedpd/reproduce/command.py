@@ -1,4 +1,4 @@
-"""The work of `fedpd reproduce`: run items, judge each, and write the results.
+"""The work of `fedpd reproduce`: run the items of the paper, judge each, and write the results.
 
 DIR/reproduction.json    every check and verdict of all items that were run in DIR
 DIR/reproduction.md      the same as a page with the figures
@@ -6,20 +6,55 @@ DIR/reproduction.md      the same as a page with the figures
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.table import Table
+from rich.text import Text
 
 from fedpd import __version__
 from fedpd.base.atomic import make_folder, replace_file
 from fedpd.base.checks import FedpdError, choice
 from fedpd.base.progress import StepFunction
-from fedpd.reproduce.items import ITEMS
-from fedpd.reproduce.session import Rows, Session
+from fedpd.report.tables import markdown_table, text_table
+from fedpd.reproduce import better, figure_2, formulas, handwriting, theorems
+from fedpd.reproduce.session import Findings, Rows, Session
 from fedpd.reproduce.verdict import Check, Outcome, Verdict, judge
-from fedpd.reproduce.written import markdown
+
+
+class Item(NamedTuple):
+    """A figure, table or claim of the paper.
+
+    Attributes:
+        title: A description of the item.
+        run: The function that measures it.
+    """
+
+    title: str
+    run: Callable[[Session], Findings]
+
+
+ITEMS: dict[str, Item] = {  # in the order of the paper; figures have the numbers of the journal version
+    "table1": Item("communications against epsilon, by method", theorems.table_1),
+    "fig1": Item("communications that may be skipped, against epsilon/delta^2", formulas.figure_1),
+    "claim2.1": Item("no method needs fewer communications than 1/epsilon", theorems.claim_1),
+    "claim2.2": Item("FedAvg with a constant step may diverge", theorems.claim_2),
+    "theorem1": Item("the guarantees of FedPD with Oracle I", theorems.theorem_1),
+    "table2": Item("skip probability, linear and logarithmic", formulas.table_2),
+    "fig2a": Item("stationarity against communications, weakly non-iid", figure_2.figure_2a),
+    "fig2b": Item("stationarity against communications, strongly non-iid", figure_2.figure_2b),
+    "fig2c": Item("stationarity against samples, weakly non-iid (appendix)", figure_2.weak_panel),
+    "fig2d": Item("stationarity against samples, strongly non-iid (appendix)", figure_2.strong_panel),
+    "fig3a": Item("characters by writer: accuracy against samples", handwriting.figure_3a),
+    "fig3b": Item("characters by writer: accuracy with skipped communications", handwriting.figure_3b),
+    "fig4": Item("characters by writer: training, stochastic solvers", handwriting.figure_4),
+    "fig5": Item("characters by writer: test, stochastic solvers", handwriting.figure_5),
+    "theorem3": Item("the guarantees of FedPD with Oracle II", theorems.theorem_3),
+    "remarks": Item("wrong remarks and constants in the text", formulas.remarks),
+    "better": Item("beyond the paper: every method with its best step size", better.better),
+}
+
 
 RESULTS = "reproduction.json"
 
@@ -138,9 +173,73 @@ def _reproduction(item: dict[str, Any]) -> Reproduction:
 
 def listing() -> Table:
     """Return a table of all items."""
-    table = Table(title="What can be reproduced", title_justify="left")
-    table.add_column("item", no_wrap=True)
-    table.add_column("what")
-    for name, item in ITEMS.items():
-        table.add_row(name, item.title)
-    return table
+    rows = [(name, item.title) for name, item in ITEMS.items()]
+    return text_table("What can be reproduced", ("item", "what"), rows, whole=("item",))
+
+
+STYLES = {
+    Verdict.REPRODUCED: "green",
+    Verdict.EXPECTED: "green",
+    Verdict.CORRECTED: "yellow",
+    Verdict.WRONG: "dark_orange",
+    Verdict.NOT: "red",
+    Verdict.SKIPPED: "dim",
+    Outcome.AGREES: "green",
+    Outcome.CORRECTED: "yellow",
+    Outcome.DIFFERS: "red",
+}
+RULES = """A check *agrees* if the printed statement holds, is *corrected* if only a stated correction of it holds, and
+*differs* if neither holds. An item is reproduced if all its checks agree, and not reproduced if one differs. Otherwise
+it is reproduced with a correction, or, if no check agrees, wrong as printed and holds as corrected. A curve counts as
+the published one if it is within a factor of 3 of every value."""
+
+
+def verdict_table(items: Sequence[Reproduction]) -> Table:
+    """Return a table with one row per item."""
+    numbers = (*map(str, Outcome), "time")
+    rows: list[Sequence[str | Text]] = []
+    for item in items:
+        counts = [str(sum(check.outcome == outcome for check in item.checks)) for outcome in Outcome]
+        verdict = Text(item.verdict, STYLES[item.verdict])
+        rows.append((item.name, item.title, verdict, *counts, f"{item.seconds:.0f} s"))
+    headings = ("item", "what", "verdict", *numbers)
+    return text_table("The paper, measured", headings, rows, right=numbers, whole=("item", *numbers))
+
+
+def checks_table(item: Reproduction) -> Table:
+    """Return a table with one row per check of an item."""
+    rows = [
+        (Text(check.what), Text(check.published), Text(check.measured), Text(check.outcome, STYLES[check.outcome]))
+        for check in item.checks
+    ]
+    headings = ("check", item.against, "measured", "")
+    return text_table(f"{item.name}: {item.title}", headings, rows, caption=item.scale or None)
+
+
+def markdown(items: Sequence[Reproduction], folder: Path) -> str:
+    """Return Markdown with all verdicts, then each item with its checks, reasons and figure."""
+    listed = [(f"[{item.name}](#{_anchor(item.name)})", item.title, item.verdict) for item in items]
+    parts = [f"# The paper, reproduced\n\n{RULES}\n", markdown_table(("item", "what", "verdict"), listed)]
+    for item in items:
+        parts.append(f"## {item.name}\n\n{_sentence(item.title)} **{_sentence(item.verdict)}**\n")
+        parts += [f"Scale: {item.scale}.\n"] if item.scale else []
+        parts.append(markdown_table(("check", item.against, "measured", "outcome", "why"), item.checks))
+        parts += [markdown_table(item.table[0], item.table[1:])] if item.table else []
+        if (folder / f"{item.name}.png").exists():
+            parts.append(f"![{item.title}]({item.name}.png)\n")
+    return "\n".join(parts)
+
+
+def rows_table(item: Reproduction) -> Table:
+    """Return the further numbers of an item as a table."""
+    (first, *others), *rows = item.table
+    texts = [tuple(map(Text, row)) for row in rows]
+    return text_table(f"{item.name}: {item.title}", (first, *others), texts, right=others, whole=(first,))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _anchor(name: str) -> str:
+    return name.replace(".", "")

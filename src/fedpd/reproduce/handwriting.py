@@ -6,17 +6,13 @@ fedpd compares only the order of methods and their differences, and no accuracy 
 depend on the data set. Networks are small and rounds are few, so that two cores need minutes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from fedpd.engine.views.entries import Entry
 from fedpd.experiments.runner import Result
-from fedpd.report.figures import figure
-from fedpd.reproduce.curves import PRINTED, SIZE
-from fedpd.reproduce.session import Findings, Session, run_file
+from fedpd.reproduce.session import PRINTED, Findings, Session, run_file, runs_figure
 from fedpd.reproduce.verdict import Check, Outcome, outcome
 
 WRITERS, CHARACTERS, AGENTS = 30, 100, 90
@@ -41,7 +37,7 @@ def figure_3a(session: Session) -> Findings:
         f"({_title(session)})"
     )
     shown = list(results.values())
-    return Findings(checks, scale, accuracy_figure(shown, title, "test_accuracy", "samples"), shown=shown)
+    return Findings(checks, scale, runs_figure(shown, title, "test_accuracy", "samples"), shown=shown)
 
 
 def figure_3b(session: Session) -> Findings:
@@ -55,7 +51,7 @@ def figure_3b(session: Session) -> Findings:
     half, plain = (f"{found[label]:.0%}" for label in names)
     title = f"After {shared:.0f} communications p = 0.5 has {half} test accuracy and p = 0 {plain} ({_title(session)})"
     shown = list(results.values())
-    return Findings(checks, scale, accuracy_figure(shown, title, "test_accuracy"), shown=shown)
+    return Findings(checks, scale, runs_figure(shown, title, "test_accuracy"), shown=shown)
 
 
 def figure_4(session: Session) -> Findings:
@@ -98,21 +94,7 @@ def _stochastic(session: Session, measure: str, ends: str) -> Findings:
         f"p = 0 {early[plain]:.0%} ({_title(session)})"
     )
     shown = list(results.values())
-    return Findings(checks, scale, accuracy_figure(shown, title, measure), shown=shown)
-
-
-def accuracy_figure(
-    shown: Sequence[Result | Entry], title: str, measure: str, against: str = "communications"
-) -> Figure:
-    """Draw an accuracy against one cost.
-
-    Args:
-        shown: The runs.
-        title: The title.
-        measure: "train_accuracy" or "test_accuracy".
-        against: "communications" or "samples".
-    """
-    return figure(list(shown), measure, against, title=title, width=SIZE[0])
+    return Findings(checks, scale, runs_figure(shown, title, measure), shown=shown)
 
 
 def _run(session: Session, name: str, rounds: int) -> tuple[dict[str, Result], str]:

@@ -1,4 +1,4 @@
-"""Run an item's experiment file in its own folder, and report its progress.
+"""The parts that all items share: they run an experiment file in their own folder, report its progress, and draw.
 
 DIR/runs/NAME/       a run folder like any other (`fedpd report DIR/runs/fig2a` works), resumed if it was interrupted
 DIR/NAME.png         the item's figure
@@ -16,12 +16,20 @@ from matplotlib.figure import Figure
 
 from fedpd.base.checks import FedpdError, TheoryWarning
 from fedpd.base.progress import Event, StepFunction
+from fedpd.engine.views.drawing import clear_frame, line_style, line_styles
+from fedpd.engine.views.entries import Entry
+from fedpd.engine.views.style import style_of
 from fedpd.experiments import experiment, run_folder, runner
 from fedpd.experiments.experiment import Experiment
 from fedpd.experiments.runner import Result
+from fedpd.report.figures import figure
 from fedpd.reproduce.verdict import Check
 
 Rows = Sequence[Sequence[str]]
+
+SIZE = (8.0, 5.2)  # inches of a figure of runs
+GREY = "#59636e"
+PRINTED = " (as printed)"  # the label of the run with the text's settings
 
 
 class Session(NamedTuple):
@@ -99,3 +107,38 @@ def run_file(
         warnings.simplefilter("ignore", TheoryWarning)  # the theorem does not cover the paper's own steps
         found = runner.run(plan, folder, listen)
     return plan, {result.label: result for result in found}
+
+
+def runs_figure(shown: Sequence[Result | Entry], title: str, quantity: str, against: str = "communications") -> Figure:
+    """Draw a quantity of runs against one cost."""
+    return figure(list(shown), quantity, against, title=title, width=SIZE[0])
+
+
+Points = Sequence[tuple[float, float]]
+
+
+def lines_figure(
+    lines: Mapping[str, Points],
+    points: Points,
+    x: str,
+    y: str,
+    *,
+    points_label: str = "",
+) -> Figure:
+    """Draw formulas as lines by label, and measurements as points, on logarithmic axes.
+
+    Lines of different methods have the methods' styles.
+    """
+    drawing = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = drawing.subplots()
+    methods = {style_of(label) for label in lines} - {None}
+    drawn = line_styles(list(lines)) if len(methods) == len(lines) else list(map(line_style, range(len(lines))))
+    for (label, line), style in zip(lines.items(), drawn, strict=True):
+        axes.plot(*zip(*line, strict=True), **style, linewidth=1.6, label=label)
+    if points:
+        axes.plot(*zip(*points, strict=True), "o", color="black", markersize=5, label=points_label)
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    clear_frame(axes)
+    ncols = 2 if max(map(len, lines)) > 20 else 3  # as many columns as fit
+    drawing.legend(loc="outside lower center", ncols=ncols, frameon=False)
+    return drawing

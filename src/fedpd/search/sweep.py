@@ -20,6 +20,7 @@ from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
 from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
+from fedpd.engine.average import Averaged
 from fedpd.engine.config import RunConfig, RunOptions
 from fedpd.engine.driver import Driver
 from fedpd.engine.fit import check_agents, check_variance, fewest_present
@@ -29,9 +30,8 @@ from fedpd.engine.plan import Plan
 from fedpd.engine.run import Run, results
 from fedpd.engine.simulate import drive, make_plan
 from fedpd.engine.tracing import check_schedules, explain_running
-from fedpd.engine.views.entries import Entry, entry_of
-from fedpd.engine.views.frames import Frame, history_frame
-from fedpd.engine.views.quantities import MAIN
+from fedpd.engine.views.entries import MAIN, Entry, entry_of
+from fedpd.engine.views.notebook import Frame, history_frame
 from fedpd.search.grid import Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
 
@@ -222,7 +222,8 @@ def _plan(problem: Problem, group: Group, rounds: int, seeds: Sequence[int], opt
     if plan.privacy is not None or plan.examples is not None:
         rule = "has its own noise and epsilon for every point, so points cannot run at once"
         refuse("build", plan.algorithm.description, rule, "Call simulate() for each point")
-    return plan._replace(variants=stacked([form for form in forms for _ in seeds]))
+    variants = stacked([form for form in forms for _ in seeds])
+    return plan._replace(variants=Averaged(method=variants) if plan.average else variants)
 
 
 def _run(

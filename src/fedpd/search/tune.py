@@ -27,7 +27,7 @@ from fedpd.engine.run import Run
 from fedpd.engine.simulate import make_plan
 from fedpd.engine.tracing import trace_round
 from fedpd.engine.views.entries import Entry, entry_of, last_value
-from fedpd.engine.views.frames import Frame, table_frame
+from fedpd.engine.views.notebook import Frame, table_frame
 from fedpd.experiments.calls import table_of
 from fedpd.search.grid import RUN, Build, Grid
 from fedpd.search.sweep import sweep

@@ -1,18 +1,23 @@
 """Show sweeps, tuned methods and advice as text, as a table in a notebook, and as a figure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpd.base.spec import Spec
 from fedpd.engine.measure.columns import column_of
-from fedpd.engine.views.entries import Entry, last_value
-from fedpd.engine.views.html import end_text, entries_html, html_table
-from fedpd.engine.views.local_work import local_work, unequal_work, works_of
-from fedpd.engine.views.numbers import short_number
-from fedpd.engine.views.quantities import MAIN, value_text
+from fedpd.engine.views.entries import (
+    MAIN,
+    Entry,
+    last_value,
+    local_work,
+    short_number,
+    unequal_work,
+    value_text,
+    works_of,
+)
+from fedpd.engine.views.notebook import end_text, entries_html, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,9 +115,17 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
         target: The value to reach, for the label of the axis.
         rounds: The rounds of each try, for the note about gaps.
     """
-    from matplotlib.ticker import FuncFormatter, LogFormatter, ScalarFormatter
+    from matplotlib.ticker import LogFormatter, ScalarFormatter
 
-    from fedpd.engine.views.drawing import NotebookFigure, clear_frame, drawable, line_styles, set_log_scale
+    from fedpd.engine.views.drawing import (
+        NotebookFigure,
+        clear_frame,
+        drawable,
+        line_styles,
+        plain_ticks,
+        set_heading,
+        set_log_scale,
+    )
 
     figure = NotebookFigure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
@@ -130,7 +143,7 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
     axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_ticks(axes.xaxis)
     axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
     goal = "the target" if target is None else goal_text(tuned, "‖∇f‖² ≤", target)
     axes.set_ylabel(f"communications to {goal}")
@@ -138,7 +151,7 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
     axes.set_title(f"gaps: not reached{within}", fontsize=9, loc="right", color="0.4")
     unequal = unequal_work(works_of(entry for one in tuned for entry in one.entries()))
     if unequal:
-        figure.suptitle(fill(drawable(unequal, 200), 100, break_on_hyphens=False), fontsize="medium")
+        set_heading(figure, drawable(unequal, 200), 100)
     clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure

@@ -22,7 +22,7 @@ from fedpd.base.atomic import replace_file
 from fedpd.base.precision import scope
 from fedpd.core import Array, Problem
 from fedpd.core.agents import Functions, arrays, local_objective
-from fedpd.suite.registry import PROBLEMS, make
+from fedpd.suite.problems import PROBLEMS, make
 
 FILE = "answers.json"
 

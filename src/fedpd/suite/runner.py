@@ -31,11 +31,9 @@ from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.engine.run import Run
 from fedpd.experiments.calls import ALGORITHMS, build_algorithm, table_of
 from fedpd.search.solve import solve
-from fedpd.suite.race import Result, race
-from fedpd.suite.registry import PROBLEMS, make
+from fedpd.suite.problems import PROBLEMS, bundled_module, make
+from fedpd.suite.race import BUDGETS, Result, race, tries_within
 from fedpd.suite.spending import COSTS, TARGET, Vectors, relative_stationarity, spent_until_target, vectors_per_byte
-from fedpd.suite.tables import bundled_module
-from fedpd.suite.tries import BUDGETS, tries_within
 
 
 def flat(model: Tree) -> np.ndarray:
@@ -52,7 +50,7 @@ class Federation:
         asked: How often all agents were asked: the communications of a solver at the server.
 
     Examples:
-        >>> from fedpd.suite.registry import make
+        >>> from fedpd.suite.problems import make
         >>> federation = Federation(make("quadratic-identity"))
         >>> value, gradient = federation.ask(federation.start)
         >>> gradient.shape, federation.asked

@@ -2,7 +2,9 @@ r"""Let an optimiser of optax take the server's step: FedAvgM, FedAdam, FedYogi 
 
 A method's server goes from its model x to x'. The optimiser gets x - x' as a gradient, and the server goes to
 x + update instead. With `optax.sgd(1.0)` this is the method itself. Where the method stands still (x' = x), the
-gradient is 0, so an optimiser that then also stands still keeps the method's fixed points.
+gradient is 0, so an optimiser that then also stands still keeps the method's fixed points. A server that keeps more
+than a model (FedPD with absent agents, A-FedPD, FedDyn, SCAFFOLD) goes to x + update with the rest of its state as it
+is: the agents and the server measure their next steps from the model that was broadcast.
 
 | method | optimiser |
 |---|---|
@@ -38,11 +40,11 @@ class Server(NamedTuple):
     """The server of a method whose step an optimiser takes.
 
     Attributes:
-        model: x.
+        inner: The method's own state, whose model is x.
         optimizer: The optimiser's state.
     """
 
-    model: Vector
+    inner: Any
     optimizer: Any
 
 
@@ -65,10 +67,23 @@ def server_optimizer(optimizer: "optax.GradientTransformation | Optimizer") -> S
     return step
 
 
-def _keeps_a_model(algorithm: Method) -> bool:
-    """Return whether a method's server keeps nothing but the model that it broadcasts."""
+def _has_model(algorithm: Method) -> bool:
+    """Return whether a method's server keeps the model that it broadcasts, and nothing that a step would not fit."""
     example = jax.eval_shape(algorithm.server, Vector(jax.ShapeDtypeStruct((1,), float)))
-    return isinstance(example, Vector) and len(algorithm.exchanges()) == 1
+    return (isinstance(example, Vector) or algorithm.model_first) and len(algorithm.exchanges()) == 1
+
+
+def _model_of(state: Any) -> Vector:
+    return state if isinstance(state, Vector) else state[0]
+
+
+def _at(state: Any, x: Vector) -> Any:
+    """Return the state of a server, or a broadcast, with another model."""
+    if isinstance(state, Vector):
+        return x
+    if hasattr(state, "_fields"):
+        return state._replace(**{state._fields[0]: x})
+    return (x, *state[1:])
 
 
 class Stepped(Layer):
@@ -84,23 +99,22 @@ class Stepped(Layer):
         return (exchange._replace(aggregate=self.aggregate),)
 
     def aggregate(self, server: Server, mean: Tree, share: Any) -> tuple[Server, Tree]:
-        moved, broadcast = self.method.aggregate(server.model, mean, share)
-        assert isinstance(broadcast, Vector), "a server that keeps a model broadcasts it"
-        updates, state = self.step.transform.update(server.model - moved, server.optimizer, server.model)
-        model = server.model + updates
-        return Server(model, state), model
+        x = _model_of(server.inner)
+        moved, broadcast = self.method.aggregate(server.inner, mean, share)
+        updates, state = self.step.transform.update(x - _model_of(moved), server.optimizer, x)
+        return Server(_at(moved, x + updates), state), _at(broadcast, x + updates)
 
     @property
     def needs_everyone(self) -> bool:
-        return self.method.needs_everyone or not _keeps_a_model(self.method.partial())
+        return self.method.needs_everyone or not _has_model(self.method.partial())
 
     def partial(self) -> Method:
         return self if self.needs_everyone else Stepped(method=form_with_absent(self.method), step=self.step)
 
 
 def with_server_step(algorithm: Method, step: ServerStep) -> Method:
-    """Return the method with this step; refuse one whose server keeps more than the model that it broadcasts."""
-    if not _keeps_a_model(algorithm):
+    """Return the method with this step; refuse one whose server keeps what the step would not fit."""
+    if not _has_model(algorithm):
         rule = "its server keeps more than a model, which a step of an optimiser would no longer fit"
-        refuse("algorithm", algorithm.description, rule, "Choose a method such as fedavg, fedprox or fedpd")
+        refuse("algorithm", algorithm.description, rule, "Choose a method such as fedavg, scaffold, feddyn or fedpd")
     return Stepped(method=algorithm, step=step)

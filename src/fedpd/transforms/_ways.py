@@ -380,7 +380,7 @@ def broadcast_shapes(algorithm: Method, x: Vector) -> tuple[Tree, ...]:
         for exchange in algorithm.exchanges():
             assert not isinstance(exchange.aggregate, Mixing)  # `wrap` refuses it
             agent, _ = exchange.local(f, agent, jnp.int32(0), jax.random.key(0, impl="threefry2x32"))
-            server, broadcast = exchange.aggregate(server, vectors_of(exchange.send(agent)), 1.0)
+            server, broadcast = exchange.aggregate(server, opened(exchange.send(agent)), 1.0)
             agent = exchange.receive(agent, broadcast)
             found.append(broadcast)
         return tuple(found)

@@ -9,8 +9,7 @@ from flwr.common.constant import ErrorCode
 from fedpd import FedpdError
 from fedpd.flower import FederationError, InProcessGrid
 from fedpd.flower.carry import directory
-from fedpd.flower.carry.directory import ClientDirectory, sorted_names, wait_for_clients
-from fedpd.flower.carry.owners import read_owners
+from fedpd.flower.carry.directory import ClientDirectory, read_owners, sorted_names, wait_for_clients
 from tests.flower.federations import AGENTS, FEDPD, Deliver, Fallible, app, assert_same, order_of, run
 
 

@@ -10,7 +10,7 @@ import pytest
 from fedpd.checks import FedpdError
 from fedpd.flower import local
 from fedpd.flower.local.dashboard import newest_run, state
-from fedpd.flower.local.page import Page, address_of, check_free, page_member
+from fedpd.flower.local.federation import Page, address_of, check_free, page_member
 from tests.flower.federations import FEDPD, run
 
 RECORD = {"agents": 1, "port": 1, "members": [{"name": "superlink", "command": [], "home": "", "log": ""}]}

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedpd.flower.local.superexecs import find_superexecs
+from fedpd.flower.local.programs import find_superexecs
 from fedpd.flower.warm import supervisor
 from fedpd.flower.warm.program import superexec_command
 

@@ -9,7 +9,8 @@ import numpy as np
 from fedpd.core import State, Tree
 from fedpd.engine.loop import Inputs, Program, Rows, Template
 from fedpd.engine.measure.costs import Costs
-from fedpd.engine.measure.metrics import Metrics
+from fedpd.engine.measure.measurements import variant
+from fedpd.engine.measure.metrics import Metrics, delivered
 from fedpd.engine.plan import Plan
 
 Progress = Callable[[float], None]  # receives the fraction of a round that is done
@@ -46,9 +47,14 @@ class Backend(ABC):
             The rows of the rounds, and the agents of each round, (variants, rounds, columns); None: all agents.
         """
 
-    @abstractmethod
     def model(self, i: int) -> Tree:
         """Return the current model of variant i."""
+        kept = delivered(self.plan.algorithm, variant(self.state.server, i, self.plan.many))
+        return self.mean_of_copies(i) if kept is None else kept
+
+    @abstractmethod
+    def mean_of_copies(self, i: int) -> Tree:
+        """Return the mean of the copies of the model that the agents of variant i have."""
 
     @abstractmethod
     def agents(self) -> Any:

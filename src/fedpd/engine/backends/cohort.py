@@ -25,7 +25,7 @@ from fedpd.engine.backends.compiled import Kind, compiled_chunk
 from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
-from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, measure_model, toss_coin
+from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, Inputs, Rows, Template, delivered_or, measure_model, toss_coin
 from fedpd.engine.measure.costs import Costs, exchanged_messages, message_costs
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import Metrics
@@ -346,7 +346,7 @@ class CohortBackend(Backend):
         server = jax.eval_shape(lambda tree: variant(tree, 0, self.plan.many), self.state.server)
         return message_costs(self.plan.algorithm, self.program.functions, self.one.one, self.one.agent, server)
 
-    def model(self, i: int) -> Tree:  # the mean of the copies
+    def mean_of_copies(self, i: int) -> Tree:
         if self.liveness.steady:
             return jax.tree.map(np.asarray, variant(self.state.agents.model, i, self.plan.many).tree)
         return self._mean_and_gap(i, False)[0].tree
@@ -362,6 +362,7 @@ class CohortBackend(Backend):
 
     def _measure(self, i: int, skipped: bool) -> Metrics:
         x, gap = self._mean_and_gap(i, skipped or self.plan.algorithm.copies_differ)
+        x = delivered_or(self.program, variant(self.state.server, i, self.plan.many), x)
         if self.data.by_block:
             return measure_by_block(self.template, self.plan, x, gap)
         return jax.device_get(_measured(self.template, self._inputs(i), x, np.float64(gap)))

@@ -35,6 +35,7 @@ from fedpd.engine.loop import (
     MessageSum,
     Program,
     Round,
+    delivered_or,
     gathered,
     measure_model,
     one_round,
@@ -275,7 +276,7 @@ def step_of_cohort(
     if liveness.steady:
         model = _either(happened.communicated, current_model(program, newest, visit.agents), newest.model)
         newest = newest._replace(model=model)
-        measure = partial(measure_model, program, inputs, model, 0.0)
+        measure = partial(measure_model, program, inputs, delivered_or(program, server, model), 0.0)
     return CohortState(table, newest, server, r + 1), happened, measure
 
 

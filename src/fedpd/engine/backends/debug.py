@@ -139,7 +139,7 @@ class DebugBackend(MemoryBackend):
 
     def _measure(self, skipped: bool) -> Metrics:
         with jax.disable_jit():
-            return measure_copies(self.program, self.inputs, self.state.agents, skipped)
+            return measure_copies(self.program, self.inputs, self.state, skipped)
 
     def _put(self, agents: Any) -> Any:
         return agents

@@ -32,6 +32,7 @@ from fedpd.engine.loop import (
     Program,
     Rows,
     Template,
+    delivered_or,
     init_agents,
     measure_model,
     one_round,
@@ -174,7 +175,7 @@ class DiskBackend(MemoryBackend):
 
     def _measure(self, skipped: bool) -> Metrics:
         algorithm, number = self.program.algorithm, self.program.layout.agents
-        x = Vector(mean_copy(algorithm, self.store.agents, number))
+        x = delivered_or(self.program, self.state.server, Vector(mean_copy(algorithm, self.store.agents, number)))
         real = jax.tree.map(lambda leaf: leaf[:number], algorithm.model(self.store.agents))
         gap = largest_distance_on_host(real) if copies_differ(algorithm, skipped) else 0.0
         return _measure(self.key, self.inputs, x, gap)

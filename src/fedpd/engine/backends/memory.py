@@ -48,7 +48,7 @@ class MemoryBackend(Backend):
     def agents(self) -> Any:
         return jax.tree.map(lambda leaf: without_padding(self.plan, on_host(leaf)), self.state.agents)
 
-    def model(self, i: int) -> Tree:
+    def mean_of_copies(self, i: int) -> Tree:
         own = variant(self.agents(), i, self.plan.many)
         return mean_copy(self.plan.algorithm, own, self.plan.problem.agents)
 
@@ -109,9 +109,9 @@ def compiled_begin(template: Template, sweep: bool, inputs: Inputs) -> tuple[Sta
     def begin(inputs: Inputs) -> tuple[State, Metrics]:
         program = template.program(inputs.method, inputs.frozen)
         assert inputs.start is not None
-        agents = init_agents(program, inputs.shard, inputs.start)
-        metrics = measure_copies(program, inputs, agents, False)
-        agents, server = strongly_typed((agents, program.algorithm.server(inputs.start)))
+        agents, server = init_agents(program, inputs.shard, inputs.start), program.algorithm.server(inputs.start)
+        metrics = measure_copies(program, inputs, State(agents, server, jnp.int32(0)), False)
+        agents, server = strongly_typed((agents, server))
         return State(agents, server, jnp.int32(0)), metrics
 
     run = sharded(begin, template.layout, (INPUTS,), (STATE, SHARED))

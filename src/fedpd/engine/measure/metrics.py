@@ -43,6 +43,11 @@ def mean_copy(algorithm: Method, agents: Any, number: int) -> Tree:
         return jax.tree.map(lambda start, total: np.asarray(start + total / number, start.dtype), first, offset)
 
 
+def delivered(algorithm: Method, server: Any) -> Tree | None:
+    """Return the model that the server of a run delivers, on the host; None: it is the mean of the agents' copies."""
+    return None if algorithm.delivers is None else jax.tree.map(np.asarray, algorithm.delivers(server).tree)
+
+
 def copies_differ(algorithm: Method, skipped: Any) -> Any:
     """Return whether the agents' copies of the model may differ after a round; `skipped` may be traced.
 

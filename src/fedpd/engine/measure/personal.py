@@ -16,7 +16,7 @@ from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.fit import check_oracle_fits
 from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, MetricSum, metric_value
-from fedpd.engine.views.frames import Frame, table_frame
+from fedpd.engine.views.notebook import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
 

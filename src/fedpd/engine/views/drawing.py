@@ -8,16 +8,16 @@ from typing import Any, Literal, TypedDict
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.mathtext import MathTextParser
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from fedpd.base.checks import at_most, choice, positive, refuse
 from fedpd.engine.measure.columns import NETWORK, Column, column_of
-from fedpd.engine.views.end_labels import label_ends
-from fedpd.engine.views.entries import Entry
-from fedpd.engine.views.quantities import COSTS, MAIN, axis_label, cost_values, shared_costs, shared_quantities
+from fedpd.engine.views.entries import COSTS, MAIN, Entry, axis_label, cost_values, shared_costs, shared_quantities
 from fedpd.engine.views.style import DASHES, HUES, ORDER, Style, numbered_style, styles
 
 Dash = str | tuple[float, tuple[float, ...]]
@@ -37,6 +37,8 @@ PAPER: dict[Any, Any] = {  # figures keep text as text
     "font.size": 8, "legend.fontsize": 7, "pdf.fonttype": 42, "svg.fonttype": "none",
 }  # fmt: skip
 MOST_NAMED = 12  # curves with names at their ends; a legend names more
+NAME_SIZE = 9  # points of the names at the ends of curves
+GAP = 0.02  # between the axes and the names at the ends of curves, in widths of the axes
 AXES = {"round": column_of("round"), **COSTS, NETWORK.name: NETWORK}  # the possible horizontal axes
 
 
@@ -89,7 +91,7 @@ def draw(
             name_curves(panels[-1], entries, 0.8 * height)
         heading = drawable(title or (entries[0].label + _diverged(entries[0]) if single else ""), 300)
         if heading:
-            figure.suptitle(fill(heading, int(12 * width), break_on_hyphens=False), fontsize="medium")
+            set_heading(figure, heading, int(12 * width))
     return figure
 
 
@@ -145,6 +147,16 @@ def drawable(text: str, longest: int = 60) -> str:
     except (ValueError, RuntimeError):
         text = text.replace("$", r"\$")
     return f"\u200b{text}" if text.startswith("_") else text  # matplotlib leaves such a label out
+
+
+def set_heading(figure: Figure, text: str, width: int) -> None:
+    """Write the finding above a figure, in lines of at most `width` characters."""
+    figure.suptitle(fill(text, width, break_on_hyphens=False), fontsize="medium")
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Label an axis with numbers such as 0.5 and 200, also a logarithmic one."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def clear_frame(axes: Axes) -> None:
@@ -220,13 +232,13 @@ def _curve(axes: Axes, entry: Entry, cost: Column, column: Column, style: LineSt
         axes.scatter(x[-1:], middle[-1:], marker="X", s=64, color=style["color"], zorder=3, clip_on=False)
 
 
-def name_curves(axes: Axes, entries: Sequence[Entry], height: float, points: float = 9) -> None:
+def name_curves(axes: Axes, entries: Sequence[Entry], height: float) -> None:
     """Write the methods' names at the ends of their curves; `height` is that of the axes in inches."""
     named = {
         drawable(entry.label) + _diverged(entry): drawable(entry.label, 32) + _diverged(entry) for entry in entries
     }
     lines = [line for line in axes.lines if line.get_label() in named]
-    label_ends(axes, lines, [named[str(line.get_label())] for line in lines], height, points)
+    label_ends(axes, lines, [named[str(line.get_label())] for line in lines], height)
 
 
 def _diverged(entry: Entry) -> str:
@@ -239,3 +251,56 @@ def _diverged(entry: Entry) -> str:
 def _twos_and_fives(value: float, _: int | None) -> str:
     """Return the labels between powers of ten, 200k and 500k, so that an axis of less than a decade can be read."""
     return EngFormatter(sep="")(value) if f"{value:e}"[0] in "25" else ""
+
+
+def label_ends(axes: Axes, lines: Sequence[Line2D], names: Sequence[str], height: float) -> None:
+    """Write the name of each line to the right of the axes, at the height of its end, and no two at the same place.
+
+    Args:
+        axes: The axes, with their final limits.
+        lines: The curves.
+        names: Their names.
+        height: The height of the axes in inches.
+    """
+    drawn = [(line, name) for line, name in zip(lines, names, strict=True) if np.size(line.get_xdata())]
+    ends = np.array([_end(axes, line) for line, _ in drawn]).reshape(-1, 2)
+    places = spread(ends[:, 1], 1.25 * NAME_SIZE / 72 / height)
+    for (line, name), end, place in zip(drawn, ends, places, strict=True):
+        axes.annotate(
+            name, (min(end[0], 1.0), end[1]), (1 + GAP, place), "axes fraction", "axes fraction",
+            color=line.get_color(), fontsize=NAME_SIZE, va="center", ha="left", annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": line.get_color(), "linewidth": 0.6, "alpha": 0.6, "relpos": (0, 0.5),
+                "shrinkA": 1, "shrinkB": 0,
+            },
+        )  # fmt: skip
+
+
+def _end(axes: Axes, line: Line2D) -> np.ndarray:
+    """Return the last point of a line, in widths and heights of the axes."""
+    x, y = np.asarray(line.get_xdata(), float)[-1], np.asarray(line.get_ydata(), float)[-1]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    end, low, high = axes.transScale.transform([[x, y], [left, bottom], [right, top]])
+    return np.clip((end - low) / np.where(high > low, high - low, 1), 0, 1)
+
+
+def spread(places: np.ndarray, gap: float) -> np.ndarray:
+    """Return places that are at least `gap` apart, in the same order and as near to the given ones as this allows.
+
+    Examples:
+        >>> spread(np.array([0.5, 0.5, 0.9]), 0.1).round(3).tolist()
+        [0.45, 0.55, 0.9]
+    """
+    order = np.argsort(places, kind="stable")
+    moved = places[order] - gap * np.arange(len(places))
+    blocks: list[tuple[float, int]] = []  # mean and size: isotonic regression by pooling neighbours that are too near
+    for place in moved:
+        mean, size = float(place), 1
+        while blocks and blocks[-1][0] > mean:
+            before, number = blocks.pop()
+            mean, size = (before * number + mean * size) / (number + size), number + size
+        blocks.append((mean, size))
+    fitted = np.concatenate([np.full(size, mean) for mean, size in blocks]) if blocks else moved
+    found = np.empty(len(places))
+    found[order] = fitted + gap * np.arange(len(places))
+    return found

@@ -1,10 +1,11 @@
-"""Runs by label, the input of figures, tables and reports."""
+"""Runs by label, the input of figures, tables and reports; what they measured and spent, and its numbers as text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedpd.engine.measure.columns import KNOWN, NETWORK, Column, column_of
 from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History
 
@@ -90,3 +91,151 @@ def last_value(run: Measured, name: str) -> float:
     """Return the last value of a column that was measured; NaN if there is none."""
     values = measured_values(run, name)
     return float(values[-1]) if len(values) else float("nan")
+
+
+PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def short_number(number: float, unit: str = "") -> str:
+    """Return a large number with three digits and a prefix, such as "192 M" or "9.6 MB"."""
+    power = 0 if number < 1 else min(int(np.log10(number) // 3), len(PREFIXES) - 1)
+    return f"{number / 1000**power:.3g} {PREFIXES[power]}{unit}".strip()
+
+
+BYTES = Column("bytes", "bytes sent and received, all agents together", "bytes", "cost", np.int64, "bytes", log=True)
+SECONDS = Column("seconds", "seconds of wall time, compilation included", "seconds", "cost", unit="s")
+COSTS = {column.name: column for column in (column_of("communications"), column_of("samples"), BYTES, SECONDS)}
+MAIN = "stationarity"  # the quantity that a report begins with
+
+
+def cost_values(run: Measured) -> dict[str, np.ndarray]:
+    """Return the costs of a run, one value per row of its history: those of `COSTS`, and its time if it has a clock."""
+    history = run.history
+    derived = {BYTES.name: history["bytes_up"] + history["bytes_down"], SECONDS.name: run.elapsed}
+    timed = (NETWORK.name,) if NETWORK.name in history else ()
+    return {name: derived[name] if name in derived else history[name] for name in (*COSTS, *timed)}
+
+
+def shared_quantities(entries: Sequence[Entry]) -> list[Column]:
+    """Return the quantities that all runs measured at least once, the main one first and the user's own last."""
+    runs = [run for entry in entries for run in entry.runs]
+    names = dict.fromkeys((*KNOWN, *runs[0].history))
+    shared = [column_of(name) for name in names if all(name in run.history for run in runs)]
+    values = [column for column in shared if column.kind == "value"]
+    columns = [column for column in values if all(len(measured_rows(run, column.name)) for run in runs)]
+    others = [column.name for column in columns if column.name != "consensus"]
+    first = MAIN if MAIN in others else "".join(others[:1])  # a federation may evaluate only columns of the user's own
+    return sorted(columns, key=lambda column: column.name != first)
+
+
+def drawn_quantities(entries: Sequence[Entry]) -> list[Column]:
+    """Return the quantities of tables and printed figures: all but the consensus gap, which is mostly zero."""
+    return [column for column in shared_quantities(entries) if column.name != "consensus"]
+
+
+def known_costs(entries: Sequence[Entry]) -> list[Column]:
+    """Return all costs, without the seconds if no run has recorded them."""
+    timed = any(np.isfinite(run.elapsed).any() for entry in entries for run in entry.runs)
+    return [column for column in shared_costs(entries).values() if timed or column is not SECONDS]
+
+
+def shared_costs(entries: Sequence[Entry]) -> dict[str, Column]:
+    """Return `COSTS`, and the simulated seconds if all runs have a clock."""
+    clocked = all(NETWORK.name in run.history for entry in entries for run in entry.runs)
+    return COSTS | ({NETWORK.name: NETWORK} if clocked else {})
+
+
+def heading(column: Column) -> str:
+    """Return the heading of a column of a table, such as "stationarity ‖∇f‖²" or "test accuracy"."""
+    name = column.name.replace("_", " ")
+    return column.symbol if " " in column.symbol else f"{name} {column.symbol}".strip()
+
+
+def axis_label(column: Column) -> str:
+    """Return the label of an axis of a small figure: the words up to their first comma."""
+    return column.words.partition(",")[0]
+
+
+def value_text(column: Column, value: float) -> str:
+    """Return a measured value for a table, such as "1.25e-10", "0.3412" or "97.3%"."""
+    if column.unit == "share":
+        return f"{value:.1%}"
+    return f"{value:.2e}" if column.log else f"{value:.4g}"
+
+
+def last_text(run: Measured, name: str) -> str:
+    """Return the last value of a column that was measured, for a table; "not measured" if there is none."""
+    return value_text(column_of(name), last_value(run, name)) if len(measured_rows(run, name)) else "not measured"
+
+
+def cost_text(column: Column, value: float) -> str:
+    """Return a cost for a table, such as "1,200", "192 M", "9.6 MB" or "4.52 s"."""
+    if column is NETWORK and value >= 7200:
+        return f"{value / 3600:,.1f} h"
+    if column.unit == "s":
+        return f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"
+    if column.log:
+        return short_number(value, "B" if column.unit == "bytes" else "")
+    return f"{value:,.0f}"
+
+
+def target_text(quantity: str, value: float, digits: int = 3) -> str:
+    """Return a value of a quantity for a sentence, such as "1e-10" or "91%"."""
+    return f"{100 * value:.{digits}g}%" if column_of(quantity).unit == "share" else f"{value:.{digits}g}"
+
+
+def goal(quantity: str, target: float) -> str:
+    """Return a target in symbols, such as "‖∇f‖² ≤ 1e-10"."""
+    column = column_of(quantity)
+    sign = "≥" if column.better == "more" else "≤"
+    return f"{column.symbol or column.name} {sign} {target_text(quantity, target, 12)}"
+
+
+def last_costs(runs: Iterable[Measured]) -> dict[str, float]:
+    """Return the costs of runs at their ends, as means over the seeds."""
+    each = [cost_values(run) for run in runs]
+    shared = [name for name in each[0] if all(name in costs for costs in each)]
+    return {name: float(np.mean([costs[name][-1] for costs in each])) for name in shared}
+
+
+SAME = 1.1  # local work that differs by at most this factor is equal, because some methods begin with a gradient
+LONGEST = 30  # characters of a label
+
+
+def local_work(entry: Entry) -> float:
+    """Return the sample gradients of all agents per communication, as the mean over seeds; NaN if there was none."""
+    ends = [(run.history["samples"][-1], run.history["communications"][-1]) for run in entry.usable]
+    return float(np.mean([samples / number if number else np.nan for samples, number in ends]))
+
+
+def works_of(entries: Iterable[Entry]) -> dict[str, float]:
+    """Return the local work of each method, by label."""
+    return {entry.label: local_work(entry) for entry in entries}
+
+
+def unequal_work(works: Mapping[str, float], unit: str = "sample gradients") -> str:
+    """Return how the local work of methods differs, as the beginning of a sentence; "" if it is equal.
+
+    A method that computes more per communication usually needs fewer of them. Every headline about communications asks
+    this function, so that none compares batches of one sample with full gradients without saying so.
+
+    Args:
+        works: The local work per communication of each method, by label. Those that are not finite do not count.
+        unit: The unit of the work.
+
+    Examples:
+        >>> unequal_work({"FedAvg": 24, "FedPD": 4800, "FedProx": 4800})
+        'Unequal local work, from 24 (FedAvg) to 4.8 k (FedPD) sample gradients per communication'
+        >>> unequal_work({"FedPD": 4800, "FedProx": 4800})
+        ''
+    """
+    known = {label: work for label, work in works.items() if np.isfinite(work)}
+    if not known or max(known.values()) <= SAME * min(known.values()):
+        return ""
+    least, most = (_with_name(pick(known, key=lambda label: known[label]), known) for pick in (min, max))
+    return f"Unequal local work, from {least} to {most} {unit} per communication"
+
+
+def _with_name(label: str, works: Mapping[str, float]) -> str:
+    short = label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
+    return f"{short_number(works[label])} ({short})"

@@ -1,18 +1,25 @@
 """The node of each client. Clients choose their names, and a name belongs to the first node that claims it.
 
 A SuperNode with a registered key keeps its node id, whenever it starts again, so the node id stands for the key. If a
-second node claims a name, the server does not send it orders. FEDPD_CLIENTS names a file that keeps the owners of names
-for all runs; the person who starts a run cannot change it.
+second node claims a name, the server does not send it orders.
+
+FEDPD_CLIENTS names a file of the server that keeps the owners of names for all runs: {"hospital-1": 1234, ...}.
+`fedpd register` writes it for provisioned clients, and a run adds the names that it sees for the first time. Its path
+is in the environment of the ServerApp, not in the run's configuration, because the person who starts a run must not be
+able to give a client's name to another node.
 
 Agent i of the method is the i-th name in order ("2" before "10"), so a run does not depend on which client came first.
 """
 
+import json
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -20,12 +27,15 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
+from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX
 from fedpd.flower.carry.records import reason_of
 
 log = logging.getLogger(f"flwr.{__name__}")
+T = TypeVar("T")
 
+OWNERS = "FEDPD_CLIENTS"  # the variable with the path of the file
 ASK_AGAIN_SECONDS = 20.0  # after which the server asks a silent node again; then twice as long, and so on
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
@@ -133,16 +143,16 @@ class ClientDirectory:
             self._due.pop(node, None)
             if reply.has_error():
                 self._read_error(node, reply.error)
-            elif (name := _text(reply, "name")) is None:
+            elif (name := _said(reply, "name", str)) is None:
                 log.warning("Node %d did not send its name.", node)
                 self._known.discard(node)  # ask it again
             elif self._may_have(name, node) and self.nodes.get(name) != node:
                 if name in self.nodes:
                     log.warning("Client %r is now on node %d, no longer on node %d.", name, node, self.nodes[name])
                 self.nodes[name] = node
-                self.sizes[name] = _number(reply, "samples")
+                self.sizes[name] = _said(reply, "samples", int) or 0
                 moved.append(name)
-                if problem := _text(reply, "problem"):
+                if problem := _said(reply, "problem", str):
                     self.problems[f"client {name!r}"] = problem
         return moved
 
@@ -153,7 +163,7 @@ class ClientDirectory:
             log.warning(
                 "Node %d claims the name %r, which belongs to node %d. The server refuses node %d. Give it a name of "
                 "its own, or unregister it. If client %r has a new key, remove its name from %s.",
-                *(node, name, owner, node, name, "the file FEDPD_CLIENTS"),
+                *(node, name, owner, node, name, f"the file {OWNERS}"),
             )
             return False
         if owner is None and self.bind and self.nodes.get(name, node) != node:
@@ -176,16 +186,11 @@ class ClientDirectory:
             self._known.discard(node)
 
 
-def _text(reply: Message, field: str) -> str | None:
+def _said(reply: Message, field: str, kind: type[T]) -> T | None:
+    """Return an entry of a node's answer; None if it is empty or of another type."""
     config: Any = reply.content.config_records.get("config", {})
-    text = config.get(PREFIX + field)
-    return text if isinstance(text, str) and text else None
-
-
-def _number(reply: Message, field: str) -> int:
-    config: Any = reply.content.config_records.get("config", {})
-    number = config.get(PREFIX + field)
-    return number if isinstance(number, int) else 0
+    value = config.get(PREFIX + field)
+    return value if isinstance(value, kind) and value else None
 
 
 def wait_for_clients(
@@ -228,3 +233,34 @@ def wait_for_clients(
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted_names(names))
+
+
+def owners_file() -> Path | None:
+    """Return the path of the file; None if the server has none."""
+    path = os.environ.get(OWNERS)
+    return Path(path) if path else None
+
+
+def read_owners(path: Path | None) -> dict[str, int]:
+    """Return the node of every name in the file.
+
+    Raises:
+        FedpdError: If the file cannot be read. A run without it would accept any node under any name.
+    """
+    if path is None or not path.exists():
+        return {}
+    try:
+        found = json.loads(read_file(path))
+        if not isinstance(found, dict) or not all(isinstance(node, int) for node in found.values()):
+            raise ValueError("it must map names to node ids")
+    except (OSError, ValueError) as error:
+        raise FedpdError(f"{path} cannot be read ({error}). Repair it, or write it anew with fedpd register.") from None
+    return found
+
+
+def save_owners(path: Path | None, owners: Mapping[str, int]) -> None:
+    """Add names to the file. A name that is in the file keeps its node."""
+    known = read_owners(path)
+    if path is not None and not owners.keys() <= known.keys():
+        with replace_file(path) as file:
+            file.write(json.dumps({**owners, **known}, indent=1).encode() + b"\n")

@@ -16,7 +16,6 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.base.value import constant
 from fedpd.core import Method, Problem, Tree, form_with_absent
-from fedpd.flower.carry.masking import asks_for_masks, masked_clients, masking_mod
 from fedpd.flower.carry.protocol import (
     PREFIX,
     Order,
@@ -27,6 +26,7 @@ from fedpd.flower.carry.protocol import (
     reply_without_work,
 )
 from fedpd.flower.carry.records import RefusedError, pack
+from fedpd.flower.carry.secure import asks_for_masks, masked_clients, masking_mod
 from fedpd.flower.clients import store
 from fedpd.flower.clients.site_policy import (
     check_clients,
@@ -48,8 +48,7 @@ from fedpd.flower.method.agent import (
 )
 from fedpd.flower.method.evaluation import evaluate, refusal
 from fedpd.flower.method.identity import check_same_method
-from fedpd.flower.method.privacy import is_private
-from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, is_private
 from fedpd.flower.method.shapes import Shapes, check_algorithm, check_start, shapes
 
 log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place

@@ -14,15 +14,14 @@ fedpd's ClientApp as it is: list only apps that you have read.
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpd.base.atomic import read_file
-from fedpd.base.checks import FedpdError, count, nearest, refuse
+from fedpd.base.checks import count, refuse
 from fedpd.flower.carry.protocol import Proposal
 from fedpd.flower.carry.records import RefusedError
+from fedpd.flower.tables import read_table, read_toml
 
 KEY, VARIABLE = "fedpd-policy", "FEDPD_POLICY"  # in the node's configuration, in the environment
 HASH = re.compile(r"[0-9a-f]{64}")
@@ -70,28 +69,13 @@ def read_policy(path: Path | None) -> SitePolicy:
     """
     if path is None:
         return SitePolicy()
-    try:
-        found = tomllib.loads(read_file(path).decode())
-    except (OSError, ValueError) as error:
-        raise FedpdError(f"{path}: this client's policy cannot be read ({error}). Repair it.") from None
-    known = [name.replace("_", "-") for name in SitePolicy._fields[1:]]
-    for name in found:
-        if name not in known:
-            refuse(f"{path}: {name}", found[name], "there is no such rule", nearest(name, known))
-    for name in ("secure", "evaluations"):
-        if not isinstance(found.get(name, True), bool):
-            refuse(f"{path}: {name}", found[name], "must be true or false", f"Write {name} = true")
-    for name in ("methods", "apps"):
-        given = found.get(name, [])
-        if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-            refuse(f"{path}: {name}", given, "must be a list of texts", f'Write {name} = ["..."]')
-    for one in found.get("apps", []):
+    found = read_toml(path, "Repair it", ": this client's policy")
+    policy = read_table(SitePolicy, found, str(path), what="rule", path=path)
+    for one in policy.apps or ():
         if not HASH.fullmatch(one):
             refuse(f"{path}: apps", one, "must be 64 hexadecimal digits", "Print the hash with fedpd app-hash APP")
-    count(f"{path}: min-clients", found.get("min-clients", 1), "Give a number of clients")
-    rules: dict[str, Any] = {name.replace("-", "_"): value for name, value in found.items()}
-    rules |= {name: tuple(value) for name, value in rules.items() if isinstance(value, list)}
-    return SitePolicy(path, **rules)
+    count(f"{path}: min-clients", policy.min_clients, "Give a number of clients")
+    return policy
 
 
 def check_method(policy: SitePolicy, spec: str) -> None:

@@ -58,15 +58,20 @@ def check_disk(folder: Path, shapes: Shapes) -> None:
     state = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.agent))
     needed = 4 * state + 2**20
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            free = shutil.disk_usage(folder).free
+        free = free_bytes(folder)
     except OSError as error:
         raise RefusedError(f"{folder}: the client cannot write its state there ({error.strerror}).") from None
     if free < needed:
         raise RefusedError(
             f"{folder}: has {free / 1e6:.0f} MB left, but the client's state needs {needed / 1e6:.0f} MB."
         )
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the room on the disk of a folder, which is created; raise OSError if it cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        return shutil.disk_usage(folder).free
 
 
 def load(path: Path, shapes: Shapes) -> SavedAgent | None:

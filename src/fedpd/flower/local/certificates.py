@@ -8,7 +8,7 @@ import ipaddress
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -34,12 +34,22 @@ class ServerCertificates(NamedTuple):
     certificate: Path
     key: Path
 
+    @classmethod
+    def within(cls, folder: Path) -> Self:
+        """Return the files in a folder, whether they exist or not."""
+        return cls(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+
 
 class NodeKeys(NamedTuple):
     """The files of a SuperNode's keys. It signs with the private key; the SuperLink registers the public key."""
 
     private: Path
     public: Path
+
+    @classmethod
+    def within(cls, folder: Path, name: str) -> Self:
+        """Return the files in a folder, whether they exist or not."""
+        return cls(folder / name, folder / f"{name}.pub")
 
 
 def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -> ServerCertificates:
@@ -69,7 +79,7 @@ def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    files = ServerCertificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+    files = ServerCertificates.within(folder)
     files.authority.write_bytes(authority.public_bytes(Encoding.PEM))
     files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
     write_secret(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -79,7 +89,7 @@ def make_server_certificates(folder: Path, hosts: list[str], days: int = DAYS) -
 def make_node_keys(folder: Path, name: str) -> NodeKeys:
     """Create a key pair on a NIST curve in OpenSSH's format, as `flwr supernode register` needs; return the files."""
     key = ec.generate_private_key(ec.SECP384R1())
-    files = NodeKeys(folder / name, folder / f"{name}.pub")
+    files = NodeKeys.within(folder, name)
     write_secret(files.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     files.public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
     return files

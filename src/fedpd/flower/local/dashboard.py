@@ -12,7 +12,7 @@ from typing import Any
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.local.federation import read
 from fedpd.flower.local.processes import find
-from fedpd.report import live
+from fedpd.report import watch
 
 EVERY = 1.0  # the refresh interval in seconds
 DEPTH = 3  # the largest number of folders in `out`
@@ -31,16 +31,16 @@ def newest_run(folder: Path) -> Path | None:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """Return what the page shows: the newest run as `live.state` does, and which processes run."""
+    """Return what the page shows: the newest run as `watch.state` does, and which processes run."""
     run, federation = newest_run(folder), read(folder)
-    shown = {"name": folder.name, **live.EMPTY} if run is None else live.state(run)
+    shown = {"name": folder.name, **watch.EMPTY} if run is None else watch.state(run)
     members = () if federation is None else federation.members
     return shown | {"processes": [{"name": member.name, "runs": find(member) is not None} for member in members]}
 
 
 def main(folder: str, host: str, port: str) -> None:
     """Serve the page until this process is ended."""
-    live.server(lambda: state(Path(folder)), host, int(port), EVERY).run()
+    watch.server(lambda: state(Path(folder)), host, int(port), EVERY).run()
 
 
 if __name__ == "__main__":

@@ -5,35 +5,40 @@ its certificate, the clock, the registration of the key, the versions, the disk,
 data.
 """
 
-import shutil
+import importlib
 import socket
 import ssl
 import stat
-import tempfile
+import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flwr
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpd import __version__
-from fedpd.base.checks import FedpdError
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.flower.carry.protocol import DRY_STEP, PREFIX
 from fedpd.flower.clients.site_policy import read_policy
-from fedpd.flower.local.programs import HOST
-from fedpd.flower.local.sites import Site
-from fedpd.flower.local.superexecs import find_superexecs
+from fedpd.flower.clients.store import free_bytes
+from fedpd.flower.local.programs import HOST, find_superexecs
+from fedpd.flower.local.sites import Site, node_config
 
 SECONDS = 10.0  # for each connection
 AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
@@ -121,9 +126,7 @@ def _policy(site: Site) -> str:
 
 def _disk(site: Site) -> str:
     try:
-        site.state.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=site.state):
-            free = shutil.disk_usage(site.state).free
+        free = free_bytes(site.state)
     except OSError as error:
         raise FedpdError(
             f"{site.state} cannot be written ({error.strerror}). Make it writable for this user."
@@ -248,7 +251,6 @@ def _registration(site: Site) -> str:
 
 def examine_app(site: Site, app: Path) -> Iterator[Finding]:
     """Yield the findings of the checks that need the app: its hash, its data, and one local step."""
-    from fedpd.flower.local.dry_step import try_one_step
     from fedpd.flower.local.guard import app_hash, check_hash
 
     def listed(site: Site) -> str:
@@ -257,4 +259,41 @@ def examine_app(site: Site, app: Path) -> Iterator[Finding]:
         return f"this client runs it: {found}"
 
     yield _run("app", listed, site)
-    yield _run("data and one step", lambda site: try_one_step(site, app), site)
+    yield _run("data and one step", lambda site: _try_one_step(site, app), site)
+
+
+def _try_one_step(site: Site, app: Path) -> str:
+    """Read the client's data with an app and do one local step; return what was found. Nothing is sent or saved.
+
+    Raises:
+        FedpdError: If the app cannot be loaded, or the data or the step have a problem.
+    """
+    client, config = _load_app(app)
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    context = Context(1, 1, node_config(site), RecordDict(), config)
+    message = Message(RecordDict({"config": ConfigRecord({})}), 1, DRY_STEP)
+    message.metadata.__dict__["_message_id"] = "dry-step"
+    began = time.monotonic()
+    reply: Any = client(message, context).content.config_records["config"]
+    if problem := reply[PREFIX + "problem"]:
+        raise FedpdError(str(problem))
+    return f"{reply[PREFIX + 'samples']} samples; the first local step took {time.monotonic() - began:.1f} s"
+
+
+def _load_app(app: Path) -> tuple[ClientApp, dict[str, str | int | float | bool]]:
+    """Return the ClientApp of an app's folder, and the configuration of its runs."""
+    try:
+        settings = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        module, _, name = settings["components"]["clientapp"].partition(":")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        refuse("--app", str(app), f"is not a Flower app ({error})", "Give the folder with its pyproject.toml")
+    sys.path.insert(0, str(app.absolute()))
+    try:
+        loaded = getattr(importlib.import_module(module), name)
+    except Exception as error:  # the app's own code
+        raise FedpdError(
+            f"the app cannot be imported ({type(error).__name__}: {error}). Install what it needs."
+        ) from None
+    finally:
+        sys.path.remove(str(app.absolute()))
+    return loaded, settings.get("config", {})

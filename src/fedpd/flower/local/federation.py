@@ -19,7 +19,9 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,7 +30,7 @@ from typing import NamedTuple
 
 from fedpd.base.atomic import replace_file
 from fedpd.base.checks import FedpdError, count, refuse
-from fedpd.flower.carry.owners import VARIABLE as OWNERS
+from fedpd.flower.carry.directory import OWNERS
 from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import (
     NodeKeys,
@@ -37,17 +39,34 @@ from fedpd.flower.local.certificates import (
     make_server_certificates,
     write_secret,
 )
-from fedpd.flower.local.page import NAME as PAGE
-from fedpd.flower.local.page import Page, address_of, check_free, is_served, page_member
 from fedpd.flower.local.processes import Member, end, find, start, wait_until
-from fedpd.flower.local.programs import CONNECTION, HOST
+from fedpd.flower.local.programs import CONNECTION, HOST, find_superexecs, work_address
 from fedpd.flower.local.proxy import find_nginx, proxy_command, proxy_config
 from fedpd.flower.warm.program import write_programs
 
-RECORD, PROXY = "federation.json", "proxy"
+RECORD, PROXY, PAGE = "federation.json", "proxy", "dashboard"
 START_SECONDS = 120.0  # time for a process to become ready; measured 3 to 8 s on two idle cores
 LEASE_SECONDS = 120.0  # time for a killed SuperNode to come back; Flower's lease is 60 s
 LEASE_POLL = 3.0
+WITHOUT = {  # by process, what does not work without it
+    "superlink": "clients and runs wait for it",
+    "superexec": "no run can start, and `flwr run` waits without a word",
+    "proxy": "clients cannot reach the SuperLink",
+    "dashboard": "its page cannot be seen",
+}
+
+
+class Page(NamedTuple):
+    """The address of a live page."""
+
+    host: str = "127.0.0.1"
+    port: int = 8050
+
+    @property
+    def url(self) -> str:
+        """The address for a browser on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 class LocalFederation(NamedTuple):
@@ -75,8 +94,7 @@ class LocalFederation(NamedTuple):
     @property
     def certificates(self) -> ServerCertificates:
         """The files of the SuperLink's certificate."""
-        folder = self.folder / "certificates"
-        return ServerCertificates(folder / "ca.crt", folder / "server.pem", folder / "server.key")
+        return ServerCertificates.within(self.folder / "certificates")
 
     @property
     def running(self) -> list[Member]:
@@ -152,10 +170,7 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = folder / "certificates" / "superexec.secret"
     federation = LocalFederation(folder, agents, 0, 0, ())
-    for path in (
-        *federation.certificates,
-        secret,
-    ):  # new certificates at every start, because all processes that use them start together
+    for path in (*federation.certificates, secret):  # new at every start: all processes that use them start together
         path.unlink(missing_ok=True)
     certificates = make_server_certificates(folder / "certificates", ["localhost", HOST])
     write_secret(secret, secrets.token_bytes(32))
@@ -172,11 +187,7 @@ def _prepare(folder: Path, agents: int) -> LocalFederation:
         config.write_text(proxy_config(f"{HOST}:{gate}", f"{HOST}:{link}", certificates, user=user), encoding="utf-8")
         commands[PROXY] = proxy_command(folder, config)
     for i, port in enumerate(ports):
-        state: dict[str, str | int] = {
-            "partition-id": i,
-            "num-partitions": agents,
-            "fedpd-state": str(folder / f"node-{i}" / "state"),
-        }
+        state = {"partition-id": i, "num-partitions": agents, "fedpd-state": str(folder / f"node-{i}" / "state")}
         commands[f"supernode-{i}"] = programs.supernode_command(gate, port, certificates, _keys(folder, i), state)
     members = tuple(
         Member(name, command, str(folder / _home(name)), str(folder / "logs" / f"{name}.log"))
@@ -193,6 +204,36 @@ def _add_page(federation: LocalFederation, page: Page) -> LocalFederation:
     check_free(page)
     others = (member for member in federation.members if member.name != PAGE)
     return federation._replace(members=(*others, page_member(federation.folder, federation.home, page)))
+
+
+def page_member(folder: Path, home: Path, page: Page) -> Member:
+    """Return the process that serves the page of the federation in a folder, not started."""
+    command = [sys.executable, "-m", "fedpd.flower.local.dashboard", str(folder), page.host, str(page.port)]
+    return Member(PAGE, command, str(home), str(folder / "logs" / f"{PAGE}.log"))
+
+
+def address_of(member: Member) -> Page:
+    """Return the address of the page that a process serves."""
+    return Page(member.command[-2], int(member.command[-1]))
+
+
+def check_free(page: Page) -> None:
+    """Refuse an address at which no page can be served now."""
+    family = socket.AF_INET6 if ":" in page.host else socket.AF_INET
+    try:
+        socket.create_server((page.host, page.port), family=family).close()
+    except OSError as error:
+        remedy = "Give another --dashboard-port or --dashboard-host"
+        refuse("--dashboard", f"{page.host}:{page.port}", f"cannot be used ({error.strerror or error})", remedy)
+
+
+def is_served(page: Page) -> bool:
+    """Return whether the page answers."""
+    try:
+        with urllib.request.urlopen(f"{page.url}/live.js", timeout=1.0) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
 
 
 def _home(name: str) -> str:
@@ -273,8 +314,7 @@ def _end(members: Sequence[Member]) -> list[str]:
 
 
 def _keys(folder: Path, i: int) -> NodeKeys:
-    folder = folder / "certificates"
-    return NodeKeys(folder / f"node-{i}", folder / f"node-{i}.pub")
+    return NodeKeys.within(folder / "certificates", f"node-{i}")
 
 
 def _register(federation: LocalFederation, i: int) -> None:
@@ -295,3 +335,36 @@ def free_ports(number: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+class Status(NamedTuple):
+    """The state of a federation.
+
+    Attributes:
+        lines: One line per process, and the remedies.
+        good: Whether everything runs.
+    """
+
+    lines: list[str]
+    good: bool
+
+
+def describe(federation: LocalFederation) -> Status:
+    """Return the state of a federation: its processes, and the SuperExec that some of them keep running."""
+    running, superexecs = {member.name for member in federation.running}, find_superexecs()
+    lines, idle = [], False
+    for member in federation.members:
+        harm, address = WITHOUT.get(member.name, "its client is absent"), work_address(member)
+        if member.name not in running:
+            lines += [f"{member.name}: does not run; {harm}", f"    Its log: {member.log}"]
+        elif address is not None and address not in superexecs:
+            idle = True
+            lines += [f"{member.name}: its SuperExec has died and starts again; until then, {harm}"]
+            lines += [f"    Its log: {member.log}"]
+        else:
+            lines.append(f"{member.name}: runs, process {member.pid}")
+    if len(running) < len(federation.members):
+        lines.append(f"Start it again: fedpd up --agents {federation.agents} --dir {federation.folder}")
+    if idle:
+        lines.append(f"If a SuperExec is not back after a minute: fedpd down --dir {federation.folder}, then fedpd up")
+    return Status(lines, len(running) == len(federation.members) and not idle)

@@ -1,4 +1,4 @@
-"""Flower's programs: their commands, environment and settings, and checks that they are ready."""
+"""Flower's programs: commands, environment, settings, checks that they are ready, and which SuperExecs run."""
 
 import json
 import os
@@ -12,11 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fedpd.base.checks import FedpdError
 from fedpd.flower.local.certificates import NodeKeys, ServerCertificates
 from fedpd.flower.local.processes import Member
 from fedpd.flower.warm import program
 from fedpd.flower.warm.program import bin_folder as bin_folder
+from fedpd.flower.warm.supervisor import SUPEREXEC
 
 HOST = "127.0.0.1"
 CONNECTION = "fedpd"  # the federation's name in Flower's settings
@@ -24,6 +27,7 @@ COMMAND_SECONDS = 120.0
 ONLINE = "SuperNode ID:"  # a SuperNode logs this when the SuperLink has accepted it
 TASK_POLL = "0.2"  # seconds between two checks of a SuperExec for work; Flower's default is 1
 REJECTED = "Failed to activate SuperNode"
+ADDRESS = "--runtime-api-address"  # the option with the address from which a SuperExec gets its work
 
 
 def environment(home: Path, *, is_node: bool = False) -> dict[str, str]:
@@ -72,23 +76,30 @@ def superexec_command(port: int, certificates: ServerCertificates, secret: Path)
     """Return the command of a SuperExec, which starts the ServerApps of a SuperLink and starts again when it dies."""
     return [
         *program.superexec_command(),
-        *("--runtime-api-address", f"{HOST}:{port}"),
+        *(ADDRESS, f"{HOST}:{port}"),
         *("--root-certificates", str(certificates.authority)),
         *("--superexec-auth-secret-file", str(secret)),
     ]
 
 
 def supernode_command(
-    link: int, port: int, certificates: ServerCertificates, keys: NodeKeys, config: Mapping[str, str | int]
+    link: int, port: int, certificates: ServerCertificates, keys: NodeKeys, config: Mapping[str, Any]
 ) -> list[str]:
     """Return the command of a SuperNode of the SuperLink at port `link`; its ClientApps connect to it at `port`."""
     return [
         *(sys.executable, "-m", "fedpd.flower.warm.supernode"),
-        *("--superlink", f"{HOST}:{link}"),
-        *("--root-certificates", str(certificates.authority)),
-        *("--auth-supernode-private-key", str(keys.private)),
-        *("--host", HOST, "--port", str(port)),
         *_server_options(certificates),
+        *supernode_options(f"{HOST}:{link}", certificates.authority, keys.private, port, config),
+    ]
+
+
+def supernode_options(superlink: str, authority: Path, key: Path, port: int, config: Mapping[str, Any]) -> list[str]:
+    """Return the options of a SuperNode; `config` is the configuration of its node."""
+    return [
+        *("--superlink", superlink),
+        *("--root-certificates", str(authority)),
+        *("--auth-supernode-private-key", str(key)),
+        *("--host", HOST, "--port", str(port)),
         *("--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())),
     ]
 
@@ -127,24 +138,25 @@ def flwr(home: Path, *arguments: str) -> Any:
 
 def is_healthy(port: int, authority: Path) -> bool:
     """Return whether the SuperLink answers with a certificate of this federation."""
-    try:
-        context = ssl.create_default_context(cafile=authority)
-        with urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
+    return _health(port, authority) == 200
 
 
 def is_closed(port: int, authority: Path) -> bool:
     """Return whether the proxy answers, with a certificate of this federation, and refuses what clients do not need."""
+    return _health(port, authority) == 403
+
+
+def _health(port: int, authority: Path) -> int | None:
+    """Return the status with which a SuperLink or a proxy answers; None if it does not, or with another certificate."""
     try:
         context = ssl.create_default_context(cafile=authority)
-        urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context).close()
+        with urllib.request.urlopen(f"https://{HOST}:{port}/health", timeout=1.0, context=context) as answer:
+            return answer.status
     except urllib.error.HTTPError as error:
-        return error.code == 403
+        with error:
+            return error.code
     except OSError:
-        pass
-    return False
+        return None
 
 
 def is_online(node: Member) -> bool:
@@ -159,3 +171,23 @@ def was_rejected(node: Member) -> bool:
 
 def _log_contains(member: Member, words: str) -> bool:
     return words in Path(member.log).read_text(encoding="utf-8", errors="replace")
+
+
+def find_superexecs() -> dict[str, int]:
+    """Return the pid of each SuperExec that runs, by the address from which it gets its work."""
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if SUPEREXEC in words and ADDRESS in words[:-1]:
+                found[words[words.index(ADDRESS) + 1]] = process.pid
+    return found
+
+
+def work_address(member: Member) -> str | None:
+    """Return the address from which the SuperExec of a process gets its work; None: the process has no SuperExec."""
+    option = {"superexec": ADDRESS, "supernode": "--port"}.get(member.name.partition("-")[0])
+    if option is None or option not in member.command:
+        return None
+    value = member.command[member.command.index(option) + 1]
+    return f"{HOST}:{value}" if option == "--port" else value

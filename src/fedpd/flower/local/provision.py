@@ -1,12 +1,14 @@
-"""Writes the start-up kits of a federation: one folder for the server and one for each client.
+"""The start-up kits of a federation, one folder for the server and one for each client: writes and registers them.
 
 A kit is all that its machine needs besides Python and fedpd: keys, certificates, settings, a start script, systemd
 units, a compose file and half a page of instructions. Scripts find their files by their own place, so a kit also runs
-in another folder; only the systemd units contain the folder of sites.toml.
+in another folder; only the systemd units contain the folder of sites.toml. `register_clients` registers the clients'
+public keys at the SuperLink, and writes which node owns which client's name.
 """
 
 import secrets
 import shutil
+import time
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -20,8 +22,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedpd import __version__
 from fedpd.base.atomic import read_file
-from fedpd.base.checks import refuse
+from fedpd.base.checks import FedpdError, refuse
+from fedpd.flower.carry.directory import read_owners, save_owners
 from fedpd.flower.clients.site_policy import read_policy
+from fedpd.flower.local import programs
 from fedpd.flower.local.certificates import (
     ServerCertificates,
     make_node_keys,
@@ -33,6 +37,7 @@ from fedpd.flower.local.proxy import proxy_config
 from fedpd.flower.local.sites import ServerPlan, SitePlan, read_sites
 
 KEY_REMEDY = 'Make it at the client: ssh-keygen -t ecdsa -b 384 -N "" -f client.key, and give client.key.pub'
+SECONDS = 120.0  # that the SuperLink may take to start
 PARTS = ("superlink", "superexec", "proxy", "register")  # the processes of the server
 
 
@@ -107,7 +112,7 @@ def _write_server(kit: Path, server: ServerPlan) -> ServerCertificates:
     hosts = list(dict.fromkeys([server.host, *server.also, "localhost", HOST]))
     certificates = make_server_certificates(kit, hosts, server.days)
     write_secret(kit / "superexec.secret", secrets.token_bytes(32))
-    names = ServerCertificates(*(Path(one.name) for one in certificates))
+    names = ServerCertificates.within(Path())
     address = f"[::]:{server.port} ipv6only=off" if ":" in server.host else f"0.0.0.0:{server.port}"
     _write(kit / "nginx.conf", proxy_config(address, f"{HOST}:{server.link_port}", names))
     until = datetime.now(UTC) + timedelta(days=server.days)
@@ -158,3 +163,47 @@ def _fill(name: str, words: dict[str, Any]) -> str:
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     path.chmod(0o700 if path.suffix == ".sh" else 0o600)
+
+
+def register_clients(kit: Path, port: int, seconds: float = SECONDS) -> dict[str, int]:
+    """Register every key in the folder `keys` of the server's kit that is not registered yet.
+
+    It also writes the settings of `flwr run`, with the absolute path of the certificate.
+
+    Args:
+        kit: The folder of the server's kit, in which its SuperLink runs.
+        port: The port of the SuperLink.
+        seconds: How long to wait for the SuperLink.
+
+    Returns:
+        The node of every client, as `clients.json` has it.
+
+    Raises:
+        FedpdError: If the SuperLink does not run, or refuses a key.
+    """
+    kit = kit.absolute()
+    keys = sorted((kit / "keys").glob("*.pub"))
+    if not keys:
+        refuse("KIT", str(kit), "has no public keys in its folder keys", "Give the server's kit of fedpd provision")
+    certificates = ServerCertificates.within(kit)
+    home, owners = kit / "flwr", kit / "clients.json"
+    home.mkdir(mode=0o700, exist_ok=True)
+    programs.write_settings(home, port, certificates)
+    until = time.monotonic() + seconds
+    while not programs.is_healthy(port, certificates.authority):
+        if time.monotonic() > until:
+            raise FedpdError(f"no SuperLink answers at {programs.HOST}:{port}. Start it: ./start.sh superlink.")
+        time.sleep(0.5)
+    for key in keys:
+        if key.stem not in read_owners(owners):
+            save_owners(owners, {key.stem: _register(home, key)})
+    return read_owners(owners)
+
+
+def _register(home: Path, key: Path) -> int:
+    """Register a key, and return the id of its node."""
+    try:
+        return int(programs.flwr(home, "supernode", "register", str(key), programs.CONNECTION)["node-id"])
+    except FedpdError as error:
+        remedy = "If the key is registered and only clients.json is lost, unregister its node and run this again"
+        raise FedpdError(f"{key.name} was not registered ({str(error).rstrip('.')}). {remedy}.") from None

@@ -12,21 +12,22 @@
     policy = { secure = true, min-clients = 3 }       # the client's own rules
     key = "hospital-2.pub"                            # its public key, if it has made its own keys
 
-`fedpd provision` writes the kits from sites.toml. Paths in site.toml start at the folder of the kit.
+`fedpd provision` writes the kits from sites.toml. Paths in site.toml start at the folder of the kit. `run_client` runs
+the SuperNode of a client from its kit.
 """
 
-import inspect
+import os
 import re
-import tomllib
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from fedpd.base.atomic import read_file
-from fedpd.base.checks import FedpdError, at_most, count, nearest, refuse
-from fedpd.base.typed import typed
+from fedpd.base.checks import at_most, count, refuse
+from fedpd.flower.clients.site_policy import KEY as POLICY
+from fedpd.flower.clients.store import FOLDER as STATE
+from fedpd.flower.local import programs
+from fedpd.flower.tables import check_keys, read_table, read_toml
+from fedpd.flower.warm.program import write_programs
 
-T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")  # it becomes the name of a folder and of a systemd unit
 HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 MOST_DAYS = 36_500
@@ -47,12 +48,12 @@ class ServerPlan(NamedTuple):
     """
 
     host: str
-    port: int
-    link_port: int
-    folder: str
-    user: str
-    days: int
-    also: list[str]
+    port: int = 8443
+    link_port: int = 8000
+    folder: str = "/srv/fedpd"
+    user: str = "fedpd"
+    days: int = 365
+    also: tuple[str, ...] = ()
 
 
 class SitePlan(NamedTuple):
@@ -66,9 +67,9 @@ class SitePlan(NamedTuple):
     """
 
     name: str
-    config: dict[str, Any]
-    policy: dict[str, Any]
-    key: Path | None
+    config: dict[str, Any] = {}  # noqa: RUF012  # it is not changed
+    policy: dict[str, Any] = {}  # noqa: RUF012
+    key: Path | None = None
 
 
 class Site(NamedTuple):
@@ -88,13 +89,13 @@ class Site(NamedTuple):
 
     name: str
     server: str
-    key: Path
-    authority: Path
-    state: Path
-    policy: Path | None
-    home: Path
-    port: int
-    config: dict[str, Any]
+    key: Path = Path("client.key")
+    authority: Path = Path("ca.crt")
+    state: Path = Path("state")
+    policy: Path | None = None
+    home: Path = Path("flwr")
+    port: int = 9094
+    config: dict[str, Any] = {}  # noqa: RUF012  # it is not changed
 
 
 def read_sites(path: Path) -> tuple[ServerPlan, list[SitePlan]]:
@@ -103,16 +104,17 @@ def read_sites(path: Path) -> tuple[ServerPlan, list[SitePlan]]:
     Raises:
         FedpdError: If the file breaks a rule; the message names the place.
     """
-    found = _read(path, "Give a TOML file with [server] and [[sites]]")
-    for name in found:
-        if name not in ("server", "sites"):
-            refuse(f"{path}: {name}", found[name], "there is no such table", nearest(name, ("server", "sites")))
+    found = read_toml(path, "Give a TOML file with [server] and [[sites]]")
+    check_keys(found, ("server", "sites"), f"{path}: ", "table")
     sites = found.get("sites", [])
     if not isinstance(sites, list) or not sites:
         refuse(f"{path}: sites", sites, "must have at least one table", 'Write [[sites]] and name = "..."')
-    server = _call(_server, found.get("server", {}), f"{path}: [server]")
-    plans = [_call(_site, site, f"{path}: [[sites]] number {i}") for i, site in enumerate(sites, 1)]
-    plans = [plan._replace(key=plan.key and path.parent / plan.key) for plan in plans]
+    place = f"{path}: [server]"
+    server = _check_server(read_table(ServerPlan, found.get("server", {}), place), place)
+    plans = []
+    for i, table in enumerate(sites, 1):
+        place = f"{path}: [[sites]] number {i}"
+        plans.append(_check_site(read_table(SitePlan, table, place, folder=path.parent), place))
     names = [plan.name for plan in plans]
     for name in names:
         if names.count(name) > 1 or name == "server":
@@ -127,95 +129,63 @@ def read_site(path: Path) -> Site:
         FedpdError: If the file breaks a rule.
     """
     path = path / "site.toml" if path.is_dir() else path
-    found = _read(path, "Give the folder of a client's kit, or its site.toml")
-    return _call(_kit, found, str(path))(path.absolute().parent)
+    found = read_toml(path, "Give the folder of a client's kit, or its site.toml")
+    site = read_table(Site, found, str(path), folder=path.absolute().parent)
+    if not re.fullmatch(r".+:[0-9]+", site.server):
+        rule = "must be a host and a port"
+        refuse(f"{path}: server", site.server, rule, 'Write server = "fl.example.org:8443"')
+    return site
 
 
-def _read(path: Path, remedy: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_file(path).decode())
-    except (OSError, ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
-        raise FedpdError(f"{path} cannot be read ({error}). {remedy}.") from None
-
-
-def _call(function: Callable[..., T], table: Any, place: str) -> T:
-    """Return function(**table), after a check of the names in the table."""
-    parameters = inspect.signature(function).parameters
-    if not isinstance(table, Mapping):
-        refuse(place, table, "must be a table", "Write name = value in it")
-    known = [name.replace("_", "-") for name in parameters]
-    for name in table:
-        if name not in known:
-            refuse(f"{place}: {name}", table[name], "there is no such entry", nearest(name, known))
-    for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name.replace("_", "-") not in table:
-            raise FedpdError(f"{place}: {name.replace('_', '-')} is missing. Add it.")
-    try:
-        return function(**{name.replace("-", "_"): value for name, value in table.items()})
-    except FedpdError as error:
-        raise FedpdError(f"{place}: {error}") from None
-
-
-@typed
-def _server(
-    host: str,
-    port: int = 8443,
-    link_port: int = 8000,
-    folder: str = "/srv/fedpd",
-    user: str = "fedpd",
-    days: int = 365,
-    also: list[str] = [],  # noqa: B006  # it is not changed
-) -> ServerPlan:
-    for name in (host, *also):
+def _check_server(server: ServerPlan, place: str) -> ServerPlan:
+    for name in (server.host, *server.also):
         if not HOSTNAME.fullmatch(name):
-            refuse("host", name, "must be a host name or an address", 'Write host = "fl.example.org"')
-    for what, number in (("port", port), ("link-port", link_port)):
+            refuse(f"{place}: host", name, "must be a host name or an address", 'Write host = "fl.example.org"')
+    for what, number in (("port", server.port), ("link-port", server.link_port)):
         if not 0 < number < 2**16:
-            refuse(what, number, "must be a port", "Give a number from 1 to 65535")
-    if port == link_port:
-        refuse("port", port, "must differ from link-port", "Choose another one")
-    if not re.fullmatch(r"/[A-Za-z0-9_./-]*", folder):
-        refuse("folder", folder, "must be an absolute path without spaces", 'Write folder = "/srv/fedpd"')
-    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", user):
-        refuse("user", user, "must be the name of a user", 'Write user = "fedpd"')
-    at_most("days", count("days", days, "Give a number of days"), MOST_DAYS, "Give a number of days, e.g. 365")
-    return ServerPlan(host, port, link_port, folder.rstrip("/"), user, days, list(also))
+            refuse(f"{place}: {what}", number, "must be a port", "Give a number from 1 to 65535")
+    if server.port == server.link_port:
+        refuse(f"{place}: port", server.port, "must differ from link-port", "Choose another one")
+    if not re.fullmatch(r"/[A-Za-z0-9_./-]*", server.folder):
+        rule = "must be an absolute path without spaces"
+        refuse(f"{place}: folder", server.folder, rule, 'Write folder = "/srv/fedpd"')
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]*", server.user):
+        refuse(f"{place}: user", server.user, "must be the name of a user", 'Write user = "fedpd"')
+    days = count(f"{place}: days", server.days, "Give a number of days")
+    at_most(f"{place}: days", days, MOST_DAYS, "Give a number of days, e.g. 365")
+    return server._replace(folder=server.folder.rstrip("/"))
 
 
-@typed
-def _site(
-    name: str,
-    config: dict[str, Any] = {},  # noqa: B006  # it is not changed
-    policy: dict[str, Any] = {},  # noqa: B006
-    key: str = "",
-) -> SitePlan:
-    if not NAME.fullmatch(name):
-        refuse("name", name, "must have letters, digits, '.', '_' and '-' only", 'Write name = "hospital-1"')
-    for entry, value in config.items():
+def _check_site(site: SitePlan, place: str) -> SitePlan:
+    if not NAME.fullmatch(site.name):
+        rule = "must have letters, digits, '.', '_' and '-' only"
+        refuse(f"{place}: name", site.name, rule, 'Write name = "hospital-1"')
+    for entry, value in site.config.items():
         if not re.fullmatch(r"[A-Za-z0-9_-]+", entry) or not isinstance(value, Entry):
-            refuse(f"config: {entry}", value, "must be a text, a number, true or false", "Give one value per entry")
-    return SitePlan(name, dict(config), dict(policy), Path(key) if key else None)
+            rule = "must be a text, a number, true or false"
+            refuse(f"{place}: config: {entry}", value, rule, "Give one value per entry")
+    return site
 
 
-@typed
-def _kit(
-    name: str,
-    server: str,
-    key: str = "client.key",
-    authority: str = "ca.crt",
-    state: str = "state",
-    policy: str = "",
-    home: str = "flwr",
-    port: int = 9094,
-    config: dict[str, Any] = {},  # noqa: B006  # it is not changed
-) -> Callable[[Path], Site]:
-    """Return a function from the kit's folder to its settings."""
-    if not re.fullmatch(r".+:[0-9]+", server):
-        refuse("server", server, "must be a host and a port", 'Write server = "fl.example.org:8443"')
+def node_config(site: Site) -> dict[str, str | int | float | bool]:
+    """Return the configuration of a client's node; `config` cannot change the kit's own entries."""
+    rules = {} if site.policy is None else {POLICY: str(site.policy)}
+    return {**site.config, **rules, "name": site.name, STATE: str(site.state)}
 
-    def at(folder: Path) -> Site:
-        rules = folder / policy if policy else None
-        paths = (folder / key, folder / authority, folder / state)
-        return Site(name, server, *paths, rules, folder / home, port, dict(config))
 
-    return at
+def supernode_arguments(site: Site) -> list[str]:
+    """Return the arguments of the client's SuperNode."""
+    return programs.supernode_options(site.server, site.authority, site.key, site.port, node_config(site))
+
+
+def run_client(site: Site) -> None:
+    """Run the SuperNode of a client in this process until it is ended; only its owner can read the files it writes."""
+    os.umask(0o077)
+    for folder in (site.home, site.state):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_programs(site.home / "bin")
+    # Before Flower is imported, which reads FLWR_HOME.
+    os.environ.update(programs.environment(site.home, is_node=True))
+    from fedpd.flower.local.guard import run_supernode
+
+    run_supernode(supernode_arguments(site), site.policy, site.name)

@@ -1,12 +1,14 @@
-"""Runs a method on the clients of a Flower grid: `federate` is the server's program."""
+"""Runs a method on the clients of a Flower grid: `federate` is the server's program, `server_app` its ServerApp."""
 
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
-from flwr.app import RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Context, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
+from fedpd.base.errors import FedpdError
 from fedpd.base.lock import held
 from fedpd.base.memory import return_large_blocks
 from fedpd.base.precision import is_double, scope
@@ -21,7 +23,7 @@ from fedpd.flower.carry.protocol import EVALUATE, TRAIN
 from fedpd.flower.carry.records import is_large, stored
 from fedpd.flower.carry.secure import collect_sum
 from fedpd.flower.method.evaluation import ClientEvaluation
-from fedpd.flower.method.observers import Observation, Observers, Test, log_success, observing, write_model
+from fedpd.flower.method.observers import Observation, Test, log_success, observing, write_model
 from fedpd.flower.method.run import (
     FederatedRun,
     apply_replies,
@@ -38,7 +40,7 @@ from fedpd.flower.method.run import (
     read_metrics,
 )
 from fedpd.flower.method.server import server_model
-from fedpd.flower.method.settings import Settings, choose_form
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, Settings, choose_form, read_settings
 from fedpd.flower.method.shapes import check_algorithm, check_start
 from fedpd.loggers import Log
 
@@ -109,9 +111,8 @@ def federate(
         return_large_blocks()
         start = stored(start, settings.out)
     algorithm = choose_form(check_algorithm(algorithm), settings)
-    observers = Observers(report, callback, log, until, test)
     folder = nullcontext() if settings.out is None else held(settings.out)
-    observed = observing(observers, settings.out, settings.metrics_port)
+    observed = observing(settings, report, callback, log, until, test)
     with folder, scope(is_double(start)), observed as observation:
         run = open_run(grid, algorithm, start, settings)
         ends = observation.is_reached(run)
@@ -166,3 +167,61 @@ def write_result(run: FederatedRun) -> Federated:
         write_parquet(settings.out / federated.HISTORY, {(label_of(run), settings.seed): history})
     name, model = setup.algorithm.description, server_model(setup, run.state)
     return Federated(name, settings.seed, model, history, setup.names, setup.run)
+
+
+def server_app(
+    algorithm: MakeAlgorithm,
+    start: MakeStart,
+    *,
+    defaults: Config | None = None,
+    done: Callable[[Federated], None] | None = None,
+    report: ProgressFunction | None = None,
+    callback: Callback | None = None,
+    log: Log | None = None,
+    until: Until | None = None,
+    test: Test | None = None,
+) -> ServerApp:
+    """Return a ServerApp that runs any method on the clients of `client_app`.
+
+    `Settings` lists the entries of the run's configuration.
+
+    Args:
+        algorithm: Run configuration -> Method, the same function as the clients'.
+        start: Run configuration -> the model x^0.
+        defaults: Entries that the run's configuration may leave out.
+        done: Called with the result of the federation.
+        report: Called after every communication, as in `federate`.
+        callback: Called with (round, model, row), as in `federate`; True ends the run.
+        log: A logger of `fedpd.loggers`.
+        until: Ends the run when these columns have reached their values, e.g. {"loss": 0.1}.
+        test: Evaluates the model on the server's own data, as in `federate`.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        logging.getLogger("flwr").addFilter(without_traceback)
+        config = {**(defaults or {}), **context.run_config}
+        outcome = federate(
+            grid,
+            algorithm(config),
+            start(config),
+            read_settings(config),
+            report,
+            callback=callback,
+            log=log,
+            until=until,
+            test=test,
+        )
+        if done is not None:
+            done(outcome)
+
+    return app
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Shorten Flower's report of fedpd's own errors to their sentence. It is a filter of Flower's logger."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(error, FedpdError):
+        record.msg, record.args, record.exc_info = f"error: {error}", (), None
+    return True

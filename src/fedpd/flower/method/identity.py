@@ -1,6 +1,9 @@
-"""The identity of a run's method: its exact spec, which the server sends with every order and saves in checkpoints."""
+"""The identity of a run, and of its method: the exact spec, which the server sends with every order and saves."""
 
+import hashlib
 import json
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from fedpd.base.checks import FedpdError
@@ -65,3 +68,9 @@ def identity_of(algorithm: Method, start: Tree, settings: Settings) -> dict[str,
         "sampling": None if settings.sampling == "uniform" else settings.sampling,
         "start": fingerprint(start),
     }
+
+
+def new_run(identity: Mapping[str, Any]) -> str:
+    """Return the name of a new run: a hash of its identity, and a random part."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return f"{digest[:16]}-{uuid.uuid4().hex}"

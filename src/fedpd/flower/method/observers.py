@@ -22,6 +22,7 @@ from fedpd.engine.simulate import Callback
 from fedpd.experiments import federated
 from fedpd.flower.method.run import FederatedRun, label_of
 from fedpd.flower.method.server import server_model
+from fedpd.flower.method.settings import Settings
 from fedpd.flower.method.shapes import framework_of
 from fedpd.loggers import Log, opened, prometheus
 
@@ -30,36 +31,24 @@ log = logging.getLogger(f"flwr.{__name__}")
 Test = Callable[[Tree], Mapping[str, float]]  # the model -> further columns of the history
 
 
-class Observers(NamedTuple):
-    """The user's functions.
+class Observation(NamedTuple):
+    """The functions of one call of `federate`, which describes them.
 
     Attributes:
         report: Called with (rounds done, rounds, stationarity).
         callback: Called with (round, model, row) after every row; True ends the run.
-        log: A logger of `fedpd.loggers`, which gets every new row.
-        until: Ends the run at the first row in which all these columns have reached their values.
         test: Evaluates the model on the server's own data, whenever an evaluation is due.
-    """
-
-    report: ProgressFunction | None = None
-    callback: Callback | None = None
-    log: Log | None = None
-    until: Until | None = None
-    test: Test | None = None
-
-
-class Observation:
-    """The observers of one call of `federate`.
-
-    Args:
-        observers: The user's functions.
         loggers: The loggers, which are open.
-        targets: The targets of `until`.
+        targets: The targets of `until`, which end the run.
+        began: When the call began (`time.monotonic`).
     """
 
-    def __init__(self, observers: Observers, loggers: list[Log], targets: tuple[Target, ...]) -> None:
-        self.observers, self.loggers, self.targets = observers, loggers, targets
-        self.began = time.monotonic()
+    report: ProgressFunction
+    callback: Callback | None
+    test: Test | None
+    loggers: list[Log]
+    targets: tuple[Target, ...]
+    began: float
 
     def is_reached(self, run: FederatedRun) -> bool:
         """Return whether the history has a row in which all targets are reached."""
@@ -68,9 +57,9 @@ class Observation:
     def tested(self, run: FederatedRun) -> dict[str, float]:
         """Return the columns of the user's own evaluation of the current model; none if it is not due."""
         every = run.settings.evaluation_interval or 1
-        if self.observers.test is None or run.state.number % every:
+        if self.test is None or run.state.number % every:
             return {}
-        return {str(name): float(value) for name, value in self.observers.test(_model(run)).items()}
+        return {str(name): float(value) for name, value in self.test(_model(run)).items()}
 
     def observe(self, run: FederatedRun) -> bool:
         """Pass the newest row on, keep the model if it is the best, and return whether the run ends here."""
@@ -78,11 +67,10 @@ class Observation:
         for logger in self.loggers:
             logger([row])
         keep_best(run)
-        done, report = int(row["round"]), self.observers.report or _log
+        done = int(row["round"])
         if run.state.number:
-            report(done, run.settings.rounds, float(row["stationarity"]))
-        callback = self.observers.callback
-        stops = callback is not None and ends_run(callback(done, _model(run), row))
+            self.report(done, run.settings.rounds, float(row["stationarity"]))
+        stops = self.callback is not None and ends_run(self.callback(done, _model(run), row))
         if stops or self.is_reached(run):
             log.info("The run ends early, after round %d.", done)
             return True
@@ -91,10 +79,8 @@ class Observation:
     def _row(self, run: FederatedRun) -> Row:
         history = run.ledger.history
         names = {"algorithm": run.setup.algorithm.description, "seed": run.settings.seed}
-        return {name: column[-1].item() for name, column in history.items()} | names | {"seconds": self._seconds()}
-
-    def _seconds(self) -> float:
-        return time.monotonic() - self.began
+        seconds = {"seconds": time.monotonic() - self.began}
+        return {name: column[-1].item() for name, column in history.items()} | names | seconds
 
 
 def _model(run: FederatedRun) -> Tree:
@@ -106,24 +92,25 @@ def _log(done: int, rounds: int, stationarity: float) -> None:
 
 
 @contextmanager
-def observing(observers: Observers, run_folder: Path | None, port: int) -> Iterator[Observation]:
-    """Open the loggers, and write the log to the run's folder, line by line.
-
-    Args:
-        observers: The user's functions.
-        run_folder: The folder of the run; None: there is none.
-        port: The port for Prometheus; 0: none.
-    """
-    targets = make_targets(observers.until, tuple(KNOWN.values()))
+def observing(
+    settings: Settings,
+    report: ProgressFunction | None,
+    callback: Callback | None,
+    log: Log | None,
+    until: Until | None,
+    test: Test | None,
+) -> Iterator[Observation]:
+    """Open the loggers, and write Flower's log to the run's folder, line by line."""
+    targets = make_targets(until, tuple(KNOWN.values()))
     with ExitStack() as stack:
-        loggers = [] if observers.log is None else [observers.log]
-        if port:
-            loggers.append(prometheus(port))
+        loggers = [] if log is None else [log]
+        if settings.metrics_port:
+            loggers.append(prometheus(settings.metrics_port))
         for logger in loggers:
             stack.enter_context(opened(logger))
-        if run_folder is not None:
-            stack.enter_context(_log_file(run_folder / federated.LOG))
-        yield Observation(observers, loggers, targets)
+        if settings.out is not None:
+            stack.enter_context(_log_file(settings.out / federated.LOG))
+        yield Observation(report or _log, callback, test, loggers, targets, time.monotonic())
 
 
 @contextmanager

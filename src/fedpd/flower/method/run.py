@@ -1,45 +1,61 @@
 """A run of a federation at the server: pure functions from one communication to the next.
 
 `next_step` -> `new_communication` (send its orders, collect the replies) -> `apply_replies` -> if `is_evaluation_due`:
-`evaluation_requests` (send, collect) -> `read_metrics` -> `close`; and again. Other modules send and collect.
+`evaluation_requests` (send, collect) -> `read_metrics` -> `close`; and again. Other modules send and collect. This one
+also has the policy for clients that did not reply and for updates that are too large, and the checkpoint, which `close`
+writes after every communication.
 """
 
-import hashlib
-import json
 import logging
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from tree_math import Vector
 
 from fedpd.base import checkpoint
+from fedpd.base.versions import versions
 from fedpd.core import Method, Tree
 from fedpd.engine.fit import check_agents
 from fedpd.engine.participation import Participation, attendance_rule
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
-from fedpd.flower.carry.directory import ClientDirectory, FederationError, sorted_names, wait_for_clients
-from fedpd.flower.carry.owners import owners_file, read_owners, save_owners
+from fedpd.flower.carry.directory import (
+    ClientDirectory,
+    FederationError,
+    owners_file,
+    read_owners,
+    save_owners,
+    sorted_names,
+    wait_for_clients,
+)
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
 from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
-from fedpd.flower.method.identity import identity_of, spec_text
-from fedpd.flower.method.ledger import Ledger, add_counts, add_first_row, add_work, close_rounds, new_ledger
-from fedpd.flower.method.policy import choose_messages, clip, incomplete_error, log_absent
-from fedpd.flower.method.privacy import check_private
-from fedpd.flower.method.saved import restore_server, save_server
+from fedpd.flower.method.identity import identity_of, new_run, spec_text
+from fedpd.flower.method.ledger import (
+    Ledger,
+    add_counts,
+    add_first_row,
+    add_work,
+    close_rounds,
+    ledger_arrays,
+    new_ledger,
+    restore_ledger,
+)
 from fedpd.flower.method.server import (
     Communication,
+    Outcome,
     ServerSetup,
     ServerState,
     cohort_of_step,
     initial_state,
+    is_superseded,
     mean_of,
     model_function,
     next_communication,
@@ -47,9 +63,8 @@ from fedpd.flower.method.server import (
     server_step,
     steps_to_do,
 )
-from fedpd.flower.method.settings import Settings, check_packed, check_secure
+from fedpd.flower.method.settings import Settings, check_packed, check_private, check_secure
 from fedpd.flower.method.shapes import shapes
-from fedpd.flower.method.superseded import is_superseded
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -94,20 +109,20 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     method = algorithm, spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
-    present, model_of = attendance_of(settings, names, sizes), model_function(algorithm, made.agent)
+    present, model_of = _attendance(settings, names, sizes), model_function(algorithm, made.agent)
     setup = ServerSetup(*method, start, names, settings.seed, run, present, replaced, settings.out, sizes, model_of)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
     else:
-        state, ledger = restore_server(setup, *found)
+        state, ledger = _restore(setup, *found)
         log.info("The run resumes after %d communications.", state.number)
     before = ledger.elapsed[np.isfinite(ledger.elapsed)]
     began = time.monotonic() - (before[-1] if len(before) else 0.0)
     return FederatedRun(settings, setup, directory, identity, state, ledger, began)
 
 
-def attendance_of(settings: Settings, names: Sequence[str], sizes: Sequence[int]) -> Participation | None:
+def _attendance(settings: Settings, names: Sequence[str], sizes: Sequence[int]) -> Participation | None:
     """Return the rule for who takes part in a round, as a simulation has it; None: all clients.
 
     Raises:
@@ -134,12 +149,6 @@ def _folder(settings: Settings) -> Path | None:
     return None if settings.out is None else settings.out / CHECKPOINTS
 
 
-def new_run(identity: Mapping[str, Any]) -> str:
-    """Return the name of a new run: a hash of its identity, and a random part."""
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    return f"{digest[:16]}-{uuid.uuid4().hex}"
-
-
 def next_step(run: FederatedRun) -> int | None:
     """Return the step of the next communication; None at the end of the run."""
     return next_communication(run.setup, run.state, run.settings.rounds)
@@ -153,10 +162,8 @@ def new_communication(run: FederatedRun, last: int) -> Communication:
 def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
     """Return the run after a communication: it averages the messages by the policy and does the server step."""
     run = _count_messages(run, found)
-    policy = run.settings.on_timeout
-    messages = choose_messages(communication, found, policy, run.settings.min_clients)
-    run, messages = _clip(run, messages)
-    if policy == "stale":
+    run, messages = _clip(run, _choose_messages(run, communication, found))
+    if run.settings.on_timeout == "stale":
         run = run._replace(state=run.state._replace(last=run.state.last | messages))
     senders = sum(answer.message is not None for answer in found.answers.values())
     exchange = run.setup.algorithm.exchanges()[communication.last % run.setup.exchanges]
@@ -166,11 +173,64 @@ def apply_replies(run: FederatedRun, communication: Communication, found: Collec
 
 def apply_sum(run: FederatedRun, communication: Communication, found: Collected, mean: Tree | None) -> FederatedRun:
     """Return the run as `apply_replies` does, if only the mean of the messages is known; None: clients are missing."""
-    run, absent = _count_messages(run, found), log_absent(run.state, found)
+    run, absent = _count_messages(run, found), _log_absent(run, found)
     if mean is None:
-        raise incomplete_error(communication, absent)
+        raise _incomplete_error(communication, absent)
     number = sum(name in found.answers for name in communication.senders_by_name())
     return _server_step(run, communication, found, mean, number, number)
+
+
+def _choose_messages(run: FederatedRun, communication: Communication, found: Collected) -> dict[int, Tree]:
+    """Return the messages to average, by agent: the new ones, and the old ones that the policy uses for other agents.
+
+    Raises:
+        FederationError: If the policy does not let the run continue.
+    """
+    setup, state, cohort = run.setup, run.state, set(communication.cohort())
+    on_timeout, quorum = run.settings.on_timeout, run.settings.min_clients
+    absent = _log_absent(run, found)
+    answered = {setup.names.index(name): answer.message for name, answer in found.answers.items()}
+    messages = {agent: message for agent, message in answered.items() if message is not None}
+    if not absent and len(communication.senders()) == len(cohort):
+        return messages
+    if on_timeout == "fail":
+        raise _incomplete_error(communication, absent, '; or choose on-timeout = "stale" or "partial"')
+    reasons, replied = _reasons(absent), len(cohort.intersection(answered))
+    if not replied:
+        raise FederationError(f"communication {state.number}: no client replied ({reasons}). Repair them, start again.")
+    if replied < quorum:
+        raise FederationError(
+            f"communication {state.number}: {replied} clients replied, but min-clients is {quorum} "
+            f"({reasons}). Repair them and start the run again to resume it."
+        )
+    if on_timeout == "stale":
+        for agent in sorted(cohort):
+            if agent not in answered and agent not in state.last:
+                name = setup.names[agent]
+                raise FederationError(f"client {name!r} has sent no message yet that could be used again ({reasons}).")
+            if agent not in answered:
+                messages[agent] = state.last[agent]
+    return messages
+
+
+def _log_absent(run: FederatedRun, found: Collected) -> dict[str, str]:
+    """Return the clients without a usable reply, and the reasons; write them to the log."""
+    absent = found.missing | found.refused
+    for name, why in absent.items():
+        log.warning("Communication %d does not use client %r: %s", run.state.number, name, why)
+    return absent
+
+
+def _incomplete_error(communication: Communication, absent: Mapping[str, str], otherwise: str = "") -> FederationError:
+    """Return the error for a communication that needs all clients that it asks and lacks some."""
+    return FederationError(
+        f"communication {communication.state.number} lacks {len(absent)} of {len(communication.steps)} clients "
+        f"({_reasons(absent)}). Repair them and start the run again to resume it{otherwise}."
+    )
+
+
+def _reasons(absent: Mapping[str, str]) -> str:
+    return "; ".join(f"{name!r}: {why}" for name, why in absent.items())
 
 
 def _count_messages(run: FederatedRun, found: Collected) -> FederatedRun:
@@ -201,12 +261,28 @@ def _clip(run: FederatedRun, messages: dict[int, Tree]) -> tuple[FederatedRun, d
         return run, messages
     outcome = state.outcomes.get(state.number - 1)
     reference = Vector(run.setup.start) if outcome is None else outcome.broadcast
-    clipped = {agent: clip(message, reference, bound) for agent, message in messages.items()}
+    clipped = {agent: _clipped(message, reference, bound) for agent, message in messages.items()}
     for agent, (_, was_clipped) in clipped.items():
         if was_clipped:
             log.warning("The update of client %r was clipped to norm %g.", run.setup.names[agent], bound)
     ledger = add_counts(run.ledger, clipped=sum(was_clipped for _, was_clipped in clipped.values()))
     return run._replace(ledger=ledger), {agent: message for agent, (message, _) in clipped.items()}
+
+
+def _clipped(message: Tree, reference: Tree | None, bound: float) -> tuple[Tree, bool]:
+    """Return the message, clipped to the distance `bound` from a reference, and whether clipping changed it.
+
+    If messages are models with the shape of the broadcast, as in FedPD, the reference is the newest broadcast, and
+    ||x_{0,i}^+ - x_0|| is bounded. Messages that are changes have another structure, and their own norm is bounded.
+    """
+    kinds: list[Any] = [jax.tree.structure(tree) for tree in (reference, message)]
+    is_change = kinds[0] != kinds[1]
+    change = message if is_change else jax.tree.map(np.subtract, message, reference)
+    norm = np.sqrt(sum(float(np.sum(np.square(leaf, dtype=np.float64))) for leaf in jax.tree.leaves(change)))
+    if norm <= bound:
+        return message, False
+    change = jax.tree.map(lambda leaf: (leaf * (bound / norm)).astype(leaf.dtype), change)
+    return change if is_change else jax.tree.map(np.add, reference, change), True
 
 
 def is_evaluation_due(run: FederatedRun) -> bool:
@@ -272,8 +348,48 @@ def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
         ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
     if len(ledger.elapsed) < len(ledger.history["round"]):
         ledger = ledger._replace(elapsed=np.append(ledger.elapsed, time.monotonic() - run.began))
-    folder = _folder(run.settings)
+    run, folder = run._replace(ledger=ledger), _folder(run.settings)
     if folder is not None and run.state.number:
-        shown = {"label": label_of(run), "rounds": run.settings.rounds}
-        save_server(folder, run.setup, run.identity, run.state, ledger, shown)
-    return run._replace(ledger=ledger)
+        _save(run, folder)
+    return run
+
+
+def _save(run: FederatedRun, folder: Path) -> None:
+    """Write the checkpoint of a communication: the server's state, the ledger and the clients' names."""
+    setup, state, ledger = run.setup, run.state, run.ledger
+    arrays = checkpoint.flatten("server", state.server) | ledger_arrays(ledger)
+    for number, outcome in state.outcomes.items():
+        arrays |= checkpoint.flatten(f"outcome-{number}", outcome.broadcast)
+    for agent, message in state.last.items():
+        arrays |= checkpoint.flatten(f"last-{agent}", message)
+    meta = {
+        "run": setup.run,
+        "names": setup.names,
+        "sizes": list(setup.sizes),
+        "number": state.number,
+        "step": state.step,
+        "counted": state.counted,
+        "outcomes": {number: outcome.exchange for number, outcome in state.outcomes.items()},
+        "last": sorted(state.last),
+        "totals": ledger.totals,
+        "counts": ledger.counts,
+        "versions": versions(),
+    }
+    shown = {"label": label_of(run), "rounds": run.settings.rounds}  # for `fedpd watch` and `fedpd report` only
+    checkpoint.save_round(folder, state.number, arrays, {**shown, **run.identity, **meta})
+
+
+def _restore(setup: ServerSetup, arrays: checkpoint.Arrays, meta: Mapping[str, Any]) -> tuple[ServerState, Ledger]:
+    """Return the state and the ledger of a checkpoint."""
+    server = jax.eval_shape(setup.algorithm.server, Vector(setup.start))
+    broadcasts = {int(number): exchange for number, exchange in meta["outcomes"].items()}
+    outcomes = {
+        n: Outcome(e, checkpoint.unflatten(f"outcome-{n}", setup.shapes.broadcasts[e], arrays))
+        for n, e in broadcasts.items()
+    }
+    message = setup.shapes.messages[0]  # only methods with one exchange can use messages again
+    last = {agent: checkpoint.unflatten(f"last-{agent}", message, arrays) for agent in meta["last"]}
+    state = ServerState(
+        checkpoint.unflatten("server", server, arrays), meta["number"], meta["step"], meta["counted"], outcomes, last
+    )
+    return state, restore_ledger(arrays, meta["totals"], meta["counts"])

@@ -12,8 +12,12 @@ from fedpd.base.checks import at_least, check_seeds, choice, count, positive, re
 from fedpd.base.value import constant
 from fedpd.core import Method, Tree, form_with_absent, has_packed
 from fedpd.engine.participation import Sampling, check_cohort
+from fedpd.engine.privacy import number_of_vectors, private_oracle
 from fedpd.flower.carry.protocol import Form
 from fedpd.flower.method.shapes import Shapes
+from fedpd.flower.tables import read_table
+from fedpd.transforms import Accountant
+from fedpd.transforms._wrap import private_parts
 
 Config = Mapping[str, Any]  # a run's configuration, the same on all sides
 MakeAlgorithm = Callable[[Config], Method]
@@ -106,8 +110,9 @@ def read_settings(config: Config) -> Settings:
     for name, meaning in (("agents", "the number of clients"), ("rounds", "T, the number of rounds")):
         if name not in config:
             refuse(name, None, "is not in the run's configuration", f"Set {meaning}, e.g. {name} = 4")
-    given = {name: config[key] for name in Settings._fields if (key := name.replace("_", "-")) in config}
-    settings = Settings(**given)
+    own = {**config, "out": str(config.get("out") or ""), "label": str(config.get("label", ""))}
+    keys = [name.replace("_", "-") for name in Settings._fields]
+    settings = read_table(Settings, {key: own[key] for key in keys if key in own})
     count("agents", settings.agents, "Give N, the number of clients")
     count("rounds", settings.rounds, "Give T, the number of rounds")
     if settings.evaluate_every is not None:
@@ -121,10 +126,7 @@ def read_settings(config: Config) -> Settings:
         positive(name, getattr(settings, name), "Give seconds")
     at_least("clip", settings.clip, 0, "Give the largest norm of an update, or 0 for no clipping")
     at_least("secure-range", settings.secure_range, 0, "Give the largest entry of a change, or 0 for no masking")
-    choice("on-timeout", settings.on_timeout, get_args(OnTimeout))
-    if not isinstance(settings.bind_names, bool):
-        refuse("bind-names", settings.bind_names, "must be true or false", "Leave it out, unless nodes have no keys")
-    return settings._replace(out=Path(str(settings.out)) if settings.out else None, label=str(settings.label))
+    return settings
 
 
 def check_sampling(settings: Settings) -> None:
@@ -216,3 +218,41 @@ def check_secure(algorithm: Method, shapes: Shapes, settings: Settings) -> None:
         refuse(what, settings.secure_range, rule, "Leave mean out, or use no secure-range")
     if not all(jnp.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(shapes.messages)):
         refuse(what, settings.secure_range, f"messages of {name} are not all real numbers", "Use another method")
+
+
+def is_private(algorithm: Method) -> bool:
+    """Return whether the messages of a method are private."""
+    return private_parts(algorithm) is not None
+
+
+def check_private(algorithm: Method, settings: Settings) -> Accountant | None:
+    """Return what counts epsilon, after a check of the settings; None: the messages are not private.
+
+    Clients draw the noise from their operating system, so that nobody who knows the seed can subtract it. They report
+    neither numbers of samples nor evaluations, because noise covers neither.
+
+    The seed tells all clients who takes part in a round, so a cohort does not make epsilon smaller.
+    """
+    if private_oracle(algorithm) is not None:
+        text = "draws its noise from the seed, which the server knows"
+        refuse("oracle", "dp_sgd", text, "Simulate it, or give another oracle")
+    parts = private_parts(algorithm)
+    if parts is None:
+        return None
+    rule, name = parts[1], algorithm.description
+    number = settings.sampled or settings.agents
+    if rule.noise_multiplier is None or rule.agents != number:
+        text = f"must be {number}, the clients that send in a round, with noise_multiplier given"
+        refuse("agents", rule.agents, text, f"Give gaussian(clip, noise_multiplier, agents={number})")
+    if settings.on_timeout != "fail":
+        text = f"the noise of {name} is complete only if all {number} clients of a round reply"
+        refuse("on-timeout", settings.on_timeout, text, 'Use "fail"')
+    if settings.evaluation_interval:
+        text = f"{name} is private, and noise does not cover evaluations"
+        refuse("evaluate-every", settings.evaluation_interval, text, "Set evaluate-every = 0")
+    if settings.sampling != "uniform":
+        text = f"{name} is private, and noise does not cover the clients' numbers of samples"
+        refuse("sampling", settings.sampling, text, "Leave sampling out")
+    if settings.clip:
+        refuse("clip", settings.clip, f"clients of {name} clip their messages themselves", "Leave clip out")
+    return Accountant(rule.noise_multiplier / number_of_vectors(algorithm) ** 0.5, rule.delta, settings.agents)

@@ -54,6 +54,10 @@ from fedpd.flower.warm import shim
 LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
 GRACE_SECONDS = 1.0  # for the arrays of a message when the next one waits; less than the shim's READY_SECONDS
 END_SECONDS = 5.0  # for this process to end by itself after its SuperNode has ended
+MESSAGES = 500  # after this many messages a new process takes over
+MEMORY = 2**30  # bytes that a process may grow beyond twice its size after its first message
+IDLE_SECONDS = 900.0  # a process without messages ends after this time
+HANDED_OVER = "FEDPD_WARM_TASK"  # the descriptors of a message that the program before this one has taken
 
 
 @contextmanager
@@ -94,12 +98,6 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-MESSAGES = 500  # after this many messages a new process takes over
-MEMORY = 2**30  # bytes that a process may grow beyond twice its size after its first message
-IDLE_SECONDS = 900.0  # a process without messages ends after this time
-HANDED_OVER = "FEDPD_WARM_TASK"  # the descriptors of a message that the program before this one has taken
 
 
 WRITERS: Any = (serde.message_to_proto, serde.context_to_proto, serde.run_to_proto, serde.fab_to_proto)

@@ -1,8 +1,18 @@
-"""Flower's `flower-superexec`, which here survives an answer with HTTP 500."""
+"""Flower's `flower-superexec`, which here survives an answer with HTTP 500.
 
+A SuperLink answers with 500 if its database is locked for a moment. Flower's SuperExec and SuperNode end with such an
+answer, and a ServerApp ends with its SuperExec. Here they ask again, as Flower does for 502, 503 and 504.
+"""
+
+import httpx
 from flwr.supercore.cli import flower_superexec
+from flwr.supercore.retry import http_retry
 
-from fedpd.flower.warm.retries import retry_internal_errors
+
+def retry_internal_errors() -> None:
+    """Make Flower's clients in this process ask again after HTTP 500, with its own pauses, which grow."""
+    known = http_retry._RETRYABLE_STATUS_CODES
+    http_retry._RETRYABLE_STATUS_CODES = known | {httpx.codes.INTERNAL_SERVER_ERROR}
 
 
 def main() -> None:

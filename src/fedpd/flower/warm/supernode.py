@@ -11,7 +11,7 @@ import time
 from flwr.supernode import start_client_internal
 from flwr.supernode.cli import flower_supernode
 
-from fedpd.flower.warm.retries import retry_internal_errors
+from fedpd.flower.warm.superexec import retry_internal_errors
 
 WORKING = 0.1  # seconds between two checks whether the ClientApp has replied
 FIRST = 0.25  # seconds until the first check for the next order

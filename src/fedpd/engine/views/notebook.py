@@ -1,21 +1,29 @@
-"""Show results in a notebook as small tables with a curve beside each row. All text is escaped, and no script runs."""
+"""Show results in a notebook: small tables with a curve beside each row, and pandas DataFrames.
 
-from collections.abc import Iterable, Sequence
+All text of the tables is escaped, and no script runs. Only frames need pandas.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 
+from fedpd.base.extras import extra
 from fedpd.engine.measure.columns import NETWORK, Column
-from fedpd.engine.views.entries import Entry, Measured, last_value, measured_values
-from fedpd.engine.views.quantities import (
+from fedpd.engine.views.entries import (
     COSTS,
     MAIN,
     SECONDS,
+    Entry,
+    Measured,
     cost_text,
     drawn_quantities,
     heading,
     last_costs,
     last_text,
+    last_value,
+    measured_values,
     value_text,
 )
 
@@ -128,3 +136,31 @@ def ends_text(run: Measured) -> str:
     """Return the last values of a run, such as "loss 0.3412, stationarity 1.25e-10, test accuracy 97.3%"."""
     names = [name for name in ("loss", MAIN, "test_accuracy") if name in run.history]
     return ", ".join(f"{name.replace('_', ' ')} {last_text(run, name)}" for name in names)
+
+
+Frame = Any  # a pandas.DataFrame
+
+
+def history_frame(runs: Iterable[tuple[Mapping[str, Any], Measured]]) -> Frame:
+    """Return a DataFrame with one row per measured round: the key of the run, its history, and the seconds.
+
+    Args:
+        runs: Pairs of a key, such as {"seed": 0}, and the run.
+    """
+    pandas = _pandas()
+    parts = [pandas.DataFrame({**run.history, "seconds": run.elapsed}).assign(**about) for about, run in runs]
+    names = list(dict.fromkeys(name for about, _ in runs for name in about))
+    whole = pandas.concat(parts, ignore_index=True)
+    return whole[names + [name for name in whole.columns if name not in names]]
+
+
+def table_frame(rows: Sequence[Mapping[str, Any]]) -> Frame:
+    """Return a DataFrame with these rows."""
+    return _pandas().DataFrame(list(rows))
+
+
+def _pandas() -> Any:
+    with extra("frames", "A frame"):
+        import pandas
+
+    return pandas

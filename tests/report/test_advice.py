@@ -6,7 +6,7 @@ import pytest
 
 from fedpd.algorithms import variants
 from fedpd.experiments.calls import table_of
-from fedpd.report.step_sizes import scaled_setting, step_text
+from fedpd.report.advice import scaled_setting, step_text
 
 
 def number(text: str) -> float:

@@ -7,8 +7,7 @@ import pytest
 from fedpd import FedpdError, theory
 from fedpd.suite import PROBLEMS
 from fedpd.suite.answers import find, known
-from fedpd.suite.registry import make
-from fedpd.suite.splits import at_random, by_dirichlet, by_label, by_size
+from fedpd.suite.problems import at_random, by_dirichlet, by_label, by_size, make
 
 GENERATED = [name for name, entry in PROBLEMS.items() if not entry.bundled]
 

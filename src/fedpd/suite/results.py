@@ -1,14 +1,23 @@
-"""Performance profiles (Dolan and Moré, 2002): on how many problems a method is within a factor of the best."""
+"""The results of the suite, as `fedpd benchmark` writes them: tables, performance profiles, and the list of problems.
+
+A performance profile (Dolan and Moré, 2002) shows on how many problems a method is within a factor of the best.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 from textwrap import fill
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
+from rich.table import Table
 
-from fedpd.engine.views.drawing import line_styles
-from fedpd.engine.views.local_work import unequal_work
+from fedpd.engine.views.drawing import line_styles, plain_ticks
+from fedpd.engine.views.entries import unequal_work
+from fedpd.report.tables import markdown_table, text_table
+from fedpd.suite.answers import known
+from fedpd.suite.problems import PROBLEMS
 from fedpd.suite.runner import SOLVE, Cell
 from fedpd.suite.spending import COSTS
 
@@ -75,7 +84,7 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
             width = 2.8 if methods[method] == SOLVE else 1.4
             axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=width, **style)
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda factor, _: f"{factor:g}"))
+        plain_ticks(axes.xaxis)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"{words}: factor to the least")
         axes.grid(alpha=0.3)
@@ -124,12 +133,65 @@ def table_markdown(cells: Sequence[Cell], cost: str, budget: int) -> str:
         budget: The tuning budget.
     """
     problems, methods, spent = costs_of(cells, cost, budget)
-    lines = [f"| {COSTS[cost]} | {' | '.join(methods)} |", f"|---{'|---' * len(methods)}|"]
-    for name, row in zip(problems, spent, strict=True):
-        words = ["fails" if not np.isfinite(value) else f"{value:.0f}" for value in row]
-        words = [
-            f"**{word}**" if value == row.min() and np.isfinite(value) else word
-            for word, value in zip(words, row, strict=True)
-        ]
-        lines.append(f"| {name} | {' | '.join(words)} |")
-    return "\n".join(lines) + "\n"
+
+    def words(value: float, least: float) -> str:
+        if not np.isfinite(value):
+            return "fails"
+        return f"**{value:.0f}**" if value == least else f"{value:.0f}"
+
+    rows = [(name, *(words(value, row.min()) for value in row)) for name, row in zip(problems, spent, strict=True)]
+    return markdown_table((COSTS[cost], *methods), rows)
+
+
+HEADINGS = ("problem", "N", "d", "samples", "convex", "cond.", "diff.", "f*", "data")
+CAPTION = "cond.: condition number of the mean Hessian H at the minimum; diff.: max ||H_i - H||/||H|| there."
+
+
+class Written(NamedTuple):
+    """The files that were written, and the findings.
+
+    Attributes:
+        findings: One sentence per budget.
+        files: The files.
+    """
+
+    findings: list[str]
+    files: list[Path]
+
+
+def write_results(cells: Sequence[Cell], budgets: Sequence[int], folder: Path) -> Written:
+    """Write one page of tables and one figure per budget.
+
+    Args:
+        cells: Results.
+        budgets: The tuning budgets.
+        folder: Where to write.
+    """
+    findings, files = [], []
+    for budget in sorted(set(budgets)):
+        findings.append(finding(cells, budget) + ".")
+        tables = "\n".join(table_markdown(cells, cost, budget) for cost in COSTS)
+        page, picture = folder / f"budget-{budget}.md", folder / f"profiles-{budget}.png"
+        page.write_text(f"{findings[-1]}\n\n{tables}", encoding="utf-8")
+        profile_figure(cells, budget).savefig(picture, dpi=120)
+        files += [page, picture]
+    return Written(findings, files)
+
+
+def problem_rows() -> list[tuple[str, ...]]:
+    """Return the cells of the list of problems, in the order of `HEADINGS`."""
+    facts = known()
+    rows: list[tuple[str, ...]] = []
+    for name, entry in PROBLEMS.items():
+        fact = facts[name]
+        sizes = (str(fact.agents), str(fact.dimension), str(fact.samples))
+        condition = "-" if np.isinf(fact.condition) else f"{fact.condition:.2g}"
+        numbers = (condition, f"{fact.dissimilarity:.1g}", f"{fact.value:.4g}")
+        rows.append((name, *sizes, "yes" if entry.convex else "no", *numbers, entry.source))
+    return rows
+
+
+def list_problems() -> Table:
+    """Return a table of the problems and what is known of them, for a terminal."""
+    title, right = "Problems of the suite", set(HEADINGS) - {"problem", "data", "convex"}
+    return text_table(title, HEADINGS, problem_rows(), right=right, whole=HEADINGS[:1], caption=CAPTION)

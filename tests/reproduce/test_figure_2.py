@@ -7,7 +7,8 @@ import pytest
 
 from fedpd.engine.run import Run
 from fedpd.experiments.runner import Result
-from fedpd.reproduce.curves import PRINTED, Curve, check_curve, curves_figure, measure, published, values_at
+from fedpd.reproduce.figure_2 import Curve, check_curve, curves_figure, measure, published, values_at
+from fedpd.reproduce.session import PRINTED
 from fedpd.reproduce.verdict import Outcome
 
 CURVE = Curve([2, 4], [1e-2, 1e-4], "Because.")

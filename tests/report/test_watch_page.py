@@ -15,7 +15,7 @@ import pytest
 from fedpd import FedpdError
 from fedpd.base.progress import Event
 from fedpd.experiments import experiment, run_folder, runner
-from fedpd.report.live import serve, server, state
+from fedpd.report.watch import serve, server, state
 from tests.report.test_watch import EXPERIMENT, StopError
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from flwr.supercore.retry import http_retry
 
-from fedpd.flower.warm.retries import retry_internal_errors
+from fedpd.flower.warm.superexec import retry_internal_errors
 
 CODES = [500]  # the first answers; all later ones are 200
 
