@@ -75,7 +75,7 @@ def leaving_if_superseded(
     Args:
         server: The socket for further messages; None: there will be none.
         leave: Ends this process.
-        look: The seconds between two looks whether the next message waits.
+        look: The seconds after which it checks, again and again, whether the next message waits.
         grace: The seconds that this block then has.
     """
     pulled = threading.Event()
