@@ -43,6 +43,7 @@ def test_users_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not an argument of data.leaf, which protects those who do not know that they need it.
     monkeypatch.setattr(import_module("fedpd.data.leaf"), "MOST_UNPACKED", 2**20)
     path = tmp_path / "all.json.gz"
     path.write_bytes(gzip.compress(b" " * 2**21))
