@@ -7,7 +7,7 @@ Both hold for the test workers and for the processes that tests start. Measured 
 - 108 conformance tests: 71 with Python's own thresholds for the collection of garbage, and 62 with those below, because
   JAX makes many objects that live long;
 - 90 of them: 50 if XLA splits a program into parts that it compiles in parallel, and 45 if it does not;
-- the import of fedpd's methods: 2.9 without bytecode, and 1.2 with it. All tests together start a hundred processes.
+- the import of fedpd's methods: 2.9 without bytecode, and 1.2 with it, in every process that tests start.
 """
 
 import ctypes
