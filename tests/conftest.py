@@ -6,17 +6,23 @@ Both hold for the test workers and for the processes that tests start. Measured 
   compile, 87 if it has all, and 43 if it has them from the last time;
 - 108 conformance tests: 71 with Python's own thresholds for the collection of garbage, and 62 with those below, because
   JAX makes many objects that live long;
-- 90 of them: 50 if XLA splits a program into parts that it compiles in parallel, and 45 if it does not.
+- 90 of them: 50 if XLA splits a program into parts that it compiles in parallel, and 45 if it does not;
+- the import of fedpd's methods: 2.9 without bytecode, and 1.2 with it, in every process that tests start.
 """
 
 import ctypes
 import gc
+import inspect
 import os
 import shutil
+import sys
 import tempfile
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from itertools import count
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -28,8 +34,14 @@ settings.load_profile("fedpd")
 
 gc.set_threshold(50_000, 20, 100)
 FLAGS = {"--xla_cpu_use_fusion_emitters": "false", "--xla_cpu_parallel_codegen_split_count": "1"}
-COMPILED = Path(__file__).parents[1] / ".pytest_cache" / "compiled"
+CACHE = Path(__file__).parents[1] / ".pytest_cache"
+COMPILED = CACHE / "compiled"
 LARGE = 2**30  # bytes of compiled programs that are kept
+
+if sys.dont_write_bytecode:  # beside the sources: every process would compile fedpd, JAX and the tests again
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(CACHE / "bytecode")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # otherwise a data set that does not exist is asked for six times in 24 s
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -51,7 +63,7 @@ IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 
 MAPS, STATM = Path("/proc/self/maps"), Path("/proc/self/statm")
 MOST = 30_000  # mapped regions of a process; Linux allows 65530, and XLA crashes where it gets no more
-MOST_BYTES = 2 * 2**30  # of memory; two workers then fit a laptop with 8 GB
+MOST_BYTES = 2 * 10**9  # of memory; a test adds up to 0.4 GB, and two workers then fit a laptop with 8 GB
 TESTS = count(1)
 
 
@@ -91,15 +103,32 @@ def pytest_sessionfinish() -> None:
         FAILURES.unlink(missing_ok=True)
 
 
+def pytest_collection_finish() -> None:
+    """What was made so far, and is no program, stays until the end: garbage is not looked for in it any more."""
+    forget_programs()
+    gc.freeze()
+
+
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Compiled programs are mapped memory, and a worker keeps thousands: forget them before there are too many."""
-    if next(TESTS) % 10 or not MAPS.exists():
+    """Nearly all memory that a worker gets is that of compiled programs: forget them before there are too many."""
+    if not STATM.exists():
         return
     held = int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    if held > MOST_BYTES or MAPS.read_bytes().count(b"\n") > MOST:
-        import jax  # after the environment is set
+    if held > MOST_BYTES or (next(TESTS) % 10 == 0 and MAPS.read_bytes().count(b"\n") > MOST):
+        forget_programs()
 
+
+def share_context() -> None:
+    """Let the next programs share one context of MLIR: JAX makes one of 1 MB, in 3 ms, for each of thousands."""
+    with suppress(ImportError, AttributeError):  # it is JAX's own function, which another version may not have
+        mlir: Any = import_module("jax._src.interpreters.mlir")
+        mlir.make_ir_context = cache(inspect.unwrap(mlir.make_ir_context))
+
+
+def forget_programs() -> None:
+    if jax := sys.modules.get("jax"):
         jax.clear_caches()
+        share_context()  # the old one holds the constants of all programs
         gc.collect()
         with suppress(OSError, AttributeError):  # glibc keeps freed memory until it is told not to
             ctypes.CDLL(None).malloc_trim(0)

@@ -78,20 +78,17 @@ def test_cells_of_a_notebook(notebooks: ModuleType) -> None:
         notebooks.read_cells("import os\n" + source)
 
 
-def test_a_notebook_has_its_outputs_and_a_cell_that_fails_ends_the_build(
-    notebooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_has_its_outputs_and_a_cell_that_fails_ends_the_build(notebooks: ModuleType, tmp_path: Path) -> None:
     errors = pytest.importorskip("nbclient").exceptions
-    monkeypatch.setattr(notebooks, "FOLDER", tmp_path)
     head = "# %% [markdown]\n# # Title\n#\n# text\n\n# %%\n"
     (tmp_path / "good.py").write_text(f"{head}print('one')\nprint('two')\n1 + 2\n", encoding="utf-8")
-    done = notebooks.run("good")
+    done = notebooks.run("good", tmp_path)
     assert "```text\none\ntwo\n```\n\n```text\n3\n```" in done.page
     assert done.page.startswith("# Title\n\n[Download this notebook with its outputs](good.ipynb).\n\ntext")
     assert done.seconds > 0
     (tmp_path / "bad.py").write_text(f"{head}1 / 0\n", encoding="utf-8")
     with pytest.raises(errors.CellExecutionError, match="ZeroDivisionError"):
-        notebooks.run("bad")
+        notebooks.run("bad", tmp_path)
 
 
 @pytest.mark.parametrize("page", ["README.md", "mkdocs.yml", "docs/reference/algorithms.md", "docs/_build/hooks.py"])

@@ -72,7 +72,7 @@ def test_every_public_name_is_found() -> None:
 
 @pytest.mark.parametrize("name", ["simulate", "sweep", "tune", "advise"])
 def test_a_function_of_the_package_is_no_module(name: str) -> None:
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(ModuleNotFoundError, match=f"No module named 'fedpd.{name}'"):
         import_module(f"fedpd.{name}")
 
 

@@ -68,8 +68,8 @@ def gallery() -> str:
     return "\n\n".join(shown)
 
 
-def run(name: str) -> Notebook:
-    """Return a notebook with its outputs.
+def run(name: str, folder: Path = FOLDER) -> Notebook:
+    """Return a notebook of a folder with its outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: If a cell fails.
@@ -80,7 +80,7 @@ def run(name: str) -> Notebook:
 
     notebook = nbformat.v4.new_notebook()
     make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
-    cells = read_cells((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    cells = read_cells((folder / f"{name}.py").read_text(encoding="utf-8"))
     notebook.cells = [make[kind](text, id=str(number)) for number, (kind, text) in enumerate(cells)]
     before = _processor_time()
     own = Config(KernelManager={"transport": "ipc"})  # sockets that are files of this user, not ports

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load, save
 from tree_math import Vector
 
-from fedpd import Algorithm, FedpdError, Run, algorithms, oracles, problems, simulate
+from fedpd import Algorithm, FedpdError, Problem, Run, algorithms, oracles, problems, simulate
 from fedpd.algorithms._scaled_variables import PROBES, SETS
 from fedpd.base.checkpoint import flatten, unflatten
 from fedpd.base.precision import scope
@@ -214,38 +214,43 @@ def by_hand(algorithm: Algorithm) -> tuple[list[np.ndarray], int, int]:
     start, key = Vector(PROBLEM.start), jax.random.key(0)
     agents = [algorithm.init(local_objective(functions, one), start) for one in ones]
     server, up, down = algorithm.server(start), 0, 0
+    exchanges = [
+        (
+            exchange,
+            jax.jit(lambda one, agent, r, key, e=exchange: e.local(local_objective(functions, one), agent, r, key)),
+            exchange.aggregate if isinstance(exchange.aggregate, Mixing) else jax.jit(exchange.aggregate),
+        )
+        for exchange in algorithm.exchanges()
+    ]
     for r in range(ROUNDS):
         skipped = bool(coin(algorithm, key, r, server))
-        for number, exchange in enumerate(algorithm.exchanges()):
-            local = jax.jit(
-                lambda one, agent, r, key, e=exchange: e.local(local_objective(functions, one), agent, r, key)
-            )
+        for number, (exchange, local, aggregate) in enumerate(exchanges):
             for i, one in enumerate(ones):
                 agents[i], _ = local(one, agents[i], jnp.int32(r), agent_key(key, r, i, number))
             if skipped or (exchange.when is not None and not exchange.when(jnp.int32(r))):
                 continue
-            agents, server, sent, fetched = meet(exchange, agents, server)
+            agents, server, sent, fetched = meet(exchange, aggregate, agents, server)
             up, down = up + sent, down + fetched
     if algorithm.delivers is not None:
         return [np.asarray(algorithm.delivers(server).tree)], up, down
     return [np.asarray(algorithm.model(agent).tree) for agent in agents], up, down
 
 
-def meet(exchange: Exchange, agents: list[Any], server: Any) -> tuple[list[Any], Any, int, int]:
+def meet(exchange: Exchange, aggregate: Any, agents: list[Any], server: Any) -> tuple[list[Any], Any, int, int]:
     speakers = [agent for agent in agents if exchange.speaks is None or exchange.speaks(agent)]
     like = exchange.send(agents[0])
     envelopes = [wire(exchange.send(agent)) for agent in speakers]
     messages = [opened(unwire(envelope, like)) for envelope in envelopes]
     sent = sum(payload(envelope) for envelope in envelopes)
-    if isinstance(exchange.aggregate, Mixing):
-        weights = [np.asarray(exchange.aggregate.weights(jnp.int32(i))) for i in range(AGENTS)]
+    if isinstance(aggregate, Mixing):
+        weights = [np.asarray(aggregate.weights(jnp.int32(i))) for i in range(AGENTS)]
         mixed = [
             jax.tree.map(lambda *m, w=w: sum(a * b for a, b in zip(w, m, strict=True)), *messages) for w in weights
         ]
         return [exchange.receive(a, m) for a, m in zip(agents, mixed, strict=True)], server, sent, sent
     nothing = jax.tree.map(jnp.zeros_like, opened(like))
     mean = jax.tree.map(lambda *m: sum(m) / len(m), *messages) if messages else nothing
-    server, broadcast = exchange.aggregate(server, mean, len(messages) / AGENTS)
+    server, broadcast = aggregate(server, mean, len(messages) / AGENTS)
     envelope = wire(broadcast)
     answers = [exchange.receive(agent, unwire(envelope, broadcast)) for agent in agents]
     return answers, server, sent, AGENTS * payload(envelope)
@@ -263,17 +268,22 @@ def payload(envelope: bytes) -> int:
     return sum(array.nbytes for array in load(envelope).values())
 
 
-@every_method
-def test_padding_and_pytrees_change_nothing(name: str, runs: Runs) -> None:
-    _, flat = runs(name)
+@pytest.fixture(scope="module")
+def padded() -> Problem:
+    """The problem with a pytree as its model, and with padding that counts for nothing."""
 
     def losses(x: Any, rows: Any) -> Any:
         return _losses(jnp.concatenate([x["head"], x["tail"].reshape(-1)]), rows)
 
     start = {"head": PROBLEM.start[:1], "tail": PROBLEM.start[1:].reshape(3, 1)}
     tree = problems.from_losses(losses, _data(), start)
-    padded = jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[:, :2] + 9.0], axis=1), tree.data)
-    run = simulate(ROWS[name].make(), replace(tree, data=padded), rounds=ROUNDS)
+    return replace(tree, data=jax.tree.map(lambda leaf: np.concatenate([leaf, leaf[:, :2] + 9.0], axis=1), tree.data))
+
+
+@every_method
+def test_padding_and_pytrees_change_nothing(name: str, runs: Runs, padded: Problem) -> None:
+    _, flat = runs(name)
+    run = simulate(ROWS[name].make(), padded, rounds=ROUNDS)
     model = np.concatenate([run.model["head"], run.model["tail"].reshape(-1)])
     np.testing.assert_allclose(model, flat.model, atol=1e-13)
     np.testing.assert_allclose(run.history["loss"], flat.history["loss"], atol=1e-13)

@@ -112,9 +112,12 @@ def test_labels_may_be_texts_or_objects_but_not_dates() -> None:
     assert as_labels(["a", "b"], "y").tolist() == ["a", "b"]
     assert as_labels([1.0, None], "y").tolist() == [1.0, None]
     assert as_labels(np.ones(2, np.float16), "y").dtype == np.float32
-    for value in (np.array(["2020-01-01"], "datetime64[D]"), np.ma.masked_array(["a", "b"], [True, False])):
-        with pytest.raises(FedpdError, match="y must"):
-            as_labels(value, "y")
+    with pytest.raises(
+        FedpdError, match=r"y must be an array of real numbers, not of datetime64\[D\]\. Give one label"
+    ):
+        as_labels(np.array(["2020-01-01"], "datetime64[D]"), "y")
+    with pytest.raises(FedpdError, match=r"y must not be masked: .*\. Fill or drop masked entries"):
+        as_labels(np.ma.masked_array(["a", "b"], [True, False]), "y")
 
 
 def test_owned_memory_cannot_be_changed_by_anybody_else() -> None:

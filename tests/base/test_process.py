@@ -41,11 +41,11 @@ class Config:
         self.values[name] = value
 
 
-def chosen_folder(monkeypatch: pytest.MonkeyPatch, before: str | None = None) -> Any:
+def chosen_folder(monkeypatch: pytest.MonkeyPatch, before: str | None = None, **limits: int) -> Any:
     """Return the folder that JAX is told, given the one that the user has told it before."""
     config = Config(before)
     monkeypatch.setattr(process, "jax", SimpleNamespace(config=config))
-    process.use_compilation_cache.__wrapped__()
+    process.use_compilation_cache.__wrapped__(**limits)
     return config.values["jax_compilation_cache_dir"]
 
 
@@ -71,13 +71,12 @@ def test_a_folder_that_cannot_be_made_is_no_error(monkeypatch: pytest.MonkeyPatc
 
 def test_it_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDPD_CACHE", str(tmp_path))
-    monkeypatch.setattr(process, "LARGEST", 250)
     folder = Path(chosen_folder(monkeypatch))
     for age, name in enumerate(("new", "middle", "old")):
         (folder / name).write_bytes(bytes(100))
         os.utime(folder / name, (1e9 - age, 1e9 - age))
     (folder / "empty").write_bytes(b"")
-    chosen_folder(monkeypatch)
+    chosen_folder(monkeypatch, most=250)
     assert sorted(path.name for path in folder.iterdir()) == ["middle", "new"]
 
 

@@ -99,8 +99,17 @@ def test_what_cannot_be_described_is_refused() -> None:
     class Local(NamedTuple):
         x: int
 
-    for value in (Local(1), {1, 2}, OrderedDict(a=1), {(1, 2): 3}, np.array([None]), np.zeros(1, "f4,i4"), Path()):
-        with pytest.raises(FedpdError, match="cannot save"):
+    values: dict[str, Any] = {
+        r"tests.*Local\. Use dicts, lists, tuples, or NamedTuples that are defined at the top": Local(1),
+        r"builtins:set\. Use dicts": {1, 2},
+        r"collections:OrderedDict\. Use dicts": OrderedDict(a=1),
+        r"a dict with the key \(1, 2\)\. Use texts or numbers as keys": {(1, 2): 3},
+        r"an array of objects\. Use arrays of numbers": np.array([None]),
+        r"an array of \[\('f0', '<f4'\), .*\. Use arrays of numbers": np.zeros(1, "f4,i4"),
+        r"pathlib:\w+\. Use dicts": Path(),
+    }
+    for message, value in values.items():
+        with pytest.raises(FedpdError, match=rf"\['value'\]: fedpd cannot save {message}"):
             pack({"value": value})
 
 

@@ -12,9 +12,8 @@ from jax.sharding import Mesh
 
 from fedpd.base.precision import scope
 from fedpd.base.process import use_cores
-from fedpd.core import distances
 from fedpd.core.agents import AGENTS, AXIS, SHARED, Layout, sharded
-from fedpd.core.distances import largest_distance, largest_distance_on_host
+from fedpd.core.distances import BLOCK, largest_distance, largest_distance_on_host
 
 ALONE = Layout(6, parallel=False, mesh=None)
 DTYPES = (np.float32, np.float64)
@@ -31,35 +30,32 @@ def by_hand(rows: dict[str, np.ndarray]) -> float:
     return float(np.linalg.norm(flat[:, None] - flat, axis=-1).max())
 
 
-def measured(rows: Any, layout: Layout = ALONE) -> float:
-    compiled = jax.jit(sharded(partial(largest_distance, layout=layout), layout, (AGENTS,), SHARED))
+def measured(rows: Any, layout: Layout = ALONE, block: tuple[int, int] = BLOCK) -> float:
+    compiled = jax.jit(sharded(partial(largest_distance, layout=layout, block=block), layout, (AGENTS,), SHARED))
     use_cores()
     with scope(True):
         return float(compiled(rows))
 
 
-@pytest.fixture(params=["whole", "columns", "rows", "both"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All at once; 4 of 21 columns; 4 of 6 rows; blocks of both."""
-    monkeypatch.setattr(distances, "COLUMNS", 4 if request.param in ("columns", "both") else 2**16)
-    monkeypatch.setattr(distances, "ROWS", 4 if request.param in ("rows", "both") else 2**12)
+# All at once; 4 of 21 columns; 4 of 6 rows; blocks of both.
+blocks = pytest.mark.parametrize("block", [BLOCK, (BLOCK[0], 4), (4, BLOCK[1]), (4, 4)])
 
 
-@pytest.mark.usefixtures("blocks")
+@blocks
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_it_is_the_largest_of_all_pairs(dtype: Any) -> None:
+def test_it_is_the_largest_of_all_pairs(dtype: Any, block: tuple[int, int]) -> None:
     rows = rows_of(dtype)
     tolerance = 10 * float(np.finfo(dtype).eps)
-    assert measured(rows) == pytest.approx(by_hand(rows), rel=tolerance)
-    assert largest_distance_on_host(rows) == pytest.approx(by_hand(rows), rel=tolerance)
+    assert measured(rows, block=block) == pytest.approx(by_hand(rows), rel=tolerance)
+    assert largest_distance_on_host(rows, block) == pytest.approx(by_hand(rows), rel=tolerance)
 
 
-@pytest.mark.usefixtures("blocks")
+@blocks
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_equal_rows_are_exactly_0_apart(dtype: Any) -> None:
+def test_equal_rows_are_exactly_0_apart(dtype: Any, block: tuple[int, int]) -> None:
     rows = {name: np.repeat(leaf[:1], 6, axis=0) for name, leaf in rows_of(dtype, offset=1e6).items()}
-    assert measured(rows) == 0
-    assert largest_distance_on_host(rows) == 0
+    assert measured(rows, block=block) == 0
+    assert largest_distance_on_host(rows, block) == 0
 
 
 def test_a_common_offset_costs_no_precision() -> None:
@@ -69,26 +65,26 @@ def test_a_common_offset_costs_no_precision() -> None:
     assert measured(rows) == pytest.approx(by_hand({"x": moves}), rel=1e-6)
 
 
-@pytest.mark.usefixtures("blocks")
+@blocks
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_over_two_devices(dtype: Any) -> None:
+def test_over_two_devices(dtype: Any, block: tuple[int, int]) -> None:
     use_cores()
     if jax.device_count() < 2:
         pytest.skip("needs two devices")
     rows = rows_of(dtype, agents=12)
     two = Layout(12, parallel=False, mesh=Mesh(np.array(jax.devices()[:2]), (AXIS,)))
-    assert measured(rows, two) == pytest.approx(by_hand(rows), rel=10 * float(np.finfo(dtype).eps))
+    assert measured(rows, two, block) == pytest.approx(by_hand(rows), rel=10 * float(np.finfo(dtype).eps))
 
 
-@pytest.mark.usefixtures("blocks")
-def test_from_files(tmp_path: Path) -> None:
+@blocks
+def test_from_files(block: tuple[int, int], tmp_path: Path) -> None:
     rows = rows_of(np.float32)
     files: dict[str, np.ndarray] = {}
     for name, leaf in rows.items():
         if leaf.size:
             files[name] = np.memmap(tmp_path / name, dtype=leaf.dtype, mode="w+", shape=leaf.shape)
             files[name][:] = leaf
-    assert largest_distance_on_host(files) == pytest.approx(by_hand(rows), rel=1e-6)
+    assert largest_distance_on_host(files, block) == pytest.approx(by_hand(rows), rel=1e-6)
 
 
 def test_nan_is_not_hidden() -> None:

@@ -31,7 +31,7 @@ def test_lazy_data_equal_the_same_data_in_memory() -> None:
     rows = data.rows_of(np.array([3, 0, 3]))
     np.testing.assert_array_equal(rows["y"], np.concatenate([HELD[3]["y"], HELD[0]["y"], HELD[3]["y"]]))
     np.testing.assert_array_equal(data.in_memory().rows["x"], ROWS["x"])
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="agent 4 is not one of the 4 agents"):
         data[4]
 
 

@@ -34,7 +34,7 @@ def test_an_agent_is_a_view() -> None:
     np.testing.assert_array_equal(held[-1]["y"], ROWS["y"][7:])
     assert [len(samples["y"]) for samples in held] == SIZES.tolist()
     assert repr(held) == "Ragged(4 agents, 10 samples, rows float64[10, 2], int64[10])"
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="agent 4 is not one of the 4 agents"):
         held[4]
 
 

@@ -104,8 +104,8 @@ def test_a_split_depends_on_the_seed_and_the_name_only() -> None:
 
 
 def test_split_refuses_shares_and_data_with_a_test() -> None:
-    for share in (0, 1, -0.1, 2):
-        with pytest.raises(FedpdError, match="share = "):
+    for share, rule in ((0, "positive"), (-0.1, "positive"), (1, "below 1"), (2, "below 1")):
+        with pytest.raises(FedpdError, match=f"share = {share}: must be {rule}.*Give the share for tests"):
             split(numbered([4]), share)
     with pytest.raises(FedpdError, match="has 1 test samples already"):
         split(numbered([4], [1]), 0.5)

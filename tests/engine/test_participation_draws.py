@@ -49,5 +49,6 @@ def test_seeds_and_rounds_draw_different_agents() -> None:
 
 @pytest.mark.parametrize("cohort", [0, -1, 11, 2.5, True])
 def test_a_cohort_that_is_not_from_1_to_n_is_refused(cohort: int) -> None:
-    with pytest.raises(FedpdError, match="cohort"):
+    rule = "at most 10, the number of agents" if cohort == 11 else "an integer of at least 1"
+    with pytest.raises(FedpdError, match=rf"cohort = {cohort}: must be {rule}\. Give .* from 1 to 10"):
         draw(0, [0], 10, cohort)

@@ -69,7 +69,7 @@ def test_methods_that_read_samples_elsewhere_are_refused() -> None:
 
 
 def test_a_share_above_1_is_refused() -> None:
-    with pytest.raises(FedpdError, match="share = 2"):
+    with pytest.raises(FedpdError, match=r"share = 2\.0: must be at most 1\. Give a probability"):
         dp(1.0, share=2.0)
 
 

@@ -137,8 +137,9 @@ def test_all_that_is_reported_takes_the_same(run: Run, seeds: Ensemble, swept: f
         drawn = report.figure(results).axes[0].lines
         assert [line.get_label() for line in drawn] == labels[name]
     assert report.page(one).finding == report.page(run, QUADRATIC).finding
-    for wrong in (3, {"a": 3}, [3], [], {}):
-        with pytest.raises(FedpdError, match="runs"):
+    none, empty = "int has no runs", "must hold at least one run"
+    for wrong, rule in ((3, none), ({"a": 3}, none), ([3], none), ([], empty), ({}, empty)):
+        with pytest.raises(FedpdError, match=rf"runs.* = .*: {rule}\. Give e\.g\. a run"):
             report.figure(wrong)  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ def test_metrics_every_keeps_rows_and_numbers() -> None:
 
 def test_chunk_size_does_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = simulate(SGD, PROBLEM, rounds=23)
-    monkeypatch.setattr(engine, "LONGEST_CHUNK", 4)
+    monkeypatch.setattr(engine, "LONGEST_CHUNK", 4)  # simulate chooses it: users should not have to
     assert same(whole, simulate(SGD, PROBLEM, rounds=23))
 
 

@@ -139,7 +139,14 @@ def test_save_refuses_an_impossible_folder(tmp_path: Path, monkeypatch: pytest.M
         run.plot(width=10**9)
 
 
-@pytest.mark.parametrize("arguments", [(3, abs), ("", abs), ("a", 3)])
-def test_named_needs_a_name_and_a_function(arguments: Any) -> None:
-    with pytest.raises(FedpdError, match="must be a"):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3, abs), "name = 3: must be a text that is not empty"),
+        (("", abs), "name = '': must be a text that is not empty"),
+        (("a", 3), "function = 3: must be a function, not int"),
+    ],
+)
+def test_named_needs_a_name_and_a_function(arguments: Any, message: str) -> None:
+    with pytest.raises(FedpdError, match=message):
         fedpd.named(*arguments)

@@ -54,7 +54,11 @@ def refused(
             r"batch = 4294967296: must be below 2\^31",
         ),
         ("method", 'name = "coop_sgd"\nmixing = [[1.0]]\noracle = { name = "lbfgs" }', "mixes 1 agents"),
-        ("method", 'name = "fedavg"\noracle = { name = "vr", gamma = inf, iterations = 2, refresh = 2 }', "gamma"),
+        (
+            "method",
+            'name = "fedavg"\noracle = { name = "vr", gamma = inf, iterations = 2, refresh = 2 }',
+            "gamma = inf: needs a method with a quadratic term. Give a finite gamma",
+        ),
     ],
 )  # fmt: skip
 def test_it_is_refused_with_its_place(part: str, lines: str, message: str) -> None:
@@ -87,16 +91,19 @@ def test_skipping_that_needs_everyone_is_refused_before_the_first_method_runs() 
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        f"[problem]\n{PROBLEM}\n[run]\n{RUN}\n",
-        f"algorithm = []\n[problem]\n{PROBLEM}\n[run]\n{RUN}\n",
-        "x = " + "[" * 600 + "]" * 600,
-        "x = " + "9" * 5000, "\0", "[problem", "x = " + "{ a = " * 100 + "1" + "}" * 100,
+        (f"[problem]\n{PROBLEM}\n[run]\n{RUN}\n", "algorithm is missing. Add it; the keys are: problem, run"),
+        (f"algorithm = []\n[problem]\n{PROBLEM}\n[run]\n{RUN}\n", r"must be a list of tables.*Write \[\[algorithm\]\]"),
+        ("x = " + "[" * 600 + "]" * 600, "nested deeper than 32 levels: no experiment needs that. Nest them less"),
+        ("x = " + "{ a = " * 100 + "1" + "}" * 100, "nested deeper than 32 levels: no experiment needs that"),
+        ("x = " + "9" * 5000, "not valid TOML: .*value has 5000 digits"),
+        ("\0", r"not valid TOML: Invalid statement \(at line 1, column 1\)"),
+        ("[problem", "not valid TOML: Expected ']' at the end of a table declaration"),
     ],
 )  # fmt: skip
-def test_texts_that_are_no_experiment(text: str) -> None:
-    refused(".", text=text)
+def test_texts_that_are_no_experiment(text: str, message: str) -> None:
+    refused(message, text=text)
 
 
 def test_a_network_with_fewer_outputs_than_classes_is_refused() -> None:

@@ -78,7 +78,7 @@ def test_it_serves_the_state_its_own_files_and_nothing_else(half: Path, address:
 def test_a_folder_that_goes_away_is_said(half: Path) -> None:
     shutil.rmtree(half)
     assert "half" in state(half)["problem"]
-    with pytest.raises(FedpdError, match="half"):
+    with pytest.raises(FedpdError, match=r"half: there is no such folder\. Start a run: fedpd run FILE"):
         serve(half, "127.0.0.1", 8050, 1.0)
 
 

@@ -111,7 +111,7 @@ def test_a_method_that_never_gets_there_has_no_costs() -> None:
 
 @pytest.mark.slow
 def test_figures_4_and_5_run_on_generated_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handwriting, "WRITERS", 4)
+    monkeypatch.setattr(handwriting, "WRITERS", 4)  # the figure is that of the paper: its size is no choice
     monkeypatch.setattr(handwriting, "CHARACTERS", 10)
     findings = handwriting.figure_4(session(tmp_path))
     assert len(findings.checks) == 6

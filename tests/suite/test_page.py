@@ -81,5 +81,5 @@ def test_pages_are_remade(tmp_path: Path) -> None:
 
 
 def test_a_part_that_there_is_not_is_an_error() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="nothing"):
         made(_cells(), "nothing")

@@ -15,7 +15,7 @@ import jax
 log = logging.getLogger(__name__)
 
 VARIABLE = "FEDPD_CACHE"  # "off", or a folder
-LARGEST = 2**28  # bytes of compiled programs; if there are more, fedpd removes the oldest when it starts
+MOST_KEPT = 2**28  # bytes of compiled programs; if there are more, fedpd removes the oldest when it starts
 WORTH_KEEPING = 0.1  # seconds of compilation from which a program is kept; reading it takes about 0.02
 LARGE_BLOCK = 2**20  # bytes
 M_MMAP_THRESHOLD = -3  # of mallopt in glibc
@@ -23,13 +23,16 @@ USUAL = 1.0  # JAX's own default for these seconds
 
 
 @cache
-def use_compilation_cache() -> None:
+def use_compilation_cache(most: int = MOST_KEPT) -> None:
     """Let JAX keep compiled programs in the user's cache folder, unless the user has chosen otherwise.
 
     fedpd calls this when it computes for the first time; importing fedpd changes nothing. If the user has given JAX a
     folder, JAX keeps using it. FEDPD_CACHE=off turns the cache off, and FEDPD_CACHE=/a/folder moves it. If fedpd cannot
     write to the folder, JAX compiles as if there were no cache. It also compiles again if it cannot read an entry, for
     example because a process was killed while it wrote the entry.
+
+    Args:
+        most: The bytes of programs that are kept.
     """
     chosen = os.environ.get(VARIABLE, "")
     if chosen == "off" or jax.config.values["jax_compilation_cache_dir"]:
@@ -39,7 +42,7 @@ def use_compilation_cache() -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(f"fedpd cannot write to {folder}")
-        _tidy(folder)
+        _tidy(folder, most)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         log.info("fedpd keeps no compiled programs: %s. Set %s to a folder that you can write to.", error, VARIABLE)
         return
@@ -74,15 +77,15 @@ def _processor() -> str:
     return f"{platform.machine()}-{sha256(described.encode()).hexdigest()[:12]}"
 
 
-def _tidy(folder: Path) -> None:
-    """Remove empty entries, and the oldest ones until the rest has at most LARGEST bytes.
+def _tidy(folder: Path, most: int) -> None:
+    """Remove empty entries, and the oldest ones until the rest has at most `most` bytes.
 
     JAX's own limit (jax_compilation_cache_max_size) takes a lock and writes a file whenever a program is read.
     """
     entries = sorted(((path.stat(), path) for path in folder.iterdir()), key=lambda entry: entry[0].st_mtime)
     total = sum(stat.st_size for stat, _ in entries)
     for stat, path in entries:
-        if stat.st_size == 0 or total > LARGEST:
+        if stat.st_size == 0 or total > most:
             path.unlink(missing_ok=True)
             total -= stat.st_size
 

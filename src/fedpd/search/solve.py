@@ -87,15 +87,16 @@ def rise_text(run: Run) -> str:
     )
 
 
-def chosen_method(problem: Problem) -> Method:
-    """Return the method that `solve` runs on a problem."""
-    memory = memory_for(problem)
+def chosen_method(problem: Problem, room: float = ROOM) -> Method:
+    """Return the method that `solve` runs on a problem, with `room` bytes for the memory of all agents."""
+    memory = memory_for(problem, room)
     return algorithms.fedpd(eta="auto", oracle=oracles.lbfgs(pairs=int(PAIRS * memory)), memory=memory)
 
 
-def memory_for(problem: Problem) -> int:
-    """Return M, the outcomes and the secant pairs that `solve` keeps for each agent of a problem."""
-    return min(MEMORY, max(1, _room(problem)))
+def memory_for(problem: Problem, room: float = ROOM) -> int:
+    """Return M, the outcomes, each with its secant pairs, of two models each, that `solve` keeps for each agent."""
+    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
+    return min(MEMORY, max(1, int(room / max(2 * (1 + PAIRS) * model * problem.agents, 1))))
 
 
 def check_everyone(
@@ -116,9 +117,3 @@ def check_everyone(
         refuse("cohort", cohort, rule, remedy)
     if stragglers != 0:
         refuse("stragglers", stragglers, rule, remedy)
-
-
-def _room(problem: Problem) -> int:
-    """Return how many outcomes, each with its secant pairs, of two models each, fit into ROOM for all agents."""
-    model = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(problem.start))
-    return int(ROOM / max(2 * (1 + PAIRS) * model * problem.agents, 1))

@@ -47,6 +47,7 @@ from fedpd.transforms._ways import (
 )
 
 KNOWN_KINDS: dict[Any, tuple[tuple[Kind | None, ...], ...]] = {}  # by the structure of a method
+MOST_KINDS = 256  # a structure keeps the functions of a method alive, and what they hold
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
 Transforms = Transform | Gaussian | list[Transform] | list[Gaussian] | tuple[Transform, ...]
@@ -301,6 +302,8 @@ def _kinds(method: Method) -> tuple[tuple[Kind | None, ...], ...]:
     """Return what the messages of a method are. It does not depend on the numbers, and a round asks several times."""
     structure = jax.tree.structure(method)
     if structure not in KNOWN_KINDS:
+        if len(KNOWN_KINDS) >= MOST_KINDS:
+            KNOWN_KINDS.clear()
         KNOWN_KINDS[structure] = tuple(message_kinds(method))
     return KNOWN_KINDS[structure]
 

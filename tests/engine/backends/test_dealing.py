@@ -20,7 +20,7 @@ def test_agents_that_are_dealt_to_two_devices_give_the_same_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, one = METHODS[name], simulate(METHODS[name], PROBLEM, rounds=ROUNDS, cohort=3, devices=1)
-    monkeypatch.setattr(dealing, "LONG_ROUND", 0)
+    monkeypatch.setattr(dealing, "LONG_ROUND", 0)  # simulate chooses whether to deal: users should not have to
     options: dict[str, Any] = {"rounds": ROUNDS, "cohort": 3, "devices": 2, "execution": "sequential"}
     two = simulate(method, PROBLEM, **options)
     assert one.agents.agent.tolist() == two.agents.agent.tolist()

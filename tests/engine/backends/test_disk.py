@@ -33,7 +33,10 @@ def problem() -> Problem:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take two agents at a time, so that five agents need three blocks and one padding agent."""
+    """Take two agents at a time, so that five agents need three blocks and one padding agent.
+
+    simulate chooses its blocks: an argument would be one more that users should not have to know.
+    """
     monkeypatch.setattr(disk, "BLOCK_BYTES", 1)
 
 

@@ -57,14 +57,15 @@ class Locked(Fallible):
 
 
 def test_a_run_survives_errors_of_the_superlink(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(collecting, "REFRESH_SECONDS", 0.01)  # deep inside of a run, and no choice of users
     found = run(FEDPD, ROUNDS, Locked(), resend=0.05)
     assert_same(found.model, simulate(FEDPD, whole(), rounds=ROUNDS).model)
 
 
 def test_an_error_that_time_does_not_mend_ends_the_run() -> None:
-    with pytest.raises(httpx.HTTPStatusError):
+    with pytest.raises(httpx.HTTPStatusError) as error:
         run(FEDPD, ROUNDS, Locked(403))
+    assert error.value.response.status_code == 403
 
 
 class Leaving(Fallible):
@@ -170,7 +171,7 @@ def test_large_messages_are_fetched_one_by_one_and_wait_in_files(
         kept.append(records.stored(tree, folder))
         return kept[-1]
 
-    monkeypatch.setattr(collecting, "LARGE", 0)
+    monkeypatch.setattr(collecting, "LARGE", 0)  # the server handles a message of any size: users choose no limit
     monkeypatch.setattr(records, "LARGE", 0)
     monkeypatch.setattr(server, "stored", keep)
     found = run(FEDPD, 2, Counting(FEDPD, sound), out=tmp_path)

@@ -127,7 +127,7 @@ def test_a_certificate_that_is_wrong(site: Site, tmp_path: Path, monkeypatch: py
     found = problem(site._replace(authority=other.authority))
     assert found.what == "certificate"
     assert f"the certificate of {HOST} is refused" in found.found
-    monkeypatch.setattr(doctor, "DAYS", 1000)
+    monkeypatch.setattr(doctor, "DAYS", 1000)  # all checks are functions of a site, and nothing else
     assert "ends in 36" in problem(site).found
 
 

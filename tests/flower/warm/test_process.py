@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,13 +69,10 @@ def test_a_process_is_replaced_after_many_messages_after_growth_and_after_an_err
     Node(monkeypatch, echo)
     warm = process.WarmProcess("/flower")
     warm.answer(ARGUMENTS, process.Connection(None))
-    monkeypatch.setattr(process, "MESSAGES", 1)
-    assert warm.is_worn()
-    monkeypatch.setattr(process, "MESSAGES", 10)
+    assert warm.is_worn(messages=1)
     assert not warm.is_worn()
     warm.first_size = 1
-    monkeypatch.setattr(process, "MEMORY", 0)
-    assert warm.is_worn()
+    assert warm.is_worn(growth=0)
 
 
 def test_an_exception_of_the_app_becomes_an_error_reply_and_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,18 +127,17 @@ def test_pauses_are_short_after_a_message_and_as_flowers_otherwise(monkeypatch: 
     assert slept == [0.25, 0.5, 1.0, 2.0, 3, 3, 0.1, 0.25]
 
 
-def test_a_process_whose_message_never_comes_makes_way_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_message_never_comes_makes_way_for_the_next() -> None:
     """Without it, a run that is ended while it sends would leave the process waiting, and later messages run cold."""
-    monkeypatch.setattr(process, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(process, "GRACE_SECONDS", 0.05)
     left = threading.Event()
+    leaving = partial(process.leaving_if_superseded, leave=lambda code: left.set(), look=0.01, grace=0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        with process.leaving_if_superseded(server, lambda code: left.set()):
+        with leaving(server):
             assert not left.wait(0.2), "no other message waits"
             with socket.create_connection(server.getsockname()):
                 assert left.wait(10.0)
         left.clear()
-        with process.leaving_if_superseded(server, lambda code: left.set()):
+        with leaving(server):
             pass
         assert not left.wait(0.2), "the message had come"
 

@@ -22,7 +22,6 @@ class RanError(Exception):
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / ("deep" * 40)))  # longer than the path of a socket may be
-    monkeypatch.setattr(shim, "READY_SECONDS", 0.2)
 
     def run(program: str, arguments: list[str]) -> None:
         raise RanError(program, *arguments)
@@ -81,7 +80,7 @@ def test_flowers_own_program_runs_if_the_warm_process_is_busy() -> None:
     release = threading.Event()
     thread = answer(lambda connection: release.wait(5.0))
     with pytest.raises(RanError, match="/flower"):
-        shim.main("/flower", ARGUMENTS)
+        shim.main("/flower", ARGUMENTS, seconds=0.2)
     release.set()
     thread.join()
 

@@ -36,7 +36,7 @@ log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")
 
 OWNERS = "FEDPD_CLIENTS"  # the variable with the path of the file
-ASK_AGAIN_SECONDS = 20.0  # after which the server asks a silent node again; then twice as long, and so on
+ASK_AGAIN_SECONDS = 20.0
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
 
@@ -91,6 +91,7 @@ class ClientDirectory:
         hello: The record that asks a node for its name. It may describe the run, and clients then check it.
         owners: The names that belong to a node already.
         bind: Whether a second node that claims a name is refused. If not, the newest node has the name.
+        ask_again: The seconds after which a silent node is asked again; then twice as long, and so on.
     """
 
     def __init__(
@@ -100,8 +101,9 @@ class ClientDirectory:
         owners: Mapping[str, int] | None = None,
         *,
         bind: bool = True,
+        ask_again: float = ASK_AGAIN_SECONDS,
     ) -> None:
-        self.grid, self.hello, self.bind = grid, dict(hello or {}), bind
+        self.grid, self.hello, self.bind, self.ask_again = grid, dict(hello or {}), bind, ask_again
         self.nodes: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
         self.owners = dict(owners or {})
@@ -131,7 +133,7 @@ class ClientDirectory:
     def _refresh(self) -> list[str]:
         self.online = set(self.grid.get_node_ids())
         for node in self.online:
-            due, pause = self._due.get(node, (math.inf, ASK_AGAIN_SECONDS))
+            due, pause = self._due.get(node, (math.inf, self.ask_again))
             if node not in self._known or time.monotonic() >= due:
                 asked = push(self.grid, Message(RecordDict({"config": ConfigRecord(self.hello)}), node, HELLO))
                 self._known |= {node for _ in asked}

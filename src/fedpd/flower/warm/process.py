@@ -61,7 +61,12 @@ HANDED_OVER = "FEDPD_WARM_TASK"  # the descriptors of a message that the program
 
 
 @contextmanager
-def leaving_if_superseded(server: socket.socket | None, leave: Callable[[int], object] = os._exit) -> Iterator[None]:
+def leaving_if_superseded(
+    server: socket.socket | None,
+    leave: Callable[[int], object] = os._exit,
+    look: float = LOOK_SECONDS,
+    grace: float = GRACE_SECONDS,
+) -> Iterator[None]:
     """End this process if the next message waits at `server` and this block does not end soon.
 
     A SuperNode has the arrays of one message before it takes the next, unless the run of the first has ended. So a
@@ -70,12 +75,14 @@ def leaving_if_superseded(server: socket.socket | None, leave: Callable[[int], o
     Args:
         server: The socket for further messages; None: there will be none.
         leave: Ends this process.
+        look: The seconds after which it checks, again and again, whether the next message waits.
+        grace: The seconds that this block then has.
     """
     pulled = threading.Event()
 
     def watch(server: socket.socket) -> None:
-        while not pulled.wait(LOOK_SECONDS):
-            if select.select([server], [], [], 0)[0] and not pulled.wait(GRACE_SECONDS):
+        while not pulled.wait(look):
+            if select.select([server], [], [], 0)[0] and not pulled.wait(grace):
                 leave(1)
                 return
 
@@ -221,11 +228,11 @@ class WarmProcess:
             os.environ[HANDED_OVER] = ",".join(map(str, handed))
             shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *arguments])
 
-    def is_worn(self) -> bool:
-        """Return whether a new process should answer the next message."""
+    def is_worn(self, messages: int = MESSAGES, growth: int = MEMORY) -> bool:
+        """Return whether a new process should answer the next message, after so many messages or so much growth."""
         size = psutil.Process().memory_info().rss
         self.first_size = self.first_size or size
-        return self.failed or self.answered >= MESSAGES or size > 2 * self.first_size + MEMORY
+        return self.failed or self.answered >= messages or size > 2 * self.first_size + growth
 
 
 def write_task(file: IO[bytes], task: Task) -> None:

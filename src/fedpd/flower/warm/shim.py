@@ -19,14 +19,14 @@ READY_SECONDS = 2.0  # time for an idle warm process to accept a message
 READY, TAKEN, DONE, FAILED = b"r", b"t", b"0", b"1"  # what the warm process sends
 
 
-def main(program: str, arguments: Sequence[str]) -> int:
-    """Hand a message to the warm process, and return the exit code of the ClientApp."""
+def main(program: str, arguments: Sequence[str], seconds: float = READY_SECONDS) -> int:
+    """Hand a message to the warm process if it is ready in time, and return the exit code of the ClientApp."""
     wanted = os.environ.get("FEDPD_WARM", "") != "0" and hasattr(socket, "AF_UNIX")
     if not wanted or "--parent-pid" not in arguments or "--allow-runtime-dependency-installation" in arguments:
         run_cold(program, arguments)
     place = socket_path(arguments)
     try:
-        connection = connect(place)
+        connection = connect(place, seconds)
     except (FileNotFoundError, ConnectionError):
         run(sys.executable, ["-m", "fedpd.flower.warm.process", program, *arguments])
     except OSError:  # busy for another message
@@ -43,8 +43,8 @@ def socket_path(arguments: Sequence[str]) -> Path:
     return home / "fedpd-warm" / f"{arguments[list(arguments).index('--parent-pid') + 1]}.sock"
 
 
-def connect(place: Path) -> socket.socket:
-    """Return a connection to the warm process after it has said that it is ready.
+def connect(place: Path, seconds: float) -> socket.socket:
+    """Return a connection to the warm process after it has said, within some seconds, that it is ready.
 
     Raises:
         OSError: If there is none, or it is busy.
@@ -53,7 +53,7 @@ def connect(place: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     try:
         os.chdir(place.parent)  # the path of a socket may have 107 bytes, and FLWR_HOME may have more
-        connection.settimeout(READY_SECONDS)
+        connection.settimeout(seconds)
         connection.connect(place.name)
         if connection.recv(1) != READY:
             raise ConnectionRefusedError("the warm process ends")
