@@ -19,6 +19,7 @@ import yaml
 
 import fedpd
 from fedpd import algorithms, data, oracles, problems
+from fedpd.core.card import COMMON_PARAMETERS
 from fedpd.report.methods import example_methods, measure_work
 from tests.algorithms import test_conformance as conformance
 from tests.algorithms.test_conformance import Runs
@@ -127,6 +128,12 @@ def test_a_parameter_without_words_fails_the_build(hooks: ModuleType, monkeypatc
     monkeypatch.setattr(algorithms, "cards", lambda: without)
     with pytest.raises(fedpd.FedpdError, match="card of feddane has no words for 'mu'"):
         hooks.fill_in("<!-- facts -->", "feddane")
+
+
+def test_every_parameter_of_a_method_has_words() -> None:
+    for name, card in algorithms.cards().items():
+        parameters = inspect.signature(getattr(algorithms, name)).parameters
+        assert set(parameters) <= COMMON_PARAMETERS.keys() | card.parameters.keys(), name
 
 
 def test_every_page_says_what_was_checked() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpd import Algorithm, algorithms, oracles, problems, regularizers, simulate
+from fedpd import Algorithm, algorithms, oracles, problems, regularizers, simulate, transforms
+from fedpd.core.method import form_with_absent
 
 L, MU, AGENTS = 1.0, 0.2, 8
 PROBLEM = problems.random_quadratic(AGENTS, 5, smoothness=L, convexity=MU, seed=1)
@@ -57,6 +58,22 @@ def test_feddyn_is_fedpd_with_few_noisy_steps_from_the_same_start(start: Any, op
     assert (usual.spec == feddyn.spec) == (start == "server")  # as in the authors' program
 
 
+@pytest.mark.parametrize("start", ["local", "server"])
+@pytest.mark.parametrize("options", [{}, {"cohort": 2}], ids=["all", "cohort"])
+def test_admm_is_fedadmm_is_feddr_with_few_noisy_steps_from_the_same_start(start: Any, options: dict[str, Any]) -> None:
+    oracle = oracles.sgd(step=0.1, iterations=3, batch=2)
+    admm = algorithms.admm(eta=0.5, oracle=oracle, start=start)
+    fedadmm = algorithms.fedadmm(rho=2.0, oracle=oracle, start=start)
+    feddr = algorithms.feddr(eta=0.5, oracle=oracle, start=start)
+    assert_same(admm, fedadmm, problem=MANY, **options)
+    assert_same(admm, feddr, problem=MANY, **options)
+    usual = [algorithms.admm(eta=0.5, oracle=oracle), algorithms.feddr(eta=0.5, oracle=oracle)]
+    assert [one.spec == made.spec for one, made in zip(usual, (admm, feddr), strict=True)] == [start == "local"] * 2
+    assert (algorithms.fedadmm(rho=2.0, oracle=oracle).spec == fedadmm.spec) == (start == "server")
+    if not options:  # FedPD's server has the mean of x_i over those present
+        assert_same(algorithms.fedpd(eta=0.5, oracle=oracle, start=start), admm, problem=MANY)
+
+
 def test_scaffold_is_vrl_sgd_when_everyone_takes_part() -> None:
     settings: dict[str, Any] = {"step": 0.1, "iterations": 4, "batch": 2}
     assert_same(algorithms.scaffold(**settings), algorithms.vrl_sgd(**settings), problem=MANY)
@@ -97,6 +114,21 @@ def test_proxskip_without_control_is_local_gradient_descent() -> None:
         x = np.broadcast_to(x.mean(0), x.shape) if communicated else x
     assert 0 < run.history["communications"][-1] < 15
     np.testing.assert_allclose(run.agents.x.tree, x, atol=1e-13)
+
+
+def test_proxskip_sends_the_same_without_the_c_term_while_everyone_is_present() -> None:
+    """The c_i add up to 0, so FedAvg's mean of the xh_i is the paper's; with compression only the paper's is exact."""
+    method = algorithms.proxskip(step=0.5, p=0.6, batch=2)
+    assert_same(method, form_with_absent(method), problem=MANY, rounds=60)
+    run = simulate(algorithms.proxskip(step=0.5, p=0.6), PROBLEM, rounds=200, participation=0.5)
+    np.testing.assert_allclose(np.asarray(run.agents.state.c.tree).sum(axis=0), 0, atol=1e-13)
+    packed = transforms.wrap(algorithms.proxskip(step=0.5, p=0.6), up=transforms.top_k(0.4))
+    np.testing.assert_allclose(simulate(packed, PROBLEM, rounds=1500, metrics_every=1500).model, MINIMISER, atol=1e-12)
+
+
+def test_proxskip_with_a_regulariser_keeps_the_c_term() -> None:
+    method = algorithms.proxskip(step=0.5, p=0.6, g=regularizers.l1(0.1))
+    assert form_with_absent(method) is method
 
 
 REACH: dict[str, Callable[[], Algorithm]] = {
@@ -152,7 +184,7 @@ def test_a_floor_is_a_floor(name: str) -> None:
 ONE = 1 / AGENTS  # a single agent at a time
 ROBUST = ("fedpd", "admm", "feddyn", "feddr", "fedadmm", "scaffold", "lag")
 COME_AND_GO = [(name, share) for name in ROBUST for share in (0.5, ONE)]
-COME_AND_GO += [("a_fedpd", 0.5), ("vrl_sgd", 0.5), ("cola", 0.5)]
+COME_AND_GO += [("a_fedpd", 0.5), ("vrl_sgd", 0.5), ("cola", 0.5), ("proxskip", 0.5)]
 
 
 @pytest.mark.parametrize(("name", "share"), COME_AND_GO)

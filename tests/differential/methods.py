@@ -359,13 +359,14 @@ def f_svrg(given: Given, *, step: float, Q: int) -> Iterator[Round]:
 def proxskip(given: Given, *, step: float, p: float, l1: float = 0.0, control: str = "learned") -> Iterator[Round]:
     x, c = given.copies(), given.copies(0)
     oracle = sgd(lambda r, q: step, 1)
+    term = step / (1 - p) if l1 or given.present.all() else 0.0  # of c_i in the messages
     for r, here, communicates in given.rounds():
         work = Work(given)
         for i in here:
             x[i], _, *cost = oracle(Phi(given, r, i, -c[i]), x[i], None)
             work.add(i, *cost)
         if communicates:
-            new = soft(np.mean([x[i] - step / (1 - p) * c[i] for i in here], axis=0), step / (1 - p) * l1)
+            new = soft(np.mean([x[i] - term * c[i] for i in here], axis=0), step / (1 - p) * l1)
             for i in here if control == "learned" else ():
                 c[i] = c[i] + (1 - p) / step * (new - x[i])
             x[:] = new

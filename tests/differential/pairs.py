@@ -109,7 +109,7 @@ def plain_fedpd(given: Given, numbers: Numbers) -> Iterator[Round]:
 
 
 def draw_fedpd(rng: np.random.Generator, safe: float) -> Numbers:
-    numbers: Numbers = {"eta": 2 * safe, "start": rng.choice(["local", "server"]).item(), "x0_rule": "paper"}
+    numbers: Numbers = {"eta": 2 * safe, "start": some_start(rng), "x0_rule": "paper"}
     numbers["p"] = rng.choice([0.0, 0.0, 0.3, 0.7]).item()
     if rng.random() < 0.2:
         numbers["p"], numbers["p_of_round"] = 0.5, schedules.every(2)
@@ -130,6 +130,10 @@ def regularised(factory: Callable[..., Algorithm], *names: str) -> Callable[[Num
     return lambda numbers: with_oracle(factory, *names, g=regularizers.l1(numbers["l1"]) if numbers["l1"] else None)(
         numbers
     )
+
+
+def some_start(rng: np.random.Generator) -> str:
+    return rng.choice(["local", "server"]).item()
 
 
 def some_l1(rng: np.random.Generator) -> float:
@@ -209,27 +213,36 @@ PAIRS: dict[str, Pair] = {
         sweeps="step",
     ),
     "feddyn": Pair(
-        lambda rng, safe: {"alpha": 0.5 / safe, "start": rng.choice(["local", "server"]).item()},
+        lambda rng, safe: {"alpha": 0.5 / safe, "start": some_start(rng)},
         with_oracle(algorithms.feddyn, "alpha", "start"),
         plain_with_oracle(primal_dual.feddyn, "alpha", "start"),
         sweeps="alpha",
     ),
     "admm": Pair(
-        lambda rng, safe: {"eta": 2 * safe, "l1": some_l1(rng)},
-        regularised(algorithms.admm, "eta"),
-        plain_with_oracle(primal_dual.admm, "eta", "l1"),
+        lambda rng, safe: {"eta": 2 * safe, "l1": some_l1(rng), "start": some_start(rng)},
+        regularised(algorithms.admm, "eta", "start"),
+        plain_with_oracle(primal_dual.admm, "eta", "start", "l1"),
         first=after_proximal_step,
     ),
     "fedadmm": Pair(
-        lambda rng, safe: {"rho": 0.5 / safe, **({"server_step": 0.8} if rng.random() < 0.5 else {})},
-        with_oracle(algorithms.fedadmm, "rho", "server_step"),
-        plain_with_oracle(primal_dual.fedadmm, "rho", "server_step"),
+        lambda rng, safe: {
+            "rho": 0.5 / safe,
+            "start": some_start(rng),
+            **({"server_step": 0.8} if rng.random() < 0.5 else {}),
+        },
+        with_oracle(algorithms.fedadmm, "rho", "start", "server_step"),
+        plain_with_oracle(primal_dual.fedadmm, "rho", "start", "server_step"),
         sweeps="rho",
     ),
     "feddr": Pair(
-        lambda rng, safe: {"eta": 2 * safe, "alpha": rng.choice([1.0, 1.4]).item(), "l1": some_l1(rng)},
-        regularised(algorithms.feddr, "eta", "alpha"),
-        plain_with_oracle(primal_dual.feddr, "eta", "alpha", "l1"),
+        lambda rng, safe: {
+            "eta": 2 * safe,
+            "alpha": rng.choice([1.0, 1.4]).item(),
+            "l1": some_l1(rng),
+            "start": some_start(rng),
+        },
+        regularised(algorithms.feddr, "eta", "alpha", "start"),
+        plain_with_oracle(primal_dual.feddr, "eta", "alpha", "start", "l1"),
         first=after_proximal_step,
     ),
     "five_gcs": Pair(

@@ -124,14 +124,15 @@ def feddyn(given: Given, *, alpha: float, oracle: Oracle, start: str) -> Iterato
         yield work.done(np.stack([x0] * given.number))
 
 
-def admm(given: Given, *, eta: float, oracle: Oracle, l1: float = 0.0) -> Iterator[Round]:
+def admm(given: Given, *, eta: float, oracle: Oracle, start: str, l1: float = 0.0) -> Iterator[Round]:
     """Consensus ADMM for f + l1 ||x||_1, whose server keeps the mean of the last x_i + eta lambda_i of all agents."""
     x, dual, told, x0 = given.copies(), given.copies(0), given.copies(), soft(given.start, eta * l1)
     memory: list[Any] = [None] * given.number
     for r, here, communicates in given.rounds():
         work = Work(given)
         for i in here:
-            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0, dual[i], eta), x[i], memory[i])
+            begin = x[i] if start == "local" else x0
+            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0, dual[i], eta), begin, memory[i])
             work.add(i, *cost)
             dual[i] = dual[i] + (x[i] - x0) / eta
             told[i] = x[i] + eta * dual[i]
@@ -141,13 +142,16 @@ def admm(given: Given, *, eta: float, oracle: Oracle, l1: float = 0.0) -> Iterat
         yield work.done(np.stack([x0] * given.number))
 
 
-def fedadmm(given: Given, *, rho: float, oracle: Oracle, server_step: float | None = None) -> Iterator[Round]:
+def fedadmm(
+    given: Given, *, rho: float, oracle: Oracle, start: str, server_step: float | None = None
+) -> Iterator[Round]:
     x, dual, told, x0 = given.copies(), given.copies(0), given.copies(), given.start
     memory: list[Any] = [None] * given.number
     for r, here, communicates in given.rounds():
         work, deltas = Work(given), []
         for i in here:
-            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0, dual[i], 1 / rho), x[i], memory[i])
+            begin = x[i] if start == "local" else x0
+            x[i], memory[i], *cost = oracle(lagrangian(given, r, i, x0, dual[i], 1 / rho), begin, memory[i])
             work.add(i, *cost)
             dual[i] = dual[i] + rho * (x[i] - x0)
             deltas.append(x[i] + dual[i] / rho - told[i])
@@ -158,14 +162,17 @@ def fedadmm(given: Given, *, rho: float, oracle: Oracle, server_step: float | No
         yield work.done(np.stack([x0] * given.number))
 
 
-def feddr(given: Given, *, eta: float, oracle: Oracle, alpha: float = 1.0, l1: float = 0.0) -> Iterator[Round]:
+def feddr(
+    given: Given, *, eta: float, oracle: Oracle, start: str, alpha: float = 1.0, l1: float = 0.0
+) -> Iterator[Round]:
     x, y, told, x0 = given.copies(), given.copies(), given.copies(), soft(given.start, eta * l1)
     memory: list[Any] = [None] * given.number
     for r, here, communicates in given.rounds():
         work = Work(given)
         for i in here:
             y[i] = y[i] + alpha * (x0 - x[i])
-            x[i], memory[i], *cost = oracle(near(given, r, i, y[i], 1 / eta), x[i], memory[i])
+            begin = x[i] if start == "local" else x0
+            x[i], memory[i], *cost = oracle(near(given, r, i, y[i], 1 / eta), begin, memory[i])
             work.add(i, *cost)
             told[i] = 2 * x[i] - y[i]
         if communicates:

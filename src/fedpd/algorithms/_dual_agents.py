@@ -1,6 +1,6 @@
 """The common part of ADMM and FedADMM: agents have a dual and send the change of x_i + eta lambda_i."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
 
@@ -19,6 +19,7 @@ class DualAgents(Method):
     """A method whose agents have a dual for x_i = x_0. Subclasses have `lagrangian`, `divide` and `multiply`."""
 
     oracle: Oracle
+    start: Literal["local", "server"]
 
     def lagrangian(self, f: LocalObjective, agent: Agent) -> Subproblem:
         """Return the local problem, whose penalty is 1/eta."""
@@ -36,7 +37,8 @@ class DualAgents(Method):
         return Agent(x=x, x0=x, dual=0 * x, sent=x, memory=self.oracle.init(f, x))
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        x, memory, work = self.oracle.solve(self.lagrangian(f, agent), agent.x, agent.memory, r, key)
+        begin = agent.x if self.start == "local" else agent.x0
+        x, memory, work = self.oracle.solve(self.lagrangian(f, agent), begin, agent.memory, r, key)
         return agent._replace(x=x, dual=agent.dual + self.divide(x - agent.x0), memory=memory), work
 
     def send(self, agent: Agent) -> Change:

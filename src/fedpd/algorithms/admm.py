@@ -8,16 +8,17 @@ In the order x_0, x_i, lambda_i, with the scaled penalty 1/eta:
 
 Agents send x_i + eta lambda_i, the server sends x_0 (CTA). With g = 0 and an exact oracle its iterates are FedPD's at p
 = 0. Absent agents keep their x_i and lambda_i. The server keeps the mean of the last messages; an agent that was never
-present counts with x^0. Difference from the textbook: x_i may be inexact.
+present counts with x^0. start="server" starts the local solver at x_0. Difference from the textbook: x_i may be
+inexact.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tree_math import Vector
 
 from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
-from fedpd.base.checks import positive
+from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.regularizers import Regularizer, proximal_step
@@ -56,11 +57,25 @@ class ADMM(DualAgents):
 
 
 @makes(ADMM)
-def admm(*, eta: float, oracle: Oracle, g: Regularizer | None = None) -> Method:
-    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server."""
+def admm(
+    *,
+    eta: float,
+    oracle: Oracle,
+    g: Regularizer | None = None,
+    start: Literal["local", "server"] = "local",
+) -> Method:
+    """Return consensus ADMM with penalty 1/eta, a local oracle, and a regulariser g at the server.
+
+    Args:
+        eta: The inverse of the penalty.
+        oracle: The local solver, from `fedpd.oracles`.
+        g: The regulariser, from `fedpd.regularizers`; None: no regulariser.
+        start: Where the oracle starts: "local" at x_i, or "server" at x_0.
+    """
     check_oracle(oracle)
+    choice("start", start, ("local", "server"))
     positive("eta", eta, "eta = 1/L is a good start, where L is the smoothness of the f_i")
-    return ADMM(eta=eta, oracle=oracle, g=g)
+    return ADMM(eta=eta, oracle=oracle, g=g, start=start)
 
 
 CARD = Card(

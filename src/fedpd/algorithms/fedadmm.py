@@ -1,24 +1,26 @@
 """FedADMM (Gong, Li, Freris, 2022): ADMM with differences, for partial participation and variable local work.
 
-    x_i      = argmin f_i(x) + <lambda_i, x - x_0> + (rho/2) ||x - x_0||^2     (by the oracle, from x_i)
+    x_i      = argmin f_i(x) + <lambda_i, x - x_0> + (rho/2) ||x - x_0||^2     (by the oracle, from x_0)
     lambda_i = lambda_i + rho (x_i - x_0)
     Delta_i  = (x_i + lambda_i/rho) now - as last sent
     x_0      = x_0 + server_step mean_S Delta_i
 
 Agents send Delta_i, the server sends x_0 (CTA). server_step = |S|/N (the default, None) keeps x_0 the mean of all
 agents' x_i + lambda_i/rho, which converges with partial participation; the paper also tries larger steps. Local work
-varies through the oracle's tolerance, or through stragglers. Differences from the authors' program: theirs starts the
-local solver at x_0, and sends (x_i - x_0) + (new dual - old dual)/rho, so that it measures the change of x_i from x_0
-and not from the last message.
+varies through the oracle's tolerance, or through stragglers. The local solver starts at x_0, as in the authors'
+program; start="local" starts it at the agent's own x_i. Difference from the authors' program: theirs sends (x_i - x_0)
++ (new dual - old dual)/rho, the change of x_i from x_0 and not from the last message. This is 2 (x_i - x_0), so their
+server goes to x_0 + 2 server_step mean_S (x_i - x_0), which was worse here with all agents present: x_0 - x^0 stays a
+multiple of the sum of all duals, so it stops at a minimiser of f + (rho |S|)/(4 N server_step) ||x - x^0||^2, not of f.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from tree_math import Vector
 
 from fedpd.algorithms._dual_agents import Agent, DualAgents
 from fedpd.algorithms._rules import solver
-from fedpd.base.checks import positive
+from fedpd.base.checks import choice, positive
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, augmented_lagrangian, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
@@ -47,13 +49,27 @@ class FedADMM(DualAgents):
 
 
 @makes(FedADMM)
-def fedadmm(*, rho: float, oracle: Oracle, server_step: float | None = None) -> Method:
-    """Return FedADMM with penalty rho, a local oracle, and a server step (None: the share of agents present)."""
+def fedadmm(
+    *,
+    rho: float,
+    oracle: Oracle,
+    server_step: float | None = None,
+    start: Literal["local", "server"] = "server",
+) -> Method:
+    """Return FedADMM with penalty rho, a local oracle, and a server step.
+
+    Args:
+        rho: The penalty; FedPD's eta is 1/rho.
+        oracle: The local solver, from `fedpd.oracles`.
+        server_step: The server's step; None: the share of agents that are present.
+        start: Where the oracle starts: "server" at x_0, as in the authors' program, or "local" at x_i.
+    """
     check_oracle(oracle)
+    choice("start", start, ("local", "server"))
     positive("rho", rho, "rho = L is a good start, where L is the smoothness of the f_i")
     if server_step is not None:
         positive("server_step", server_step, "Leave it out for |S|/N")
-    return FedADMM(rho=rho, oracle=oracle, server_step=server_step)
+    return FedADMM(rho=rho, oracle=oracle, server_step=server_step, start=start)
 
 
 CARD = Card(

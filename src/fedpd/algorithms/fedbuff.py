@@ -9,7 +9,9 @@ agent i received its model. Agents send Delta_i, the server sends x. If all agen
 FedAvg with a server step size, so heterogeneous data leave an error floor, and fast agents count more than slow ones.
 Differences from the paper: all agents always work, while the paper samples a new client whenever one returns; an agent
 that has returned begins again at the server's next step; and the local solver is any oracle. The paper's weight is
-staleness = 0.5, and its Algorithm 1 has no weight (0, the default).
+staleness = 0.5, and its Algorithm 1 has no weight (0, the default). Differences from the program FLSim: its server adds
+the sum of the K changes by default, not their mean; its example has server momentum 0.9 (and server step 0.7); and its
+weight is divided by that of an average staleness, by default 1, so that it is (2/(1 + tau))^staleness.
 """
 
 from typing import Any, NamedTuple

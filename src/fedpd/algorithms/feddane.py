@@ -6,7 +6,8 @@
 
 It is not CTA, because agents send gradients. With partial participation g is the mean over the agents that are present.
 Differences from the paper: the same agents send gradients and solve local problems, where the paper draws a second
-subset; all agents have the same weight, where the authors' program weighs them by their numbers of samples.
+subset (the authors' program draws the same one twice, since it seeds both draws by the round); all agents have the same
+weight, where the authors' program weighs them by their numbers of samples.
 """
 
 from typing import Any

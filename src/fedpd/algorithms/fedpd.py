@@ -454,7 +454,6 @@ CARD = Card(
         "eta": 'η: the penalty is 1/η. 1/L is a good start, L the smoothness of the f_i; `"auto"` finds it',
         "memory": "M: the outcomes of past rounds that are mixed with the newest; 20 is enough, 0 mixes none",
         "drift": 'where a skipped round moves: `"paper"` (the default), `"corrected"`, `"corrected-exact"`',
-        "start": 'where the oracle starts: `"local"`, at x_i, or `"server"`, at the copy of the server\'s model',
         "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',
         "absent": 'for partial participation: `"mean_of_duals"` (converges), or `"naive"`, the published form (stalls)',
     },

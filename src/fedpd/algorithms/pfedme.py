@@ -7,9 +7,10 @@
 R is `iterations`. rho (w - theta_i) is the gradient of the Moreau envelope F_i(w) = min_t f_i(t) + (rho/2)||t - w||^2.
 So pFedMe minimises the mean of the F_i, not f: on heterogeneous data the stationarity of f stops at a floor. theta_i is
 an agent's personal model, which never leaves it; `run.personal` evaluates it. S are the agents that are present; absent
-agents keep their theta_i. Agents send w_i, the server sends x^{r+1} (CTA). Differences
-from the paper: a stochastic oracle draws new samples for every step, while the paper's solves the problem of one
-mini-batch; and the authors' program starts the first solve of a round at x^r, this one at the agent's own theta_i.
+agents keep their theta_i. Agents send w_i, the server sends x^{r+1} (CTA). Difference from the paper: a stochastic
+oracle draws new samples for every step, while the paper's solves the problem of one mini-batch. Differences from the
+authors' program: it starts the first solve of a round at x^r, this one at the agent's own theta_i; and in it all agents
+train in every round, and only the selected ones are averaged, by their numbers of samples.
 """
 
 from typing import Any, ClassVar, NamedTuple

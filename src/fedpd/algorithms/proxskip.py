@@ -8,8 +8,13 @@
 p is the probability of SKIPPING, as everywhere in fedpd; the paper's p is 1 - p. On strongly convex problems with
 condition number kappa, 1 - p = 1/sqrt(kappa) gives O(sqrt(kappa) log 1/eps) communications, without an error floor.
 Agents and server send one model each way (CTA). control="frozen" keeps c_i = 0: this is local gradient descent with
-random communication, which has an error floor. The paper's analysis needs full participation; absent agents keep x_i
-and c_i.
+random communication, which has an error floor.
+
+The paper's analysis needs full participation. With partial participation and without g, agents send xh_i alone: the
+c_i of all agents add up to 0, those of the agents that are present do not. With g the c-term stays, and an error floor
+with it. Presence is drawn per round, so per local step: an agent may miss any of the steps between two communications.
+In a round without it, it takes no step; if the round communicates, it takes the server's x and keeps c_i, otherwise it
+keeps both.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -67,8 +72,27 @@ class ProxSkip(Method):
     def skip_probability(self, r: Any) -> Any:
         return None if isinstance(self.p, float) and self.p == 0 else self.p
 
+    def partial(self) -> Method:
+        if self.g is not None:
+            return self
+        return ProxSkipWithAbsent(step=self.step, p=self.p, batch=self.batch, g=self.g, control=self.control)
 
-@makes(ProxSkip)
+
+class ProxSkipWithAbsent(ProxSkip):
+    """ProxSkip without g for partial participation: the mean of xh_i over those present keeps the sum of all c_i at 0.
+
+    With everyone present, the c-term of ProxSkip is that sum. It stays there, because it undoes the errors that
+    compressed messages leave in the c_i.
+    """
+
+    def send(self, agent: Agent) -> Iterate:
+        return Iterate(agent.x)
+
+    def partial(self) -> Method:
+        return self
+
+
+@makes(ProxSkip, ProxSkipWithAbsent)
 def proxskip(
     *,
     step: float,

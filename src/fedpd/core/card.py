@@ -24,6 +24,7 @@ COMMON_PARAMETERS = {
     "batch": "samples per local step; `None`: all samples of the agent",
     "g": "a regulariser at the server, from `fedpd.regularizers`; `None`: no regulariser",
     "rho": "ρ, the weight of the proximal term",
+    "start": 'where the oracle starts: `"local"`, at x_i, or `"server"`, at the agent\'s copy of the server\'s model',
     "smoothness": "L, the smoothness of the f_i, e.g. `theory.smoothness(problem)`",
     "server_step": "γ_s, the server's step size; 1 gives the mean of the local models",
 }
