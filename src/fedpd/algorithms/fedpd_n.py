@@ -23,10 +23,11 @@ ladder, on the same samples, and send H of each, the mean loss over the second h
     high = the largest step with H <= min H + 5 % of (first loss - min H), after round 8 with 10 %
 
 Gamma is low at first. A larger gamma than high comes down to it. A smaller one than low goes up to it in the first
-rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. In a round of
-trials, x_i is that of gamma. If gamma was 1.5 times too large in one of the first rounds, the server does not use the
-x_i, and agents forget their duals: a network that has died in one round has the loss of a living one, and would not
-recover.
+rounds only: later, where the loss is noisy, a short run prefers a step that is too small for a long one. So gamma then
+goes half way down to low, in each round of trials at most to a half, which makes the last models less noisy. In a round
+of trials, x_i is that of gamma. If gamma was 1.5 times too large in one of the first rounds, the server does not use
+the x_i, and agents forget their duals: a network that has died in one round has the loss of a living one, and would
+not recover.
 
 The losses guard the run, too. An agent whose loss doubles over its local steps sends y, and gamma is halved. If the
 mean loss at y, smoothed, is above its best by a quarter of the decrease since x^0 and by more than its noise, the
@@ -251,7 +252,9 @@ class FedPDN(Method):
         lower = jnp.where(wrong, middle, jnp.minimum(step, high))
         raised = jnp.where(step < low / 2, middle, low)
         higher = step * (raised / jnp.maximum(step, 1e-30)) ** min(1.0, self.cohort / 5)
-        near = jnp.where(early & (step < low), higher, lower)
+        # Half way down to low, but at most to a half: about 1/sqrt(r), where the trials agree.
+        late = jnp.sqrt(lower * jnp.clip(low, lower / 4, lower))
+        near = jnp.where(early, jnp.where(step < low, higher, lower), late)
         near = jnp.where(server.wrong & ~wrong, low, near)  # the ladder around a step far off was coarse
         return jnp.where(step > 0, near, low), wrong & (step > 0)
 

@@ -23,7 +23,18 @@ from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, app, assert_s
 
 ROUNDS = 8
 ACCURACY = tuple(column.name for column in RECORDABLE["accuracy"])
-PROMISED = ("fedpd", "fedpd-vr", "fedpd-auto", "fedpd-memory", "fedavg", "fedprox", "feddyn", "scaffold", "a_fedpd")
+PROMISED = (
+    "fedpd",
+    "fedpd-vr",
+    "fedpd-auto",
+    "fedpd-memory",
+    "fedavg",
+    "fedprox",
+    "feddyn",
+    "scaffold",
+    "a_fedpd",
+    "fedpd_n",
+)
 OTHERS = ("feddane", "pr_spider", "lag")  # two exchanges; one that is not always due; agents that stay silent
 APART = ("coop_sgd-elastic", "coop_sgd-mixing")  # every agent has a model of its own
 METHODS = [
