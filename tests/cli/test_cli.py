@@ -204,6 +204,26 @@ def test_solving_leaves_the_run_and_a_figure(tmp_path: Path) -> None:
     assert "--overwrite" in again.stderr
 
 
+def test_training_leaves_the_run_and_a_figure(tmp_path: Path) -> None:
+    write(tmp_path, 40)
+    settings = "--communications", "3", "--cohort", "2", "--validation", "0"
+    done = fedpd("train", "small.toml", *settings, "--out", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert re.match(r"FedPD-N with 2 of \d+ agents per round, \d+ local steps of \d+ samples; trials find", first)
+    assert second.startswith("Run of fedpd_n(")
+    assert "The model is that of the last round." in done.stdout
+    assert (tmp_path / "out" / "run.png").stat().st_size > 10_000
+    assert load(tmp_path / "out").history["round"][-1] == 3
+    for more, words in (
+        (("--cohort", "99"), "cohort = 99: must be at most"),
+        ((), "validation = 0.1: holds out no sample"),
+    ):
+        wrong = fedpd("train", "small.toml", *more, folder=tmp_path)
+        assert wrong.returncode == 2
+        assert f"error: {words}" in wrong.stderr
+
+
 @pytest.mark.filterwarnings("default:solve came to")
 def test_solving_says_where_it_does_not_get_there(tmp_path: Path) -> None:
     write(tmp_path, 40)

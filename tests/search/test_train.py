@@ -7,7 +7,7 @@ import pytest
 
 import fedpd
 from fedpd import FedpdError, data, problems, theory
-from fedpd.search.train import cohort_of, local_work, plan_text
+from fedpd.search.train import cohort_of, local_work, model_text, plan_text
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,8 @@ def test_the_model_is_the_best_on_held_out_samples(problem: Any, run: Any) -> No
     assert theory.objective(held, run.model) == pytest.approx(losses.min(), rel=1e-6)
     assert run.history["loss"][-1] < run.history["loss"][0]
     assert run.algorithm == "fedpd_n(iterations=5, batch=20, cohort=4)"
+    best = run.history["round"][losses.argmin()]
+    assert model_text(run) == f"The model is that of round {best}, with validation loss {losses.min():.4g}."
 
 
 def test_trials_are_charged(run: Any) -> None:
@@ -45,6 +47,7 @@ def test_without_held_out_samples_it_uses_the_budget_and_all_samples(problem: An
     assert run.history["round"][-1] == 6
     assert "validation_loss" not in run.history
     np.testing.assert_array_equal(run.model, run.server.mean.tree)
+    assert model_text(run) == "The model is that of the last round."
 
 
 def test_local_work_follows_the_sizes() -> None:

@@ -203,7 +203,7 @@ def train(
     from fedpd.experiments import experiment
     from fedpd.experiments.own_code import explain_errors
     from fedpd.report import save_figure
-    from fedpd.search.train import cohort_of, plan_text
+    from fedpd.search.train import cohort_of, model_text, plan_text
     from fedpd.search.train import train as fit
 
     count("--communications", communications, "Give the most communications, e.g. 100", bits=31)
@@ -217,7 +217,7 @@ def train(
         run = fit(built, communications, seed=seed, validation=validation, **options)
     run.save(folder, overwrite=overwrite)
     (figure, _) = save_figure(run.plot(), folder, "run")
-    show_lines(f"{run}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
+    show_lines(f"{run}\n{model_text(run)}\nFigure: {figure}\nIn Python: fedpd.load({str(folder)!r})")
 
 
 def reproduce(

@@ -20,6 +20,7 @@ from fedpd.base.errors import warn
 from fedpd.base.progress import Row
 from fedpd.base.typed import typed
 from fedpd.core import Method, Problem, Tree
+from fedpd.engine.participation import check_cohort
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
 
@@ -80,7 +81,7 @@ def train(
     for name in CHOSEN:
         if name in options:
             refuse(name, options.get(name), "is what train decides by itself", "Leave it out, or call fedpd.simulate")
-    rest, held = (problem, None) if validation == 0 else problem.hold_out(validation, seed)
+    rest, held = (problem, None) if validation == 0 else _held_out(problem, validation, seed)
     method = chosen_method(rest, cohort, batch, epochs, step)
     watch = None if held is None else Watch(held, communications)
     more: dict[str, Any] = {"metrics_every": max(1, communications // 50), **options}
@@ -88,6 +89,16 @@ def train(
     if run.diverged is not None:
         warn(f"train did not finish: {run.diverged.message}")
     return run if watch is None else watch.best_of(run)
+
+
+def _held_out(problem: Problem, validation: float, seed: int) -> tuple[Problem, Problem]:
+    """Return the problem to train on, and that of the held-out samples."""
+    remedy = "Give 0: the run then ends at its budget"
+    if problem.lazy:
+        refuse("validation", validation, "needs the samples in memory", f"{remedy}; or problem.in_memory()")
+    if validation * problem.sizes.max() <= 0.5 or problem.sizes.max() == 1:
+        refuse("validation", validation, f"holds out no sample: the largest agent has {problem.sizes.max()}", remedy)
+    return problem.hold_out(validation, seed)
 
 
 class Watch:
@@ -125,8 +136,19 @@ def cohort_of(run: dict[str, Any], cohort: int | None) -> dict[str, Any]:
     return {name: run[name] for name in ("cohort", "sampling", "stragglers") if name in run}
 
 
+def model_text(run: Run) -> str:
+    """Return a sentence about the model of a run of `train`."""
+    losses = run.history.get(VALIDATION)
+    if losses is None:
+        return "The model is that of the last round."
+    best = int(np.argmin(losses))
+    return f"The model is that of round {run.history['round'][best]}, with validation loss {losses[best]:.4g}."
+
+
 def plan_text(problem: Problem, cohort: int | None) -> str:
     """Return a sentence about what `train` will run."""
+    if cohort is not None:
+        check_cohort(cohort, problem.agents)
     steps, samples = local_work(problem, None, 1.0)
     present = "all agents" if cohort is None else f"{cohort} of {problem.agents} agents"
     return f"FedPD-N with {present} per round, {steps} local steps of {samples} samples; trials find the step size."
