@@ -96,6 +96,16 @@ def test_rounds_of_trials_cost_six_times_the_local_work() -> None:
     assert TRIALS[:8] == (0, 1, 2, 4, 8, 16, 64, 256)
 
 
+def test_gamma_is_known_after_the_trials_of_five_agents() -> None:
+    for cohort, rounds in ((1, 5), (2, 3), (6, 1)):
+        method = algorithms.fedpd_n(iterations=4, batch=2, cohort=cohort)
+        steps = [
+            float(simulate(method, MANY, rounds=r, cohort=cohort).server.orders.step) for r in (rounds - 1 or 1, rounds)
+        ]
+        assert (steps[0] == 0) == (rounds > 1)
+        assert steps[1] > 0
+
+
 def test_a_message_is_one_model_and_ten_numbers() -> None:
     run = simulate(algorithms.fedpd_n(iterations=4, batch=2, cohort=6), MANY, rounds=1)
     assert run.history["bytes_up"][-1] == 6 * 8 * (3 + 10)

@@ -17,7 +17,8 @@ fifth of the duals. beta = min(0.8, (K-1)/(K+1)), because momentum adds up the n
 
 Trials find gamma. In the rounds 0, 1, 2, 4, 8, 16, 64, 256, ... agents make their Q steps with each step size of a
 ladder, on the same samples, and send H of each, the mean loss over the second half of the steps. The ladder is
-2^-12, 2^-9, ..., 2^3 until gamma is known, and 0, 1/8, 1/2, 1, 2, 8 times gamma afterwards. Of the means over S,
+2^-12, 2^-9, ..., 2^3 until gamma is known, which takes the trials of five agents, and 0, 1/8, 1/2, 1, 2, 8 times gamma
+afterwards. Of the means over S,
 
     low  = the smallest step with H <= 1.05 min H that makes 80 % of the largest decrease
     high = the largest step with H <= min H + 5 % of (first loss - min H), after round 8 with 10 %
@@ -52,6 +53,7 @@ from fedpd.core.sampling import uniform
 
 FIRST = tuple(2.0**k for k in range(-12, 4, 3))  # the ladder while gamma is not known
 NEAR = (0.0, 1 / 8, 1 / 2, 1.0, 2.0, 8.0)  # the ladder afterwards, in units of gamma
+CALIBRATES = 5  # agents: one alone may know a single class, and any step is good for that
 EARLY = 8  # the last round in which trials may raise gamma
 TRIALS = (0, 1, 2, 4, 8, *(4**k for k in range(2, 16)))  # the rounds of trials
 NEWEST = 5.0  # the newest model has the weight 5/(r + 5) in the running mean
@@ -107,6 +109,7 @@ class Server(NamedTuple):
     orders: Orders
     caution: Array  # what trials find is multiplied by this
     wrong: Array  # whether the last models were not used, because gamma was too large
+    losses: Array  # (6,) the mean H of the first rounds, until gamma is known
     watch: Watch
 
 
@@ -131,7 +134,13 @@ class FedPDN(Method):
         zero = jnp.zeros((), float)
         watch = Watch(zero, zero, jnp.int32(0), zero, x)
         number, orders = jnp.int32(0), self.first_orders()
-        return Server(x, 0 * x, 0 * x, x, number, number, orders, zero + 1, jnp.bool_(False), watch)
+        none = jnp.zeros(len(NEAR))
+        return Server(x, 0 * x, 0 * x, x, number, number, orders, zero + 1, jnp.bool_(False), none, watch)
+
+    @property
+    def first_rounds(self) -> int:
+        """The rounds of trials after which gamma is known: those of five agents."""
+        return -(-CALIBRATES // self.cohort) if self.step is None else 0
 
     def first_orders(self) -> Orders:
         zero = jnp.zeros((), float)
@@ -146,7 +155,8 @@ class FedPDN(Method):
         if not self.adapt:
             return self.train(f, agent, rows)
         # The condition is on the round alone: a condition on an agent's state would compute both for all agents.
-        return lax.cond(is_trial(r), partial(self.try_steps, f), partial(self.train, f), agent, rows)
+        trial = (r == jnp.array(sorted({*range(self.first_rounds), *TRIALS}))).any()
+        return lax.cond(trial, partial(self.try_steps, f), partial(self.train, f), agent, rows)
 
     def train(self, f: LocalObjective, agent: Agent, rows: Array) -> tuple[Agent, Work]:
         x, first, later = self.descend(f, agent, rows, agent.orders.step)
@@ -232,20 +242,24 @@ class FedPDN(Method):
         """Return the server with the step size of the next round, or at an earlier model."""
         begins = old.round == 0
         level = jnp.where(begins, numbers.first, old.orders.level)
-        found, wrong = self.after_trials(old, numbers, level)
+        losses = old.losses + (numbers.losses - old.losses) / (old.round + 1)
+        found, wrong = self.after_trials(old, choose(old.orders.step > 0, numbers.losses, losses), level)
         wrong = wrong & (numbers.tried > 0)
         step = jnp.where(numbers.tried > 0, found, old.orders.step)
         factor = jnp.where((numbers.failed > 0) & ~wrong, 0.5, 1.0)
         new = new._replace(
-            orders=old.orders._replace(step=step * factor, level=level), caution=old.caution * factor, wrong=wrong
+            orders=old.orders._replace(step=step * factor, level=level),
+            caution=old.caution * factor,
+            wrong=wrong,
+            losses=losses,
         )
         unused = back_to(new, old.y, old.mean)._replace(age=old.age)
         return self.watched(choose(wrong, unused, new), old, numbers, begins)
 
-    def after_trials(self, server: Server, numbers: Numbers, level: Array) -> tuple[Array, Array]:
+    def after_trials(self, server: Server, losses: Array, level: Array) -> tuple[Array, Array]:
         """Return gamma after a round of trials, and whether it was so large that the models of this round are bad."""
         step, early = server.orders.step, server.round <= EARLY
-        low, high = acceptable(ladder_of(step), numbers.losses, level, jnp.where(early, 0.05, 0.1))
+        low, high = acceptable(ladder_of(step), losses, level, jnp.where(early, 0.05, 0.1))
         low, high = server.caution * low, server.caution * jnp.maximum(low, high)
         middle = jnp.sqrt(high * jnp.maximum(low, high / 16))
         wrong = early & (step > 1.5 * high)
@@ -256,7 +270,8 @@ class FedPDN(Method):
         late = jnp.sqrt(lower * jnp.clip(low, lower / 4, lower))
         near = jnp.where(early, jnp.where(step < low, higher, lower), late)
         near = jnp.where(server.wrong & ~wrong, low, near)  # the ladder around a step far off was coarse
-        return jnp.where(step > 0, near, low), wrong & (step > 0)
+        first = jnp.where(server.round + 1 < self.first_rounds, 0.0, low)
+        return jnp.where(step > 0, near, first), wrong & (step > 0)
 
     def watched(self, new: Server, old: Server, numbers: Numbers, begins: Array) -> Server:
         """Return the server at its best model, if the loss is clearly above its best; else as it is."""
@@ -264,7 +279,7 @@ class FedPDN(Method):
         finite = jnp.isfinite(numbers.first)
         loss = jnp.where(finite, numbers.first, WORST)
         spread = jnp.maximum(numbers.square - loss * loss, 0) / max(self.cohort - 1, 1)
-        spread = loss * loss if self.cohort == 1 else spread
+        spread = jnp.maximum(spread, (loss / self.cohort) ** 2)  # few agents may be alike by chance
         rounds = jnp.where(begins, 1, watch.rounds + 1)
         weight = jnp.maximum(1 / rounds, 0.25)
         smooth = watch.loss + weight * (loss - watch.loss)
@@ -295,11 +310,6 @@ def back_to(server: Server, y: Vector, mean: Vector) -> Server:
 def ladder_of(step: Array) -> Array:
     """Return the step sizes to try; `step`: gamma, or 0 if it is not known."""
     return jnp.where(step > 0, jnp.array(NEAR) * step, jnp.array(FIRST))
-
-
-def is_trial(r: Array) -> Array:
-    """Return whether agents try step sizes in round r."""
-    return (r == jnp.array(TRIALS)).any()
 
 
 def acceptable(ladder: Array, losses: Array, level: Array, share: Any) -> tuple[Array, Array]:
