@@ -1,20 +1,21 @@
 """The benchmark on networks: targets, scores, validation samples, and an interrupted command."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpd import FedpdError, data, problems, simulate
-from fedpd.core import Problem
+from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
+from fedpd.core import Method, Problem
 from fedpd.problems.networks import MLP
 from fedpd.suite import networks_runner
 from fedpd.suite.networks import Task
 from fedpd.suite.networks_methods import FEDPD_N, METHODS, settings
 from fedpd.suite.networks_runner import (
+    COSTS,
     RIGHT,
     Cell,
     Outcome,
@@ -54,7 +55,7 @@ def _outcome(accuracy: list[float], communications: list[int]) -> Outcome:
 
 def test_a_target_counts_from_the_first_row_from_which_the_mean_of_three_is_at_it() -> None:
     accuracy = np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9])
-    assert kept_row(accuracy, 0.4) == 0  # (0.1 + 0.9 + 0.2)/3
+    assert kept_row(accuracy, 0.1) == 1  # the first model does not count
     assert kept_row(accuracy, 0.6) == 1  # (0.9 + 0.2 + 0.7)/3
     assert kept_row(accuracy, 0.8) == 3
     assert kept_row(accuracy, 0.81) is None  # the last row alone is not enough
@@ -68,7 +69,8 @@ def test_the_score_is_the_sum_of_logarithms_and_a_missed_target_costs_two_runs()
 
 
 def test_the_least_score_is_chosen_and_without_targets_the_best_final_accuracy() -> None:
-    quick, good = (_outcome(accuracy, [0, 5, 10, 15]) for accuracy in ([0.8] * 4, [0.1, 0.8, 0.8, 0.9]))
+    curves = [0.1, 0.8, 0.8, 0.8, 0.8], [0.1, 0.1, 0.8, 0.8, 0.9]
+    quick, good = (_outcome(curve, [0, 5, 10, 15, 20]) for curve in curves)
     assert best_of([good, quick], [0.7]) == 1
     assert best_of([quick, good], []) == 1
 
@@ -96,7 +98,7 @@ def test_validation_samples_are_not_trained_on_and_are_those_that_are_missing() 
 def test_the_accuracy_is_that_of_a_usual_run_also_without_samples_of_some_agents() -> None:
     task = TASKS["some"]
     tuning = with_validation(task.make(None), 0)
-    (method,) = settings("FedAvg", task, 6, 0)
+    method = settings("FedAvg", task, 6, 8)[-1]  # its step is the largest
     usual = simulate(method, tuning, rounds=4, progress=False).history["test_accuracy"]
     own = simulate(method, tuning, rounds=4, progress=False, record=[RIGHT]).history["right"]
     assert own.tolist() == usual.tolist()
@@ -105,15 +107,22 @@ def test_the_accuracy_is_that_of_a_usual_run_also_without_samples_of_some_agents
 
 def test_a_run_that_diverges_has_no_accuracy() -> None:
     task = TASKS["some"]
-    problem = task.make(None)
-    wild = replace(problem, losses=lambda model, batch: 1e30 * problem.losses(model, batch))
-    (method,) = settings("FedAvg", task, 6, 0)
-    found = networks_runner._measured(task, method, False, 0, wild)
+    wild = algorithms.fedavg(oracle=oracles.sgd(step=1e38, iterations=2, batch=4))
+    found = networks_runner._measured(task, wild, False, 0, task.make(None))
     assert len(found["accuracy"]) == len(found["samples"]) == task.rounds + 1
     assert set(found["accuracy"][1:]) == {0.0}
 
 
+def made_up(task: Task, method: Method, mean: bool, seed: int, problem: Problem) -> dict[str, Any]:
+    """Return curves that stand for a run, which would take seconds to compile."""
+    rows = np.arange(task.rounds + 1)
+    accuracy = 1 - 1 / (2 + rows * (1 + mean) + seed + len(method.description) % 7)
+    costs = {name: (scale * rows).tolist() for name, scale in zip(COSTS, (1, 24, 100, 0.1), strict=True)}
+    return {"accuracy": accuracy.tolist(), **costs}
+
+
 def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks_runner, "_measured", made_up)
     file, methods = tmp_path / "cells.jsonl", ["FedAvg", FEDPD_N]
     said: list[tuple[str, int, int]] = []
     once = run_networks(
@@ -123,9 +132,10 @@ def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest
     assert {one.name for one in once} == {"FedAvg", "FedAvg + mean", FEDPD_N}
     assert len(once) == 2 * 2 * 3
     done = [step[1] for step in said]
-    assert done == sorted(done) and done[-1] == said[-1][2] == 2 * (2 * 2 + 2 * (2 * 2 + 2 * 8))
+    assert done == sorted(done)
+    assert done[-1] == said[-1][2] == 2 * (2 * 2 + 2 * (2 * 2 + 2 * 8))
     with monkeypatch.context() as patched:
-        patched.setattr(networks_runner, "simulate", lambda *_, **__: pytest.fail("it ran again"))
+        patched.setattr(networks_runner, "_measured", lambda *_: pytest.fail("it ran again"))
         again = run_networks(file, methods=methods, budgets=[8, 0], seeds=2, tasks=TASKS)
     assert [one.finals.tolist() for one in again] == [one.finals.tolist() for one in once]
     assert file.read_text().splitlines() == lines
@@ -136,9 +146,11 @@ def test_the_same_command_runs_nothing_again(tmp_path: Path, monkeypatch: pytest
     ]
 
 
-def test_a_file_with_other_work_is_refused(tmp_path: Path) -> None:
+def test_a_chosen_setting_runs_on_all_samples_and_a_file_with_other_work_is_refused(tmp_path: Path) -> None:
     file, one = tmp_path / "cells.jsonl", {"all": TASKS["all"]}
-    run_networks(file, methods=["FedAvg"], seeds=1, tasks=one)
+    plain, mean = run_networks(file, methods=["FedAvg"], seeds=1, tasks=one)
+    assert plain.costs["samples"][-1] == mean.costs["samples"][-1] == 8 * 6 * 2 * 4
+    assert plain.finals[0] > 0.7
     with pytest.raises(FedpdError, match="other rounds or local work"):
         run_networks(file, methods=["FedAvg"], seeds=1, tasks={"all": TASKS["all"]._replace(rounds=9)})
 

@@ -113,20 +113,21 @@ class Outcome(NamedTuple):
 def kept_row(accuracy: np.ndarray, target: float) -> int | None:
     """Return the first row from which the mean of three is at the target; None: there is none.
 
+    Row 0, the first model, does not count, because no method has done anything for it.
+
     Examples:
         >>> kept_row(np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9]), 0.7)
         3
     """
-    means = np.convolve(accuracy, np.ones(WINDOW) / WINDOW, mode="valid") if len(accuracy) >= WINDOW else np.array([])
-    rows = np.flatnonzero(means >= target - 1e-9)
-    return int(rows[0]) if len(rows) else None
+    starts = range(1, len(accuracy) - WINDOW + 1)
+    return next((row for row in starts if accuracy[row : row + WINDOW].mean() >= target - 1e-9), None)
 
 
 def score(outcome: Outcome, targets: Sequence[float]) -> float:
     """Return the sum of the logarithms of the communications to the targets; one that is missed costs two runs."""
     most = 2 * float(outcome.costs["communications"][-1])
     spent = [outcome.spent("communications", target) for target in targets]
-    return float(sum(np.log(max(1.0, min(one, most))) for one in spent))
+    return float(sum(np.log(min(one, most)) for one in spent))
 
 
 def final_accuracy(accuracy: Sequence[float]) -> float:
