@@ -76,7 +76,7 @@ def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: 
 def test_the_page_without_fedpd_n_says_so(tmp_path: Path) -> None:
     written = write_networks(FOUND[:2], [0], tmp_path, {"p": next(iter(TASKS.values()))})
     assert [path.name for path in written.files] == ["networks.md"]
-    assert written.findings == ["FedPD-N was not run, only 1 rivals, each with its usual setting."]
+    assert written.findings == ["FedPD-N was not run, only 1 rival, each with its usual setting."]
 
 
 def test_the_command_lists_its_problems_and_leaves_those_of_the_suite_alone() -> None:

@@ -142,15 +142,20 @@ def finding(outcomes: Sequence[Outcome], budget: int) -> str:
     rivals = len(methods - {FEDPD_N})
     how = f"each with the best of {budget} settings" if budget else "each with its usual setting"
     if FEDPD_N not in methods:
-        return f"FedPD-N was not run, only {rivals} rivals, {how}."
+        return f"FedPD-N was not run, only {_several(rivals, 'rival')}, {how}."
     found = compare(costs_to_targets(own, "communications", budget), True)
     ratios = ", ".join("-" if np.isnan(one.ratio) else f"{one.ratio:.2f}" for one in found)
     missed = sum(one.alone for one in found)
     failed = f" It missed {missed} of {number * len(SHARES)} targets, which a rival kept." if missed else ""
     return (
-        f"FedPD-N, untuned, takes {ratios} times the communications of the best of {rivals} rivals, {how}, to keep "
-        f"{ALL} of FedAvg's final accuracy: geometric means over {number} problems, where both kept it.{failed}"
+        f"FedPD-N, untuned, takes {ratios} times the communications of the best of {_several(rivals, 'rival')}, {how}, "
+        f"to keep {ALL} of FedAvg's final accuracy: geometric means over {_several(number, 'problem')}, where both "
+        f"kept it.{failed}"
     )
+
+
+def _several(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def profiles(outcomes: Sequence[Outcome], budget: int) -> Figure:
@@ -162,7 +167,7 @@ def profiles(outcomes: Sequence[Outcome], budget: int) -> Figure:
         labels = list(methods)
         spent[words] = np.stack([costs.ravel() for costs in methods.values()], axis=1)
     number = len(problems_of(outcomes))
-    what = f"{len(SHARES)} targets on {number} problems"
+    what = f"{len(SHARES)} targets on {_several(number, 'problem')}"
     return draw_profiles(spent, labels, FEDPD_N, what, finding(outcomes, budget))
 
 
