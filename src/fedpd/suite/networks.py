@@ -9,7 +9,7 @@ import importlib
 import inspect
 import json
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -327,12 +327,12 @@ TASKS: dict[str, Task] = {
 }
 
 
-def available(folder: Path | None, names: Sequence[str] = tuple(TASKS)) -> dict[str, Problem]:
+def available(folder: Path | None, tasks: Mapping[str, Task] = TASKS) -> dict[str, Problem]:
     """Return the problems whose data are here, by name."""
     made = {}
-    for name in names:
+    for name, task in tasks.items():
         try:
-            made[name] = TASKS[name].make(folder)
+            made[name] = task.make(folder)
         except FileNotFoundError:
             continue
     return made

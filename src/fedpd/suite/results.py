@@ -3,7 +3,7 @@
 A performance profile (Dolan and Moré, 2002) shows on how many problems a method is within a factor of the best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -72,16 +72,30 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
         cells: Results.
         budget: The tuning budget.
     """
+    problems, methods, _ = costs_of(cells, "communications", budget)
+    spent = {words: costs_of(cells, cost, budget)[2] for cost, words in COSTS.items()}
+    return draw_profiles(spent, methods, SOLVE, f"{len(problems)} problems", finding(cells, budget))
+
+
+def draw_profiles(spent: Mapping[str, np.ndarray], methods: Sequence[str], thick: str, what: str, title: str) -> Figure:
+    """Draw the profiles of four costs.
+
+    Args:
+        spent: (problems, methods) costs, infinite where a method failed, by the words for the cost.
+        methods: The labels.
+        thick: The label whose line is thick.
+        what: How many problems there are, in words.
+        title: The finding.
+    """
     factors = np.logspace(0, np.log2(FARTHEST), 400, base=2)
-    problems, methods, first = costs_of(cells, "communications", budget)
-    order = np.argsort(-shares(first, factors).mean(axis=0), kind="stable")
+    order = np.argsort(-shares(next(iter(spent.values())), factors).mean(axis=0), kind="stable")
     figure = Figure(figsize=(12, 8.4 + 0.2 * -(-len(methods) // 5)), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey=True).flat
-    for axes, (cost, words) in zip(panels, COSTS.items(), strict=True):
-        drawn = shares(costs_of(cells, cost, budget)[2], factors)
+    for axes, (words, costs) in zip(panels, spent.items(), strict=True):
+        drawn = shares(costs, factors)
         for method in order:
             style = line_styles(methods)[method]
-            width = 2.8 if methods[method] == SOLVE else 1.4
+            width = 2.8 if methods[method] == thick else 1.4
             axes.step(factors, drawn[:, method], where="post", label=methods[method], linewidth=width, **style)
         axes.set_xscale("log", base=2)
         plain_ticks(axes.xaxis)
@@ -89,10 +103,10 @@ def profile_figure(cells: Sequence[Cell], budget: int) -> Figure:
         axes.set(xlim=(1, FARTHEST), ylim=(-0.02, 1.02), xlabel=f"{words}: factor to the least")
         axes.grid(alpha=0.3)
     for axes in (figure.axes[0], figure.axes[2]):
-        axes.set_ylabel(f"share of {len(problems)} problems within the factor")
+        axes.set_ylabel(f"share of {what} within the factor")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle(fill(finding(cells, budget), 120, break_on_hyphens=False))
+    figure.suptitle(fill(title, 120, break_on_hyphens=False))
     return figure
 
 

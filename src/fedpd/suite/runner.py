@@ -234,19 +234,35 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list[Cell]:
     """Return the cells that a file has, without those to drop; make it if it is not there."""
     settings = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}
+    return [Cell(**row) for row in kept_rows(file, settings, lambda row: _key(Cell(**row)) not in drop)]
+
+
+def kept_rows(
+    file: Path, settings: dict[str, Any], keep: Callable[[dict[str, Any]], bool] = lambda row: True
+) -> list[dict[str, Any]]:
+    """Return the results that a file has after its settings, and remove those not to keep; make it if it is not there.
+
+    Args:
+        file: One JSON object per line.
+        settings: The first line, which all results share.
+        keep: Whether to keep a result.
+
+    Raises:
+        FedpdError: The file has other settings.
+    """
     if not file.exists() or not _rows(file):
         make_folder(file.parent)
         file.write_text(json.dumps(settings) + "\n", encoding="utf-8")
         return []
-    rows = _rows(file)
-    if rows[0] != settings:
-        raise FedpdError(f"{file} holds results of {rows[0]}, not of {settings}. Give another folder.")
-    cells = [cell for cell in (Cell(**row) for row in rows[1:]) if _key(cell) not in drop]
-    whole = "".join(json.dumps(row) + "\n" for row in (settings, *(cell._asdict() for cell in cells)))
+    first, *rows = _rows(file)
+    if first != settings:
+        raise FedpdError(f"{file} holds results of {first}, not of {settings}. Give another folder.")
+    kept = [row for row in rows if keep(row)]
+    whole = "".join(json.dumps(row) + "\n" for row in (settings, *kept))
     if file.read_text(encoding="utf-8") != whole:  # drop also what an interruption left of a line
         with replace_file(file) as new:
             new.write(whole.encode())
-    return cells
+    return kept
 
 
 def _results(
