@@ -347,7 +347,9 @@ def test_a_later_change_of_the_array_does_not_change_the_result(entry: Entry, pa
 
 # Parameters of public functions whose annotation allows an array, and which do not take one.
 OTHERS = {
-    **dict.fromkeys(("progress", "callback", "log", "dtype", "settings", "partitioner", "module"), "no array"),
+    **dict.fromkeys(
+        ("progress", "callback", "log", "dtype", "settings", "options", "partitioner", "module"), "no array"
+    ),
     **dict.fromkeys(("record", "label", "label_names", "columns", "names", "methods", "static"), "texts"),
     **dict.fromkeys(("until", "grid", "table", "seed", "seeds", "scales"), "numbers, which are checked one by one"),
     **dict.fromkeys(("step", "draw", "t", "p"), "numbers that JAX may trace, or functions"),

@@ -364,7 +364,7 @@ def test_the_skeleton_conforms(
     settings = {"momentum": 0.5, "oracle": conformance.GD}
     row = conformance.Row(partial(fedavgm, **settings), bad=settings | {"momentum": 1})
     monkeypatch.setitem(conformance.ROWS, "skeleton", row)
-    available = {"name": "skeleton", "runs": runs, "tmp_path": tmp_path}
+    available = {"name": "skeleton", "runs": runs, "tmp_path": tmp_path, "padded": conformance.padded_problem()}
     check(**{name: available[name] for name in inspect.signature(check).parameters})
 
 

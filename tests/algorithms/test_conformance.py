@@ -273,7 +273,11 @@ def payload(envelope: bytes) -> int:
 
 @pytest.fixture(scope="module")
 def padded() -> Problem:
-    """The problem with a pytree as its model, and with padding that counts for nothing."""
+    return padded_problem()
+
+
+def padded_problem() -> Problem:
+    """Return the problem with a pytree as its model, and with padding that counts for nothing."""
 
     def losses(x: Any, rows: Any) -> Any:
         return _losses(jnp.concatenate([x["head"], x["tail"].reshape(-1)]), rows)

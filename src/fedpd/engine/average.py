@@ -16,7 +16,8 @@ from tree_math import Vector
 from fedpd.base.checks import refuse
 from fedpd.core import Array, Exchange, LocalObjective, Method, Mixing, Tree
 from fedpd.engine.backends.liveness import sources
-from fedpd.transforms import Layer, broadcast_shapes, read_inside
+from fedpd.transforms._layer import Layer, read_inside
+from fedpd.transforms._ways import broadcast_shapes
 
 NEWEST = 5.0  # the newest model has the weight 5/(r + 5)
 

@@ -10,11 +10,9 @@ from fedpd.transforms._accountant import Accountant, ExampleAccountant
 from fedpd.transforms._attacks import Attack, attack, false_dual, little, noise, sign_flip
 from fedpd.transforms._chain import Transform
 from fedpd.transforms._compress import clip, quantize, random_k, sign, top_k
-from fedpd.transforms._layer import Layer, read_inside
 from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
 from fedpd.transforms._private import Gaussian, gaussian
 from fedpd.transforms._server import ServerStep, server_optimizer
-from fedpd.transforms._ways import broadcast_shapes
 from fedpd.transforms._wrap import wrap
 
 # The functions that experiment files may name, in `up`, `down` and `mean`.
@@ -37,12 +35,10 @@ __all__ = [
     "Attack",
     "ExampleAccountant",
     "Gaussian",
-    "Layer",
     "MeanRule",
     "ServerStep",
     "Transform",
     "attack",
-    "broadcast_shapes",
     "centered_clipping",
     "clip",
     "false_dual",
@@ -54,7 +50,6 @@ __all__ = [
     "noise",
     "quantize",
     "random_k",
-    "read_inside",
     "server_optimizer",
     "sign",
     "sign_flip",
