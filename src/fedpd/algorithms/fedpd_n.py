@@ -279,7 +279,7 @@ class FedPDN(Method):
         finite = jnp.isfinite(numbers.first)
         loss = jnp.where(finite, numbers.first, WORST)
         spread = jnp.maximum(numbers.square - loss * loss, 0) / max(self.cohort - 1, 1)
-        spread = jnp.maximum(spread, (loss / self.cohort) ** 2)  # few agents may be alike by chance
+        spread = jnp.maximum(spread, (loss / self.cohort) ** 2)  # few agents may be equal by chance
         rounds = jnp.where(begins, 1, watch.rounds + 1)
         weight = jnp.maximum(1 / rounds, 0.25)
         smooth = watch.loss + weight * (loss - watch.loss)
