@@ -110,7 +110,8 @@ def _comparison(advice: Advice) -> list[str]:
     if untuned is None:
         notes.append(
             "fedpd solve was not tried. It needs all agents, with all their steps, in every round, and room for the "
-            "memory of all agents."
+            "memory of all agents. For a network with mini-batches and few agents per round, use fedpd train, which "
+            "has nothing to tune."
         )
     elif not untuned.reached:
         notes.append(f"The untuned setting (fedpd solve) did not reach {advice.epsilon:g} in its trial.")
