@@ -106,6 +106,16 @@ def test_gamma_is_known_after_the_trials_of_five_agents() -> None:
         assert steps[1] > 0
 
 
+def test_rounds_without_trials_do_not_count_until_gamma_is_known() -> None:
+    method = algorithms.fedpd_n(iterations=4, batch=2, cohort=3)  # two rounds of trials
+    present = np.zeros((9, 6), int)
+    present[[0, 3, 8], :3] = 1  # rounds 1, 2 and 4, of trials, are empty, and round 3 has none
+    late = simulate(method, MANY, rounds=9, participation=present).server
+    assert int(late.round) == 2
+    assert float(late.orders.step) > 0.01
+    np.testing.assert_allclose(simulate(method, MANY, rounds=8, participation=present[:8]).server.y.tree, 0)
+
+
 def test_a_message_is_one_model_and_ten_numbers() -> None:
     run = simulate(algorithms.fedpd_n(iterations=4, batch=2, cohort=6), MANY, rounds=1)
     assert run.history["bytes_up"][-1] == 6 * 8 * (3 + 10)

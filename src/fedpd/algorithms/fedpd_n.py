@@ -242,7 +242,10 @@ class FedPDN(Method):
         """Return the server with the step size of the next round, or at an earlier model."""
         begins = old.round == 0
         level = jnp.where(begins, numbers.first, old.orders.level)
-        losses = old.losses + (numbers.losses - old.losses) / (old.round + 1)
+        # Nobody was there in a round of trials: until the next one, gamma is not known, and nothing counts.
+        waits = (old.orders.step <= 0) & (numbers.tried <= 0)
+        losses = choose(waits, old.losses, old.losses + (numbers.losses - old.losses) / (old.round + 1))
+        new = new._replace(round=jnp.where(waits, old.round, new.round))
         found, wrong = self.after_trials(old, choose(old.orders.step > 0, numbers.losses, losses), level)
         wrong = wrong & (numbers.tried > 0)
         step = jnp.where(numbers.tried > 0, found, old.orders.step)
