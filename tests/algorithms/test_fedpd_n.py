@@ -181,3 +181,8 @@ def test_every_cohort_trains(classes: Any, cohort: int) -> None:
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(FedpdError, match=words):
         algorithms.fedpd_n(**{"iterations": 4, "batch": 2, "cohort": 6} | settings)
+
+
+def test_a_cohort_of_more_agents_than_there_are_is_refused() -> None:
+    with pytest.raises(FedpdError, match="cohort = 7: must be at most 6, the number of agents"):
+        simulate(algorithms.fedpd_n(iterations=4, batch=2, cohort=7), MANY, rounds=1)

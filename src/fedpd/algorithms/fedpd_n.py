@@ -300,6 +300,11 @@ class FedPDN(Method):
         back = back._replace(orders=back.orders._replace(step=back.orders.step / 2))
         return choose(returns, back, new._replace(watch=seen))
 
+    def check_agents(self, agents: int) -> None:
+        if self.cohort > agents:
+            remedy = "Give the number of agents of a round; the momentum depends on it"
+            refuse("cohort", self.cohort, f"must be at most {agents}, the number of agents", remedy)
+
     def delivers(self, server: Server) -> Vector:
         return server.mean
 
