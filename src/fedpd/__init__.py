@@ -37,17 +37,20 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `import f
     from fedpd.engine.measure.columns import Measure as Measure
     from fedpd.engine.run import Ensemble as Ensemble
     from fedpd.engine.run import Run as Run
+    from fedpd.engine.run import Runs as Runs
     from fedpd.engine.simulate import simulate as simulate
     from fedpd.experiments.loading import load as load
     from fedpd.experiments.loading import load_model as load_model
     from fedpd.search.advise import Advice as Advice
     from fedpd.search.advise import advise as advise
+    from fedpd.search.compare import Comparison as Comparison
+    from fedpd.search.compare import compare as compare
     from fedpd.search.solve import solve as solve
     from fedpd.search.sweep import Sweep as Sweep
     from fedpd.search.sweep import sweep as sweep
     from fedpd.search.train import train as train
-    from fedpd.search.tune import Tuned as Tuned
     from fedpd.search.tune import tune as tune
+    from fedpd.search.tuned import Tuned as Tuned
 
 __getattr__, __dir__, __all__ = _lazy_names(
     __name__, submodules=("base", "checks", "core", "engine", "report", "search")

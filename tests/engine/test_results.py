@@ -227,7 +227,7 @@ def test_tuned_methods_and_advice_are_shown_and_saved(tmp_path: Path) -> None:
         assert found._repr_html_() == result._repr_html_()
         result.plot().savefig(tmp_path / "figure.png")
         assert len(result.frame()) == 3
-    assert "<img" not in tuned._replace(label="<img src=x>")._repr_html_()
+    assert "<img" not in replace(tuned, label="<img src=x>")._repr_html_()
     assert equal(fedpd.load_model(tmp_path / "tuned"), tuned.runs[0].model)
     with pytest.raises(FedpdError, match="there is no model"):
         fedpd.load_model(tmp_path / "advice")

@@ -10,7 +10,7 @@ from fedpd import algorithms, data, oracles, problems, simulate, sweep, tune
 from fedpd.experiments.runner import Result
 from fedpd.report import comparison_figure, comparison_table, figure, target_table
 from fedpd.report.advice import sensitivity_figure, tuning_table
-from fedpd.search.tune import Tuned
+from fedpd.search.tuned import Tuned
 
 PROBLEM = problems.penalized_logistic(*data.strongly_noniid(4, 30, 5, seed=2))  # 4 agents of 30 samples
 # 8 local steps: 4 x 8 samples per communication with a batch of 1, and 4 x 8 x 30 with full gradients

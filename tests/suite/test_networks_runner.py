@@ -11,20 +11,20 @@ import pytest
 from fedpd import FedpdError, algorithms, data, oracles, problems, simulate
 from fedpd.core import Method, Problem
 from fedpd.problems.networks import MLP
+from fedpd.search.judge import with_validation
 from fedpd.suite import networks_runner
 from fedpd.suite.networks import Task
 from fedpd.suite.networks_methods import FEDPD_N, METHODS, settings
 from fedpd.suite.networks_runner import (
     COSTS,
+    HELD_OUT,
     RIGHT,
     Cell,
     Outcome,
     best_of,
-    kept_row,
     outcome_of,
     run_networks,
     score,
-    with_validation,
 )
 
 
@@ -53,15 +53,6 @@ def _outcome(accuracy: list[float], communications: list[int]) -> Outcome:
     return Outcome("p", "FedAvg", False, 8, "fedavg", np.array(accuracy), costs, np.array([accuracy[-1]]))
 
 
-def test_a_target_counts_from_the_first_row_from_which_the_mean_of_three_is_at_it() -> None:
-    accuracy = np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9])
-    assert kept_row(accuracy, 0.1) == 1  # the first model does not count
-    assert kept_row(accuracy, 0.6) == 1  # (0.9 + 0.2 + 0.7)/3
-    assert kept_row(accuracy, 0.8) == 3
-    assert kept_row(accuracy, 0.81) is None  # the last row alone is not enough
-    assert kept_row(accuracy[:2], 0.1) is None
-
-
 def test_the_score_is_the_sum_of_logarithms_and_a_missed_target_costs_two_runs() -> None:
     one = _outcome([0.0, 0.5, 0.8, 0.8, 0.8], [0, 5, 10, 15, 20])
     assert one.spent("communications", 0.7) == 5
@@ -83,21 +74,9 @@ def test_the_curve_is_the_mean_of_the_seeds_and_seconds_are_those_of_the_fastest
     assert found.costs["seconds"].tolist() == [0.0, 1.0]
 
 
-def test_validation_samples_are_not_trained_on_and_are_those_that_are_missing() -> None:
-    problem = TASKS["some"].make(None)
-    tuning = with_validation(problem, 0)
-    assert tuning.evaluation is not None
-    assert tuning.evaluation.sizes.tolist() == [2, 3, 3, 3, 3, 0]
-    for agent in range(problem.agents):
-        rows = [one.rows_of([agent])[0]["x"] for one in (problem, tuning)]
-        held = tuning.test_rows_of([agent])[0]["x"]
-        assert sorted(map(tuple, rows[0])) == sorted(map(tuple, np.concatenate([rows[1], held])))
-    assert not np.array_equal(tuning.rows_of([1])[0]["x"], with_validation(problem, 1).rows_of([1])[0]["x"])
-
-
 def test_the_accuracy_is_that_of_a_usual_run_also_without_samples_of_some_agents() -> None:
     task = TASKS["some"]
-    tuning = with_validation(task.make(None), 0)
+    tuning = with_validation(task.make(None), HELD_OUT, 0)
     method = settings("FedAvg", task, 6, 8)[-1]  # its step is the largest
     usual = simulate(method, tuning, rounds=4, progress=False).history["test_accuracy"]
     own = simulate(method, tuning, rounds=4, progress=False, record=[RIGHT]).history["right"]

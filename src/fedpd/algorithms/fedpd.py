@@ -457,4 +457,5 @@ CARD = Card(
         "x0_rule": '`"paper"`, or `"matlab"`, the server step of the authors\' program',
         "absent": 'for partial participation: `"mean_of_duals"` (converges), or `"naive"`, the published form (stalls)',
     },
+    search={"start": ("server", "local")},
 )

@@ -118,4 +118,5 @@ CARD = Card(
     parameters={
         "option": "1 or 2: how agents update the control variates",
     },
+    search={"server_step": 1.0},
 )

@@ -3,14 +3,15 @@
 fedpd writes a temporary file, calls fsync and renames it. A process that holds a folder removes what killed ones left.
 """
 
+import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from fedpd.base.errors import FedpdError
 
@@ -183,3 +184,37 @@ def _runs(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
+
+
+def kept_rows(
+    file: Path, settings: dict[str, Any], keep: Callable[[dict[str, Any]], bool] = lambda row: True
+) -> list[dict[str, Any]]:
+    """Return the results that a file has after its settings, and remove those not to keep; make it if it is not there.
+
+    Args:
+        file: One JSON object per line.
+        settings: The first line, which all results share.
+        keep: Whether to keep a result.
+
+    Raises:
+        FedpdError: The file has other settings.
+    """
+    if not file.exists() or not json_rows(file):
+        make_folder(file.parent)
+        file.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+        return []
+    first, *rows = json_rows(file)
+    if first != settings:
+        raise FedpdError(f"{file} holds results of {first}, not of {settings}. Give another folder.")
+    kept = [row for row in rows if keep(row)]
+    whole = "".join(json.dumps(row) + "\n" for row in (settings, *kept))
+    if file.read_text(encoding="utf-8") != whole:  # drop also what an interruption left of a line
+        with replace_file(file) as new:
+            new.write(whole.encode())
+    return kept
+
+
+def json_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file; a last line that was cut off by an interruption is left out."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

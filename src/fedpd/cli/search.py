@@ -86,8 +86,9 @@ def tune(
     from fedpd.experiments.own_code import explain_errors
     from fedpd.report import advice as report
     from fedpd.report import save_figure
-    from fedpd.search.tune import judged_column, target_of, usable
     from fedpd.search.tune import tune as find
+    from fedpd.search.tune import usable
+    from fedpd.search.tuned import judged_column, target_of
 
     count("--seeds", seeds, "Give the number of seeds, e.g. 3", bits=16)
     folder = out or new_folder("tune")

@@ -1,6 +1,7 @@
 """The types of a method's card: its paper, its guarantees, its default settings and its parameters in words."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from fedpd.core.method import Method
@@ -101,6 +102,8 @@ class Card(NamedTuple):
         reference: Its paper.
         variants: The method with its default settings.
         parameters: A description for each parameter that `COMMON_PARAMETERS` lacks or describes differently.
+        search: The arguments that `fedpd compare` searches besides the local step and the penalty: a first value, or
+            all values, the usual one first.
     """
 
     title: str
@@ -109,3 +112,4 @@ class Card(NamedTuple):
     reference: Reference
     variants: tuple[Variant, ...]
     parameters: Mapping[str, str]
+    search: Mapping[str, float | tuple[Any, ...]] = MappingProxyType({})

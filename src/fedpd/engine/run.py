@@ -30,8 +30,53 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+class Runs:
+    """Runs by label, and what they have in common: a figure, a table, a folder. A `Run` is one of them alone.
+
+    `simulate` returns a `Run` or an `Ensemble`, `fedpd.sweep` a `Sweep`, `fedpd.tune` a list of `Tuned`, and
+    `fedpd.compare` a `Comparison`.
+    """
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the runs by label, those of all seeds together, for figures and reports."""
+        raise NotImplementedError
+
+    def keyed(self) -> "list[tuple[Mapping[str, Any], Run]]":
+        """Return every run with what distinguishes it from the others, such as its method and its seed."""
+        raise NotImplementedError
+
+    def plot(
+        self,
+        quantity: str = MAIN,
+        against: str | Sequence[str] = "communications",
+        *,
+        title: str = "",
+        width: float = 6.4,
+    ) -> "Figure":
+        """Return a matplotlib figure of a quantity against a cost, with a band over several seeds.
+
+        `fedpd.report.figure` describes the arguments.
+        """
+        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
+
+        return draw(self.entries(), quantity, against, title=title, width=width)
+
+    def frame(self) -> Frame:
+        """Return a pandas DataFrame with one row per run and measured round: the history and the seconds."""
+        return history_frame(self.keyed())
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the result to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
+
+        Args:
+            folder: A folder that is empty or does not exist yet.
+            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
+        """
+        return save_result(self, folder, model=self.keyed()[0][1].model, overwrite=overwrite)
+
+
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Runs):
     """One method on one problem with one seed.
 
     Attributes:
@@ -77,19 +122,6 @@ class Run:
         """Return the run with its label, for figures and reports."""
         return (entry_of(self.algorithm, [self]),)
 
-    def plot(
-        self,
-        quantity: str = MAIN,
-        against: str | Sequence[str] = "communications",
-        *,
-        title: str = "",
-        width: float = 6.4,
-    ) -> "Figure":
-        """Return a matplotlib figure of a quantity against a cost; `fedpd.report.figure` describes the arguments."""
-        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
-
-        return draw(self.entries(), quantity, against, title=title, width=width)
-
     def timed(self, clock: Clock) -> "Run":
         """Return the run with the column "network_seconds": its simulated time on a network.
 
@@ -106,9 +138,9 @@ class Run:
         history = timed_history(self.history, clock, len(self.updates), self.settings, self.seed)
         return replace(self, history=history)
 
-    def frame(self) -> Frame:
-        """Return a pandas DataFrame with one row per measured round: the history and the seconds."""
-        return history_frame([({}, self)])
+    def keyed(self) -> "list[tuple[Mapping[str, Any], Run]]":
+        """Return every run with what distinguishes it from the others."""
+        return [({}, self)]
 
     def personalize(
         self, problem: Problem, steps: int = 10, *, step: float, batch: int | None = None, seed: int = 0
@@ -134,18 +166,9 @@ class Run:
         models = personal_models(self.agents, self.model, problem.agents, self.algorithm)
         return compare(problem, self.model, models)
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the run to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
-
-        Args:
-            folder: A folder that is empty or does not exist yet.
-            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
-        """
-        return save_result(self, folder, model=self.model, overwrite=overwrite)
-
 
 @dataclass(frozen=True, repr=False)
-class Ensemble:
+class Ensemble(Runs):
     """One method on one problem with several seeds, run as one program.
 
     Attributes:
@@ -176,35 +199,13 @@ class Ensemble:
         """Return the runs with their label, for figures and reports."""
         return (entry_of(self.runs[0].algorithm, self.runs),)
 
-    def plot(
-        self,
-        quantity: str = MAIN,
-        against: str | Sequence[str] = "communications",
-        *,
-        title: str = "",
-        width: float = 6.4,
-    ) -> "Figure":
-        """Return a matplotlib figure with a band over the seeds; `fedpd.report.figure` describes the arguments."""
-        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
-
-        return draw(self.entries(), quantity, against, title=title, width=width)
-
     def timed(self, clock: Clock) -> "Ensemble":
         """Return the runs with the column "network_seconds": their simulated time on a network; see `Run.timed`."""
         return ensemble(tuple(run.timed(clock) for run in self.runs))
 
-    def frame(self) -> Frame:
-        """Return the histories as a pandas DataFrame with one row per seed and measured round."""
-        return history_frame([({"seed": run.seed}, run) for run in self.runs])
-
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the runs to a folder of their own, and return the folder; `fedpd.load` reads it, exact to the bit.
-
-        Args:
-            folder: A folder that is empty or does not exist yet.
-            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
-        """
-        return save_result(self, folder, model=self.runs[0].model, overwrite=overwrite)
+    def keyed(self) -> "list[tuple[Mapping[str, Any], Run]]":
+        """Return every run with what distinguishes it from the others."""
+        return [({"seed": run.seed}, run) for run in self.runs]
 
 
 def ensemble(runs: tuple[Run, ...]) -> Ensemble:

@@ -15,7 +15,7 @@ from fedpd.engine.views.entries import COSTS, cost_text, cost_values, short_numb
 from fedpd.experiments.calls import build_algorithm, toml_text
 from fedpd.report.tables import text_table
 from fedpd.search.advise import STALLED, Advice, Setting
-from fedpd.search.tune import Tuned
+from fedpd.search.tuned import Tuned
 from fedpd.search.views import SETTINGS, amount_text, goal_text
 from fedpd.search.views import sensitivity_figure as sensitivity_figure
 from fedpd.theory import Hessians
@@ -159,43 +159,47 @@ def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[di
     return f"[problem]\n{problem}\n\n[run]\n{toml_text(run)}\n\n{methods}\n"
 
 
-def tuning_table(tuned: Sequence[Tuned], target: float) -> Table:
-    """Return a table of the best step size of each method, beside the step size of its own rule."""
+def tuning_table(tuned: Sequence[Tuned], target: float | None) -> Table:
+    """Return a table of the best settings of each method; for rules, beside the step size of the rule itself."""
     works = works_of(entry for one in tuned for entry in one.entries())
-    unequal = unequal_work(works)
-    title = f"Best step sizes, by communications to {goal_text(tuned, '||grad f||^2 <=', target)}"
+    unequal, words = unequal_work(works), column_of(tuned[0].criterion).name.replace("_", " ")
+    goal = (
+        f"{words} at the end" if target is None else f"communications to {goal_text(tuned, '||grad f||^2 <=', target)}"
+    )
+    title = f"Best settings, by {goal}"
     rows = []
     for one in tuned:
         better = column_of(one.criterion).better or "less"
-        first = first_row(one.runs[0].history[one.criterion], target, better) if one.reached else None
+        first = first_row(one.runs[0].history[one.criterion], target, better) if target and one.reached else None
         row, costs = -1 if first is None else first, cost_values(one.runs[0])
         rows.append(
             (
                 one.label,
-                step_text(one.method or one.label, one.table),
-                f"{one.scales[one.best]:.3g}",
+                step_text(one.method, one.table) if one.method else one.setting,
+                f"{one.scales[one.best]:.3g}" + ("!" if one.edges else ""),
                 f"{one.communications[one.best]:.4g}" if one.reached else f"never: {one.values[one.best]:.2g}",
                 _by_rule(one),
                 f"{cost_text(COSTS['samples'], costs['samples'][row])},\n{short_number(works[one.label])}",
                 cost_text(COSTS["bytes"], costs["bytes"][row]),
             )
         )
-    headings = ("method", "step size", "x rule", "comm.", "by the\nrule", "samples,\nper comm.", "bytes")
+    headings = ("method", "setting", "x rule", "comm.", "by the\nrule", "samples,\nper comm.", "bytes")
     return text_table(
         f"{title}. {unequal}." if unequal else title,
         headings,
         rows,
         right=headings[2:],
-        whole=("step size",),
+        whole=("setting",) if all(one.method for one in tuned) else (),
         fold=headings,
-        caption="x rule: the factor on the method's own rule. never: not reached, with the best value at the end. "
-        "samples, per comm.: sample gradients of all agents, in all and per communication",
+        caption="x rule: the factor on the method's own rule, or the first local step; with !: at the edge of what was "
+        "tried. never: not reached, with the best value at the end. samples, per comm.: sample gradients of all "
+        "agents, in all and per communication",
     )
 
 
 def _by_rule(one: Tuned) -> str:
     own = int(np.argmin(np.abs(np.log(one.scales))))
-    if not np.isclose(one.scales[own], 1.0):
+    if one.searched != "scale" or not np.isclose(one.scales[own], 1.0):
         return "-"
     return "never" if np.isnan(one.communications[own]) else f"{one.communications[own]:.4g}"
 

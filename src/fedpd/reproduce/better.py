@@ -125,7 +125,7 @@ def _tuned(session: Session, problem: Problem) -> dict[str, Any]:
         (one,) = tune(
             problem, methods=[label], target=TARGET, rounds=ROUNDS, scales=SCALES, L=L, progress=session.on_progress
         )
-        known[label] = {"costs": costs_to(one.runs[0]), "table": one.table, "least": float(min(one.stationarity))}
+        known[label] = {"costs": costs_to(one.runs[0]), "table": one.table, "least": float(min(one.values))}
         _save(path, known)
     return known
 

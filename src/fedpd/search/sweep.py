@@ -4,11 +4,11 @@ The program is that of `simulate`, vectorised over the points of the grid. It re
 points. Numbers are traced arrays, not constants, so another value needs no compilation.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from fedpd.base.checks import FedpdError, as_number, check_seeds, choice, refuse
 from fedpd.base.precision import scope
 from fedpd.base.progress import Event, Listener, shown
-from fedpd.base.saved import save_result
 from fedpd.base.typed import check_arguments
 from fedpd.base.value import stacked
 from fedpd.core import Method, Problem
@@ -27,19 +26,16 @@ from fedpd.engine.fit import check_agents, check_variance, fewest_present
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
 from fedpd.engine.plan import Plan
-from fedpd.engine.run import Run, results
+from fedpd.engine.run import Run, Runs, results
 from fedpd.engine.simulate import drive, make_plan
 from fedpd.engine.tracing import check_schedules, explain_running
-from fedpd.engine.views.entries import MAIN, Entry, entry_of
-from fedpd.engine.views.notebook import Frame, history_frame
+from fedpd.engine.views.entries import Entry, entry_of
 from fedpd.search.grid import Grid, Group, Point, Source, prepare_grid
 from fedpd.search.views import plain_setting, point_label, sweep_html, sweep_text
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
-class Sweep(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Sweep(Runs):
     """The runs of a grid.
 
     Attributes:
@@ -75,33 +71,11 @@ class Sweep(NamedTuple):
         """Return the runs of each point with its label, for figures and reports."""
         return tuple(entry_of(point_label(point), runs) for point, runs in zip(self.points, self.runs, strict=True))
 
-    def plot(
-        self,
-        quantity: str = MAIN,
-        against: str | Sequence[str] = "communications",
-        *,
-        title: str = "",
-        width: float = 6.4,
-    ) -> "Figure":
-        """Return a matplotlib figure with one curve per point; `fedpd.report.figure` describes the arguments."""
-        from fedpd.engine.views.drawing import draw  # only a figure needs matplotlib
-
-        return draw(self.entries(), quantity, against, title=title, width=width)
-
-    def frame(self) -> Frame:
-        """Return a pandas DataFrame with one row per point, seed and measured round."""
+    def keyed(self) -> list[tuple[Mapping[str, Any], Run]]:
+        """Return every run with its point of the grid and its seed."""
         plain = [{name: plain_setting(value) for name, value in point.items()} for point in self.points]
         pairs = zip(plain, self.runs, strict=True)
-        return history_frame([({**point, "seed": run.seed}, run) for point, runs in pairs for run in runs])
-
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the sweep to a folder of its own, and return the folder; `fedpd.load` reads it, exact to the bit.
-
-        Args:
-            folder: A folder that is empty or does not exist yet.
-            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
-        """
-        return save_result(self, folder, model=self.runs[0][0].model, overwrite=overwrite)
+        return [({**point, "seed": run.seed}, run) for point, runs in pairs for run in runs]
 
 
 def sweep(

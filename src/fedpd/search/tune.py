@@ -1,120 +1,68 @@
-"""Find each method's best step size with the same number of tries, so that a comparison is fair.
+"""Find each method's best settings with the same number of tries, so that a comparison is fair.
 
-For every method, `tune` tries factors on the step sizes of the method's own rule (in its card): eta, step or 1/rho. The
-tries of a method are one `sweep` over that factor. The best try has the fewest communications to a target.
+By rule, `tune` tries factors on the step sizes of each method's own rule (in its card): eta, step or 1/rho. The
+tries of a method are one `sweep` over that factor. Otherwise every method gets the same local work and the same budget
+of tries (`fedpd.search.tuned`). The best try has the fewest communications to a target, or the best value at the end.
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpd import theory
 from fedpd.algorithms import variants
 from fedpd.base.arrays import as_array
-from fedpd.base.checks import FedpdError, TheoryWarning, at_least, choice, count, nearest, positive, refuse
+from fedpd.base.checks import FedpdError, TheoryWarning, at_least, choice, count, positive, refuse
 from fedpd.base.progress import StepFunction
-from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
 from fedpd.core import Method, Problem
 from fedpd.engine.config import Participating, RunConfig
-from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, metric_columns
-from fedpd.engine.measure.targets import check_target
+from fedpd.engine.measure.columns import Column
 from fedpd.engine.participation import Sampling
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import make_plan
 from fedpd.engine.tracing import trace_round
-from fedpd.engine.views.entries import Entry, entry_of, last_value
-from fedpd.engine.views.notebook import Frame, table_frame
-from fedpd.experiments.calls import table_of
+from fedpd.engine.views.entries import MAIN
+from fedpd.search.candidates import Listed
 from fedpd.search.grid import RUN, Build, Grid
+from fedpd.search.judge import Criterion, Judge, Searched, make_try
 from fedpd.search.sweep import sweep
-from fedpd.search.views import sensitivity_figure, tuned_html, tuned_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedpd.search.tuned import (
+    Tuned,
+    TuningPlan,
+    judged_column,
+    steps_shown,
+    target_of,
+    tune_equally,
+    tuned_of,
+    validated,
+)
 
 SCALES = tuple(2.0 ** (exponent / 2) for exponent in range(-4, 17))  # 1/4 to 256, by a factor of sqrt(2)
 METHODS = ("FedPD-GD", "FedPD-GD p=auto", "Local GD", "FedProx", "FedDyn", "SCAFFOLD")
 
 
-STATIONARITY = 1e-10  # the target of the stationarity, if none is given
-
-
-class Tuned(NamedTuple):
-    """The tries of one method.
+class Task(NamedTuple):
+    """The problem, the target and the tries that all methods share.
 
     Attributes:
-        label: The method's label, with the settings of the grid if there is one.
-        scales: (P,) factors on the step sizes of its own rule.
-        communications: (P,) communications to the target, mean over seeds; NaN if a seed did not reach it.
-        stationarity: (P,) stationarity at the end, the largest over seeds.
-        best: The index of the best factor.
-        table: The method at the best factor, as a table of an experiment file.
-        runs: The runs at the best factor, one per seed.
-        method: The method's label in `algorithms.variants()`.
-        settings: The settings of the grid that these tries share.
-        criterion: The column that had to reach the target.
-        values: (P,) the criterion at the end, the worst over seeds.
+        problem: The problem of the tries, whose test samples are validation samples if those decide.
+        whole: The problem with all its samples.
+        L: The smoothness.
+        criterion: The column and the target.
+        rounds: The rounds of a try.
+        scales: The factors on the rules.
+        seeds: The seeds.
+        grid: Other settings to try.
+        options: The options of `simulate`.
     """
 
-    label: str
-    scales: np.ndarray
-    communications: np.ndarray
-    stationarity: np.ndarray
-    best: int
-    table: dict[str, Any]
-    runs: tuple[Run, ...]
-    method: str
-    settings: dict[str, Any]
-    criterion: str
-    values: np.ndarray
-
-    @property
-    def reached(self) -> bool:
-        """Return whether any factor reached the target."""
-        return not bool(np.isnan(self.communications[self.best]))
-
-    def __repr__(self) -> str:
-        return tuned_text(self)
-
-    def _repr_html_(self) -> str:
-        return tuned_html(self)
-
-    def entries(self) -> tuple[Entry, ...]:
-        """Return the runs at the best factor with their label, for figures and reports."""
-        return (entry_of(self.label, self.runs),)
-
-    def plot(self) -> "Figure":
-        """Return a matplotlib figure of the communications to the target against the factor on the step size."""
-        return sensitivity_figure([self])
-
-    def frame(self) -> Frame:
-        """Return a pandas DataFrame with one row per factor."""
-        columns = zip(self.scales, self.communications, self.stationarity, strict=True)
-        names = ("scale", "communications", "stationarity")
-        rows = [dict(zip(names, values, strict=True)) | {"best": i == self.best} for i, values in enumerate(columns)]
-        return table_frame([{"method": self.label, **row} for row in rows])
-
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the tries to a folder of their own, and return the folder; `fedpd.load` reads it, exact to the bit.
-
-        Args:
-            folder: A folder that is empty or does not exist yet.
-            overwrite: Whether to replace the result that the folder holds. fedpd never replaces anything else.
-        """
-        return save_result(self, folder, model=self.runs[0].model, overwrite=overwrite)
-
-
-class Task(NamedTuple):
-    """The problem, the target and the tries that all methods share."""
-
     problem: Problem
+    whole: Problem
     L: float
-    criterion: Column
-    target: float
+    criterion: Criterion
     rounds: int
     scales: Sequence[float]
     seeds: Sequence[int]
@@ -126,38 +74,57 @@ class Task(NamedTuple):
 def tune(
     problem: Problem,
     *,
-    methods: Sequence[str] | None = None,
+    methods: "Sequence[str] | Listed | None" = None,
     target: float | None = None,
     rounds: int = 200,
-    scales: Sequence[float] = SCALES,
+    scales: Sequence[float] | None = None,
     seeds: Sequence[int] = (0,),
     L: float | None = None,
-    progress: StepFunction | None = None,
-    criterion: str = "stationarity",
+    progress: bool | StepFunction | None = None,
+    criterion: str = MAIN,
     grid: Grid | None = None,
+    budget: int = 16,
+    batch: int | None = None,
+    iterations: int | None = None,
+    epochs: int | None = None,
+    ranges: Mapping[str, Any] | None = None,
+    validation: float | None = None,
     participation: Participating = 1.0,
     stragglers: float = 0.0,
     record: Sequence[str | Column] | None = None,
     cohort: int | None = None,
     sampling: Sampling = "uniform",
 ) -> list[Tuned]:
-    """Return the best step size of each method: the one with the fewest communications to a target.
+    """Return each method with its best settings: those with the fewest communications to a target.
 
-    If no step size reaches the target, the best one has the best value at the end.
+    Without a target, or if no setting reaches it, the best one has the best value at the end. There are two ways:
+
+    - Labels of `fedpd methods` with the stationarity as criterion: factors on the step size of each method's own rule,
+      all at once. The rules have local work of their own.
+    - Anything else: every method gets the same local work, and a search of at most `budget` tries. `fedpd.compare` does
+      the same and then runs the methods with fresh seeds.
 
     Args:
         problem: The problem.
-        methods: Labels of `algorithms.variants()`; None: `METHODS`, without those that need all agents if only some
-            take part.
-        target: The value of the criterion to reach; None: a stationarity of 1e-10. Other criteria need a target.
+        methods: Names of methods, or functions by label, such as {"FedPD": lambda eta, oracle: ...}; None: the usual
+            ones. `fedpd.compare` describes the forms.
+        target: The value of the criterion to reach; None: a stationarity of 1e-10, and no target for other criteria.
         rounds: The rounds of each try.
-        scales: Factors on the step sizes of each method's own rule.
+        scales: Factors on the step sizes of each method's own rule; None: 1/4 to 256, by a factor of sqrt(2).
         seeds: Seeds; all of them must reach the target.
         L: The smoothness L for the rules; None: `theory.smoothness` measures it.
-        progress: A function of (method, rounds done, total rounds).
-        criterion: The column of the history that has to reach the target, e.g. "test_accuracy" or "loss".
+        progress: Whether to show a bar, or a function of (method, done, total). Default: a bar in a terminal or a
+            notebook, after two seconds.
+        criterion: The column of the history that decides, e.g. "test_accuracy" or "loss".
         grid: Other settings to try with all factors, as for `sweep`: {"oracle.batch": [1, 10]} or
             {"participation": [0.1, 1.0]}.
+        budget: The most tries of a method.
+        batch: Samples per local step, for all methods.
+        iterations: Local steps per round, for all methods.
+        epochs: Passes over each agent's own samples per round, for all methods, instead of `iterations`.
+        ranges: Lists of values to search, by the name of a setting.
+        validation: The share of each agent's samples that judges the tries, if the criterion is measured on test
+            samples; None: 0.15. With 0 the test samples themselves judge, which is not fair.
         participation: Who takes part in a round, as for `simulate`.
         stragglers: The probability that an agent does only some of its local steps in a round.
         record: What else to measure, as for `simulate`.
@@ -172,13 +139,23 @@ def tune(
     """
     judged, record = judged_column(problem, criterion, record)
     count("rounds", rounds, "Give the rounds of each try, e.g. 200", bits=31)
+    run = {"participation": participation, "cohort": cohort, "sampling": sampling, "stragglers": stragglers}
+    options = {"record": record} | {name: value for name, value in run.items() if name not in (grid or {})}
+    rule = Criterion(judged, target_of(criterion, target))
+    work = {"batch": batch, "iterations": iterations, "epochs": epochs}
+    by_rule = grid is not None or scales is not None or (criterion == MAIN and _are_labels(methods))
+    if not by_rule or any(value is not None for value in work.values()):
+        if grid is not None or scales is not None:
+            refuse(
+                "grid" if scales is None else "scales", grid or scales, "belongs to the rules", "Give ranges instead"
+            )
+        plan = TuningPlan(problem, rule, rounds, tuple(seeds), options, work, budget, validation, ranges or {}, L)
+        return tune_equally(plan, methods, tuple(seeds), progress)
+    scales = SCALES if scales is None else scales
     if not len(scales):
         refuse("scales", list(scales), "must hold at least one factor", "Leave it out for 1/4 to 256")
     for scale in scales:
         positive("scales", scale, "Give factors on the step sizes of each method's rule, e.g. [0.5, 1, 2]")
-    run = {"participation": participation, "cohort": cohort, "sampling": sampling, "stragglers": stragglers}
-    options = {"record": record} | {name: value for name, value in run.items() if name not in (grid or {})}
-    target = target_of(criterion, target)
     if methods is None:
         some = [] if cohort is None and "cohort" not in (grid or {}) else [0.5]
         methods = usable(METHODS, *(grid or {}).get("participation", [participation]), *some)
@@ -191,10 +168,19 @@ def tune(
     for method in methods:
         choice("methods", method, variants())
     L = theory.smoothness(problem) if L is None else at_least("L", L, 0, "Give the smoothness, or leave it out")
-    task = Task(problem, L, judged, target, rounds, scales, seeds, grid or {}, options)
+    tried = validated(problem, judged, validation, seeds[0])
+    task = Task(tried, problem, L, rule, rounds, scales, seeds, grid or {}, options)
     for method in methods:
         _check(task, method)
-    return [tuned for method in methods for tuned in _tune(task, method, progress)]
+    with steps_shown(progress) as show:
+        return [tuned for method in methods for tuned in _tune(task, method, show)]
+
+
+def _are_labels(methods: Any) -> bool:
+    """Return whether methods are labels of `fedpd methods`, each with a rule of its own for step sizes."""
+    if methods is None or isinstance(methods, str):
+        return True
+    return not isinstance(methods, Mapping) and all(one in variants() for one in methods)
 
 
 def _check(task: Task, method: str) -> None:
@@ -219,38 +205,7 @@ def _needs_everyone(algorithm: Method) -> bool:
     return algorithm.needs_everyone or any(one.mixes for one in algorithm.exchanges())
 
 
-def judged_column(
-    problem: Problem, name: str, record: Sequence[str | Column] | None = None
-) -> tuple[Column, Sequence[str | Column] | None]:
-    """Return the column of a criterion, and the value of `record` that measures it."""
-    metrics = {column.name: column for column in metric_columns(problem)}
-    if name in metrics:
-        return metrics[name], record if record is None or "metrics" in record else [*record, "metrics"]
-    own = {one.name: one for one in record or () if isinstance(one, Column)}
-    known = {key: column for key, column in (KNOWN | own).items() if column.kind == "value" and column.better}
-    if name not in known:
-        options = [*known, *metrics]
-        refuse("criterion", name, "must be a column of which less or more is better", nearest(name, options))
-    words = [word for word, columns in RECORDABLE.items() if name in {column.name for column in columns}]
-    if "accuracy" in words and problem.evaluation is None:
-        remedy = "Give data with test samples, e.g. data.split(data, 0.2), or another criterion"
-        refuse("criterion", name, "needs a problem with test samples", remedy)
-    missing = [word for word in words if word not in (record or ()) and not (word == "accuracy" and record is None)]
-    return known[name], [*(record or ()), *missing] if missing else record
-
-
-def target_of(criterion: str, target: float | None) -> float:
-    """Return the value of the criterion to reach. Only the stationarity has a default."""
-    if criterion == "stationarity":
-        target = STATIONARITY if target is None else target
-        return positive("target", target, "Give a stationarity, e.g. 1e-10")
-    if target is None:
-        refuse("target", None, f"must be given for {criterion}", "Give the value to reach, e.g. 0.9 for an accuracy")
-    check_target(criterion, at_least("target", target, -np.inf, f"Give the value of {criterion} to reach"))
-    return target
-
-
-def _tune(task: Task, method: str, progress: StepFunction | None) -> list[Tuned]:
+def _tune(task: Task, method: str, show: StepFunction) -> list[Tuned]:
     """Return the tries of one method, for each point of the grid."""
     rule, problem = variants()[method].rule, task.problem
 
@@ -258,59 +213,39 @@ def _tune(task: Task, method: str, progress: StepFunction | None) -> list[Tuned]
         made = rule(task.L, problem.agents, scale)
         return made.changed(settings)
 
-    def show(done: int, total: int, stationarity: float) -> None:
-        if progress is not None:
-            progress(method, done, total)
+    def listen(done: int, total: int, stationarity: float) -> None:
+        show(method, done, total)
 
     grid = {**task.grid, "scale": list(task.scales)}
-    tried = sweep(build, problem, grid, rounds=task.rounds, seeds=task.seeds, progress=show, **task.options)
-    costs = tried.costs(task.target, criterion=task.criterion.name).mean(axis=1)  # NaN if any seed is NaN
+    tried = sweep(build, problem, grid, rounds=task.rounds, seeds=task.seeds, progress=listen, **task.options)
     number = len(task.scales)
     found = []
     for first in range(0, len(tried.points), number):
         settings = {name: value for name, value in tried.points[first].items() if name != "scale"}
-        part = slice(first, first + number)
-        found.append(_tuned(task, method, build, settings, costs[part], tried.runs[part]))
+        found.append(_tuned(task, method, build, settings, tried.runs[first : first + number]))
     return found
 
 
-def _tuned(
-    task: Task,
-    method: str,
-    build: Build,
-    settings: dict[str, Any],
-    costs: np.ndarray,
-    runs: Sequence[tuple[Run, ...]],
-) -> Tuned:
+def _tuned(task: Task, method: str, build: Build, settings: dict[str, Any], runs: Sequence[tuple[Run, ...]]) -> Tuned:
     """Return the tries of one method with one setting of the grid: all factors, and the best of them."""
-    less = task.criterion.better == "less"
-    worst = max if less else min
-    values = np.array([worst(_last(run, task.criterion) for run in several) for several in runs])
-    order = np.lexsort((values if less else -values, np.where(np.isnan(costs), np.inf, costs)))
-    best = int(order[0])
     own = {name: value for name, value in settings.items() if name not in RUN}
+    scales = sorted(range(len(task.scales)), key=task.scales.__getitem__)
+    tries = [
+        make_try(task.criterion, {"scale": scale}, build(scale, **own), several)
+        for scale, several in zip(task.scales, runs, strict=True)
+    ]
+    best = min(range(len(tries)), key=lambda i: tries[i].rank(task.criterion))
     label = ", ".join((method, *(f"{name}={_word(value)}" for name, value in settings.items())))
-    return Tuned(
-        label,
-        np.array(task.scales),
-        costs,
-        np.array([max(_last(run, KNOWN["stationarity"]) for run in several) for several in runs]),
-        best,
-        {"label": label} | table_of(build(task.scales[best], **own).spec),
-        runs[best],
-        method,
-        settings,
-        task.criterion.name,
-        values,
-    )
+    algorithm = build(task.scales[best], **own)
+    chosen = runs[best]
+    if task.whole is not task.problem:
+        options = task.options | {name: value for name, value in settings.items() if name in RUN}
+        judge = Judge(task.whole, task.rounds, tuple(task.seeds), task.criterion, options)
+        chosen = tuple(judge.run(algorithm, seed) for seed in task.seeds)
+    at_edge = len(scales) > 1 and best in (scales[0], scales[-1])
+    searched = Searched(label, tuple(tries), best, ("scale",) if at_edge else (), algorithm)
+    return tuned_of(searched, chosen, task.criterion, method=method, settings=settings)
 
 
 def _word(value: Any) -> str:
     return getattr(value, "description", None) or (f"{value:g}" if isinstance(value, float) else str(value))
-
-
-def _last(run: Run, column: Column) -> float:
-    """Return a run's last value of a column; for a run that diverged, the worst possible value."""
-    if run.diverged is not None:
-        return np.inf if column.better == "less" else -np.inf
-    return last_value(run, column.name)

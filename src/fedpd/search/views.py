@@ -1,18 +1,22 @@
 """Show sweeps, tuned methods and advice as text, as a table in a notebook, and as a figure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpd.base.spec import Spec
-from fedpd.engine.measure.columns import column_of
+from fedpd.engine.measure.columns import Column, column_of
 from fedpd.engine.views.entries import (
+    COSTS,
     MAIN,
     Entry,
+    cost_text,
+    heading,
     last_value,
     local_work,
     short_number,
+    target_text,
     unequal_work,
     value_text,
     works_of,
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedpd.search.advise import Setting
-    from fedpd.search.tune import Tuned
+    from fedpd.search.compare import Comparison
+    from fedpd.search.tuned import Tuned
 
 
 AMOUNTS = {"rounds": "rounds", "communications": "communications", "samples": "sample gradients", "transfer": "bytes"}
@@ -75,40 +80,65 @@ def _best(entries: Sequence[Entry]) -> Entry | None:
 
 
 def tuned_text(tuned: "Tuned") -> str:
-    """Return a tuned method in two lines, with its best factor and the result."""
-    tried = f"{len(tuned.scales)} factors from {tuned.scales.min():.3g} to {tuned.scales.max():.3g} on its own rule"
-    return f"Tuned {tuned.label}: {tried}\n  best factor {tuned.scales[tuned.best]:.3g}: {_best_outcome(tuned)}"
+    """Return a tuned method in a few lines: what was searched, its best setting and the result."""
+    lines = [f"Tuned {tuned.label}: {_tries_text(tuned)}", f"  {_best_text(tuned)}: {_best_outcome(tuned)}"]
+    return "\n".join(lines + [f"  {note}" for note in edge_notes([tuned])])
+
+
+def _tries_text(tuned: "Tuned") -> str:
+    number, scales = len(tuned.points), tuned.scales
+    if tuned.searched == "scale":
+        return f"{number} factors from {scales.min():.3g} to {scales.max():.3g} on its own rule"
+    if not tuned.searched:
+        return "nothing to search"
+    return f"{number} tries of {', '.join(tuned.points[0])}"
+
+
+def _best_text(tuned: "Tuned") -> str:
+    if tuned.searched == "scale":
+        return f"best factor {tuned.scales[tuned.best]:.3g}"
+    return f"best: {tuned.setting}"
+
+
+def edge_notes(tuned: "Iterable[Tuned]") -> list[str]:
+    """Return a sentence for each method whose best value lies at the edge of those that were tried."""
+    return [
+        f"{one.label}: the best {' and '.join(one.edges)} is at the edge of what was tried, so a better one may lie "
+        "beyond. Give a larger budget or a wider range."
+        for one in tuned
+        if one.edges
+    ]
 
 
 def tuned_html(tuned: "Tuned") -> str:
-    """Return a tuned method as a table with one row per factor."""
-    tries = zip(tuned.scales, tuned.communications, tuned.stationarity, strict=True)
+    """Return a tuned method as a table with one row per try."""
+    column = column_of(tuned.criterion)
+    tries = zip(tuned.points, tuned.communications, tuned.values, strict=True)
     rows = [
         [
-            f"{scale:.3g}" + (" (best)" if i == tuned.best else ""),
+            (point_label(point) or "as given") + (" (best)" if i == tuned.best else ""),
             "not reached" if np.isnan(spent) else f"{spent:.4g}",
-            value_text(column_of(MAIN), last),
+            value_text(column, last),
         ]
-        for i, (scale, spent, last) in enumerate(tries)
+        for i, (point, spent, last) in enumerate(tries)
     ]
-    head = ("factor on the method's rule", "communications to the target", "stationarity ‖∇f‖² at the end")
-    return html_table(f"Tuned {tuned.label}", head, rows)
+    head = ("setting", "communications to the target", f"{heading(column)} at the end")
+    return html_table(f"Tuned {tuned.label}", head, rows, edge_notes([tuned]))
 
 
 def _best_outcome(tuned: "Tuned") -> str:
-    i = tuned.best
-    last = value_text(column_of(MAIN), tuned.stationarity[i])
-    if np.isnan(tuned.communications[i]):
-        return f"the target was not reached, stationarity {last} at the end"
+    i, column = tuned.best, column_of(tuned.criterion)
+    last = f"{column.name.replace('_', ' ')} {value_text(column, tuned.values[i])} at the end"
+    if tuned.target is None:
+        return last
+    if not tuned.reached:
+        return f"the target was not reached, {last}"
     work = short_number(local_work(tuned.entries()[0]))
-    return (
-        f"{tuned.communications[i]:.4g} communications to the target, with {work} sample gradients each, "
-        f"stationarity {last} at the end"
-    )
+    return f"{tuned.communications[i]:.4g} communications to the target, with {work} sample gradients each, {last}"
 
 
 def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, rounds: int | None = None) -> "Figure":
-    """Draw the communications to the target against the factor on each method's own step size.
+    """Draw the tries of each method: the communications to the target, or the value at the end if there is none.
 
     Args:
         tuned: The tries of each method.
@@ -129,26 +159,37 @@ def sensitivity_figure(tuned: "Sequence[Tuned]", target: float | None = None, ro
 
     figure = NotebookFigure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
+    by_target = tuned[0].target is not None
     for one, style in zip(tuned, line_styles([one.label for one in tuned]), strict=True):
-        reached = not np.isnan(one.communications[one.best])
+        heights = one.communications if by_target else np.where(np.isfinite(one.values), one.values, np.nan)
+        reached = not np.isnan(heights[one.best])
         label = drawable(one.label) + ("" if reached else " (never)")
-        axes.plot(one.scales, one.communications, **style, marker="o", markersize=3.5, label=label)
+        # Tries of several settings do not lie on a curve over one of them, so they are points.
+        drawn = style if len(one.points[0]) == 1 else {"color": style["color"], "linestyle": "none"}
+        order = np.argsort(one.scales)
+        axes.plot(one.scales[order], heights[order], **drawn, marker="o", markersize=3.5, label=label)
         if reached:
-            best = (one.scales[one.best], one.communications[one.best])
+            best = (one.scales[one.best], heights[one.best])
             axes.plot(*best, marker="o", markersize=9, markerfacecolor="none", color=style["color"])
     set_log_scale(axes, "x", base=2)
-    if all(np.isnan(one.communications).all() for one in tuned):
+    if by_target and all(np.isnan(one.communications).all() for one in tuned):
         axes.text(0.5, 0.5, "No method reached the target.", ha="center", va="center", transform=axes.transAxes)
-    if set_log_scale(axes, "y"):
+    if by_target and set_log_scale(axes, "y"):
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.4)))
-    axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
+    if all(one.searched == "scale" for one in tuned):
+        axes.axvline(1.0, color="0.7", linewidth=0.8, zorder=0)
+        axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
+    else:
+        axes.set_xlabel("first local step size, or factor on the rule (circle: best)")
     plain_ticks(axes.xaxis)
-    axes.set_xlabel("factor on the step size of the method's own rule (circle: best)")
+    column = column_of(tuned[0].criterion)
     goal = "the target" if target is None else goal_text(tuned, "‖∇f‖² ≤", target)
-    axes.set_ylabel(f"communications to {goal}")
+    axes.set_ylabel(f"communications to {goal}" if by_target else f"{column.name.replace('_', ' ')} at the end")
     within = "" if rounds is None else f" within {rounds} rounds"
-    axes.set_title(f"gaps: not reached{within}", fontsize=9, loc="right", color="0.4")
+    axes.set_title(
+        f"gaps: not reached{within}" if by_target else "gaps: diverged", fontsize=9, loc="right", color="0.4"
+    )
     unequal = unequal_work(works_of(entry for one in tuned for entry in one.entries()))
     if unequal:
         set_heading(figure, drawable(unequal, 200), 100)
@@ -235,3 +276,94 @@ def advice_figure(epsilon: float, settings: "Mapping[str, Setting]") -> "Figure"
     clear_frame(axes)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
+
+
+def comparison_rows(found: "Comparison") -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return the headings and the rows of a comparison: each method with its value at the end and its setting."""
+    column, finals = column_of(found.criterion), found.finals()
+    worst = "test_accuracy_worst"
+    spread = all(worst in run.history for one in found.methods for run in one.runs)
+    rows = []
+    for one in found.methods:
+        cells = [one.label, _mean_text(column, finals[one.label])]
+        if spread:
+            lowest = [last_value(run, worst) for run in one.runs if run.diverged is None]
+            cells.append(value_text(column_of(worst), float(np.mean(lowest))) if lowest else "-")
+        work = short_number(local_work(one.entries()[0]))
+        rows.append([*cells, work, f"{len(one.points)}", one.setting])
+    more = ("worst 10 % of agents",) if spread else ()
+    head = ("method", f"{heading(column)} at the end", *more, "samples per communication", "tries", "setting")
+    return head, rows
+
+
+def _mean_text(column: Column, values: np.ndarray) -> str:
+    """Return the mean and the standard deviation over the seeds that did not diverge, and how many did."""
+    finite = values[np.isfinite(values)]
+    lost = len(values) - len(finite)
+    if not len(finite):
+        return "diverged"
+    text = value_text(column, float(finite.mean()))
+    if len(finite) > 1:
+        text += f" ± {value_text(column, float(finite.std(ddof=1)))}"
+    return text + (f" ({lost} of {len(values)} diverged)" if lost else "")
+
+
+def target_rows(found: "Comparison") -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return the headings and the rows of the costs of each method to each target, as means over the seeds."""
+    rows = []
+    for target in found.targets:
+        spent = {name: found.costs(target, name) for name in COSTS}
+        for one in found.methods:
+            texts = []
+            for name, column in COSTS.items():
+                values = spent[name][one.label]
+                reached = values[~np.isnan(values)]
+                text = cost_text(column, float(reached.mean())) if len(reached) else "-"
+                if name == "communications" and len(reached) < len(values):
+                    text += f" ({len(reached)} of {len(values)} seeds)"
+                texts.append(text)
+            rows.append([target_text(found.criterion, target), one.label, *texts])
+    return ("to", "method", *(name.replace("_", " ") for name in COSTS)), rows
+
+
+def comparison_title(found: "Comparison") -> str:
+    """Return the title of a comparison; it begins with unequal local work if there is any, and ends with edges."""
+    unequal = unequal_work(works_of(found.entries()))
+    title = f"{len(found.methods)} methods on {found.problem}, {found.work}, at most {found.budget} tries each"
+    edges = sum(bool(one.edges) for one in found.methods)
+    title = f"{unequal}: {title}" if unequal else title
+    return f"{title}; {edges} at the edge of what was tried" if edges else title
+
+
+def comparison_notes(found: "Comparison") -> list[str]:
+    """Return how a comparison was made, and what a reader has to know."""
+    seeds = ", ".join(map(str, found.seeds))
+    notes = [f"Settings were chosen by: {found.chosen}.", f"Results are of seeds {seeds}, on all training samples."]
+    if found.criterion != MAIN and found.targets:
+        notes.append("A target counts from the first measurement at which the mean of three is at it.")
+    return notes + edge_notes(found.methods)
+
+
+def comparison_text(found: "Comparison") -> str:
+    """Return a comparison as text: two tables and the notes."""
+    parts = [comparison_title(found), plain_table(*comparison_rows(found))]
+    if found.targets:
+        parts.append(plain_table(*target_rows(found)))
+    return "\n\n".join([*parts, "\n".join(comparison_notes(found))])
+
+
+def comparison_html(found: "Comparison") -> str:
+    """Return a comparison as two tables."""
+    first = html_table(comparison_title(found), *comparison_rows(found), comparison_notes(found))
+    if not found.targets:
+        return first
+    return first + html_table("Spent until the target was kept, means over the seeds", *target_rows(found))
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of text with aligned columns."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    ]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from fedpd.report.tables import markdown_table, text_table
+from fedpd.search.judge import LAST, WINDOW
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
-from fedpd.suite.networks_runner import COSTS, HELD_OUT, LAST, SHARES, TUNING, WINDOW, Outcome
+from fedpd.suite.networks_runner import COSTS, HELD_OUT, SHARES, TUNING, Outcome
 from fedpd.suite.results import Written, draw_profiles
 
 PERCENT = [f"{100 * share:.0f} %" for share in SHARES]

@@ -18,25 +18,23 @@ import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
 
+from fedpd.base.atomic import kept_rows
 from fedpd.base.checks import FedpdError, choice, count
 from fedpd.base.progress import StepFunction
 from fedpd.core import Array, Method, Problem, Tree, in_blocks
 from fedpd.core.agents import BLOCK
-from fedpd.core.rows import stored
 from fedpd.core.statistics import with_own_statistics
 from fedpd.engine.measure.columns import AgentView, Column, Measure
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
+from fedpd.search.judge import LAST, kept_row, with_validation
 from fedpd.suite.networks import TASKS, Task, available
 from fedpd.suite.networks_methods import BUDGETS, FEDPD_N, METHODS, REFERENCE, settings
-from fedpd.suite.runner import kept_rows
 
 SHARES = (0.9, 0.97, 1.0)  # the targets, in units of FedAvg's final accuracy
 TUNING = (0, 1)  # the seeds of tuning; later ones are those of the results
 HELD_OUT = 0.15  # the share of validation samples
 ROWS = 50  # measurements of a run, about
-LAST = 5  # the final accuracy is the mean of the last five measurements
-WINDOW = 3  # a target is kept if the mean of three measurements is at it
 COSTS = {
     "communications": "communications",
     "samples": "sample gradients of all agents",
@@ -108,19 +106,6 @@ class Outcome(NamedTuple):
         """Return what was spent until the target was kept; infinite where it was not."""
         row = kept_row(self.accuracy, target)
         return float("inf") if row is None else float(self.costs[cost][row])
-
-
-def kept_row(accuracy: np.ndarray, target: float) -> int | None:
-    """Return the first row from which the mean of three is at the target; None: there is none.
-
-    Row 0, the first model, does not count, because no method has done anything for it.
-
-    Examples:
-        >>> kept_row(np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9]), 0.7)
-        3
-    """
-    starts = range(1, len(accuracy) - WINDOW + 1)
-    return next((row for row in starts if accuracy[row : row + WINDOW].mean() >= target - 1e-9), None)
 
 
 def score(outcome: Outcome, targets: Sequence[float]) -> float:
@@ -208,7 +193,7 @@ def _outcomes(
     """Return the results of all methods on a problem."""
     # Without an L, the message about each divergence, which nobody reads, would estimate it.
     problem = replace(problem, answer=problem.answer._replace(smoothness=1.0))
-    validated = {seed: with_validation(problem, seed) for seed in TUNING}
+    validated = {seed: with_validation(problem, HELD_OUT, seed) for seed in TUNING}
     task = runs.tasks[name]
     forms = [(label, mean) for label in labels for mean in ((True,) if label == FEDPD_N else (False, True))]
     forms.sort(key=lambda form: form != (REFERENCE, False))  # its accuracy is the target of the others
@@ -235,15 +220,6 @@ def best_of(tuned: Sequence[Outcome], targets: Sequence[float]) -> int:
     """Return the number of the outcome with the least score; the final accuracy decides a tie, and without targets."""
     ranks = [(score(one, targets) if targets else 0.0, -one.finals.mean()) for one in tuned]
     return min(range(len(ranks)), key=ranks.__getitem__)
-
-
-def with_validation(problem: Problem, seed: int) -> Problem:
-    """Return the problem without the validation samples, which take the place of its test samples."""
-    rest, held = problem.hold_out(HELD_OUT, seed)
-    sizes = problem.sizes - rest.sizes
-    data, offsets = stored(held.rows_of(np.arange(held.agents))[0], sizes)
-    assert problem.evaluation is not None  # all tasks have test samples
-    return replace(rest, evaluation=problem.evaluation._replace(data=data, sizes=sizes, offsets=offsets))
 
 
 def _count_right(view: AgentView, x: Vector) -> tuple[tuple[Array, Array], None]:

@@ -21,7 +21,7 @@ from tree_math import Vector
 
 from fedpd import theory
 from fedpd.algorithms import cards, variants
-from fedpd.base.atomic import make_folder, replace_file
+from fedpd.base.atomic import json_rows, kept_rows
 from fedpd.base.checks import FedpdError, choice, count
 from fedpd.base.precision import scope
 from fedpd.base.progress import StepFunction
@@ -215,7 +215,7 @@ def read_cells(file: Path) -> list[Cell]:
     Raises:
         FedpdError: The file is not of this version of the suite.
     """
-    settings, *rows = _rows(file)
+    settings, *rows = json_rows(file)
     if settings.get("costs") != list(COSTS):
         raise FedpdError(f"{file} holds results of another version, with other costs. Run the suite in another folder.")
     return [Cell(**row) for row in rows]
@@ -225,44 +225,10 @@ def _key(cell: Cell) -> tuple[str, str, int]:
     return cell.problem, cell.method, cell.budget
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file; a last line that was cut off by an interruption is left out."""
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
 def _open(file: Path, rounds: int, drop: Sequence[tuple[str, str, int]]) -> list[Cell]:
     """Return the cells that a file has, without those to drop; make it if it is not there."""
     settings = {"target": TARGET, "rounds": rounds, "costs": list(COSTS)}
     return [Cell(**row) for row in kept_rows(file, settings, lambda row: _key(Cell(**row)) not in drop)]
-
-
-def kept_rows(
-    file: Path, settings: dict[str, Any], keep: Callable[[dict[str, Any]], bool] = lambda row: True
-) -> list[dict[str, Any]]:
-    """Return the results that a file has after its settings, and remove those not to keep; make it if it is not there.
-
-    Args:
-        file: One JSON object per line.
-        settings: The first line, which all results share.
-        keep: Whether to keep a result.
-
-    Raises:
-        FedpdError: The file has other settings.
-    """
-    if not file.exists() or not _rows(file):
-        make_folder(file.parent)
-        file.write_text(json.dumps(settings) + "\n", encoding="utf-8")
-        return []
-    first, *rows = _rows(file)
-    if first != settings:
-        raise FedpdError(f"{file} holds results of {first}, not of {settings}. Give another folder.")
-    kept = [row for row in rows if keep(row)]
-    whole = "".join(json.dumps(row) + "\n" for row in (settings, *kept))
-    if file.read_text(encoding="utf-8") != whole:  # drop also what an interruption left of a line
-        with replace_file(file) as new:
-            new.write(whole.encode())
-    return kept
 
 
 def _results(

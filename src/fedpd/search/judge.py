@@ -1,0 +1,267 @@
+"""Try settings of a method within a budget, and judge each try by a criterion.
+
+If the criterion is measured on test samples, a share of each agent's training samples stands in for them: no setting is
+chosen by the samples on which a result is reported. A search climbs: it goes along one setting as long as tries get
+better, in steps of a factor of 4, then of 2, then of sqrt(2). So it has no ends at which it would stop for no reason,
+and if its budget ends it first, the result says so.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fedpd.base.checks import FedpdError, below, positive, refuse
+from fedpd.core import Method, Problem
+from fedpd.core.rows import stored
+from fedpd.engine.config import RunConfig
+from fedpd.engine.measure.columns import Column
+from fedpd.engine.measure.history import first_row
+from fedpd.engine.run import Run
+from fedpd.engine.simulate import make_plan, simulate
+from fedpd.engine.tracing import trace_round
+from fedpd.engine.views.entries import MAIN, cost_values, measured_rows
+from fedpd.search.candidates import Axis, Candidate
+
+WINDOW = 3  # a target is kept if the mean of three measurements is at it
+LAST = 5  # the value at the end is the mean of the last five measurements
+RUNGS = (4, 2, 1)  # of a search, which are factors of 4, 2 and sqrt(2) on a ladder
+
+
+class Criterion(NamedTuple):
+    """What decides between settings and methods.
+
+    Attributes:
+        column: The column of the history.
+        target: The value to reach with the fewest communications; None: the best value at the end decides.
+    """
+
+    column: Column
+    target: float | None
+
+    @property
+    def words(self) -> str:
+        """Return how settings are chosen, for a caption."""
+        if self.target is None:
+            return f"best {self.column.name.replace('_', ' ')} at the end, the mean of the last {LAST} measurements"
+        what = "reach" if self.column.name == MAIN else f"keep, over {WINDOW} measurements,"
+        return f"fewest communications to {what} {self.column.name.replace('_', ' ')} {self.target:g}"
+
+    def row(self, run: Run, target: float) -> int | None:
+        """Return the row of the history at which a run has reached a target; None: it has not.
+
+        A stationarity counts as soon as it is reached. Any other column has noise, so that its mean over three
+        measurements must be at the target, and the first model, for which no method has done anything, does not count.
+        """
+        better = self.column.better or "less"
+        rows = measured_rows(run, self.column.name)
+        values = run.history[self.column.name][rows]
+        reached = first_row if self.column.name == MAIN else kept_row
+        found = reached(values, target, better)
+        return None if found is None else int(rows[found])
+
+    def spent(self, run: Run, target: float, cost: str = "communications") -> float:
+        """Return what a run spent until the target; NaN if it did not reach it, or diverged."""
+        row = None if run.diverged is not None else self.row(run, target)
+        return float("nan") if row is None else float(cost_values(run)[cost][row])
+
+    def final(self, run: Run) -> float:
+        """Return a run's value at the end; the worst possible one if it diverged."""
+        worst = float("inf") if self.column.better == "less" else -float("inf")
+        values = run.history[self.column.name][measured_rows(run, self.column.name)]
+        if run.diverged is not None or not len(values):
+            return worst
+        last = 1 if self.column.name == MAIN else min(LAST, max(1, len(values) - 1))  # the start is no result
+        found = float(values[-last:].mean())
+        return found if np.isfinite(found) else worst
+
+
+def kept_row(values: np.ndarray, target: float, better: Literal["less", "more"] = "more") -> int | None:
+    """Return the first row, after the start, from which the mean of three is at the target; None: there is none.
+
+    Examples:
+        >>> kept_row(np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9]), 0.7)
+        3
+    """
+    sign = 1 if better == "more" else -1
+    slack = 1e-9 * max(1.0, abs(target))  # of the rounding of a mean
+    means = [sign * values[row : row + WINDOW].mean() for row in range(1, len(values) - WINDOW + 1)]
+    return next((row for row, mean in enumerate(means, 1) if mean >= sign * target - slack), None)
+
+
+def with_validation(problem: Problem, share: float, seed: int) -> Problem:
+    """Return the problem without a share of each agent's samples, which take the place of its test samples.
+
+    Raises:
+        FedpdError: The share is not valid, the samples are not in memory, or the problem has no test samples.
+    """
+    remedy = "Give the share of each agent's samples that judges the settings, e.g. 0.15"
+    below("validation", positive("validation", share, remedy), 1, remedy)
+    if problem.evaluation is None:
+        refuse("validation", share, "needs a problem that has test samples", "Give validation=0")
+    rest, held = problem.hold_out(share, seed)
+    sizes = problem.sizes - rest.sizes
+    data, offsets = stored(held.rows_of(np.arange(held.agents))[0], sizes)
+    return replace(rest, evaluation=problem.evaluation._replace(data=data, sizes=sizes, offsets=offsets))
+
+
+class Try(NamedTuple):
+    """One setting of a method, and how it did: means over the seeds.
+
+    Attributes:
+        point: The values of the settings that are searched.
+        setting: The method with all its settings.
+        communications: Until the target; NaN if there is none, or a seed did not reach it.
+        value: The criterion at the end; infinitely bad if a seed diverged.
+        samples: Sample gradients of all agents together, in the whole run.
+    """
+
+    point: dict[str, Any]
+    setting: str
+    communications: float
+    value: float
+    samples: float
+
+    def rank(self, criterion: Criterion) -> tuple[float, float, float]:
+        """Return a key that is smaller for a better try; the smaller cost decides a tie."""
+        spent = np.inf if np.isnan(self.communications) else self.communications
+        worse = self.value if criterion.column.better == "less" else -self.value
+        return (spent, worse, self.samples)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Runs settings on one problem with some seeds, and judges them.
+
+    Attributes:
+        problem: The problem, whose test samples are those that judge.
+        rounds: The rounds of a run.
+        seeds: The seeds.
+        criterion: What decides.
+        options: The other options of `simulate`.
+    """
+
+    problem: Problem
+    rounds: int
+    seeds: tuple[int, ...]
+    criterion: Criterion
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, method: Method, seed: int, checkpoints: Path | None = None) -> Run:
+        """Return a run. No theorem covers most of them, and a divergence is a result, so nothing warns."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            options: Any = {**self.options, "checkpoints": checkpoints, "progress": False}
+            return simulate(method, self.problem, rounds=self.rounds, seed=seed, **options)
+
+    def check(self, candidate: Candidate) -> None:
+        """Trace a round of a method, so that no method runs if one of them cannot.
+
+        Raises:
+            FedpdError: It cannot run on the problem. The message names it.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                method = candidate.method([axis.start for axis in candidate.axes.values()])
+                trace_round(make_plan(method, self.problem, self.rounds, [0], False, RunConfig.of(self.options)))
+        except FedpdError as error:
+            raise FedpdError(f"{candidate.label}: {error}") from error.__cause__
+
+    def judged(self, point: dict[str, Any], method: Method) -> Try:
+        """Return a try of a setting. After a seed that diverged the others need not run."""
+        runs = []
+        for seed in self.seeds:
+            runs.append(self.run(method, seed))
+            if runs[-1].diverged is not None:
+                break
+        return make_try(self.criterion, point, method, runs)
+
+
+def make_try(criterion: Criterion, point: dict[str, Any], method: Method, runs: Sequence[Run]) -> Try:
+    """Return a try from the runs of a setting."""
+    target = criterion.target
+    spent = [np.nan if target is None else criterion.spent(run, target) for run in runs]
+    values = [criterion.final(run) for run in runs]
+    samples = [float(run.history["samples"][-1]) for run in runs]
+    return Try(point, method.description, *(float(np.mean(numbers)) for numbers in (spent, values, samples)))
+
+
+class Searched(NamedTuple):
+    """The tries of a method.
+
+    Attributes:
+        label: The method's label.
+        tries: The tries, in their order.
+        best: The number of the best try.
+        edges: The settings whose best value has no worse one beside it on both sides: the best may lie further out.
+        method: The method with the best setting.
+    """
+
+    label: str
+    tries: tuple[Try, ...]
+    best: int
+    edges: tuple[str, ...]
+    method: Method
+
+
+Places = tuple[int, ...]
+
+
+def search(
+    candidate: Candidate, judged: Callable[[dict[str, Any], Method], Try], criterion: Criterion, budget: int
+) -> Searched:
+    """Search the settings of a method with at most `budget` tries.
+
+    Args:
+        candidate: The method.
+        judged: Tries a setting.
+        criterion: What decides.
+        budget: The most tries.
+    """
+    axes = list(candidate.axes.values())
+    best: Places = tuple(axis.start for axis in axes)
+    tried: dict[Places, Try] = {}
+
+    def rank(places: Places) -> tuple[float, float, float]:
+        if places not in tried:
+            tried[places] = judged(candidate.point(places), candidate.method(places))
+        return tried[places].rank(criterion)
+
+    rank(best)
+    for rungs in RUNGS:
+        before = None
+        while best != before and len(tried) < budget:
+            before = best
+            for number, axis in enumerate(axes):
+                best = _climb(best, number, axis, rungs, rank, lambda: len(tried) < budget)
+    edges = tuple(name for number, name in enumerate(candidate.axes) if _is_edge(best, number, axes[number], tried))
+    tries = tuple(tried.values())
+    return Searched(candidate.label, tries, list(tried).index(best), edges, candidate.method(best))
+
+
+def _climb(
+    best: Places, number: int, axis: Axis, rungs: int, rank: Callable[[Places], Any], more: Callable[[], bool]
+) -> Places:
+    """Return the best place along an axis, to both sides of a place, as far as tries get better."""
+    for direction in (1, -1):
+        while more():
+            place = best[number] + direction * axis.stride(rungs)
+            beside = (*best[:number], place, *best[number + 1 :])
+            if not axis.has(place) or rank(beside) >= rank(best):
+                break
+            best = beside
+    return best
+
+
+def _is_edge(best: Places, number: int, axis: Axis, tried: Iterable[Places]) -> bool:
+    """Return whether a better value of a setting may lie beyond those that were tried."""
+    if axis.values is not None and not isinstance(axis.first, int | float):
+        return False  # words have no order
+    if axis.values is not None and len(axis.values) == 1:
+        return False
+    values = [places[number] for places in tried]
+    return best[number] in (min(values), max(values))

@@ -1,0 +1,141 @@
+"""A fair comparison: equal local work, equal budgets, fresh seeds, all costs, and an interruption."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedpd
+from fedpd import FedpdError, algorithms, compare, data, oracles, problems, simulate
+from fedpd.engine.measure.columns import column_of
+from fedpd.experiments.calls import build_algorithm
+from fedpd.search.judge import Criterion
+from tests.search.test_judge import two_classes
+
+SMOOTH = problems.penalized_logistic(*data.strongly_noniid(4, 20, 3, seed=2))
+
+
+@pytest.fixture(scope="module")
+def classes() -> fedpd.Comparison:
+    return compare(two_classes(), ["fedavg", "scaffold"], rounds=8, iterations=4, batch=4, budget=5, seeds=[0, 1])
+
+
+def test_settings_are_chosen_by_validation_samples_and_reported_on_test_samples(classes: fedpd.Comparison) -> None:
+    assert (classes.criterion, classes.seeds, classes.work) == ("test_accuracy", (0, 1), "4 local steps with batch 4")
+    assert "15% of the training samples, held out" in repr(classes)
+    for one in classes.methods:
+        assert len(one.points) <= 5
+        assert one.values[one.best] == one.values.max()
+        again = simulate(_method(one), two_classes(), rounds=8, seed=1)
+        np.testing.assert_array_equal(one.runs[1].history["test_accuracy"], again.history["test_accuracy"])
+
+
+def _method(one: fedpd.Tuned) -> fedpd.Method:
+    return build_algorithm({key: value for key, value in one.table.items() if key != "label"}, 8)
+
+
+def test_all_methods_do_the_same_local_work(classes: fedpd.Comparison) -> None:
+    samples = {int(run.history["samples"][-1]) for one in classes.methods for run in one.runs}
+    assert samples == {8 * 6 * 4 * 4}
+    assert "Unequal local work" not in repr(classes)
+
+
+def test_costs_are_those_of_the_first_measurement_that_keeps_a_target(classes: fedpd.Comparison) -> None:
+    target = classes.targets[0]
+    run = classes["FedAvg"].runs[0]
+    row = Criterion(column_of("test_accuracy"), None).row(run, target)
+    assert row is not None
+    for cost in ("communications", "samples"):
+        assert classes.costs(target, cost)["FedAvg"][0] == run.history[cost][row]
+    assert np.isnan(classes.costs(1.1)["FedAvg"]).all()
+    finals = classes.finals()["FedAvg"]
+    assert finals[0] == run.history["test_accuracy"][-5:].mean()
+
+
+def test_it_is_shown_drawn_and_saved(classes: fedpd.Comparison, tmp_path: Path) -> None:
+    found = fedpd.load(classes.save(tmp_path / "c"))
+    assert repr(found) == repr(classes)
+    assert found._repr_html_() == classes._repr_html_()
+    classes.plot().savefig(tmp_path / "figure.png")
+    frame = classes.frame()
+    assert set(frame["method"]) == {"FedAvg", "SCAFFOLD"}
+    assert len(frame) == 2 * 2 * 9
+    page = fedpd.report.page(classes, two_classes())
+    assert "SCAFFOLD" in page.html
+    with pytest.raises(FedpdError, match="label = 'FedPD': is not a method of this comparison"):
+        classes["FedPD"]
+    with pytest.raises(FedpdError, match="cost = 'time': is no cost"):
+        classes.costs(0.5, "time")
+
+
+def test_a_smooth_problem_is_compared_by_its_stationarity() -> None:
+    found = compare(SMOOTH, ["local_gd", "fedpd"], rounds=40, budget=6, seeds=[0], target=1e-6)
+    assert found.criterion == "stationarity"
+    assert found.targets[-1] == 1e-6
+    costs = found.costs(1e-6)
+    assert np.isnan(costs["Local GD"]).all()  # it stops at its floor
+    assert costs["FedPD"][0] < 40
+    assert found["FedPD"].communications[found["FedPD"].best] == costs["FedPD"][0]  # nothing is random
+
+
+def test_unequal_local_work_is_the_beginning_of_the_title() -> None:
+    methods = {
+        "one": lambda step: algorithms.fedavg(oracle=oracles.sgd(step, 1, 1)),
+        "all": lambda step: algorithms.fedavg(oracle=oracles.gd(step, 4)),
+    }
+    found = compare(SMOOTH, methods, criterion="loss", rounds=6, budget=2, seeds=[0])
+    assert repr(found).startswith("Unequal local work, from 4 (one) to 320 (all)")
+    assert "at the edge of what was tried" in repr(found)
+
+
+def test_the_same_call_continues_after_an_interruption(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"criterion": "loss", "rounds": 6, "budget": 4, "seeds": [0], "iterations": 2, "batch": 4}
+    whole = compare(SMOOTH, ["fedavg", "fedprox"], **options)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what.startswith("FedProx") and done >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(SMOOTH, ["fedavg", "fedprox"], folder=tmp_path, progress=interrupt, **options)
+    kept = len((tmp_path / "tries.jsonl").read_text().splitlines())
+    assert kept == 1 + 4 + 1
+    found = compare(SMOOTH, ["fedavg", "fedprox"], folder=tmp_path, **options)
+    for one, other in zip(found.methods, whole.methods, strict=True):
+        assert (one.points, one.best, one.setting) == (other.points, other.best, other.setting)
+        np.testing.assert_array_equal(one.runs[0].history["loss"], other.runs[0].history["loss"])
+    rows = [json.loads(line) for line in (tmp_path / "tries.jsonl").read_text().splitlines()]
+    assert len(rows) == 1 + sum(len(one.points) for one in found.methods)
+    with pytest.raises(FedpdError, match="holds results of"):
+        compare(SMOOTH, ["fedavg"], folder=tmp_path, **{**options, "rounds": 7})
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({"criterion": "test_accuracy"}, "criterion = 'test_accuracy': needs a problem with test samples"),
+        ({"budget": 0}, "budget = 0"),
+        ({"seeds": [1, 1]}, r"seeds = \[1, 1\]: holds a seed twice"),
+        ({"until": {"loss": 1}}, "until = .*is not an option of a comparison"),
+        ({"cohort": 9}, "cohort = 9"),
+        ({"rounds": 0}, "rounds = 0"),
+    ],
+)
+def test_wrong_requests_are_refused(options: dict[str, Any], answer: str) -> None:
+    with pytest.raises(FedpdError, match=answer):
+        compare(SMOOTH, ["fedavg"], **{"rounds": 2, **options})
+
+
+def test_a_misspelt_option_is_named() -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'metrics_evry'\. Did you mean 'metrics_every'"):
+        compare(SMOOTH, ["fedavg"], rounds=2, metrics_evry=3)
+
+
+def test_nothing_runs_if_one_method_cannot() -> None:
+    told: list[str] = []
+    methods = {"good": "fedavg", "bad": lambda step: algorithms.fedpd(eta=step, oracle=oracles.gd(0.1, 2), p="auto")}
+    with pytest.raises(FedpdError, match=r"bad: algorithm = .*needs all agents"):
+        compare(SMOOTH, methods, rounds=2, cohort=2, progress=lambda what, done, total: told.append(what))
+    assert not told
