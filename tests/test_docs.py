@@ -297,13 +297,21 @@ def test_the_programs_of_the_page_about_clocks_run(tmp_path: Path, monkeypatch: 
     assert seconds[0] < 0.7 * seconds[1]
 
 
-def test_experiment_files_in_the_documentation_are_valid() -> None:
-    from fedpd.experiments.experiment import read_outline
+def test_experiment_files_in_the_documentation_are_valid(tmp_path: Path) -> None:
+    from fedpd.experiments.experiment import find_comparison, read_outline
 
     files = [block for page in PAGES for block in blocks(page, "toml") if "[run]" in block]
     assert files
     for text in files:
-        assert read_outline(text).methods
+        if "[compare]" in text:
+            (tmp_path / "file.toml").write_text(text)
+            assert set(find_comparison(str(tmp_path / "file.toml")).compare) <= set(signature_of(fedpd.compare))
+        else:
+            assert read_outline(text).methods
+
+
+def signature_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 @pytest.fixture(scope="module")

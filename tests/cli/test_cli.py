@@ -139,7 +139,7 @@ def test_a_run_leaves_table_figure_histories_and_models(tmp_path: Path) -> None:
         (("solve", "week"), "PROBLEM 'week': there is no such file or problem. Did you mean 'weak'?"),
         (("solve", "weak", "--target", "0"), "--target = 0.0: must be positive"),
         (("solve", "weak", "--out", "full"), "the folder is not empty"),
-        (("tune", "weak", "--methods", "FedPDGD"), "methods = 'FedPDGD': there is no such choice. Did you mean"),
+        (("tune", "weak", "--methods", "FedPDGD"), "methods = 'FedPDGD': there is no such method. Did you mean"),
     ],
 )
 def test_wrong_input_is_a_sentence(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
@@ -295,3 +295,68 @@ def test_an_unknown_command_is_answered(tmp_path: Path) -> None:
     done = fedpd("compair", folder=tmp_path)
     assert done.returncode == 2
     assert "No such command" in done.stderr
+
+
+COMPARE = """
+[problem]
+name = "penalized_logistic"
+data = "strong"
+
+[run]
+rounds = 4
+
+[compare]
+iterations = 2
+budget = 2
+seeds = 1
+criterion = "loss"
+"""
+
+
+@pytest.mark.slow
+def test_compare_with_a_file_tunes_draws_and_continues(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(COMPARE)
+    command = ("compare", "x.toml", "--methods", "fedavg,fedpd", "--out", "a")
+    done = fedpd(*command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 methods on" in done.stdout
+    assert "2 local steps with full gradients, at most 2 tries each" in " ".join(done.stdout.split())
+    assert "FedAvg: fedavg(oracle=sgd(step=" in done.stdout
+    written = {path.name for path in (tmp_path / "a").iterdir() if not path.name.startswith(".")}
+    assert written == {
+        "tries.jsonl",
+        "result.safetensors",
+        "checkpoints",
+        "tuned.toml",
+        "report.html",
+        "comparison.png",
+        "comparison.svg",
+    }
+    tries = (tmp_path / "a" / "tries.jsonl").read_text()
+    again = fedpd(*command, folder=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "a" / "tries.jsonl").read_text() == tries
+    repeated = fedpd("run", "a/tuned.toml", "--out", "b", folder=tmp_path)
+    assert repeated.returncode == 0, repeated.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["compare", "--epochs", "2"], "--epochs = 2: needs an experiment file. Give FILE, or: fedpd compare strong"),
+        (
+            ["compare", "x.toml", "--methods", "fedavg,fedpb"],
+            "methods = 'fedpb': there is no such method. Did you mean",
+        ),
+        (["compare", "none.toml"], "none.toml cannot be read"),
+        (["compare", "key.toml"], "[compare]: buget = 2: there is no such key. Did you mean 'budget'?"),
+        (["compare", "x.toml", "--criterion", "test_accuracy"], "needs a problem with test samples"),
+        (["compare", "x.toml", "--out", "."], "--out .: it holds 'key.toml', and fedpd never mixes results"),
+    ],
+)
+def test_wrong_comparisons_are_refused(arguments: list[str], answer: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(COMPARE)
+    (tmp_path / "key.toml").write_text(COMPARE.replace("budget", "buget"))
+    done = fedpd(*arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert answer in done.stderr.replace("x.toml', and", "key.toml', and")

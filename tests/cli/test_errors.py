@@ -214,7 +214,7 @@ WRONG: dict[str, str] = {
     "tune x.toml --criterion accuracyy": "criterion = 'accuracyy': must be a column of which less or more is better. "
     "Did you mean 'test_accuracy'?",
     "tune x.toml --methods all,FedPD-GD": "all stands for every method, so no other name may be beside it",
-    "tune x.toml --methods FedPD-GE": "methods = 'FedPD-GE': there is no such choice. Did you mean 'FedPD-",
+    "tune x.toml --methods FedPD-GE": "methods = 'FedPD-GE': there is no such method. Did you mean 'FedPD-",
     "tune x.toml --seeds 0": "--seeds = 0: must be an integer of at least 1",
     "tune x.toml --criterion test_accuracy": "criterion = 'test_accuracy': needs a problem with test samples",
     "solve name.toml": "name.toml: [problem] name = 'opposing': there is no such name. ",

@@ -135,7 +135,10 @@ def test_a_misspelt_option_is_named() -> None:
 
 def test_nothing_runs_if_one_method_cannot() -> None:
     told: list[str] = []
-    methods = {"good": "fedavg", "bad": lambda step: algorithms.fedpd(eta=step, oracle=oracles.gd(0.1, 2), p="auto")}
+    methods: dict[str, Any] = {
+        "good": "fedavg",
+        "bad": lambda step: algorithms.fedpd(eta=step, oracle=oracles.gd(0.1, 2), p="auto"),
+    }
     with pytest.raises(FedpdError, match=r"bad: algorithm = .*needs all agents"):
         compare(SMOOTH, methods, rounds=2, cohort=2, progress=lambda what, done, total: told.append(what))
     assert not told

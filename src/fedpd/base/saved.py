@@ -32,8 +32,12 @@ def save_result(result: Any, folder: str | Path, *, model: Any = None, overwrite
     """
     if not isinstance(folder, str | Path) or not str(folder):
         refuse("folder", folder, "must be the path of a folder", 'Give e.g. "runs/a"')
-    folder = Path(folder)
-    check_free(folder, overwrite)
+    check_free(Path(folder), overwrite)
+    return write_result(result, Path(folder), model)
+
+
+def write_result(result: Any, folder: Path, model: Any = None) -> Path:
+    """Write a result to a folder that may hold other files too, and return the folder; see `save_result`."""
     plain, arrays = pack(result, "result", model)
     meta = {"kind": type(result).__name__, "result": plain, "versions": versions()}
     checkpoint.write(folder / FILE, arrays, meta)

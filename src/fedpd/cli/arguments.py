@@ -16,7 +16,30 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start again if the
 
 
 class PlainList(TyperGroup):
-    """Lists its commands as plain text. Typer's boxes take longer to import than the rest of the command line."""
+    """Lists its commands as plain text, by topic. Typer's boxes take longer to import than the rest of the commands."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**(settings | {"rich_markup_mode": None}))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each topic, which is the panel that a command is registered with."""
+        commands = {name: self.commands[name] for name in self.list_commands(ctx)}
+        topics: dict[str, list[str]] = {}
+        for name, command in commands.items():
+            topics.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append(name)
+        room = formatter.width - 6 - max(map(len, commands))
+        for topic, names in topics.items():
+            with formatter.section(topic):
+                formatter.write_dl([(name, commands[name].get_short_help_str(room)) for name in names])
+
+
+def method_names(methods: str) -> list[str] | None:
+    """Return the names in a list separated by commas; None: no list was given."""
+    from fedpd.base.checks import refuse
+
+    names = [name.strip() for name in methods.split(",")]
+    if methods and "all" in names and len(names) > 1:
+        refuse("--methods", methods, "all stands for every method, so no other name may be beside it", "Give all alone")
+    if methods and not all(names):
+        refuse("--methods", methods, "must be names separated by commas", "Give e.g. FedPD-GD,SCAFFOLD, or all")
+    return names if methods else None

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode="markdown")
     group.callback(invoke_without_command=True)(benchmark)
     group.command()(networks)
-    app.add_typer(group, name="benchmark")
+    app.add_typer(group, name="benchmark", rich_help_panel="Check claims")
 
 
 def benchmark(

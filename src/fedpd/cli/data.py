@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, cls=PlainList, rich_markup_mode="markdown", help=about)
     group.callback()(_nothing)  # without it, Typer makes a group of one command the command itself
     group.command()(inspect)
-    app.add_typer(group, name="data")
+    app.add_typer(group, name="data", rich_help_panel="Look at data")
 
 
 def _nothing() -> None: ...

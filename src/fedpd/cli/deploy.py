@@ -16,7 +16,7 @@ FEDERATION = Path("runs/federation")
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     for name, command in (("new-app", new_app), ("up", up), ("down", down), ("status", status), ("warm", warm)):
-        app.command(name=name)(command)
+        app.command(name=name, rich_help_panel="Federations")(command)
 
 
 def new_app(

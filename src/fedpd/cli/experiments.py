@@ -11,31 +11,76 @@ from fedpd.cli.arguments import Out, Overwrite
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     for command in (compare, run, resume):
-        app.command()(command)
+        app.command(rich_help_panel="Compare and run")(command)
 
 
 def compare(
-    rounds: Annotated[int, typer.Option(help="T, the rounds of each method.")] = 600,
-    data: Annotated[
-        str, typer.Option(help="strong, weak, or strong_program (as the authors' program makes it).")
-    ] = "strong",
-    seeds: Annotated[int, typer.Option(help="The number of seeds. The table shows their mean and spread.")] = 1,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]", help="An experiment file, or: strong, weak. Default: the paper's first experiment."
+        ),
+    ] = None,
     methods: Annotated[
-        str, typer.Option(help="paper: the eight of the paper. all: every method, with its own rule for steps.")
-    ] = "paper",
-    target: Annotated[float, typer.Option(help="Show the costs of reaching this stationarity.")] = 1e-10,
+        str,
+        typer.Option(
+            help="Names from fedpd methods, separated by commas. Default: those of the file, or FedAvg, FedProx, "
+            "SCAFFOLD, FedPD. Without FILE: paper, or all.",
+            show_default=False,
+        ),
+    ] = "",
+    criterion: Annotated[
+        str, typer.Option(help="The column that decides, e.g. test_accuracy, stationarity.", show_default=False)
+    ] = "",
+    seeds: Annotated[
+        int | None, typer.Option(help="The number of seeds of the results. Default: 5; without FILE 1.")
+    ] = None,
+    budget: Annotated[int | None, typer.Option(help="The settings that each method may try. Default: 16.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The rounds of each run. Default: the file's, or 100; without FILE 600.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Samples per local step, for all methods.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Local passes per round, for all methods.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Local steps per round, for all methods.")] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="Choose settings by the communications to this value. Stationarity: 1e-10."),
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="Without FILE: strong, weak, or strong_program (as the authors' program makes it).")
+    ] = "strong",
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Compare FedPD, FedAvg and FedProx on the paper's data.
+    """Compare methods fairly, from a file to a figure and a page.
 
-    This is the paper's first experiment. fedpd prints a table, and saves a figure and the histories in a run folder.
+    Every method gets the same local work and the same number of tries; validation samples choose its settings, and
+    fresh seeds run them. fedpd prints what each method spends to reach three targets, and writes a figure, a page and
+    an experiment file with the tuned methods. The same command continues after an interruption. A table [compare] of
+    the file holds the same options. Without FILE, this is the paper's first experiment.
     """
-    from fedpd.cli import execution
+    from fedpd.cli import comparison, execution
     from fedpd.cli.terminal import new_folder
 
-    plan = execution.comparison(rounds, data, seeds, methods, target)
-    execution.start(plan, out or new_folder("compare"), overwrite, target)
+    given: dict[str, float | str | None] = {
+        "batch": batch,
+        "epochs": epochs,
+        "iterations": iterations,
+        "budget": budget,
+        "criterion": criterion,
+    }
+    if source is None:
+        comparison.check_no_file({name: value for name, value in given.items() if value})
+        goal = 1e-10 if target is None else target
+        plan = execution.comparison(
+            600 if rounds is None else rounds, data, 1 if seeds is None else seeds, methods or "paper", goal
+        )
+        execution.start(plan, out or new_folder("compare"), overwrite, goal)
+        return
+    given |= {"seeds": seeds, "rounds": rounds, "target": target}
+    comparison.run(
+        source, methods, {name: value for name, value in given.items() if value not in (None, "")}, out, overwrite
+    )
 
 
 def run(

@@ -9,7 +9,7 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     for command in (report, watch, methods):
-        app.command()(command)
+        app.command(rich_help_panel="Look at results and methods")(command)
 
 
 def report(

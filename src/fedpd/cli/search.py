@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpd.cli.arguments import Out, Overwrite, Source
+from fedpd.cli.arguments import Out, Overwrite, Source, method_names
 
 if TYPE_CHECKING:
     from fedpd.core import Problem
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (advise, tune, solve, train, reproduce):
-        app.command()(command)
+    for command in (solve, train):
+        app.command(rich_help_panel="Nothing to tune")(command)
+    for command in (advise, tune):
+        app.command(rich_help_panel="Find settings")(command)
+    app.command(rich_help_panel="Check claims")(reproduce)
 
 
 def advise(
@@ -94,7 +97,7 @@ def tune(
     folder = out or new_folder("tune")
     run_folder.check_free(folder, overwrite)
     setting = experiment.find_problem(problem, say)
-    names = _method_names(methods)
+    names = method_names(methods)
     if methods == "all":
         names = usable(variants(), setting.run.get("participation", 0.5 if "cohort" in setting.run else 1.0))
     with explain_errors(setting.code):
@@ -114,18 +117,6 @@ def tune(
     else:
         say(f"No method reached {criterion} {goal:g} in {rounds} rounds. Give more --rounds or an easier --target.")
     show_lines(f"Tuned experiment: fedpd run {folder / run_folder.EXPERIMENT}")
-
-
-def _method_names(methods: str) -> list[str] | None:
-    """Return the names in a list separated by commas; None: no list was given."""
-    from fedpd.base.checks import refuse
-
-    names = [name.strip() for name in methods.split(",")]
-    if methods and "all" in names and len(names) > 1:
-        refuse("--methods", methods, "all stands for every method, so no other name may be beside it", "Give all alone")
-    if methods and not all(names):
-        refuse("--methods", methods, "must be names separated by commas", "Give e.g. FedPD-GD,SCAFFOLD, or all")
-    return names if methods else None
 
 
 def _build(source: str, setting: "FoundProblem") -> "Problem":

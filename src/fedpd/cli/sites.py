@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         ("app-hash", app_hash),
         ("doctor", doctor),
     ):
-        app.command(name=name)(command)
+        app.command(name=name, rich_help_panel="Federations")(command)
 
 
 def provision(

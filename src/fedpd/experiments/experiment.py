@@ -53,6 +53,7 @@ from fedpd.experiments.calls import (
 )
 from fedpd.experiments.own_code import Code, Find, is_reference
 
+TAKING_PART = ("participation", "cohort", "sampling", "stragglers")
 MOST_CHARACTERS = 2**24  # of an experiment file
 DEEPEST = 32  # tables and lists within each other
 TOO_DEEP = f"tables and lists are nested deeper than {DEEPEST} levels: no experiment needs that. Nest them less."
@@ -213,21 +214,74 @@ def find_problem(source: str, on_code: OnCode | None = None) -> FoundProblem:
     if not source.endswith(".toml") and not Path(source).exists():
         names = (*DATA, *PROBLEMS)
         raise FedpdError(f"PROBLEM {source!r}: there is no such file or problem. {nearest(source, names)}")
-    tables = at(f"{source}:", _tables, read_text(Path(source)))
-    if not isinstance(tables.get("problem"), dict):
-        raise FedpdError(
-            f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
-        )
-    run = tables.get("run", {})
-    if not isinstance(run, dict):
-        raise FedpdError(f"{source}: run = {shown(run)}: must be a table. Write [run] on a line of its own.")
-    known_keys(f"{source}: [run]", run, RUN_KEYS, required=())
-    kept = {key: run[key] for key in ("participation", "cohort", "sampling", "stragglers") if key in run}
+    tables = _problem_tables(source)
+    kept = {key: tables["run"][key] for key in TAKING_PART if key in tables["run"]}
     at(f"{source}:", _settings, {"rounds": 1, **kept})  # refuses wrong values
     beside = beside_of(Path(source))
     code = own_code.locate(own_code.references(tables["problem"]), beside)
     _announce(code, on_code)
     return FoundProblem(tables["problem"], kept, own_code.importing(beside), code, beside)
+
+
+def _problem_tables(source: str) -> dict[str, Any]:
+    """Return the tables of a file that has at least a problem; its [run] table is {} if it has none."""
+    tables = dict(at(f"{source}:", _tables, read_text(Path(source))))
+    if not isinstance(tables.get("problem"), dict):
+        raise FedpdError(
+            f"{source}: there is no [problem] table. Write e.g. [problem] and name = 'penalized_logistic'."
+        )
+    for name in ("run", "compare"):
+        if not isinstance(tables.setdefault(name, {}), dict):
+            remedy = f"Write [{name}] on a line of its own"
+            raise FedpdError(f"{source}: {name} = {shown(tables[name])}: must be a table. {remedy}.")
+    known_keys(f"{source}: [run]", tables["run"], RUN_KEYS, required=())
+    return tables
+
+
+class FoundComparison(NamedTuple):
+    """A problem and what a comparison of methods on it needs.
+
+    Attributes:
+        problem: The problem with who takes part, as for other searches.
+        run: The options of `simulate` in the [run] table, with its rounds and seeds.
+        compare: The [compare] table.
+        methods: The tables of the methods by label; a list in them is searched.
+    """
+
+    problem: FoundProblem
+    run: dict[str, Any]
+    compare: Table
+    methods: dict[str, Table]
+
+
+def find_comparison(source: str, on_code: OnCode | None = None) -> FoundComparison:
+    """Return the problem of an experiment file, its [run] and [compare] tables, and its methods.
+
+    Args:
+        source: The path of an experiment file, a name of generated data, or a name of a problem.
+        on_code: Receives one sentence before the user's own code runs.
+    """
+    if source in (*DATA, *PROBLEMS) or not Path(source).exists():
+        return FoundComparison(find_problem(source), {}, {}, {})
+    tables = _problem_tables(source)
+    known_keys(source, tables, ("problem", "run", "algorithm", "compare"), required=())
+    beside = beside_of(Path(source))
+    code = own_code.locate(own_code.references(tables), beside)
+    _announce(code, on_code)
+    find = own_code.importing(beside)
+    settings = at(f"{source}:", _settings, {"rounds": 1, **tables["run"]})
+    settings = _with_code(settings, find)
+    run = {key: getattr(settings, key) for key in tables["run"]}
+    methods: dict[str, Table] = {}
+    for number, table in enumerate(tables.get("algorithm", []), 1):
+        label = str(table.get("label", label_of_table(table)))
+        if label in methods:
+            raise FedpdError(
+                f"{source}: {_place(number, table)}: there is a method {label!r} already. Give it a label."
+            )
+        methods[label] = table
+    kept = {key: run[key] for key in TAKING_PART if key in run}
+    return FoundComparison(FoundProblem(tables["problem"], kept, find, code, beside), run, tables["compare"], methods)
 
 
 def _announce(code: Sequence[Code], on_code: OnCode | None) -> None:
@@ -277,7 +331,8 @@ def _outline(tables: Table) -> Outline:
 
 def _checked_tables(text: str) -> Table:
     tables = _tables(text)
-    known_keys("the file", tables, ("problem", "run", "algorithm"), required=("problem", "run", "algorithm"))
+    known = ("problem", "run", "algorithm")
+    known_keys("the file", tables, (*known, "compare"), required=known)
     for name in ("problem", "run"):
         if not isinstance(tables[name], dict):
             raise FedpdError(f"{name} = {shown(tables[name])}: must be a table. Write [{name}] on a line of its own.")

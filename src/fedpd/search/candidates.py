@@ -18,10 +18,20 @@ from fedpd.algorithms import cards, variants
 from fedpd.base.checks import FedpdError, at_least, count, nearest, positive, refuse
 from fedpd.core import Method, Oracle, Problem
 from fedpd.experiments.calls import build_algorithm
+from fedpd.experiments.own_code import Find, refuse_code
 from fedpd.search.train import BATCH
 
 Builder = Callable[..., Method]
-Listed = Mapping[str, "Builder | Method | Mapping[str, Any]"]
+
+
+class FromTable(NamedTuple):
+    """A table of an experiment file, in which lists are searched; `find` returns the user's own code by its name."""
+
+    table: Mapping[str, Any]
+    find: Find = refuse_code
+
+
+Listed = Mapping[str, Builder | Method | Mapping[str, Any] | FromTable | str]
 FIRST_STEP = 0.1  # with mini-batches; with full gradients it is 1/(2L)
 FIRST_PENALTY = 5.0  # eta, or 1/rho, in units of step Q, with mini-batches; 1 with full gradients
 FULL_STEPS = 8  # local steps with full gradients, as in the rules of the cards
@@ -32,7 +42,7 @@ SAME_KEYS = (*WORK, "momentum", "weight_decay", "clip")  # of `oracles.sgd` and 
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What an agent computes in a round: Q steps, or passes over its own samples. All methods of a comparison do this.
+    """The work of an agent in a round: Q steps, or passes over its own samples. All methods of a comparison do this.
 
     Attributes:
         batch: Samples per step; None: all samples of the agent.
@@ -190,7 +200,7 @@ class Candidate(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What all candidates are made for.
+    """The comparison that candidates are made for.
 
     Attributes:
         work: The local work.
@@ -268,6 +278,8 @@ def _from_source(label: str, source: Any, setting: Setting, own_work: bool) -> C
     if isinstance(source, Method):
         return Candidate(label, lambda: source, {})
     if isinstance(source, Mapping):
+        source = FromTable(source)
+    if isinstance(source, FromTable):
         return _from_table(label, source, setting)
     if isinstance(source, str):
         return _from_name(source, setting, own_work)._replace(label=label)
@@ -306,16 +318,15 @@ def _from_function(label: str, function: Builder, setting: Setting) -> Candidate
     return Candidate(label, build, axes)
 
 
-def _from_table(label: str, table: Mapping[str, Any], setting: Setting) -> Candidate:
-    """Return the candidate of a table of an experiment file, in which a list is searched."""
-    plain = {key: value for key, value in table.items() if key != "label"}
+def _from_table(label: str, source: FromTable, setting: Setting) -> Candidate:
+    plain = {key: value for key, value in source.table.items() if key != "label"}
     axes = {".".join(path): _listed(values) for path, values in _lists(plain)}
 
     def build(**point: Any) -> Method:
         chosen = plain
         for name, value in point.items():
             chosen = _with_value(chosen, name.split("."), value)
-        return build_algorithm(chosen, setting.rounds, f"[[algorithm]] {label}")
+        return build_algorithm(chosen, setting.rounds, f"[[algorithm]] {label}", source.find)
 
     return Candidate(label, build, axes)
 

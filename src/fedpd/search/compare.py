@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpd.base.checks import check_seeds, count, nearest, refuse
 from fedpd.base.progress import StepFunction
+from fedpd.base.saved import write_result
 from fedpd.base.typed import typed
 from fedpd.core import Problem
 from fedpd.engine.config import RunConfig
@@ -165,7 +166,8 @@ def compare(
         validation: The share of each agent's samples that judges the tries, if the criterion is measured on test
             samples; None: 0.15. With 0 the test samples themselves judge, which is not fair.
         L: The smoothness, with which step sizes of full gradients begin; None: it is measured.
-        folder: A folder for the tries and the runs. The same call continues there after an interruption.
+        folder: A folder for the tries, the runs and the result, which `fedpd.load` reads. The same call continues there
+            after an interruption.
         progress: Whether to show a bar, or a function of (what, runs done, runs in all). Default: a bar in a terminal
             or a notebook, after two seconds.
         record: What else to measure, as for `simulate`.
@@ -234,7 +236,7 @@ def compare(
         tuple(found),
     )
     if plan.folder is not None:
-        result.save(plan.folder / "result", overwrite=True)
+        write_result(result, plan.folder, found[0].runs[0].model)
     return result
 
 

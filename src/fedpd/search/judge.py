@@ -32,7 +32,7 @@ RUNGS = (4, 2, 1)  # of a search, which are factors of 4, 2 and sqrt(2) on a lad
 
 
 class Criterion(NamedTuple):
-    """What decides between settings and methods.
+    """The column that decides between settings and methods, and the target.
 
     Attributes:
         column: The column of the history.

@@ -171,7 +171,7 @@ def steps_shown(progress: bool | StepFunction | None) -> Iterator[StepFunction]:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """What all methods of a comparison share.
+    """The part of a comparison that all methods share.
 
     Attributes:
         problem: The problem, with all its samples.

@@ -279,7 +279,7 @@ def advice_figure(epsilon: float, settings: "Mapping[str, Setting]") -> "Figure"
 
 
 def comparison_rows(found: "Comparison") -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the headings and the rows of a comparison: each method with its value at the end and its setting."""
+    """Return the headings and the rows of a comparison: each method with its value at the end and its local work."""
     column, finals = column_of(found.criterion), found.finals()
     worst = "test_accuracy_worst"
     spread = all(worst in run.history for one in found.methods for run in one.runs)
@@ -290,10 +290,15 @@ def comparison_rows(found: "Comparison") -> tuple[tuple[str, ...], list[list[str
             lowest = [last_value(run, worst) for run in one.runs if run.diverged is None]
             cells.append(value_text(column_of(worst), float(np.mean(lowest))) if lowest else "-")
         work = short_number(local_work(one.entries()[0]))
-        rows.append([*cells, work, f"{len(one.points)}", one.setting])
+        rows.append([*cells, work, f"{len(one.points)}"])
     more = ("worst 10 % of agents",) if spread else ()
-    head = ("method", f"{heading(column)} at the end", *more, "samples per communication", "tries", "setting")
+    head = ("method", f"{heading(column)} at the end", *more, "samples per comm.", "tries")
     return head, rows
+
+
+def setting_lines(found: "Comparison") -> list[str]:
+    """Return the method with its best setting of each label."""
+    return [f"{one.label}: {one.setting}" for one in found.methods]
 
 
 def _mean_text(column: Column, values: np.ndarray) -> str:
@@ -349,12 +354,14 @@ def comparison_text(found: "Comparison") -> str:
     parts = [comparison_title(found), plain_table(*comparison_rows(found))]
     if found.targets:
         parts.append(plain_table(*target_rows(found)))
-    return "\n\n".join([*parts, "\n".join(comparison_notes(found))])
+    return "\n\n".join([*parts, "\n".join(setting_lines(found)), "\n".join(comparison_notes(found))])
 
 
 def comparison_html(found: "Comparison") -> str:
     """Return a comparison as two tables."""
-    first = html_table(comparison_title(found), *comparison_rows(found), comparison_notes(found))
+    first = html_table(
+        comparison_title(found), *comparison_rows(found), [*setting_lines(found), *comparison_notes(found)]
+    )
     if not found.targets:
         return first
     return first + html_table("Spent until the target was kept, means over the seeds", *target_rows(found))
