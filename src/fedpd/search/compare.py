@@ -86,7 +86,7 @@ class Comparison(Runs):
         against: str | Sequence[str] = ("communications", "samples"),
         *,
         title: str = "",
-        width: float = 6.4,
+        width: float = 9.0,
     ) -> "Figure":
         """Return a figure of the criterion, or another quantity, against communications and sample gradients."""
         return super().plot(quantity or self.criterion, against, title=title, width=width)
