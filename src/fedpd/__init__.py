@@ -41,6 +41,9 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `import f
     from fedpd.engine.simulate import simulate as simulate
     from fedpd.experiments.loading import load as load
     from fedpd.experiments.loading import load_model as load_model
+    from fedpd.own_loop import Agent as Agent
+    from fedpd.own_loop import Server as Server
+    from fedpd.own_loop import local as local
     from fedpd.search.advise import Advice as Advice
     from fedpd.search.advise import advise as advise
     from fedpd.search.compare import Comparison as Comparison
@@ -53,5 +56,5 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `import f
     from fedpd.search.tuned import Tuned as Tuned
 
 __getattr__, __dir__, __all__ = _lazy_names(
-    __name__, submodules=("base", "checks", "core", "engine", "report", "search")
+    __name__, submodules=("base", "checks", "core", "engine", "report", "search", "torch")
 )

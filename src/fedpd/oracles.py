@@ -416,6 +416,23 @@ def optax(
     return made
 
 
+class OwnLoop(Oracle):
+    def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
+        remedy = "Run it in fedpd.torch.local or fedpd.local, or give an oracle such as oracles.sgd"
+        refuse("oracle", self.description, "stands for a training loop of your own", remedy)
+
+
+@makes(OwnLoop)
+def own_loop() -> Oracle:
+    """Return a place holder for a training loop of your own, for `fedpd.torch.local`, `fedpd.local` and Flower's mod.
+
+    Examples:
+        >>> own_loop().description
+        'own_loop()'
+    """
+    return OwnLoop()
+
+
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
     """Return h_i(x) on these rows, or grad f_i(x) on all samples of the agent if `rows` is None."""
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (solve, train):
-        app.command(rich_help_panel="Nothing to tune")(command)
-    for command in (advise, tune):
-        app.command(rich_help_panel="Find settings")(command)
+    app.command(rich_help_panel="Nothing to tune")(solve)
+    app.command(rich_help_panel="Nothing to tune")(train)
+    app.command(rich_help_panel="Find settings")(advise)
+    app.command(rich_help_panel="Find settings")(tune)
     app.command(rich_help_panel="Check claims")(reproduce)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a name is imported when it is first used, so that `fedpd.fl
     from fedpd.flower.carry.inprocess import InProcessGrid as InProcessGrid
     from fedpd.flower.clients.client import client_app as client_app
     from fedpd.flower.clients.client import client_name as client_name
+    from fedpd.flower.clients.own_app import mod as mod
     from fedpd.flower.method.agent import Local as Local
     from fedpd.flower.method.federation import Federated as Federated
     from fedpd.flower.method.federation import federate as federate
