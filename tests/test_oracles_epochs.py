@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,12 +130,11 @@ def test_one_loss_per_agent_gets_the_mask_of_the_rest() -> None:
 
 def test_dropout_draws_by_step() -> None:
     """Random layers: the same in every execution, and another mask in every step."""
-    flax = pytest.importorskip("flax.linen")
 
-    class Net(flax.Module):
-        @flax.compact
+    class Net(nn.Module):
+        @nn.compact
         def __call__(self, x: Any, train: bool) -> Any:
-            return flax.Dense(2)(flax.Dropout(0.5, deterministic=not train)(x))
+            return nn.Dense(2)(nn.Dropout(0.5, deterministic=not train)(x))
 
     samples = {str(i): {"x": one["a"], "y": (one["b"] > 0).astype(int)} for i, one in enumerate(SAMPLES)}
     made = problems.network(Net(), data.from_arrays(samples, samples))

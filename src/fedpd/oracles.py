@@ -503,12 +503,13 @@ class Optax(Stochastic):
     def advance(self, phi: Subproblem, carry: tuple[Vector, Any], rows: Tree, r: Array, q: Array) -> tuple[Vector, Any]:
         x, state = carry
         gradient = phi.complete(estimate(phi, x, rows), x)
+        rule = self.optimizer.at(r, q) if isinstance(self.optimizer, Optimizer) else self.optimizer
         try:
-            updates, state = self.transform.update(gradient, state, x)
+            updates, state = rule.update(gradient, state, x)
         except TypeError as error:
             name = self.optimizer.spec.label() if isinstance(self.optimizer, Optimizer) else self.label
-            rule = f"cannot take a step with a gradient alone ({error})"
-            refuse("optimizer", name, rule, "Give e.g. optax.adam(1e-2)")
+            why = f"cannot take a step with a gradient alone ({error})"
+            refuse("optimizer", name, why, "Give e.g. optax.adam(1e-2)")
         return x + updates, state
 
     def position(self, carry: tuple[Vector, Any]) -> Vector:
@@ -531,7 +532,8 @@ def optax(
     """Return an oracle that applies an optax optimiser to gradients of phi_i.
 
     Args:
-        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can contain.
+        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can contain and whose
+            learning rate may be a schedule by round, e.g. `schedules.exponential`.
         iterations: Q, the number of local steps per round, the same for all agents. Give this or `epochs`.
         batch: Samples per step. With `iterations`, they are drawn again for each step, with replacement; None takes all
             samples of the agent.
