@@ -83,7 +83,9 @@ def test_inverse_sqrt_needs_a_step_and_a_number_of_steps() -> None:
 def test_step_sizes_by_round(schedule: Any, expected: dict[int, float]) -> None:
     with scope(True):
         for r, step in expected.items():
-            assert float(jax.jit(lambda one, r: one(r, 7))(schedule, jnp.asarray(r, int))) == pytest.approx(step, abs=1e-15)
+            assert float(jax.jit(lambda one, r: one(r, 7))(schedule, jnp.asarray(r, int))) == pytest.approx(
+                step, abs=1e-15
+            )
 
 
 @pytest.mark.parametrize(
