@@ -1,5 +1,6 @@
 """Local epochs: a NumPy program with the same orders, the work, every execution, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpd import Algorithm, FedpdError, Problem, algorithms, data, oracles, problems, simulate
+from fedpd import Algorithm, FedpdError, Problem, algorithms, clock, data, oracles, problems, schedules, simulate
 from fedpd.base.precision import scope
 from fedpd.core.agents import agent_key
 from fedpd.core.sampling import shuffle
@@ -252,3 +253,42 @@ def test_more_epochs_than_are_counted_are_refused() -> None:
     many = algorithms.fedavg(oracle=oracles.sgd(STEP, epochs=2**30, batch=BATCH))
     with pytest.raises(FedpdError, match=r"epochs = 1073741824: with 20 samples of the largest agent, must be below"):
         simulate(many, problem(), rounds=1)
+
+
+# --- batch normalisation, clocks, resumed runs ------------------------------------------------------------------------
+
+
+def test_the_rest_of_an_epoch_is_normalised_with_samples_of_its_own_agent() -> None:
+    """One agent, five samples in batches of three: the second batch is [3, 4, 0] of the order, and 0 does not count."""
+    x, y = RNG.normal(size=(5, 2)), RNG.normal(size=5)
+
+    def normalised(model: Any, rows: Any) -> Any:
+        scaled = (rows["x"] - rows["x"].mean(0)) / jnp.sqrt(rows["x"].var(0) + 1e-5)
+        return (scaled @ model - rows["y"]) ** 2 / 2
+
+    made = problems.from_losses(normalised, [{"x": x, "y": y}], np.ones(2), block=3)
+    run = simulate(algorithms.fedavg(oracle=oracles.sgd(STEP, epochs=1, batch=3)), made, rounds=1)
+    with scope(True):
+        key = agent_key(jax.random.key(0, impl="threefry2x32"), 0, 0)
+        first = np.asarray(shuffle(jax.random.fold_in(key, 0), jnp.int32(5))(jnp.arange(5)))
+    model = np.ones(2)
+    for rows, counted in ((first[:3], 3), (np.array([*first[3:], first[0]]), 2)):
+        scaled = (x[rows] - x[rows].mean(0)) / np.sqrt(x[rows].var(0) + 1e-5)
+        slopes = scaled * (scaled @ model - y[rows])[:, None]
+        model = model - STEP * slopes[:counted].mean(0)
+    np.testing.assert_allclose(run.model, model, rtol=1e-12)
+
+
+def test_a_clock_knows_the_steps_of_each_agent() -> None:
+    """The deadline of six steps keeps agent 1 away, which has ten."""
+    exact = clock.network(up=np.inf, down=np.inf, latency=0.0, compute=1.0)
+    timed = simulate(algorithms.fedavg(oracle=SGD), problem(), rounds=2, clock=exact, deadline=6.0)
+    assert timed.updates.tolist() == [8, 0, 4]
+
+
+def test_a_run_resumes_to_the_bit(tmp_path: Path) -> None:
+    method = algorithms.scaffold(step=schedules.exponential(STEP, 0.9), epochs=EPOCHS, batch=BATCH)
+    whole = simulate(method, problem(), rounds=6)
+    simulate(method, problem(), rounds=3, checkpoints=tmp_path)
+    again = simulate(method, problem(), rounds=6, checkpoints=tmp_path)
+    np.testing.assert_array_equal(again.model, whole.model)
