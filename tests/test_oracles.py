@@ -352,3 +352,78 @@ def test_infinite_gamma_needs_a_quadratic_term() -> None:
     algorithm = algorithms.fedavg(oracle=oracles.vr(gamma=np.inf, iterations=2, refresh=1))
     with pytest.raises(FedpdError, match=r"gamma = inf: needs a method with a quadratic term\. Give a finite gamma"):
         simulate(algorithm, PROBLEM, rounds=1)
+
+
+# --- momentum, weight decay and clipping ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True},
+        {"weight_decay": 0.1},
+        {"momentum": 0.5, "weight_decay": 0.1, "nesterov": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("clip", [None, 0.7], ids=["", "clip"])
+def test_the_steps_are_those_of_torch(settings: dict[str, Any], clip: float | None) -> None:
+    """On L_1, with the samples 0, 2, 1, 1 and a step size per step; the buffer starts again in the second round."""
+    torch = pytest.importorskip("torch")
+    order, lengths = [0, 2, 1, 1], [0.5, 0.25, 0.125, 0.25]
+    oracle = oracles.sgd(lambda r, q: jnp.asarray(lengths)[q], 4, draw=draw_these(*order), clip=clip, **settings)
+    found = 1.0
+    x = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    for r in range(2):
+        found = solve(oracle, found, agent=1, r=r).x
+        stepper = torch.optim.SGD([x], lr=1.0, **settings)
+        for sample, length in zip(order, lengths, strict=True):
+            w, a = (float(SAMPLES[1][name][sample]) for name in "wa")
+            stepper.zero_grad()
+            (w * (x - a) ** 2 / 2 + 0.5 * (x - 1) + (x - 1) ** 2 / (2 * 0.5)).sum().backward()  # L_1 of the sample
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([x], clip)
+            stepper.param_groups[0]["lr"] = length
+            stepper.step()
+        assert found == pytest.approx(x.item(), rel=1e-14)
+
+
+def test_a_clip_that_is_never_reached_changes_nothing() -> None:
+    plain, clipped = oracles.sgd(0.125, 3, None), oracles.sgd(0.125, 3, None, clip=1e9)
+    assert solve(clipped).x == pytest.approx(solve(plain).x, rel=1e-14)
+    assert (solve(clipped).updates, solve(clipped).samples) == (3, 6)
+
+
+def test_momentum_stops_where_it_looks() -> None:
+    solved = solve(oracles.sgd(0.125, 6, None, momentum=0.5, tolerance=20.0, check=2))
+    assert (solved.x, solved.updates, solved.samples) == (1.0, 0, 2)
+
+
+def test_weight_decay_moves_the_solution_of_fedpd_to_that_of_the_penalised_problem() -> None:
+    """A weight decay of 1 is a penalty ||x||^2/2 in every f_i."""
+    decayed = algorithms.fedpd(eta=0.5, oracle=oracles.sgd(0.2, 40, None, weight_decay=1.0))
+    penalised = problems.from_losses(losses, SAMPLES, np.array([1.0]), penalty=lambda x: x @ x / 2)
+    plain = algorithms.fedpd(eta=0.5, oracle=oracles.sgd(0.2, 40, None))
+    ours, theirs = simulate(decayed, PROBLEM, rounds=5), simulate(plain, penalised, rounds=5)
+    np.testing.assert_allclose(ours.model, theirs.model, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"momentum": 1.0}, r"momentum = 1\.0: must be below 1\. Give the factor on the old buffer"),
+        ({"momentum": -0.1}, r"momentum = -0\.1: must be finite and at least 0"),
+        ({"nesterov": True}, r"nesterov = True: needs a momentum\. Give e\.g\. momentum=0\.9"),
+        ({"weight_decay": -1.0}, r"weight_decay = -1\.0: must be finite and at least 0"),
+        ({"clip": 0.0}, r"clip = 0\.0: must be positive and finite\. Give the largest norm"),
+    ],
+)
+def test_wrong_momenta_and_clips_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedpdError, match=message):
+        oracles.sgd(0.1, 3, **settings)
+
+
+def test_an_automatic_eta_is_for_plain_steps() -> None:
+    with pytest.raises(FedpdError, match=r"eta = 'auto': .* sgd\(.*momentum=0\.9\) has no such step"):
+        algorithms.fedpd(eta="auto", oracle=oracles.sgd(0.1, 3, momentum=0.9))

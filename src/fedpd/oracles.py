@@ -10,6 +10,10 @@
 phi_i is a `Subproblem`. Each oracle does Q = `iterations` steps. With `tolerance` = eps_1 it stops earlier, at the
 first checked point with ||grad phi_i||^2 <= eps_1. For this check, stochastic oracles compute grad phi_i every `check`
 steps, and fedpd counts the cost (|D_i| samples).
+
+`sgd` and `optax` take `epochs` in place of `iterations`: passes over the agent's own samples, each in a new random
+order and without replacement. An agent then does epochs ceil(|D_i|/batch) steps, and epochs |D_i| sample gradients. The
+last batch of an epoch is the rest, and its gradient is the mean over the samples of that rest.
 """
 
 from functools import partial
@@ -21,17 +25,20 @@ import optax as optax_library
 from jax import lax
 from tree_math import Vector
 
-from fedpd.base.checks import count, positive, refuse
+from fedpd.base.checks import at_least, below, count, is_traced, positive, refuse
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
+from fedpd.core.objective import Weighted
 from fedpd.core.optimizers import Optimizer as Optimizer
 from fedpd.core.optimizers import optimizer as optimizer
 from fedpd.core.optimizers import optimizers as optimizers
 from fedpd.core.oracle import ITERATIONS, check_step, step_at
 from fedpd.core.oracle import STEP as STEP
 from fedpd.core.oracle import Step as Step
-from fedpd.core.sampling import Draw, uniform
+from fedpd.core.sampling import Draw, shuffle, uniform
+
+EPOCHS = "Give the passes over the agent's own samples, e.g. epochs=5"
 
 
 class GD(Oracle):
@@ -85,10 +92,11 @@ def gd(step: float | Step, iterations: int, tolerance: float | None = None) -> O
 
 
 class Stochastic(Oracle):
-    """Q steps on random samples, or blocks of `check` steps until the full gradient is small enough.
+    """Q steps on random samples, or blocks of `check` steps until the full gradient is small enough, or epochs.
 
     Attributes:
-        iterations: Q, the largest number of steps.
+        iterations: Q, the largest number of steps; None: `epochs` says how many.
+        epochs: Passes over the agent's own samples; None: Q steps.
         batch: Samples per step; None: all samples of the agent.
         tolerance: The value of ||grad phi_i||^2 at which it stops; None: it does Q steps.
         check: Steps between two checks; None: Q.
@@ -96,7 +104,8 @@ class Stochastic(Oracle):
         gradients: The gradients of each sample that a step computes.
     """
 
-    iterations: int
+    iterations: int | None
+    epochs: int | None = None
     batch: int | None
     tolerance: float | None
     check: int | None
@@ -113,7 +122,11 @@ class Stochastic(Oracle):
 
     def run(self, phi: Subproblem, carry: Any, r: Array, key: Key) -> tuple[Any, Work]:
         """Return the carry after the steps, and the work."""
-        size, steps = phi.f.size, phi.f.steps(self.iterations)
+        if self.epochs is not None and self.batch is not None:
+            return self._run_epochs(self.epochs, self.batch, phi, carry, r, key)
+        iterations = self.iterations if self.epochs is None else self.epochs  # an epoch on all samples is one step
+        assert iterations is not None  # a factory checks that one of the two is given
+        size, steps = phi.f.size, phi.f.steps(iterations)
         cost = self.gradients * (size if self.batch is None else jnp.int32(self.batch))
 
         def step(carry: Any, one: tuple[Array, Array | None]) -> tuple[Any, None]:
@@ -135,8 +148,8 @@ class Stochastic(Oracle):
             return lax.scan(step, carry, (first + jnp.arange(length), drawn))[0]
 
         if self.tolerance is None:
-            return block(carry, key, 0, self.iterations), Work.of(steps, steps, cost)
-        check = self.iterations if self.check is None else self.check
+            return block(carry, key, 0, iterations), Work.of(steps, steps, cost)
+        check = iterations if self.check is None else self.check
 
         def too_large(carry: Any) -> Array:
             gradient = phi.gradient(self.position(carry))
@@ -154,15 +167,60 @@ class Stochastic(Oracle):
         taken = jnp.minimum(q, steps)
         return carry, Work.of(taken, taken, cost).plus(Work.of(0, q // check + 1, size))
 
+    def _run_epochs(
+        self, epochs: int, length: int, phi: Subproblem, carry: Any, r: Array, key: Key
+    ) -> tuple[Any, Work]:
+        """Return the carry after passes over the samples, each in an order of its own, and the work.
+
+        The number of steps is data, so agents that run one after another do their own and no more.
+        """
+        size, batches = phi.f.size, -(-phi.f.size // jnp.int32(length))
+        steps = phi.f.steps(epochs * batches)
+
+        def epoch(number: Array, carry: Any) -> Any:
+            order = shuffle(jax.random.fold_in(key, number), size)
+
+            def step(place: Array, carry: Any) -> Any:
+                places, q = place * length + jnp.arange(length, dtype=jnp.int32), number * batches + place
+                # The last batch continues with the first samples of the epoch, which do not count: shapes are fixed,
+                # and batch normalisation sees samples of this agent only.
+                inside = places < size
+                batch = Weighted(phi.f.rows(order(places % size)), inside / jnp.sum(inside))
+                now = phi if phi.f.noise is None else phi._replace(f=phi.f.at_step(q))
+                return self.advance(now, carry, batch, r, q)
+
+            return lax.fori_loop(0, jnp.clip(steps - number * batches, 0, batches), step, carry)
+
+        return lax.fori_loop(0, epochs, epoch, carry), work_of_epochs(steps, batches, size, length, self.gradients)
+
+
+def work_of_epochs(steps: Any, batches: Array, size: Array, batch: int, gradients: int) -> Work:
+    """Return the work of steps in epochs; a straggler may end within one, and then before its last batch."""
+    whole, rest = steps // batches, steps % batches
+    return Work.of(steps, gradients * whole, size).plus(Work.of(0, gradients * rest, batch))
+
 
 def check_stochastic(
-    iterations: int, batch: int | None, tolerance: float | None = None, check: int | None = None
+    iterations: int | None,
+    batch: int | None,
+    tolerance: float | None = None,
+    check: int | None = None,
+    epochs: int | None = None,
+    draw: Draw = uniform,
 ) -> None:
     """Refuse settings of a stochastic oracle that do not fit."""
-    count("iterations", iterations, ITERATIONS, bits=31)
     if batch is not None:
         count("batch", batch, "Give the samples per step, or None for all samples of the agent", bits=31)
     _check_tolerance(tolerance)
+    if epochs is not None:
+        count("epochs", epochs, EPOCHS, bits=31)
+        _check_epochs(epochs, iterations=iterations, tolerance=tolerance, check=check)
+        if draw is not uniform:
+            refuse("draw", draw, "draws with replacement, and epochs have an order", "Leave it out, or give iterations")
+        return
+    if iterations is None:
+        refuse("iterations", None, "must be given, unless epochs is", f"{ITERATIONS}, or the passes, e.g. epochs=5")
+    count("iterations", iterations, ITERATIONS, bits=31)
     if check is None:
         return
     if tolerance is None:
@@ -170,6 +228,14 @@ def check_stochastic(
     count("check", check, "Give the steps between two checks")
     if iterations % check:
         refuse("check", check, f"must divide iterations = {iterations}", "Choose a divisor")
+
+
+def _check_epochs(epochs: int, **others: Any) -> None:
+    for name, value in others.items():
+        if value is not None:
+            refuse(
+                "epochs", epochs, f"does not go with {name} = {value!r}, which counts steps", "Leave one of them out"
+            )
 
 
 class SGD(Stochastic):
@@ -185,34 +251,113 @@ class SGD(Stochastic):
         return x, None, work
 
 
-@makes(SGD)
+class MomentumSGD(Stochastic):
+    """The steps of torch.optim.SGD, on the gradient of phi_i after clip_grad_norm_. The buffer starts at 0 each round.
+
+    It is no `SGD`: what relies on x moving by the sum of step times gradient must not take it for one.
+    """
+
+    step: float | Step
+    momentum: float
+    nesterov: bool
+    weight_decay: float
+    clip: float | None
+
+    def solve(self, phi: Subproblem, x: Vector, memory: None, r: Array, key: Key) -> tuple[Vector, None, Work]:
+        (x, _), work = self.run(phi, (x, None if _is_off(self.momentum) else 0 * x), r, key)
+        return x, None, work
+
+    def advance(
+        self, phi: Subproblem, carry: tuple[Vector, Vector | None], rows: Tree, r: Array, q: Array
+    ) -> tuple[Vector, Vector | None]:
+        x, buffer = carry
+        change = phi.complete(estimate(phi, x, rows), x)
+        if self.clip is not None:  # 1e-6 is PyTorch's
+            change = change * jnp.minimum(1, self.clip / (jnp.sqrt(change @ change) + 1e-6))
+        if not _is_off(self.weight_decay):
+            change = change + self.weight_decay * x
+        if buffer is not None:
+            buffer = self.momentum * buffer + change
+            change = change + self.momentum * buffer if self.nesterov else buffer
+        return x - step_at(self.step, r, q) * change, buffer
+
+    def position(self, carry: tuple[Vector, Vector | None]) -> Vector:
+        return carry[0]
+
+
+def _is_off(number: Any) -> bool:
+    """Return whether a number is 0, which is static in a value; a traced one is another."""
+    return not is_traced(number) and number == 0
+
+
+@makes(SGD, MomentumSGD)
 def sgd(
     step: float | Step,
-    iterations: int,
+    iterations: int | None = None,
     batch: int | None = 1,
     *,
+    epochs: int | None = None,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    clip: float | None = None,
     tolerance: float | None = None,
     check: int | None = None,
     draw: Draw = uniform,
 ) -> Oracle:
     """Return stochastic gradient descent (Oracle I, option II): x <- x - step (h_i(x; xi) + linear + curvature x).
 
+    With momentum, weight decay or a clip, the steps are those of torch.optim.SGD after clip_grad_norm_:
+
+        g = clipped(h_i(x; xi) + linear + curvature x) + weight_decay x
+        u = momentum u + g,     x <- x - step u              nesterov: x <- x - step (g + momentum u)
+
+    The clip is on the whole gradient of phi_i, as in programs that add a method's terms to the loss: it vanishes at a
+    solution of the local problem, where h_i alone does not if the agents differ. Weight decay comes after the clip, and
+    adds (weight_decay/2)||x||^2 to every phi_i. The history measures f without it.
+
     Args:
-        step: The step size, or a function of the round r and the local step q.
-        iterations: Q, the number of local steps per round.
-        batch: Samples per step, drawn again for each step; None takes all samples of the agent.
-        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        step: The step size, or a function of the round r and the local step q, e.g. `schedules.exponential`.
+        iterations: Q, the number of local steps per round, the same for all agents. Give this or `epochs`.
+        batch: Samples per step. With `iterations`, they are drawn again for each step, with replacement; None takes all
+            samples of the agent.
+        epochs: Passes over the agent's own samples per round, without replacement: epochs ceil(|D_i|/batch) steps. Each
+            pass has a new random order, and its last batch is the rest. With batch=None a pass is one full gradient.
+        momentum: The factor on the old buffer u, which starts at 0 in every round; 0: no momentum.
+        nesterov: Whether the momentum is Nesterov's.
+        weight_decay: The factor of x that is added to the gradient.
+        clip: The largest norm of the gradient of phi_i in a step; None: it is not clipped.
+        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1. It needs
+            `iterations`.
         check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
             steps. A check costs a full gradient, and fedpd counts it.
-        draw: Draws the samples; a test can replay recorded draws.
+        draw: Draws the samples of `iterations`; a test can replay recorded draws.
 
     Examples:
         >>> sgd(step=0.1, iterations=30, batch=10).description
         'sgd(step=0.1, iterations=30, batch=10)'
+        >>> sgd(step=0.1, epochs=5, batch=50, momentum=0.9).description
+        'sgd(step=0.1, batch=50, epochs=5, momentum=0.9)'
     """
     check_step(step)
-    check_stochastic(iterations, batch, tolerance, check)
-    return SGD(step=step, iterations=iterations, batch=batch, tolerance=tolerance, check=check, draw=draw)
+    check_stochastic(iterations, batch, tolerance, check, epochs, draw)
+    check_decay(weight_decay, clip)
+    remedy = "Give the factor on the old buffer, e.g. 0.9; 0 is no momentum"
+    below("momentum", at_least("momentum", momentum, 0, remedy), 1, remedy)
+    if nesterov and _is_off(momentum):
+        refuse("nesterov", nesterov, "needs a momentum", "Give e.g. momentum=0.9")
+    same: dict[str, Any] = {"step": step, "iterations": iterations, "epochs": epochs, "batch": batch}
+    same |= {"tolerance": tolerance, "check": check, "draw": draw}
+    if _is_off(momentum) and _is_off(weight_decay) and clip is None:
+        return SGD(**same)
+    return MomentumSGD(**same, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, clip=clip)
+
+
+def check_decay(weight_decay: float, clip: float | None) -> None:
+    """Refuse a weight decay or a clip that does not fit."""
+    at_least("weight_decay", weight_decay, 0, "Give the factor of x in the gradient, e.g. 1e-3; 0 is none")
+    if clip is not None:
+        positive("clip", clip, "Give the largest norm of a gradient, e.g. 10.0, or None")
 
 
 class LBFGS(Oracle):
@@ -358,12 +503,13 @@ class Optax(Stochastic):
     def advance(self, phi: Subproblem, carry: tuple[Vector, Any], rows: Tree, r: Array, q: Array) -> tuple[Vector, Any]:
         x, state = carry
         gradient = phi.complete(estimate(phi, x, rows), x)
+        rule = self.optimizer.at(r, q) if isinstance(self.optimizer, Optimizer) else self.optimizer
         try:
-            updates, state = self.transform.update(gradient, state, x)
+            updates, state = rule.update(gradient, state, x)
         except TypeError as error:
             name = self.optimizer.spec.label() if isinstance(self.optimizer, Optimizer) else self.label
-            rule = f"cannot take a step with a gradient alone ({error})"
-            refuse("optimizer", name, rule, "Give e.g. optax.adam(1e-2)")
+            why = f"cannot take a step with a gradient alone ({error})"
+            refuse("optimizer", name, why, "Give e.g. optax.adam(1e-2)")
         return x + updates, state
 
     def position(self, carry: tuple[Vector, Any]) -> Vector:
@@ -373,9 +519,10 @@ class Optax(Stochastic):
 @makes(Optax)
 def optax(
     optimizer: "optax_library.GradientTransformation | Optimizer",
-    iterations: int,
+    iterations: int | None = None,
     batch: int | None = None,
     *,
+    epochs: int | None = None,
     keep_state: bool = False,
     label: str = "custom",
     tolerance: float | None = None,
@@ -385,16 +532,20 @@ def optax(
     """Return an oracle that applies an optax optimiser to gradients of phi_i.
 
     Args:
-        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can contain.
-        iterations: Q, the number of local steps per round.
-        batch: Samples per step, drawn again for each step; None takes all samples of the agent.
+        optimizer: An optimiser of optax, or `optimizer("adam", ...)`, which an experiment file can contain and whose
+            learning rate may be a schedule by round, e.g. `schedules.exponential`.
+        iterations: Q, the number of local steps per round, the same for all agents. Give this or `epochs`.
+        batch: Samples per step. With `iterations`, they are drawn again for each step, with replacement; None takes all
+            samples of the agent.
+        epochs: Passes over the agent's own samples per round, as in `sgd`.
         keep_state: Whether to keep the optimiser's state (momentum, second moments, step count) between rounds. By
             default the optimiser starts again in every round, because phi_i is then another function.
         label: The optimiser's name in descriptions.
-        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1.
+        tolerance: eps_1. If given, the oracle stops at the first checked point with ||grad phi_i||^2 <= eps_1. It needs
+            `iterations`.
         check: Steps between two checks of the tolerance, a divisor of `iterations`; None checks before and after all
             steps. A check costs a full gradient, and fedpd counts it.
-        draw: Draws the samples; a test can replay recorded draws.
+        draw: Draws the samples of `iterations`; a test can replay recorded draws.
 
     Examples:
         >>> optax(optimizer("adam", learning_rate=0.01), iterations=20, batch=10).description
@@ -403,6 +554,7 @@ def optax(
     made = Optax(
         optimizer=optimizer,
         iterations=iterations,
+        epochs=epochs,
         batch=batch,
         keep_state=keep_state,
         label=label,
@@ -412,7 +564,7 @@ def optax(
     )
     if not isinstance(made.transform, optax_library.GradientTransformation):
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")
-    check_stochastic(iterations, batch, tolerance, check)
+    check_stochastic(iterations, batch, tolerance, check, epochs, draw)
     return made
 
 
@@ -435,6 +587,8 @@ def own_loop() -> Oracle:
 
 def estimate(phi: Subproblem, x: Vector, rows: Tree) -> Vector:
     """Return h_i(x) on these rows, or grad f_i(x) on all samples of the agent if `rows` is None."""
+    if isinstance(rows, Weighted):
+        return phi.f.stochastic_gradient(x, rows.rows, rows.weights)
     return phi.f.gradient(x) if rows is None else phi.f.stochastic_gradient(x, rows)
 
 

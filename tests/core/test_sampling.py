@@ -1,5 +1,9 @@
 """Uniform indices are in range, unbiased and redrawn after a rejection, and do not depend on other draws."""
 
+import math
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpd.base.precision import scope
-from fedpd.core.sampling import multiply_words, uniform
+from fedpd.core.sampling import multiply_words, shuffle, uniform
 
 WORDS = 2**32
 OFTEN_REJECTED = 3 * 2**29  # 2^32 mod size = 2^30: a quarter of all words is drawn again
@@ -100,3 +104,62 @@ def test_draws_depend_on_the_key_and_not_on_the_precision() -> None:
     with scope(True):
         np.testing.assert_array_equal(drawn(5, 400, FEW), single)
     assert (drawn(6, 400, FEW) != single).any()
+
+
+# --- shuffles -------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.jit, static_argnums=1)
+def shuffles(seeds: Any, length: int, size: Any) -> Any:
+    """Return the first `length` entries of the permutations with these seeds."""
+    places = jnp.minimum(jnp.arange(length), size - 1)
+    return jax.vmap(lambda seed: shuffle(jax.random.key(seed, impl="threefry2x32"), size)(places))(seeds)
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 2000), seed=st.integers(0, 2**31 - 1))
+def test_a_shuffle_is_a_permutation_of_every_size(size: int, seed: int) -> None:
+    (found,) = np.asarray(shuffles(jnp.array([seed]), 2000, jnp.int32(size)))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(found[:size]), np.arange(size))
+
+
+@settings(deadline=None)
+@given(size=st.integers(2, 2**31 - 1), seed=st.integers(0, 2**31 - 1), first=st.integers(0, 2**31))
+def test_places_of_a_large_shuffle_differ_and_are_in_range(size: int, seed: int, first: int) -> None:
+    length = min(size, 64)
+    places = first % (size - length + 1) + np.arange(length)
+    found = np.asarray(shuffle(jax.random.key(seed), jnp.int32(size))(jnp.asarray(places, jnp.int32)))
+    assert found.min() >= 0
+    assert found.max() < size
+    assert len(np.unique(found)) == length
+
+
+@pytest.mark.parametrize(("size", "quantile"), [(2, 10.83), (3, 20.52), (4, 49.73), (5, 173.6)])
+def test_all_permutations_of_few_samples_are_equally_likely(size: int, quantile: float) -> None:
+    """The quantiles are those of 99.9 % of chi-square with size! - 1 degrees of freedom."""
+    found = np.asarray(shuffles(10**6 + jnp.arange(120_000), size, jnp.int32(size)))
+    counts = np.unique(found @ size ** np.arange(size), return_counts=True)[1]
+    assert len(counts) == math.factorial(size)
+    assert chi_square(counts) < quantile
+
+
+def test_every_sample_is_equally_likely_at_every_place_and_beside_every_other() -> None:
+    size = 37
+    found = np.asarray(shuffles(jnp.arange(40_000), size, jnp.int32(size)))
+    for place in (0, 1, 17, 36):
+        assert chi_square(np.bincount(found[:, place], minlength=size)) < 67.99  # 99.9 %, 36 degrees of freedom
+    beside = (found[:, 1:] - found[:, :-1]) % size
+    counts = np.bincount(beside.ravel(), minlength=size)
+    assert counts[0] == 0
+    assert chi_square(counts[1:]) < 66.62  # 35 degrees of freedom
+    assert abs((found == np.arange(size)).sum(axis=1).mean() - 1) < 0.02  # fixed points of a random permutation
+
+
+def test_a_shuffle_depends_on_the_key_and_not_on_the_precision_or_the_places() -> None:
+    key, size = jax.random.key(7), jnp.int32(400)
+    single = np.asarray(shuffle(key, size)(jnp.arange(400)))
+    with scope(True):
+        np.testing.assert_array_equal(shuffle(key, size)(jnp.arange(400)), single)
+    np.testing.assert_array_equal(shuffle(key, size)(jnp.array([[399, 5]])), [[single[399], single[5]]])
+    assert (np.asarray(shuffle(jax.random.key(8), size)(jnp.arange(400))) != single).mean() > 0.9

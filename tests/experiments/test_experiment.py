@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedpd import FedpdError, simulate
+from fedpd import FedpdError, algorithms, oracles, schedules, simulate
 from fedpd.experiments import calls, experiment, run_folder, runner
 
 GOOD = """
@@ -199,3 +199,46 @@ def test_a_problem_for_tuning_keeps_who_takes_part(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(FedpdError, match=sentence):
             experiment.find_problem(str(path))
+
+
+def test_a_file_writes_epochs_schedules_and_momentum() -> None:
+    """The rounds of a cosine schedule are those of the run, and no table takes an optional setting of another."""
+    step = {"name": "warmup", "first_rounds": 5, "step": {"name": "cosine", "first": 0.1}}
+    sgd = {"name": "sgd", "step": step, "epochs": 5, "batch": 50, "momentum": 0.9, "weight_decay": 1e-3, "clip": 10.0}
+    expected = schedules.warmup(schedules.cosine(0.1, 40), 5)
+    made = calls.build_algorithm({"name": "fedavg", "oracle": sgd}, rounds=40)
+    oracle = oracles.sgd(expected, epochs=5, batch=50, momentum=0.9, weight_decay=1e-3, clip=10.0)
+    assert made == algorithms.fedavg(oracle=oracle)
+    falling = {"name": "exponential", "first": 0.1, "factor": 0.998}
+    made = calls.build_algorithm({"name": "scaffold", "step": falling, "epochs": 5, "batch": 50}, rounds=40)
+    assert made == algorithms.scaffold(step=schedules.exponential(0.1, 0.998), epochs=5, batch=50)
+    stairs = {"name": "piecewise", "first": 0.1, "milestones": [20, 30], "factors": [0.1, 0.5]}
+    adam = {"name": "optax", "optimizer": {"name": "adam", "learning_rate": stairs}, "epochs": 2, "batch": 10}
+    rate = schedules.piecewise(0.1, [20, 30], [0.1, 0.5])
+    expected_oracle = oracles.optax(oracles.optimizer("adam", learning_rate=rate), epochs=2, batch=10)
+    assert calls.build_algorithm({"name": "fedavg", "oracle": adam}, rounds=40) == algorithms.fedavg(
+        oracle=expected_oracle
+    )
+    own = {
+        "name": "pfedme",
+        "rho": 1.0,
+        "step": 0.1,
+        "iterations": 3,
+        "oracle": {"name": "sgd", "step": 0.2, "epochs": 2},
+    }
+    assert calls.build_algorithm(own, rounds=40).oracles == (oracles.sgd(0.2, epochs=2),)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "message"),
+    [
+        ({"step": 0.1}, r"oracle iterations = None: must be given, unless epochs is"),
+        ({"step": 0.1, "epochs": 2, "iterations": 3}, r"epochs = 2: does not go with iterations = 3"),
+        ({"step": "exponential", "epochs": 2}, r"step = 'exponential': must be a table"),
+        ({"step": {"name": "exponential", "first": 0.1}, "epochs": 2}, r"step exponential: factor is missing"),
+        ({"step": {"name": "exponentail", "first": 0.1}, "epochs": 2}, r"no such name.*exponential"),
+    ],
+)
+def test_wrong_local_work_in_a_file(oracle: dict[str, Any], message: str) -> None:
+    with pytest.raises(FedpdError, match=message):
+        calls.build_algorithm({"name": "fedavg", "oracle": {"name": "sgd"} | oracle}, rounds=40)

@@ -26,7 +26,12 @@ def optional(numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 STEPS: dict[str, st.SearchStrategy[Any]] = {
     name: st.builds(getattr(schedules, name), positive, counts)
     for name in ("inverse_sqrt", "program_fedpd_sgd", "program_fedavg_sgd")
+} | {
+    "exponential": st.builds(schedules.exponential, positive, st.floats(1e-9, 1)),
+    "cosine": st.builds(schedules.cosine, st.floats(1e-3, 1), counts, st.floats(0, 1e-3)),
+    "piecewise": st.builds(schedules.piecewise, positive, st.just([5, 10]), st.tuples(positive, positive)),
 }
+STEPS["warmup"] = st.builds(schedules.warmup, st.one_of(positive, *STEPS.values()), counts)
 SKIPS: dict[str, st.SearchStrategy[Any]] = {
     "decreasing_skips": st.builds(schedules.decreasing_skips, counts),
     "every": st.builds(schedules.every, counts),
@@ -42,11 +47,21 @@ steps = st.one_of(positive, *STEPS.values())
 stop: dict[str, Any] = {"iterations": counts, "tolerance": optional(positive)}
 optimizers = st.one_of(
     st.builds(oracles.optimizer, st.just("adam"), learning_rate=positive, b1=share),
+    st.builds(oracles.optimizer, st.just("adam"), learning_rate=st.one_of(*STEPS.values())),
     st.builds(oracles.optimizer, st.just("sgd"), learning_rate=positive, momentum=share, nesterov=st.booleans()),
 )
 ORACLES: dict[str, st.SearchStrategy[Any]] = {
     "gd": st.builds(oracles.gd, step=steps, **stop),
-    "sgd": st.builds(oracles.sgd, step=steps, batch=counts, **stop),
+    "sgd": st.builds(oracles.sgd, step=steps, batch=counts, **stop)
+    | st.builds(
+        oracles.sgd,
+        step=steps,
+        batch=counts,
+        epochs=counts,
+        momentum=share,
+        weight_decay=share,
+        clip=optional(positive),
+    ),
     "dp_sgd": st.builds(
         oracles.dp_sgd,
         step=steps,

@@ -90,6 +90,12 @@ ORACLES: list[tuple[Any, Any]] = [
         torch_oracles.sgd(step=lambda r, q: 0.1 / (1 + r + q), iterations=4),
         oracles.sgd(step=lambda r, q: 0.1 / (1 + r + q), iterations=4),
     ),
+    (torch_oracles.sgd(step=0.1, epochs=2, batch=5), oracles.sgd(step=0.1, epochs=2, batch=5)),
+    (torch_oracles.sgd(step=0.1, epochs=2, batch=None), oracles.gd(step=0.1, iterations=2)),
+    (
+        torch_oracles.optimizer(lambda x: torch.optim.SGD(x, lr=0.1, momentum=0.9), epochs=2, batch=5),
+        oracles.sgd(step=0.1, epochs=2, batch=5, momentum=0.9),
+    ),
     (torch_oracles.vr(gamma=0.1, iterations=5, refresh=2), oracles.vr(gamma=0.1, iterations=5, refresh=2)),
     (
         torch_oracles.optimizer(lambda x: torch.optim.SGD(x, lr=0.1), iterations=6, batch=3),

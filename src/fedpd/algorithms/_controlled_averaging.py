@@ -6,7 +6,8 @@
     q_i = C(scale (v_i - c_i)),      c_i = c_i + q_i     C is the compressor of `transforms.wrap`
     x   = x - server_step Q step (c + mean_S q_i),       c = c + (|S|/N) mean_S q_i
 
-S are the agents that are present. c is the mean of all c_i in every round, so it needs no message of its own.
+S are the agents that are present. c is the mean of all c_i in every round, so it needs no message of its own. The
+server moves by Q step, which must be one number: there are no `epochs`, whose Q is the agent's own, and no schedules.
 """
 
 from typing import Any, ClassVar, NamedTuple

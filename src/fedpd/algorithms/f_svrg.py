@@ -15,11 +15,11 @@ from tree_math import Vector
 
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
-from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.core.sampling import uniform
-from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
+from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 
 class Corrected(NamedTuple):
@@ -31,35 +31,46 @@ class Corrected(NamedTuple):
 class CorrectedSteps(Stochastic):
     """Local steps along h_i(x_i; xi) - h_i(x; xi) + g."""
 
-    step: float
+    step: float | Step
     gradients: ClassVar = 2
 
     def advance(self, phi: Subproblem, carry: Corrected, rows: Tree, r: Array, q: Array) -> Corrected:
         x, anchor, mean = carry
-        return carry._replace(x=x - self.step * (estimate(phi, x, rows) - estimate(phi, anchor, rows) + mean))
+        return carry._replace(
+            x=x - step_at(self.step, r, q) * (estimate(phi, x, rows) - estimate(phi, anchor, rows) + mean)
+        )
 
 
 class FSVRG(GradientsFirst):
     """F-SVRG: stochastic local steps, corrected on the same samples."""
 
-    step: float
-    iterations: int
+    step: float | Step
+    iterations: int | None
     batch: int | None
+    epochs: int | None
 
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
         steps = CorrectedSteps(
-            step=self.step, iterations=self.iterations, batch=self.batch, tolerance=None, check=None, draw=uniform
+            step=self.step,
+            iterations=self.iterations,
+            batch=self.batch,
+            epochs=self.epochs,
+            tolerance=None,
+            check=None,
+            draw=uniform,
         )
         end, work = steps.run(Subproblem(f), Corrected(agent.x, agent.x, agent.mean), r, key)
         return end.x, None, work
 
 
 @makes(FSVRG)
-def f_svrg(*, step: float, iterations: int, batch: int | None = 1) -> Method:
-    """Return F-SVRG with Q = `iterations` local steps on `batch` samples (None: all of them, which is FedLin)."""
-    positive("step", step, STEP)
-    check_stochastic(iterations, batch)
-    return FSVRG(step=step, iterations=iterations, batch=batch)
+def f_svrg(
+    *, step: float | Step, iterations: int | None = None, batch: int | None = 1, epochs: int | None = None
+) -> Method:
+    """Return F-SVRG with Q = `iterations` local steps on `batch` samples (None: all, which is FedLin), or `epochs`."""
+    check_step(step)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return FSVRG(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
 CARD = Card(

@@ -14,30 +14,33 @@ from tree_math import Vector
 
 from fedpd.algorithms._gradients_first import Agent, GradientsFirst
 from fedpd.algorithms._rules import Q
-from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, check_stochastic, sgd
+from fedpd.core.oracle import Step, check_step
+from fedpd.oracles import check_stochastic, sgd
 
 
 class FedLin(GradientsFirst):
     """FedLin: local steps with the exact difference of the gradients at x."""
 
-    step: float
-    iterations: int
+    step: float | Step
+    iterations: int | None
     batch: int | None
+    epochs: int | None
 
     def solve(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Vector, None, Work]:
-        oracle = sgd(self.step, self.iterations, self.batch)
+        oracle = sgd(self.step, self.iterations, self.batch, epochs=self.epochs)
         return oracle.solve(Subproblem(f, agent.mean - agent.own), agent.x, None, r, key)
 
 
 @makes(FedLin)
-def fedlin(*, step: float, iterations: int, batch: int | None = None) -> Method:
-    """Return FedLin with Q = `iterations` local steps on `batch` samples (None: all of them)."""
-    positive("step", step, STEP)
-    check_stochastic(iterations, batch)
-    return FedLin(step=step, iterations=iterations, batch=batch)
+def fedlin(
+    *, step: float | Step, iterations: int | None = None, batch: int | None = None, epochs: int | None = None
+) -> Method:
+    """Return FedLin with Q = `iterations` local steps on `batch` samples (None: all of them), or with `epochs`."""
+    check_step(step)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return FedLin(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
 CARD = Card(

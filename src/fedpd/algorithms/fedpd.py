@@ -363,6 +363,9 @@ def _eta_of_steps(oracle: Oracle) -> float:
     if not isinstance(oracle, SGD):
         rule = f"is 5 times step Q with mini-batches, and {oracle.description} has no such step"
         refuse("eta", "auto", rule, "Give a number; or oracles.sgd(step, iterations, batch), or full gradients")
+    if oracle.iterations is None:
+        rule = f"is 5 times step Q with mini-batches, and each agent of {oracle.description} has a Q of its own"
+        refuse("eta", "auto", rule, "Give a number, e.g. 5 times step times the mean number of local steps")
     step = oracle.step(0, 0) if callable(oracle.step) else oracle.step
     return float(STEPS_OF_ETA * step * oracle.iterations)
 

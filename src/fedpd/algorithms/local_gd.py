@@ -13,14 +13,14 @@ from fedpd.algorithms._rules import Q
 from fedpd.base.checks import count
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.oracle import ITERATIONS, check_step
+from fedpd.core.oracle import ITERATIONS, Step, check_step
 from fedpd.oracles import gd
 
 
 class LocalGD(LocalAveraging):
     """FedAvg with gradient descent."""
 
-    step: float
+    step: float | Step
     iterations: int
     counts: ClassVar = ("iterations",)
 
@@ -30,7 +30,7 @@ class LocalGD(LocalAveraging):
 
 
 @makes(LocalGD)
-def local_gd(*, step: float, iterations: int) -> Method:
+def local_gd(*, step: float | Step, iterations: int) -> Method:
     """Return local gradient descent with Q = `iterations` full gradients per round."""
     check_step(step)
     count("iterations", iterations, ITERATIONS, bits=31)

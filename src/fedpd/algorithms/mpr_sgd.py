@@ -14,11 +14,12 @@ from tree_math import Vector
 
 from fedpd.algorithms._averaged_state import AveragedState
 from fedpd.algorithms._rules import Q
-from fedpd.base.checks import at_least, below, positive
+from fedpd.base.checks import at_least, below
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.core.sampling import uniform
-from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
+from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 MOMENTUM = "momentum is the factor on the old buffer; 0 is FedAvg"
 
@@ -31,21 +32,22 @@ class Agent(NamedTuple):
 class Steps(Stochastic):
     """The local steps."""
 
-    step: float
+    step: float | Step
     momentum: float
 
     def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
         u = self.momentum * agent.u + estimate(phi, agent.x, rows)
-        return Agent(agent.x - self.step * u, u)
+        return Agent(agent.x - step_at(self.step, r, q) * u, u)
 
 
 class MPRSGD(AveragedState):
     """Local SGD with momentum."""
 
-    step: float
+    step: float | Step
     momentum: float
-    iterations: int
+    iterations: int | None
     batch: int | None
+    epochs: int | None
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
@@ -56,6 +58,7 @@ class MPRSGD(AveragedState):
             momentum=self.momentum,
             iterations=self.iterations,
             batch=self.batch,
+            epochs=self.epochs,
             tolerance=None,
             check=None,
             draw=uniform,
@@ -64,12 +67,19 @@ class MPRSGD(AveragedState):
 
 
 @makes(MPRSGD)
-def mpr_sgd(*, step: float, momentum: float, iterations: int, batch: int | None = 1) -> Method:
-    """Return PR-SGD with momentum and Q = `iterations` local steps on `batch` samples (None: all of them)."""
-    positive("step", step, STEP)
+def mpr_sgd(
+    *,
+    step: float | Step,
+    momentum: float,
+    iterations: int | None = None,
+    batch: int | None = 1,
+    epochs: int | None = None,
+) -> Method:
+    """Return PR-SGD with momentum and Q = `iterations` local steps on `batch` samples (None: all), or `epochs`."""
+    check_step(step)
     below("momentum", at_least("momentum", momentum, 0, MOMENTUM), 1, MOMENTUM)
-    check_stochastic(iterations, batch)
-    return MPRSGD(step=step, momentum=momentum, iterations=iterations, batch=batch)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return MPRSGD(step=step, momentum=momentum, iterations=iterations, batch=batch, epochs=epochs)
 
 
 CARD = Card(

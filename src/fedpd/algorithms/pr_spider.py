@@ -18,11 +18,12 @@ from tree_math import Vector
 
 from fedpd.algorithms._averaged_state import AveragedState
 from fedpd.algorithms._rules import Q
-from fedpd.base.checks import count, positive
+from fedpd.base.checks import count
 from fedpd.core import Array, Exchange, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.core.sampling import uniform
-from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
+from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 
 class Agent(NamedTuple):
@@ -33,22 +34,23 @@ class Agent(NamedTuple):
 class Steps(Stochastic):
     """The local steps."""
 
-    step: float
+    step: float | Step
     gradients: ClassVar = 2
 
     def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
         x, v = agent
-        new = x - self.step * v
+        new = x - step_at(self.step, r, q) * v
         return Agent(new, v + estimate(phi, new, rows) - estimate(phi, x, rows))
 
 
 class PRSpider(AveragedState):
     """Local steps along recursive gradients, with an exchange of full gradients every I rounds."""
 
-    step: float
-    iterations: int
+    step: float | Step
+    iterations: int | None
     refresh: int
     batch: int | None
+    epochs: int | None
 
     @property
     def compares_rounds(self) -> bool:
@@ -79,6 +81,7 @@ class PRSpider(AveragedState):
             step=self.step,
             iterations=self.iterations,
             batch=self.batch,
+            epochs=self.epochs,
             tolerance=None,
             check=None,
             draw=uniform,
@@ -87,12 +90,14 @@ class PRSpider(AveragedState):
 
 
 @makes(PRSpider)
-def pr_spider(*, step: float, iterations: int, refresh: int, batch: int | None = 1) -> Method:
-    """Return PR-SPIDER with Q = `iterations` steps on `batch` samples and full gradients every I = `refresh` rounds."""
-    positive("step", step, STEP)
+def pr_spider(
+    *, step: float | Step, iterations: int | None = None, refresh: int, batch: int | None = 1, epochs: int | None = None
+) -> Method:
+    """Return PR-SPIDER with Q = `iterations` steps on `batch` samples, or `epochs`, and I = `refresh`."""
+    check_step(step)
     count("refresh", refresh, "Give I, the rounds between two full gradients, e.g. 20")
-    check_stochastic(iterations, batch)
-    return PRSpider(step=step, iterations=iterations, refresh=refresh, batch=batch)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return PRSpider(step=step, iterations=iterations, refresh=refresh, batch=batch, epochs=epochs)
 
 
 CARD = Card(

@@ -11,28 +11,31 @@ from fedpd.algorithms._averaging import LocalAveraging
 from fedpd.algorithms._rules import Q
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.core.oracle import check_step
+from fedpd.core.oracle import Step, check_step
 from fedpd.oracles import check_stochastic, sgd
 
 
 class RISGD(LocalAveraging):
     """FedAvg with local SGD."""
 
-    step: float
-    iterations: int
+    step: float | Step
+    iterations: int | None
     batch: int | None
+    epochs: int | None
 
     @property
     def oracle(self) -> Oracle:
-        return sgd(self.step, self.iterations, self.batch)
+        return sgd(self.step, self.iterations, self.batch, epochs=self.epochs)
 
 
 @makes(RISGD)
-def ri_sgd(*, step: float, iterations: int, batch: int | None = 1) -> Method:
-    """Return local SGD with Q = `iterations` steps on `batch` samples; the redundancy is in the problem's data."""
+def ri_sgd(
+    *, step: float | Step, iterations: int | None = None, batch: int | None = 1, epochs: int | None = None
+) -> Method:
+    """Return local SGD with Q = `iterations` steps on `batch` samples, or `epochs`; the redundancy is in the data."""
     check_step(step)
-    check_stochastic(iterations, batch)
-    return RISGD(step=step, iterations=iterations, batch=batch)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return RISGD(step=step, iterations=iterations, batch=batch, epochs=epochs)
 
 
 CARD = Card(

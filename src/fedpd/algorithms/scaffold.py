@@ -2,11 +2,12 @@
 
     y_i  = x;  Q times  y_i = y_i - step (h_i(y_i) - c_i + c)
     c_i+ = grad f_i(x)                              option 1
-    c_i+ = c_i - c + (x - y_i)/(Q step)             option 2
+    c_i+ = c_i - c + (x - y_i)/(Q step)             option 2; Q step is the sum of the step sizes of a schedule
     x    = x + server_step mean_S (y_i - x),        c = c + (|S|/N) mean_S (c_i+ - c_i)
 
 Agents send y_i - x and c_i+ - c_i, the server sends x and c: two models each way. c_i is a gradient estimate, so it is
-not CTA. Absent agents keep c_i. With full participation, option 2 and server_step 1, SCAFFOLD equals VRL-SGD.
+not CTA. Absent agents keep c_i. With full participation, option 2 and server_step 1, SCAFFOLD equals VRL-SGD. With
+`epochs`, Q is that of the agent; with `weight_decay` and `clip`, its direction is that of `oracles.sgd`.
 Differences from the paper: batch=None uses full gradients, and option 1 uses the full gradient where the paper uses a
 mini-batch.
 """
@@ -19,7 +20,8 @@ from fedpd.algorithms._rules import Q
 from fedpd.base.checks import choice, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, check_stochastic, sgd
+from fedpd.core.oracle import Step, check_step, sum_of_steps
+from fedpd.oracles import check_decay, check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -38,11 +40,14 @@ class Server(NamedTuple):
 class Scaffold(Method):
     """SCAFFOLD with option 2; option 1 differs in c_i+ only."""
 
-    step: float
-    iterations: int
+    step: float | Step
+    iterations: int | None
     batch: int | None
     option: Literal[1, 2]
     server_step: float
+    epochs: int | None
+    weight_decay: float
+    clip: float | None
     model_first = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
@@ -52,12 +57,19 @@ class Scaffold(Method):
         return Server(x, 0 * x)
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
-        oracle = sgd(self.step, self.iterations, self.batch)
+        oracle = sgd(
+            self.step,
+            self.iterations,
+            self.batch,
+            epochs=self.epochs,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+        )
         y, _, work = oracle.solve(Subproblem(f, agent.c - agent.own), agent.x, None, r, key)
         if self.option == 1:
-            new, work = f.gradient(agent.x), work._replace(samples=work.samples + f.size)
+            new, work = f.gradient(agent.x) + self.weight_decay * agent.x, work.plus(Work.of(0, 1, f.size))
         else:
-            new = agent.own - agent.c + (agent.x - y) / (self.step * work.updates.astype(float))
+            new = agent.own - agent.c + (agent.x - y) / sum_of_steps(self.step, r, work.updates)
         return agent._replace(y=y, new=new), work
 
     def send(self, agent: Agent) -> tuple[Change, Change]:
@@ -81,14 +93,32 @@ class Scaffold(Method):
 
 @makes(Scaffold)
 def scaffold(
-    *, step: float, iterations: int, batch: int | None = None, option: Literal[1, 2] = 2, server_step: float = 1.0
+    *,
+    step: float | Step,
+    iterations: int | None = None,
+    batch: int | None = None,
+    option: Literal[1, 2] = 2,
+    server_step: float = 1.0,
+    epochs: int | None = None,
+    weight_decay: float = 0.0,
+    clip: float | None = None,
 ) -> Method:
-    """Return SCAFFOLD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
-    positive("step", step, STEP)
+    """Return SCAFFOLD with Q = `iterations` local steps on `batch` samples (None: all of them), or with `epochs`."""
+    check_step(step)
+    check_decay(weight_decay, clip)
     positive("server_step", server_step, "1 is the mean of the local models")
     choice("option", str(option), ("1", "2"))
-    check_stochastic(iterations, batch)
-    return Scaffold(step=step, iterations=iterations, batch=batch, option=option, server_step=server_step)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return Scaffold(
+        step=step,
+        iterations=iterations,
+        batch=batch,
+        option=option,
+        server_step=server_step,
+        epochs=epochs,
+        weight_decay=weight_decay,
+        clip=clip,
+    )
 
 
 CARD = Card(
@@ -117,6 +147,8 @@ CARD = Card(
     ),
     parameters={
         "option": "1 or 2: how agents update the control variates",
+        "weight_decay": "the factor of x that local steps add to the gradient",
+        "clip": "the largest norm of a corrected gradient in a local step; `None`: it is not clipped",
     },
     search={"server_step": 1.0},
 )

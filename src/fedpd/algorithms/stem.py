@@ -6,8 +6,9 @@
 
 a is in [0, 1]: 0 gives SPIDER's recursion, 1 plain stochastic gradients. Agents and server send two models each way.
 One of them is a gradient estimate, so it is not CTA. Absent agents take the newest x and d when they return.
-Differences from the paper: step and a are constant, where the paper decreases them as t^(-1/3) and t^(-2/3); the first
-d_i is a full gradient, which agents compute in round 0. If nobody is present in round 0, d begins at 0.
+Differences from the paper: a is constant, where the paper decreases it as t^(-2/3), and step is a number or a schedule,
+where the paper decreases it as t^(-1/3); the first d_i is a full gradient, which agents compute in round 0. If nobody
+is present in round 0, d begins at 0.
 """
 
 from typing import ClassVar, NamedTuple
@@ -18,11 +19,12 @@ from tree_math import Vector
 
 from fedpd.algorithms._averaged_state import AveragedState
 from fedpd.algorithms._rules import Q
-from fedpd.base.checks import at_least, at_most, positive
+from fedpd.base.checks import at_least, at_most
 from fedpd.core import Array, Key, LocalObjective, Method, Subproblem, Tree, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.core.oracle import Step, check_step, step_at
 from fedpd.core.sampling import uniform
-from fedpd.oracles import STEP, Stochastic, check_stochastic, estimate
+from fedpd.oracles import Stochastic, check_stochastic, estimate
 
 MOMENTUM = "a is 1 minus the momentum: 0 is SPIDER's recursion, 1 plain stochastic gradients"
 
@@ -35,23 +37,24 @@ class Agent(NamedTuple):
 class Steps(Stochastic):
     """The local steps."""
 
-    step: float
+    step: float | Step
     a: float
     gradients: ClassVar = 2
 
     def advance(self, phi: Subproblem, agent: Agent, rows: Tree, r: Array, q: Array) -> Agent:
         x, d = agent
-        new = x - self.step * d
+        new = x - step_at(self.step, r, q) * d
         return Agent(new, estimate(phi, new, rows) + (1 - self.a) * (d - estimate(phi, x, rows)))
 
 
 class Stem(AveragedState):
     """Local steps along recursive gradients with momentum."""
 
-    step: float
+    step: float | Step
     a: float
-    iterations: int
+    iterations: int | None
     batch: int | None
+    epochs: int | None
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x)
@@ -64,6 +67,7 @@ class Stem(AveragedState):
             a=self.a,
             iterations=self.iterations,
             batch=self.batch,
+            epochs=self.epochs,
             tolerance=None,
             check=None,
             draw=uniform,
@@ -73,12 +77,14 @@ class Stem(AveragedState):
 
 
 @makes(Stem)
-def stem(*, step: float, a: float, iterations: int, batch: int | None = 1) -> Method:
-    """Return STEM with Q = `iterations` local steps on `batch` samples and momentum parameter a."""
-    positive("step", step, STEP)
+def stem(
+    *, step: float | Step, a: float, iterations: int | None = None, batch: int | None = 1, epochs: int | None = None
+) -> Method:
+    """Return STEM with Q = `iterations` local steps on `batch` samples, or `epochs`, and momentum parameter a."""
+    check_step(step)
     at_most("a", at_least("a", a, 0, MOMENTUM), 1, MOMENTUM)
-    check_stochastic(iterations, batch)
-    return Stem(step=step, a=a, iterations=iterations, batch=batch)
+    check_stochastic(iterations, batch, epochs=epochs)
+    return Stem(step=step, a=a, iterations=iterations, batch=batch, epochs=epochs)
 
 
 CARD = Card(

@@ -2,25 +2,26 @@
 
     x_i = x;  Q times  x_i = x_i - step (h_i(x_i) - Delta_i)
     x   = (1/N) sum_i x_i
-    Delta_i = Delta_i + (x - x_i)/(Q step)
+    Delta_i = Delta_i + (x - x_i)/(Q step)        Q step is the sum of the step sizes of a schedule
 
 Delta_i tends to grad f_i - grad f, and the local steps tend to steps on f. Agents and server send one model each way
 (CTA). With full participation it equals SCAFFOLD (option 2). Absent agents keep Delta_i. The changes of the present
 agents sum to zero, so the sum of all Delta_i stays zero. If only one agent is present at a time, its Delta_i never
-changes. Difference from the paper: batch=None uses full gradients.
+changes. The sum stays zero only if all agents have the same Q, so there are no `epochs`, whose Q is the agent's own:
+the method would end at a wrong point. Difference from the paper: batch=None uses full gradients.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.algorithms._rules import Q
-from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import STEP, check_stochastic, sgd
+from fedpd.core.oracle import Step, check_step, sum_of_steps
+from fedpd.oracles import check_stochastic, sgd
 
 
 class Agent(NamedTuple):
@@ -32,20 +33,17 @@ class Agent(NamedTuple):
 class VRLSGD(Method):
     """Local steps corrected by Delta_i."""
 
-    step: float
+    step: float | Step
     iterations: int
     batch: int | None
 
-    def length(self, steps: Any) -> Array:
-        return jnp.asarray(self.step * jnp.asarray(steps, float), float)
-
     def init(self, f: LocalObjective, x: Vector) -> Agent:
-        return Agent(x, 0 * x, self.length(self.iterations))
+        return Agent(x, 0 * x, jnp.ones((), float))  # `local` replaces the length before an agent divides by it
 
     def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
         oracle = sgd(self.step, self.iterations, self.batch)
         x, _, work = oracle.solve(Subproblem(f, -agent.delta), agent.x, None, r, key)
-        return Agent(x, agent.delta, self.length(work.updates)), work
+        return Agent(x, agent.delta, jnp.asarray(sum_of_steps(self.step, r, work.updates), float)), work
 
     def send(self, agent: Agent) -> Model:
         return Model(agent.x)
@@ -58,9 +56,9 @@ class VRLSGD(Method):
 
 
 @makes(VRLSGD)
-def vrl_sgd(*, step: float, iterations: int, batch: int | None = None) -> Method:
+def vrl_sgd(*, step: float | Step, iterations: int, batch: int | None = None) -> Method:
     """Return VRL-SGD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
-    positive("step", step, STEP)
+    check_step(step)
     check_stochastic(iterations, batch)
     return VRLSGD(step=step, iterations=iterations, batch=batch)
 

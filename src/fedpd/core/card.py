@@ -23,6 +23,7 @@ COMMON_PARAMETERS = {
     "step": "γ, the local step size",
     "iterations": "Q, the number of local steps per round",
     "batch": "samples per local step; `None`: all samples of the agent",
+    "epochs": "passes over each agent's own samples per round, without replacement; in place of `iterations`",
     "g": "a regulariser at the server, from `fedpd.regularizers`; `None`: no regulariser",
     "rho": "ρ, the weight of the proximal term",
     "start": 'where the oracle starts: `"local"`, at x_i, or `"server"`, at the agent\'s copy of the server\'s model',

@@ -165,6 +165,12 @@ class Method(Value):
         return max((batch for batch in batches if batch is not None), default=None)
 
     @property
+    def local_epochs(self) -> int | None:
+        """Passes of a round over each agent's own samples; None: all agents do equally many local steps."""
+        passes = [getattr(self, "epochs", None), *(oracle.epochs for oracle in self.oracles)]
+        return max((number for number in passes if number is not None), default=None)
+
+    @property
     def compares_rounds(self) -> bool:
         """Whether it compares gradients of different rounds, as variance reduction and secant pairs do.
 
@@ -224,6 +230,10 @@ class Around(Method):
     @property
     def samples_per_step(self) -> int | None:
         return self.method.samples_per_step
+
+    @property
+    def local_epochs(self) -> int | None:
+        return self.method.local_epochs
 
     @property
     def compares_rounds(self) -> bool:

@@ -22,6 +22,18 @@ class Noise(NamedTuple):
     key: Key
 
 
+class Weighted(NamedTuple):
+    """A batch of a fixed shape, of which some rows may not count.
+
+    Attributes:
+        rows: The samples, leaves (B, ...).
+        weights: (B,) 1 divided by the number of rows that count, or 0 for a row that does not.
+    """
+
+    rows: Tree
+    weights: Array
+
+
 class LocalObjective(NamedTuple):
     """The f_i of one agent: f_i(x) = scale * (mean of losses over the agent's samples + penalty(x)).
 
@@ -86,8 +98,9 @@ class LocalObjective(NamedTuple):
 
     def _mean(self, x: Vector, batch: Tree, mask: Array | None) -> Array:
         """Return the weighted mean of the losses of a batch, plus the penalty, times the scale."""
-        if self.joint:  # `mask` is None here: full gradients are in blocks, and a batch holds samples only
-            mean = self._of_samples(x, batch, jnp.ones(len(jax.tree.leaves(batch)[0])))
+        if self.joint:  # a mean over samples has no meaning here: the loss gets the mask of those that count
+            inside = jnp.ones(len(jax.tree.leaves(batch)[0])) if mask is None else mask > 0
+            mean = self._of_samples(x, batch, inside)
         else:
             losses = self._losses(x, batch)
             mean = jnp.mean(losses) if mask is None else jnp.sum(losses * mask)
@@ -126,9 +139,9 @@ class LocalObjective(NamedTuple):
         mask = inside.astype(jnp.result_type(*jax.tree.leaves(x)))
         return self.losses(x.tree, (rows, mask))
 
-    def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
-        """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples."""
-        return jax.grad(self._mean)(x, batch, None)
+    def stochastic_gradient(self, x: Vector, batch: Tree, weights: Array | None = None) -> Vector:
+        """Return h_i(x; xi), the stochastic gradient, averaged over a batch of samples, with `Weighted.weights`."""
+        return jax.grad(self._mean)(x, batch, weights)
 
     def stochastic_value_and_gradient(self, x: Vector, batch: Tree) -> tuple[Array, Vector]:
         """Return the mean of F over a batch of samples, and h_i(x; xi), its gradient."""

@@ -10,6 +10,7 @@ import optax as optax_library
 from fedpd.base.checks import as_number, choice, is_traced, positive_or_schedule, refuse
 from fedpd.base.spec import Spec
 from fedpd.base.value import Value
+from fedpd.core.oracle import step_at
 
 
 class Optimizer(Value):
@@ -38,8 +39,19 @@ class Optimizer(Value):
         return Spec.of(self.rule, **self.settings)
 
     @property
+    def by_round(self) -> bool:
+        """Whether the learning rate is a schedule of fedpd, a function of the round and the local step."""
+        return isinstance(self.others.get("learning_rate"), Value)
+
+    @property
     def transform(self) -> optax_library.GradientTransformation:
-        return optimizers()[self.rule](**self.settings)
+        """The optimiser; with a schedule by round, one with the same state, whose steps are those of `at`."""
+        return optimizers()[self.rule](**self.settings | ({"learning_rate": 1.0} if self.by_round else {}))
+
+    def at(self, r: Any, q: Any) -> optax_library.GradientTransformation:
+        """Return the optimiser for local step q of round r."""
+        rate = {"learning_rate": step_at(self.others["learning_rate"], r, q)} if self.by_round else {}
+        return optimizers()[self.rule](**self.settings | rate)
 
     def changed(self, changes: Mapping[str, Any], within: str = "") -> "Optimizer":
         return optimizer(self.rule, **self.settings | dict(changes))
@@ -57,7 +69,11 @@ def optimizers() -> dict[str, Callable[..., optax_library.GradientTransformation
 
 
 def optimizer(name: str, **settings: Any) -> Optimizer:
-    """Return an optax optimiser by its name, e.g. optimizer("adam", learning_rate=0.01)."""
+    """Return an optax optimiser by its name, e.g. optimizer("adam", learning_rate=0.01).
+
+    A `learning_rate` of `fedpd.schedules` is a function of the round and the local step. One of optax is a function of
+    the number of local steps since the optimiser's state began, which is every round unless the oracle keeps it.
+    """
     known = optimizers()
     choice("optimizer", name, known)
     _check_optimizer(known[name], settings)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import positive_or_schedule, refuse
@@ -75,12 +76,15 @@ class Oracle(Value):
 
     Attributes:
         batch: Samples per step; None: all samples of the agent.
+        epochs: Passes over the agent's own samples, so that agents with more samples do more steps; None: all agents do
+            equally many.
         compares_rounds: Whether it compares gradients of different rounds, so that the loss must be the same function
             in all of them.
         needs_samples: Whether it needs the gradient of each sample.
     """
 
     batch = attribute(None)
+    epochs = attribute(None)
     compares_rounds = attribute(False)
     needs_samples = attribute(False)
 
@@ -100,6 +104,16 @@ def check_oracle(oracle: Any) -> None:
 
 def check_step(step: float | Step) -> None:
     positive_or_schedule("step", step, STEP)
+
+
+def sum_of_steps(step: Any, r: Any, steps: Any) -> Array:
+    """Return step(r, 0) + ... + step(r, steps - 1), by which x - x_i of plain local steps is a mean of gradients.
+
+    With a schedule, each gradient has the weight of its step in that mean.
+    """
+    if not callable(step):
+        return step * jnp.asarray(steps, float)
+    return lax.fori_loop(0, steps, lambda q, total: total + step_at(step, r, q), jnp.zeros((), float))
 
 
 def step_at(step: Any, r: Any, q: Any) -> Any:

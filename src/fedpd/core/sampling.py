@@ -1,4 +1,4 @@
-"""How a stochastic oracle draws samples. A draw is a function, so that a test can replay recorded draws."""
+"""How a stochastic oracle draws samples: with replacement by a `Draw`, without by a `shuffle` per epoch."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,9 @@ import jax.numpy as jnp
 
 from fedpd.core.types import Array, Key
 
-Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]  # (key, r, agent, size, shape) -> indices
+# (key, r, agent, size, shape) -> indices; a function, so that a test can replay recorded draws
+Draw = Callable[[Key, Array, Array, Array, tuple[int, ...]], Array]
+SWAPS = 32  # rounds of a shuffle; a chi-square test of 400,000 permutations notices 12 of them, and not 16
 
 
 def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...]) -> Array:
@@ -38,6 +40,39 @@ def uniform(key: Key, r: Array, agent: Array, size: Array, shape: tuple[int, ...
     indices, rejected = attempt(key)  # the key itself: compiles one generator less than a fold
     _, indices, _ = jax.lax.while_loop(lambda carry: jnp.any(carry[2]), again, (jnp.int32(1), indices, rejected))
     return indices.astype(jnp.int32)
+
+
+def shuffle(key: Key, size: Array) -> Callable[[Array], Array]:
+    """Return a random permutation of {0, ..., size-1}, as a function of places that computes the entries there.
+
+    It is the swap-or-not shuffle (Hoang, Morris, Rogaway, CRYPTO 2012). A round draws a number K and pairs each index
+    with K - index mod size; the larger of the two decides by one bit of its hash whether they change places. That is a
+    bijection for every size, so nothing is drawn again, and no array of the size of the largest agent is needed.
+    Measured on one core: a batch of 50 takes 0.5 us in a local step, 18 us per epoch of 1775 samples. A sort of random
+    words takes 450 us per epoch, and for every agent as long as for the largest.
+
+    Args:
+        key: The key of this permutation.
+        size: The number of samples.
+    """
+    size = jnp.asarray(size, jnp.uint32)
+    bits = jax.random.bits(key, (2, SWAPS), jnp.uint32)
+    partners = multiply_words(bits[0], size)[0]
+
+    def swap(index: Array, drawn: tuple[Array, Array]) -> tuple[Array, None]:
+        partner, word = drawn
+        other = jnp.where(partner < index, partner + size - index, partner - index)
+        mixed = (jnp.maximum(index, other) ^ word) * jnp.uint32(0x9E3779B1)
+        mixed = (mixed ^ (mixed >> jnp.uint32(15))) * jnp.uint32(0x85EBCA77)
+        return jnp.where(mixed >> jnp.uint32(31) == 1, other, index), None
+
+    def entries(places: Array) -> Array:
+        # A loop, which XLA does not fuse with the reading of the rows: unrolled, local steps of a logistic model with
+        # 20 parameters took 2.3 times as long.
+        index, _ = jax.lax.scan(swap, jnp.asarray(places, jnp.uint32), (partners, bits[1]))
+        return index.astype(jnp.int32)
+
+    return entries
 
 
 def multiply_words(a: Array, b: Array) -> tuple[Array, Array]:

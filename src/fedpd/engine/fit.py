@@ -84,8 +84,12 @@ def check_random_layers(algorithm: Method, problem: Problem) -> None:
 
 
 def check_batch(algorithm: Method, problem: Problem) -> None:
-    """Refuse steps on single samples, if the loss of a sample depends on its batch."""
+    """Refuse steps on single samples, if a sample's loss depends on its batch, and more epochs than 32 bits count."""
     _check_samples_alone(algorithm.oracles, algorithm.samples_per_step, problem)
+    epochs, largest = algorithm.local_epochs, int(problem.sizes.max())
+    if epochs is not None and epochs * largest >= 2**31:
+        rule = f"with {largest:,} samples of the largest agent, must be below {2**31 // largest:,}: steps have 32 bits"
+        refuse("epochs", epochs, rule, "Give fewer epochs")
 
 
 def check_oracle_fits(oracle: Oracle, problem: Problem) -> None:

@@ -38,6 +38,10 @@ ORACLES: Functions = {
     "lbfgs": oracles.lbfgs,
 }
 STEPS: Functions = {
+    "exponential": schedules.exponential,
+    "cosine": schedules.cosine,
+    "piecewise": schedules.piecewise,
+    "warmup": schedules.warmup,
     "inverse_sqrt": schedules.inverse_sqrt,
     "program_fedpd_sgd": schedules.program_fedpd_sgd,
     "program_fedavg_sgd": schedules.program_fedavg_sgd,
@@ -184,7 +188,7 @@ def _item(value: Any) -> Any:
 def _call(
     place: str, table: Table, functions: Functions, context: Table, find: Find, also: tuple[str, ...] = ()
 ) -> Any:
-    """Return the result of the call that a table describes; `context` has values for arguments that it leaves out."""
+    """Return the result of the call that a table describes; `context` has values for what it must have."""
     if "name" not in table:
         raise FedpdError(f"{place}: name is missing. Choose from: {', '.join(functions)}.")
     name = table["name"]
@@ -195,12 +199,14 @@ def _call(
     function = at(f"{place} name = {name!r}:", find, name) if own else functions[name]
     known_parameters = parameters(place, name, function)
     given = {key: value for key, value in table.items() if key != "name"}
-    required = [key for key, p in known_parameters.items() if p.default is p.empty and key not in context]
+    without_default = [key for key, p in known_parameters.items() if p.default is p.empty]
+    required = [key for key in without_default if key not in context]
     anything = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
     known = (*given, *known_parameters) if anything else (*known_parameters, *also)
     known_keys(f"{place} {name}", given, known, required=required)
     context = {key: value for key, value in (dict(context) | given).items() if not isinstance(value, dict)}
-    inherited = {key: value for key, value in context.items() if key in known_parameters and not is_reference(value)}
+    # Only what a function must have: the momentum of a method is not that of its oracle.
+    inherited = {key: value for key, value in context.items() if key in without_default and not is_reference(value)}
     arguments = {key: _argument(f"{place} {key}", key, value, context, find) for key, value in given.items()}
     arguments = inherited | {key: value for key, value in arguments.items() if key in known and key not in also}
     named = {"name" if key == "title" and "name" in _names(function) else key: v for key, v in arguments.items()}
@@ -254,13 +260,13 @@ def _argument(place: str, key: str, value: Any, context: Table, find: Find) -> A
             raise FedpdError(f"{place} = {value!r}: must be a table. Write {key} = {{ name = {value!r}, ... }}.")
         return value
     if key == "optimizer" and not is_reference(value.get("name")):
-        return _optimizer(place, value)
+        return _optimizer(place, value, context, find)
     if key not in ARGUMENTS and not is_reference(value.get("name")):
         raise FedpdError(f"{place} = {shown(value)}: must be a number or a text, not a table. Write e.g. {key} = 0.1.")
     return _call(place, value, ARGUMENTS.get(key, {}), context, find)
 
 
-def _optimizer(place: str, table: Table) -> oracles.Optimizer:
+def _optimizer(place: str, table: Table, context: Table, find: Find) -> oracles.Optimizer:
     functions = oracles.optimizers()
     name = table.get("name")
     if not isinstance(name, str) or name not in functions:
@@ -269,6 +275,9 @@ def _optimizer(place: str, table: Table) -> oracles.Optimizer:
     parameters = inspect.signature(functions[name]).parameters
     required = [key for key, p in parameters.items() if p.default is p.empty]
     known_keys(f"{place} {name}", given, tuple(parameters), required=required)
+    rate = "learning_rate"
+    if isinstance(given.get(rate), dict):
+        given[rate] = _call(f"{place} {rate}", given[rate], STEPS, context, find)
     return at(place, oracles.optimizer, name, **given)
 
 

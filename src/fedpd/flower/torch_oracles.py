@@ -19,9 +19,9 @@ from fedpd.base.extras import extra
 from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Work, makes
 from fedpd.core.oracle import check_step, step_at
-from fedpd.core.sampling import Draw, uniform
+from fedpd.core.sampling import Draw, shuffle, uniform
 from fedpd.flower.torch import TorchLosses, array_of, load, locked, seeded, tensor_of
-from fedpd.oracles import Step, check_stochastic
+from fedpd.oracles import Step, check_stochastic, work_of_epochs
 from fedpd.problems.external import call_back
 
 with extra("torch", "fedpd.flower.torch_oracles"):
@@ -78,7 +78,8 @@ class TorchOracle(Oracle):
     Its name has "torch." before it, because PyTorch and JAX round differently.
     """
 
-    iterations: int
+    iterations: int | None
+    epochs: int | None = None
     batch: int | None
     draw: Draw
     prefix: ClassVar = "torch."
@@ -98,24 +99,44 @@ class TorchOracle(Oracle):
         return memory | (_buffers(f.losses) if isinstance(f.losses, TorchLosses) else {})
 
     def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
-        f, Q = phi.f, self.iterations
-        steps = f.steps(Q)
+        f = phi.f
+        Q, steps, work = self._plan(f)
         renew = owed = jnp.bool_(False)
         if self.refreshes is not None:  # as in fedpd.oracles.vr: start with grad f_i(x^0), counted when used
             renew, owed = r % self.refreshes == 0, memory["owed"]
-        cost = self.gradients * (f.size if self.batch is None else jnp.int32(self.batch))
-        work = Work.of(steps, steps, cost).plus(Work.of(0, renew | owed, f.size))
+        work = work.plus(Work.of(0, renew | owed, f.size))
         if not jax.tree.leaves(f.data):  # the caller needs only shapes
             return x, memory, work
         losses = _check(f)
-        drawn = None if self.batch is None else f.rows(self.draw(key, r, f.agent, f.size, (Q, self.batch)))
+        drawn = None if self.batch is None else f.rows(self._drawn(f, r, key, (Q, self.batch)))
         lengths = jax.vmap(lambda q: jnp.asarray(self.length(r, q), float))(jnp.arange(Q))
         seed = jax.random.bits(jax.random.fold_in(key, DROPOUT), dtype=jnp.uint32)
         terms = (x, phi.linear, phi.curvature, f.scale, f.size, f.data)
         given = Arguments(*terms, steps, lengths, drawn, memory, renew, seed)
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (x, memory))
-        x, memory = call_back(partial(_solve, losses, self.descend()), shapes, given)
+        length = None if self.epochs is None else self.batch
+        x, memory = call_back(partial(_solve, losses, self.descend(), length), shapes, given)
         return x, memory, work
+
+    def _plan(self, f: LocalObjective) -> tuple[int, Any, Work]:
+        """Return the most steps of any agent, the steps of this one, and its work."""
+        if self.epochs is None or self.batch is None:
+            Q = self.epochs if self.iterations is None else self.iterations
+            assert Q is not None  # a factory checks that one of the two is given
+            cost = self.gradients * (f.size if self.batch is None else jnp.int32(self.batch))
+            return Q, f.steps(Q), Work.of(f.steps(Q), f.steps(Q), cost)
+        batches = -(-f.size // jnp.int32(self.batch))
+        steps = f.steps(self.epochs * batches)
+        work = work_of_epochs(steps, batches, f.size, self.batch, self.gradients)
+        return self.epochs * -(-_rows_of(f) // self.batch), steps, work
+
+    def _drawn(self, f: LocalObjective, r: Array, key: Key, shape: tuple[int, int]) -> Array:
+        """Return the samples of every step, (Q, batch), or of every epoch in its order, (epochs, n)."""
+        if self.epochs is None:
+            return self.draw(key, r, f.agent, f.size, shape)
+        places = jnp.arange(_rows_of(f), dtype=jnp.int32) % f.size  # `_solve` takes the first |D_i| of them
+        keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(self.epochs))
+        return jax.vmap(lambda own: shuffle(own, f.size)(places))(keys)
 
 
 class TorchSGD(TorchOracle):
@@ -137,18 +158,29 @@ def _descend_by_gradients(task: Task) -> None:
 
 
 @makes(TorchSGD)
-def sgd(step: float | Step, iterations: int, batch: int | None = 1, *, draw: Draw = uniform) -> Oracle:
+def sgd(
+    step: float | Step,
+    iterations: int | None = None,
+    batch: int | None = 1,
+    *,
+    epochs: int | None = None,
+    draw: Draw = uniform,
+) -> Oracle:
     """Return stochastic gradient descent in PyTorch, as `fedpd.oracles.sgd`.
+
+    For momentum, weight decay and other rules, use `optimizer`.
 
     Args:
         step: The step size, or a function of (round, step).
-        iterations: Q, the local steps per round.
-        batch: Samples per step, drawn again for each step; None: all samples of the client.
-        draw: Draws the samples.
+        iterations: Q, the local steps per round. Give this or `epochs`.
+        batch: Samples per step. With `iterations`, they are drawn again for each step; None: all samples of the client.
+        epochs: Passes over the client's samples per round, in the orders of `fedpd.oracles.sgd`. The last batch of an
+            epoch is smaller, so a batch normalisation needs a rest of two samples.
+        draw: Draws the samples of `iterations`.
     """
-    check_stochastic(iterations, batch)
+    check_stochastic(iterations, batch, epochs=epochs, draw=draw)
     check_step(step)
-    return TorchSGD(step=step, iterations=iterations, batch=batch, draw=draw)
+    return TorchSGD(step=step, iterations=iterations, epochs=epochs, batch=batch, draw=draw)
 
 
 class TorchVR(TorchOracle):
@@ -242,9 +274,10 @@ def _descend_by_optimizer(make: Make, task: Task) -> None:
 @makes(TorchOptimizer)
 def optimizer(
     make: Make,
-    iterations: int,
+    iterations: int | None = None,
     batch: int | None = None,
     *,
+    epochs: int | None = None,
     label: str = "custom",
     draw: Draw = uniform,
 ) -> Oracle:
@@ -254,15 +287,16 @@ def optimizer(
 
     Args:
         make: Returns the optimiser for the parameters.
-        iterations: Q, the local steps per round.
-        batch: Samples per step, drawn again for each step; None: all samples of the client.
+        iterations: Q, the local steps per round. Give this or `epochs`.
+        batch: Samples per step. With `iterations`, they are drawn again for each step; None: all samples of the client.
+        epochs: Passes over the client's samples per round, as in `sgd`.
         label: The optimiser's name in labels.
         draw: Draws the samples.
     """
     if not callable(make):
         refuse("make", make, "must be a function of parameters", "Give e.g. lambda x: torch.optim.Adam(x, lr=1e-3)")
-    check_stochastic(iterations, batch)
-    return TorchOptimizer(make=make, label=label, iterations=iterations, batch=batch, draw=draw)
+    check_stochastic(iterations, batch, epochs=epochs, draw=draw)
+    return TorchOptimizer(make=make, label=label, iterations=iterations, epochs=epochs, batch=batch, draw=draw)
 
 
 class Arguments(NamedTuple):
@@ -273,7 +307,8 @@ class Arguments(NamedTuple):
         size: |D_i|.
         data: The rows (client, index) of the agent's samples.
         steps: The number of steps.
-        drawn: The rows of the samples of every step, (Q, batch, 2); None: all samples at every step.
+        drawn: The rows of the samples of every step, (Q, batch, 2), or of every epoch, (epochs, n, 2); None: all
+            samples at every step.
         memory: The oracle's memory.
         seed: The seed of the module's own random numbers.
     """
@@ -292,11 +327,19 @@ class Arguments(NamedTuple):
     seed: Any
 
 
-def _solve(losses: TorchLosses, descend: Descend, given: Arguments) -> tuple[Vector, Any]:
-    """Return x_i and the memory after a local solve, as NumPy arrays."""
+def _rows_of(f: LocalObjective) -> int:
+    """Return the number of samples of the largest agent."""
+    return len(jax.tree.leaves(f.data)[0])
+
+
+def _solve(losses: TorchLosses, descend: Descend, length: int | None, given: Arguments) -> tuple[Vector, Any]:
+    """Return x_i and the memory after a local solve, as NumPy arrays; `length` is the batch of epochs."""
     losses = losses.owner(given.data)
     samples, steps = given.data[: int(given.size)], int(given.steps)
     batches = [samples] * steps if given.drawn is None else list(given.drawn[:steps])
+    if length is not None:
+        orders = [order[: len(samples)] for order in given.drawn]
+        batches = [order[at : at + length] for order in orders for at in range(0, len(order), length)][:steps]
     task = Task(
         losses,
         None if given.linear is None else _tensors(given.linear),

@@ -224,6 +224,8 @@ def _local_step(setting: "Setting") -> str:
 
 def _local_steps(setting: "Setting") -> str:
     oracle = setting.table["oracle"]
+    if "epochs" in oracle:
+        return f"{oracle['epochs']} epochs in batches of {oracle.get('batch', 1)}"
     if "iterations" not in oracle:
         return f"as {oracle['name']} needs"
     most = f"{oracle['iterations']}"

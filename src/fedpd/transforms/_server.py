@@ -61,6 +61,9 @@ def server_optimizer(optimizer: "optax.GradientTransformation | Optimizer") -> S
         >>> fedavg = algorithms.fedavg(oracle=oracles.sgd(step=0.1, iterations=8, batch=4))
         >>> fedavgm = transforms.wrap(fedavg, mean=transforms.server_optimizer(optax.sgd(1.0, momentum=0.9)))
     """
+    if isinstance(optimizer, Optimizer) and optimizer.by_round:
+        rule = "has a learning rate by rounds of local steps, and the server's step has none"
+        refuse("optimizer", optimizer, rule, "Give a number, or a schedule of optax")
     step = ServerStep(optimizer=optimizer)
     if not isinstance(step.transform, optax.GradientTransformation):
         refuse("optimizer", optimizer, "must be an optax optimiser", "Give e.g. optax.adam(1e-2)")

@@ -67,6 +67,13 @@ def test_a_schedule_of_skips_and_agents_of_unequal_sizes() -> None:
     compare(algorithms.fedpd(eta=0.5, oracle=oracles.sgd(0.1, 3, batch=2), p=skips), 10, (5, 8, 3))
 
 
+def test_local_epochs_by_the_clients_own_sizes() -> None:
+    """Orders, steps and work depend on (seed, round, agent) and the client's own samples alone."""
+    oracle = oracles.sgd(schedules.exponential(0.1, 0.9), epochs=2, batch=3, momentum=0.5)
+    compare(algorithms.fedpd(eta=0.5, oracle=oracle), 6, (5, 8, 3))
+    compare(algorithms.scaffold(step=schedules.exponential(0.1, 0.9), epochs=2, batch=3), 6, (5, 8, 3))
+
+
 # A server of models, coins, a server that keeps more, two exchanges, a server that decides itself when to wait.
 @pytest.mark.parametrize("name", ["fedavg", "fedpd", "a_fedpd", "dane", "fedpd-auto"])
 def test_the_running_mean_of_the_servers_models(name: str) -> None:
