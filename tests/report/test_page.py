@@ -133,7 +133,7 @@ def test_facts_of_equal_agents_and_of_labels() -> None:
     assert np.allclose(found.alignment, 1)
     assert found.labels is not None
     assert np.allclose(found.labels, 0.5)
-    assert "an estimate near the start; the true L may be larger" in found.rows["smoothness L"]
+    assert "an estimate with a safety factor 1.1; the true L may be larger" in found.rows["smoothness L"]
 
 
 def test_facts_of_some_agents_where_there_are_too_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ from fedpd.core import (
     makes,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
+from fedpd.core.oracle import step_above_limit
 from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta
 
@@ -133,7 +134,7 @@ class FedPD(Method):
         return FedPDWithOldModels(eta=self.eta, oracle=self.oracle, p=self.p, start=self.start)
 
     def caution(self, L: float) -> str | None:
-        return eta_above_theorem_1(self.eta, L)
+        return eta_above_theorem_1(self.eta, L) or step_above_limit(self.oracle, L + 1 / self.eta)
 
 
 class AgentWithAbsent(NamedTuple):

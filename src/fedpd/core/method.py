@@ -15,7 +15,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.value import Value, attribute, parts_of
 from fedpd.core.message import Kind, kinds_of
 from fedpd.core.objective import LocalObjective
-from fedpd.core.oracle import Oracle, Work
+from fedpd.core.oracle import Oracle, Work, step_above_limit
 from fedpd.core.types import Array, Key, Tree
 
 
@@ -174,7 +174,8 @@ class Method(Value):
 
     def caution(self, L: float) -> str | None:
         """Return a sentence if no theorem covers a run on a problem with smoothness L, else None."""
-        return None
+        sentences = (step_above_limit(oracle, L) for oracle in self.oracles)
+        return next((sentence for sentence in sentences if sentence), None)
 
     @property
     def largest_variance(self) -> float | None:

@@ -275,10 +275,9 @@ def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
 def _warn_beyond_theory(algorithm: Method, problem: Problem) -> None:
     """Warn if no theorem covers this run."""
     known = known_smoothness(problem)
-    if known is None or algorithm.caution(known.value / known.safety) is None:  # below the factor, L is a lower bound
-        return
-    estimated = "" if known.bound else " L is an estimate, and the true L may be larger."
-    warn(f"{algorithm.caution(known.value)}{estimated}", TheoryWarning)
+    caution = None if known is None else algorithm.caution(known.value)
+    if known is not None and caution is not None:
+        warn(caution if known.bound else f"{caution} L is {known.kind}.", TheoryWarning)
 
 
 def _check_host_run(algorithm: Method, store: str | Path | None, many: bool) -> None:

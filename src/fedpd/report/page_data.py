@@ -203,7 +203,7 @@ class Facts(NamedTuple):
     """The facts about a problem that the report shows.
 
     Attributes:
-        rows: Names and values, such as "smoothness L" and "1.3 (known)".
+        rows: Names and values, such as "smoothness L" and "1.3 (exact)".
         distances: ||grad f_i(x^0) - grad f(x^0)|| of n agents, the largest first (n,).
         alignment: Cosines of the angles between the gradients of m agents at x^0, similar agents side by side (m, m).
         labels: The shares of K labels of these agents (K, m); None if the data have no labels.
@@ -276,17 +276,13 @@ def _each(sizes: np.ndarray) -> str:
 
 
 def _smoothness(problem: Problem) -> str:
-    if problem.answer.smoothness is not None:
-        how = "known"
-    elif problem.dimension * problem.samples < LARGE_PROBLEM:
-        how = "an estimate near the start; the true L may be larger"
-    else:
+    if problem.answer.smoothness is None and problem.dimension * problem.samples >= LARGE_PROBLEM:
         return "not estimated, because the problem is large; theory.smoothness(problem) estimates it"
     try:
-        L = theory.smoothness(problem)
+        found = theory.smoothness_constants(problem, average=False)
     except FedpdError as error:
         return f"not estimated: {error}"
-    return f"{L:.3g} ({how})" + (f"; 1/L = {1 / L:.3g}" if L > 0 else "")
+    return f"{found.value:.3g} ({found.kind})" + (f"; 1/L = {1 / found.value:.3g}" if found.value > 0 else "")
 
 
 def _heterogeneity(problem: Problem, distances: np.ndarray, whom: str) -> str:

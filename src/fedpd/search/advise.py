@@ -190,8 +190,7 @@ def advise(
     if not smoothness.exact and _failed(recommended):
         known = [run.model for run in tried if run.diverged is None and _is_finite(run.model)]
         show = progress_of("measuring L where the trials went")
-        again = theory.estimate_smoothness(problem, points=[problem.start, *known], progress=show)
-        smoothness = max(smoothness, again, key=lambda one: one.value)
+        smoothness = theory.smoothness_constants(problem, points=[problem.start, *known], progress=show)
         show = progress_of("trying a smaller eta")
         try_again = partial(_trial, problem=problem, pilot=pilot, conditions=conditions, progress=show)
         recommended = _careful(recommended, smoothness.value, try_again, epsilon)
