@@ -125,6 +125,9 @@ class FedPD(Method):
         x, dual = agent.x0, -f.gradient(agent.x0)
         return agent._replace(x=x, dual=dual, memory=self.oracle.init(f, x))
 
+    def local_gradient(self, f: LocalObjective, agent: Any) -> Vector:  # of L_i at x_i: the new dual has its last term
+        return f.gradient(agent.x) + agent.dual
+
     def partial(self) -> Method:
         return FedPDWithAbsent(eta=self.eta, oracle=self.oracle, p=self.p, start=self.start)
 

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from fedpd import theory
-from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
+from fedpd.base.checks import TheoryWarning, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
@@ -36,6 +36,7 @@ from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, 
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
+from fedpd.theory.bounds import delta_for_all, start_gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -181,7 +182,7 @@ def advise(
     idle = straggler_rule(stragglers) is not None
     taking_part: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
     conditions: RunOptions = {**taking_part, "stragglers": stragglers}
-    gap, gap_how = _gap(problem, floor)
+    gap, gap_how = start_gap(problem, theory.objective(problem, problem.start), floor)
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
     if smoothness.value == 0:
         rule = "has no curvature around its start (L = 0), because f is linear or all its outputs are saturated"
@@ -216,7 +217,7 @@ def advise(
         smoothness,
         similarity,
         hessians,
-        _delta(problem),
+        delta_for_all(problem),
         gap,
         gap_how,
         printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
@@ -282,27 +283,6 @@ def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], 
     return trials
 
 
-def _delta(problem: Problem) -> float:
-    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity if none is known."""
-    if problem.answer.heterogeneity is not None:
-        return problem.answer.heterogeneity
-    found = theory.delta_bound(problem)
-    return np.inf if found is None else (problem.agents - 1) / problem.agents * found.tight
-
-
-def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
-    """Return an upper bound of f(x^0) - inf f, and how it is known."""
-    start = theory.objective(problem, problem.start)
-    if floor is not None:
-        at_most("floor", floor, start, f"Give a lower bound of f; f(x^0) = {start:.6g}")
-        return start - floor, f"f(x^0) - {floor:g}, the given floor"
-    if problem.answer.minimiser is not None:
-        return max(start - theory.objective(problem, problem.answer.minimiser), 0.0), "exact, the minimiser is known"
-    if start < 0:
-        refuse("floor", floor, f"must be given, since f(x^0) = {start:.3g} is negative", "Give a lower bound of f")
-    return start, "f(x^0), if losses are not negative"
-
-
 def _check_bounded(problem: Problem, gap: float, runs: list[Run]) -> None:
     """Refuse a problem whose f fell below its floor in a trial: all settings build on the floor."""
     start = float(runs[0].history["loss"][0])
@@ -323,7 +303,7 @@ def _guaranteed(
     everyone: bool,
 ) -> Setting:
     """Return the setting that Theorem 1 proves, with gradient descent; p > 0 only if delta is known for all x."""
-    L, delta = smoothness.value, _delta(problem)
+    L, delta = smoothness.value, delta_for_all(problem)
     p = rates.guaranteed_skip_probability(epsilon, delta, L, eta) if np.isfinite(delta) else 0.0
     p = p if p >= WORTHWHILE else 0.0
     accuracy = rates.local_accuracy(epsilon, L=L, eta=eta, p=p, delta=delta)

@@ -18,11 +18,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import Array, LocalObjective, Metric, Problem, Tree, in_blocks
-from fedpd.core.agents import BLOCK, Functions, Layout, Shard, local_objective
+from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, in_blocks
+from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
 from fedpd.core.statistics import with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
@@ -53,6 +54,14 @@ class JointMeasure(Protocol):
     def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
 
 
+class StateMeasure(Protocol):
+    """Returns a number from the agents' own states. Only a simulator with all agents in memory can measure it."""
+
+    def __call__(
+        self, algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State, /
+    ) -> Array: ...
+
+
 class Merge(Protocol):
     """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
 
@@ -65,12 +74,14 @@ class Measure(NamedTuple):
     Attributes:
         agent: The measurement of one agent, in a simulation and on Flower.
         joint: A measurement over all agents, which only a simulator can do; it replaces `agent`.
+        state: A measurement of the agents' states, not of the model x; it replaces `agent`.
         tests: Whether the measurement needs test samples.
         reveals: Whether an agent's part of the sum reveals more than a few numbers, such as its gradient.
     """
 
     agent: AgentMeasure | None = None
     joint: JointMeasure | None = None
+    state: StateMeasure | None = None
     tests: bool = False
     reveals: bool = False
 
@@ -201,6 +212,24 @@ def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tr
     return metric_value(of_mean, total[name])
 
 
+def _local_accuracy(algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State) -> Array:
+    """Return max_i ||grad L_i||^2 where the last local solves ended; NaN at the start, before any."""
+
+    def of_agent(one: tuple[Shard, Any]) -> tuple[None, Array]:
+        own, agent = one
+        assert algorithm.local_gradient is not None  # `simulate` refuses the column otherwise
+        gradient = algorithm.local_gradient(local_objective(functions, own), agent)
+        return None, zero_for_padding(own, gradient @ gradient)
+
+    # Agents of different sizes one after another: all at once, every agent would take as long as the largest.
+    _, each = each_agent(
+        of_agent, (shard, state.agents), layout if shard.offset is None else layout._replace(parallel=False)
+    )
+    largest = jnp.max(each)
+    largest = largest if layout.mesh is None else lax.pmax(largest, AXIS)
+    return jnp.where(state.round == 0, jnp.nan, largest)
+
+
 OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
@@ -266,6 +295,16 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "L",
             log=True,
             measure=Measure(joint=local_smoothness),
+        ),
+    ),
+    "local_accuracy": (
+        Column(
+            "local_accuracy",
+            "local accuracy ε₁ = max‖∇Lᵢ‖² after the local solves of FedPD",
+            "ε₁",
+            better="less",
+            log=True,
+            measure=Measure(state=_local_accuracy),
         ),
     ),
     "accuracy": (
