@@ -65,7 +65,7 @@
         line: { color: colour(i), dash: entries[i].style.dash, width: 2 },
         marker: entry.diverged ? { color: colour(i), symbol: "x", opacity: 1, size: mean.map((_, k) => (k === end ? 11 : 0)) } : { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
-        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${cost.title} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
+        hovertemplate: `<b>${plain(entry.label)}</b>${entry.divergence ? `<br>${entry.divergence}` : ""}<br>%{y:${digits}}<br>${cost.title} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
       });
     });
     return drawn;
@@ -119,7 +119,7 @@
     });
     const places = groups.flatMap(({ mean, size }) => Array(size).fill(mean)).map((place, k) => place + gap * k);
     const names = ends.map(({ entry, i }, k) => ({
-      text: plain(entry.label.length > 26 ? `${entry.label.slice(0, 25)}…` : entry.label) + (entry.diverged ? " (diverged)" : ""),
+      text: plain(entry.label.length > 26 ? `${entry.label.slice(0, 25)}…` : entry.label) + (entry.divergence ? ` (${entry.divergence})` : ""),
       x: 1, y: places[k], xref: "paper", yref: "paper", xanchor: "left", yanchor: "middle", xshift: 6, showarrow: false, font: { color: colour(i), size: 12 },
     }));
     return Plotly.relayout(figure, { annotations: [figure.layout.annotations[0], ...names] });
@@ -130,7 +130,7 @@
     const named = !narrow() && visible().length > 1 && visible().length <= ROOM;
     const across = Math.max(3, Math.floor($("figure").clientWidth / 90));
     const layout = base("figure", {
-      margin: { l: 50, r: named ? 12 + 7 * Math.min(37, Math.max(...visible().map(({ entry }) => entry.label.length + 11 * entry.diverged))) : 12, t: 34, b: 48 }, hovermode: "closest",
+      margin: { l: 50, r: named ? 12 + 7 * Math.min(46, Math.max(...visible().map(({ entry }) => Math.min(26, entry.label.length) + (entry.divergence ? entry.divergence.length + 3 : 0)))) : 12, t: 34, b: 48 }, hovermode: "closest",
       xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", nticks: across, rangemode: state.logX ? "normal" : "tozero", ...(state.logX ? decades(visible().flatMap(({ entry }) => entry.x[cost.name]), across) : {}) }),
       yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(visible().flatMap(({ entry }) => entry.y[quantity.name].mean), 9) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
@@ -261,7 +261,7 @@
   $("log-x").addEventListener("change", (event) => { state.logX = event.target.checked; refresh(); });
   $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
   $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });
-  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, and its band spans them. " : "") +
+  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds that did not diverge, and its band spans them. " : "") +
     (data.shown.length < entries.length ? `At first the figure shows ${data.shown.length} of ${entries.length} methods, from the fewest communications to the most; the table below has all of them. ` : "") +
     "The dotted line is the target. Press a method to hide or show it. Drag in the figure to zoom, double-click to zoom out.";
   dark.addEventListener("change", redrawAll);

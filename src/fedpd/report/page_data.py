@@ -132,15 +132,16 @@ def _entry(
     scales: Mapping[str, float],
     entries: int,
 ) -> dict[str, Any]:
-    rows = min(len(run.history["round"]) for run in entry.runs)
+    rows = min(len(run.history["round"]) for run in entry.usable)
     kept = _drawn_rows(entry, offered, rows, POINTS if entries <= ENTRIES else POINTS // 2)
-    each = [cost_values(run) for run in entry.runs]
+    each = [cost_values(run) for run in entry.usable]
     spent = [{name: values / scales.get(name, 1) for name, values in one.items()} for one in each]
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
         "diverged": entry.diverged,
-        "round": entry.runs[0].history["round"][:rows][kept].tolist(),
+        "divergence": entry.divergence,
+        "round": entry.usable[0].history["round"][:rows][kept].tolist(),
         "x": {c.name: _finite(np.mean([values[c.name][:rows] for values in spent], axis=0)[kept]) for c in costs},
         "y": {column.name: _band(entry, column, rows, kept) for column in offered},
         "reached": {
@@ -154,7 +155,7 @@ def _drawn_rows(entry: Entry, columns: Iterable[Column], rows: int, points: int)
     """Return which of the first `rows` to draw: for each column, about `points` of those in which it was measured."""
     found = []
     for column in columns:
-        measured = np.unique(np.concatenate([measured_rows(run, column.name) for run in entry.runs]))
+        measured = np.unique(np.concatenate([measured_rows(run, column.name) for run in entry.usable]))
         measured = measured[measured < rows]
         found.append(measured[thinned(len(measured), points)])
     return np.unique(np.concatenate(found))
@@ -170,8 +171,8 @@ def thinned(rows: int, points: int) -> np.ndarray:
 
 
 def _band(entry: Entry, column: Column, rows: int, kept: np.ndarray) -> dict[str, Numbers]:
-    """Return the mean, the least and the most over the seeds. On a logarithmic axis, the mean is geometric."""
-    y = np.array([run.history[column.name][:rows][kept] for run in entry.runs], np.float64)
+    """Return the mean, the least and the most over the seeds that did not diverge; the mean is geometric if `log`."""
+    y = np.array([run.history[column.name][:rows][kept] for run in entry.usable], np.float64)
     if len(y) == 1:
         return {"mean": _finite(y[0])}
     with np.errstate(all="ignore"):  # a run may have diverged

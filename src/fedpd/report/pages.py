@@ -33,12 +33,12 @@ from fedpd.engine.views.entries import (
     Entry,
     cost_text,
     drawn_quantities,
+    end_text,
     heading,
     last_costs,
     last_value,
     shared_costs,
     short_number,
-    value_text,
 )
 from fedpd.experiments.recorded import EDITED, Record, Results, read_all, records_of, timed_records
 from fedpd.report.page_data import Facts, facts, is_drawable, page_data, rebuild
@@ -83,25 +83,20 @@ def ends_table(entries: Sequence[Entry]) -> str:
 
 def _end(entry: Entry, quantities: Sequence[Column], spent: Mapping[str, Column]) -> str:
     """Return a row of the table: means over the seeds at the end, and the least and most stationarity."""
-    costs = last_costs(entry.runs)
-    cells = [f"{entry.done:,}"]
-    for column in quantities:
-        values = np.array([last_value(run, column.name) for run in entry.runs])
-        with np.errstate(all="ignore"):  # a run may have diverged
-            cells.append(_final(entry, values) if column.name == MAIN else value_text(column, float(values.mean())))
+    costs = last_costs(entry.usable)
+    cells = [f"{entry.done:,}", *(escape(end_text(entry, column)) + _range(entry, column) for column in quantities)]
     for name, column in spent.items():
         unknown = column is SECONDS and not np.isfinite(costs[name])
         cells.append("not recorded" if unknown else cost_text(column, costs[name]))
     return f'<tr><th scope="row">{escape(entry.label)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
-def _final(entry: Entry, stationarity: np.ndarray) -> str:
-    diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
-    if diverged:
-        return f"diverged at round {min(diverged)}"
-    least, most = f"{stationarity.min():.1e}", f"{stationarity.max():.1e}"
-    spread = f"<small>{least} to {most}</small>" if least != most else ""
-    return f"{stationarity.mean():.2e}{spread}"
+def _range(entry: Entry, column: Column) -> str:
+    values = [last_value(run, column.name) for run in entry.usable]
+    if column.name != MAIN or entry.diverged or np.isnan(values).any():
+        return ""
+    least, most = f"{min(values):.1e}", f"{max(values):.1e}"
+    return f"<small>{least} to {most}</small>" if least != most else ""
 
 
 def divergences(entries: Sequence[Entry]) -> str:

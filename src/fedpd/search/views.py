@@ -10,6 +10,7 @@ from fedpd.engine.measure.columns import column_of
 from fedpd.engine.views.entries import (
     MAIN,
     Entry,
+    end_text,
     last_value,
     local_work,
     short_number,
@@ -17,7 +18,7 @@ from fedpd.engine.views.entries import (
     value_text,
     works_of,
 )
-from fedpd.engine.views.notebook import end_text, entries_html, html_table
+from fedpd.engine.views.notebook import entries_html, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
