@@ -139,28 +139,36 @@
     return Plotly.react("figure", traces(), layout, config()).then(nameEnds);
   }
 
+  // The names of agents below an axis, if there are few enough to read them.
+  const named = (names) => (names && names.length <= 30 ? { tickvals: names.map((_, i) => i + 1), tickangle: -40, ticklabeloverflow: "allow", ticktext: names.map((name) => plain(name.length > 18 ? `${name.slice(0, 17)}…` : name)) } : {});
+
   function drawPictures() {
     problems.forEach((problem, p) => {
       if (!problem) return;
       Plotly.react(`distances-${p}`, [{
         type: "bar", x: problem.distances.map((_, i) => i + 1), y: problem.distances, marker: { color: style("--bar") },
-        hovertemplate: "%{y:.3g}<extra></extra>",
-      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), config());
+        text: problem.farthest ? problem.farthest.map(plain) : undefined, textposition: "none",
+        hovertemplate: `${problem.farthest ? "%{text}: " : ""}%{y:.3g}<extra></extra>`,
+      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" }, ...named(problem.farthest) }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), config());
       const ground = style("--ground"), bar = { thickness: 10, outlinewidth: 0 };
       Plotly.react(`alignment-${p}`, [{
         type: "heatmap", z: problem.alignment, zmin: -1, zmax: 1, colorscale: [[0, "#D55E00"], [0.5, ground], [1, "#2f8fd0"]],
-        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] }, hovertemplate: "cosine %{z:.2f}<extra></extra>",
+        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] },
+        text: problem.names ? problem.names.map((row) => problem.names.map((column) => `${plain(row)} and ${plain(column)}: `)) : undefined,
+        hovertemplate: `${problem.names ? "%{text}" : ""}cosine %{z:.2f}<extra></extra>`,
       }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), config());
       if (!problem.labels) return;
       Plotly.react(`labels-${p}`, [{
         type: "heatmap", z: problem.labels, zmin: 0, colorscale: [[0, ground], [1, "#2f8fd0"]], colorbar: { ...bar, tickformat: ".0%" },
-        hovertemplate: "label %{y}: %{z:.1%}<extra></extra>",
-      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), config());
+        text: problem.names ? problem.labels.map(() => problem.names.map((name) => `${plain(name)}, `)) : undefined,
+        hovertemplate: `${problem.names ? "%{text}" : ""}label %{y}: %{z:.1%}<extra></extra>`,
+      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed", ...(problem.labels.length <= 20 ? { dtick: 1 } : {}) }) }), config());
     });
   }
 
   function fillCosts() {
     const quantity = quantities[state.y], k = state.target[state.y], by = state.x;
+    $("plain").textContent = quantity.plain;
     $("finding").textContent = quantity.findings[costs[state.x].name][k];
     $("cost-to-target").hidden = quantity.targets.length === 0; // it is not known what is better
     if (quantity.targets.length === 0) return;

@@ -61,6 +61,29 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = Non
     }
 
 
+PLAIN = {  # for readers who do not know the symbols
+    "stationarity": "The stationarity shows how far the model is from the end of training: it is the squared slope of "
+    "the mean loss of all agents, and 0 where no small change of the model lowers that loss.",
+    "loss": "The loss is the mean error of the model on the training samples of all agents, each agent counted equally "
+    "unless the problem has weights.",
+    "consensus": "The consensus gap is the largest distance between two agents' copies of the model; 0 means that all "
+    "are equal.",
+    "heterogeneity": "The heterogeneity shows how much the agents' own slopes differ from their mean: 0 means that all "
+    "agents pull the model the same way.",
+    "smoothness": "The smoothness L shows how fast the slope of the loss changes. Step sizes near 1/L are usual.",
+    "local_accuracy": "The local accuracy shows how exactly the agents solved their own problems in a round: 0 is "
+    "exact.",
+    "test_accuracy": "The test accuracy is the share of test samples that the model classifies correctly.",
+    "train_accuracy": "The training accuracy is the share of training samples that the model classifies correctly.",
+}
+BETTER = {"less": "Lower is better.", "more": "Higher is better.", None: ""}
+
+
+def plain_words(column: Column) -> str:
+    """Return what a column means, in a sentence without symbols, and whether less or more is better."""
+    return f"{PLAIN.get(column.name, '')} {BETTER[column.better]}".strip()
+
+
 def is_drawable(entry: Entry) -> bool:
     """Return whether a method has a finite value of the quantity that the page begins with."""
     first = drawn_quantities([entry])[:1]
@@ -101,6 +124,7 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
     return {
         "name": column.name,
         "words": column.words,
+        "plain": plain_words(column),
         "share": column.unit == "share",
         "log": column.log,
         "positive": all((value[np.isfinite(value)] >= 0).all() for value in values),
@@ -209,6 +233,7 @@ class Facts(NamedTuple):
         alignment: Cosines of the angles between the gradients of m agents at x^0, similar agents side by side (m, m).
         labels: The shares of K labels of these agents (K, m); None if the data have no labels.
         shown: Which agents were measured, such as "all 100 agents".
+        names: The names of the n agents in the order of `distances`, and of the m agents; None: the data have none.
     """
 
     rows: Mapping[str, str]
@@ -216,6 +241,7 @@ class Facts(NamedTuple):
     alignment: np.ndarray
     labels: np.ndarray | None
     shown: str
+    names: tuple[list[str], list[str]] | None = None
 
 
 def rebuild(table: Mapping[str, Any], *, download: bool = False) -> Problem | str:
@@ -249,7 +275,9 @@ def facts(problem: Problem) -> Facts:
     some = problem if every else problem.subset(_spread(problem.agents, number))
     gradients = start_gradients(some)
     centred = gradients - gradients.mean(axis=0)
-    distances = np.sort(np.linalg.norm(centred, axis=1))[::-1]
+    each = np.linalg.norm(centred, axis=1)
+    farthest = np.argsort(-each, kind="stable")
+    distances = each[farthest]
     chosen = _spread(some.agents, min(some.agents, MOST_SHOWN))
     alignment, order = _alignment(gradients[chosen])
     shares = _label_shares(some.subset(chosen[order]))
@@ -263,7 +291,9 @@ def facts(problem: Problem) -> Facts:
         "heterogeneity δ": _heterogeneity(problem, distances, whom),
         "‖∇f(x⁰)‖": f"{np.linalg.norm(gradients.mean(axis=0)):.3g}",
     }
-    return Facts(rows, distances, alignment, shares, whom)
+    called = None if some.names is None else [str(name) for name in some.names]
+    names = None if called is None else ([called[i] for i in farthest], [called[i] for i in chosen[order]])
+    return Facts(rows, distances, alignment, shares, whom, names)
 
 
 def _spread(agents: int, number: int) -> np.ndarray:
