@@ -303,6 +303,6 @@ def test_quantities_are_said_in_plain_words() -> None:
         run.history["mae"] = np.linspace(0.9, 0.1, 101)
     plain = {found["name"]: found["plain"] for found in page_data([one])["quantities"]}
     assert plain["stationarity"].endswith("0 where no small change of the model lowers that loss. Lower is better.")
-    assert plain["test_accuracy"].endswith("classifies correctly. Higher is better.")
+    assert plain["test_accuracy"] == "Accuracy on all test samples. Higher is better."
     assert plain["mae"] == ""
     assert not any("‖" in words or "∇" in words for words in plain.values())

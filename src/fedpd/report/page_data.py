@@ -14,7 +14,7 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.checks import FedpdError, shown
 from fedpd.core import Problem
-from fedpd.engine.measure.columns import NETWORK, Column
+from fedpd.engine.measure.columns import KNOWN, NETWORK, Column
 from fedpd.engine.measure.divergence import LARGE_PROBLEM
 from fedpd.engine.views.entries import (
     Entry,
@@ -61,27 +61,13 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = Non
     }
 
 
-PLAIN = {  # for readers who do not know the symbols
-    "stationarity": "The stationarity shows how far the model is from the end of training: it is the squared slope of "
-    "the mean loss of all agents, and 0 where no small change of the model lowers that loss.",
-    "loss": "The loss is the mean error of the model on the training samples of all agents, each agent counted equally "
-    "unless the problem has weights.",
-    "consensus": "The consensus gap is the largest distance between two agents' copies of the model; 0 means that all "
-    "are equal.",
-    "heterogeneity": "The heterogeneity shows how much the agents' own slopes differ from their mean: 0 means that all "
-    "agents pull the model the same way.",
-    "smoothness": "The smoothness L shows how fast the slope of the loss changes. Step sizes near 1/L are usual.",
-    "local_accuracy": "The local accuracy shows how exactly the agents solved their own problems in a round: 0 is "
-    "exact.",
-    "test_accuracy": "The test accuracy is the share of test samples that the model classifies correctly.",
-    "train_accuracy": "The training accuracy is the share of training samples that the model classifies correctly.",
-}
 BETTER = {"less": "Lower is better.", "more": "Higher is better.", None: ""}
 
 
 def plain_words(column: Column) -> str:
     """Return what a column means, in a sentence without symbols, and whether less or more is better."""
-    return f"{PLAIN.get(column.name, '')} {BETTER[column.better]}".strip()
+    usual = f"{column.words[:1].upper()}{column.words[1:]}." if column.name in KNOWN else ""
+    return f"{column.plain or usual} {BETTER[column.better]}".strip()
 
 
 def is_drawable(entry: Entry) -> bool:

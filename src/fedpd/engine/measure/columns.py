@@ -101,6 +101,7 @@ class Column(NamedTuple):
         log: Whether figures draw it on a logarithmic axis.
         measure: How to measure it; None: it is counted.
         merge: Returns its value from the measurements of the agents.
+        plain: What it means, in a sentence for readers who do not know the symbols; "": its words are plain.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Column(NamedTuple):
     log: bool = False
     measure: Measure | None = None
     merge: Merge | None = None
+    plain: str = ""
 
     def reaches(self, values: Any, target: Any) -> Any:
         """Return where values are at least as good as a target; less is better unless the column says otherwise."""
@@ -258,6 +260,7 @@ MEASURED = (
         better="less",
         measure=OBJECTIVE,
         merge=lambda total, each, agents: total[0] / agents,
+        plain="The loss is the mean error of the model on the agents' training samples.",
     ),
     Column(
         "stationarity",
@@ -267,6 +270,8 @@ MEASURED = (
         log=True,
         measure=OBJECTIVE,
         merge=lambda total, each, agents: (total[1] / agents) @ (total[1] / agents),
+        plain="The stationarity shows how far the model is from the end of training: it is the squared slope of the "
+        "mean loss of all agents, and 0 where no small change of the model lowers that loss.",
     ),
     Column(
         "consensus",
@@ -274,6 +279,8 @@ MEASURED = (
         "consensus gap",
         better="less",
         log=True,
+        plain="The consensus gap is the largest distance between two agents' copies of the model; 0 means that all are "
+        "equal.",
     ),
 )
 # The columns that `record` can add, by the word that asks for them.
@@ -286,6 +293,8 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             better="less",
             log=True,
             measure=Measure(joint=gradient_dissimilarity),
+            plain="The heterogeneity shows how much the agents' own slopes differ from their mean; 0 means that all "
+            "agents pull the model the same way.",
         ),
     ),
     "smoothness": (
@@ -295,6 +304,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "L",
             log=True,
             measure=Measure(joint=local_smoothness),
+            plain="The smoothness L shows how fast the slope of the loss changes. Step sizes near 1/L are usual.",
         ),
     ),
     "local_accuracy": (
@@ -305,6 +315,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             better="less",
             log=True,
             measure=Measure(state=_local_accuracy),
+            plain="The local accuracy shows how exactly the agents solved their own problems in a round; 0 is exact.",
         ),
     ),
     "accuracy": (
