@@ -239,6 +239,7 @@ PROGRAMS = [
     "data/sources.md",
     "data/rules.md",
     "data/scaling.md",
+    "theory/check.md",
     "theory/constants.md",
     "theory/rates.md",
     "theory/skipping_proofs.md",

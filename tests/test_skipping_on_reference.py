@@ -67,5 +67,6 @@ def test_auto_where_agents_are_equal(relative_eta: float) -> None:
 @both
 def test_advice_with_nothing_given_needs_few_communications(name: str) -> None:
     recommended = advise(load(name), 1e-10, pilot=30).recommended
+    assert recommended is not None
     assert recommended.reached
     assert recommended.communications <= 15

@@ -176,14 +176,14 @@ def test_divergence_is_an_answer() -> None:
     last = run.history["round"][-1]
     assert run.diverged.round == last < 400
     assert f"diverged at round {last}" in run.diverged.message
-    assert "L = 2 (known), below 1/L = 0.5" in run.diverged.message
+    assert "L = 2 (exact), below 1/L = 0.5" in run.diverged.message
 
 
 def test_divergence_where_the_smoothness_is_zero_at_the_start() -> None:
     problem = problems.from_losses(lambda x, rows: rows * (abs(x) ** 3 + x), np.ones((1, 1)), np.float64(0))
     run = simulate(algorithms.fedavg(oracle=oracles.gd(step=1.0, iterations=5)), problem, rounds=20)
     assert run.diverged is not None
-    assert "an estimate near the start: the true L may be larger), below 1/L" in run.diverged.message
+    assert "an estimate with a safety factor 1.1; the true L may be larger), below 1/L" in run.diverged.message
 
 
 def test_divergence_where_no_smoothness_can_be_estimated() -> None:

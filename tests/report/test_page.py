@@ -133,7 +133,7 @@ def test_facts_of_equal_agents_and_of_labels() -> None:
     assert np.allclose(found.alignment, 1)
     assert found.labels is not None
     assert np.allclose(found.labels, 0.5)
-    assert "an estimate near the start; the true L may be larger" in found.rows["smoothness L"]
+    assert "an estimate with a safety factor 1.1; the true L may be larger" in found.rows["smoothness L"]
 
 
 def test_facts_of_some_agents_where_there_are_too_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,3 +234,75 @@ def test_a_figure_names_fedpd_so_that_it_may_be_replaced(suffix: str, tmp_path: 
 def test_mistakes_are_sentences(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(FedpdError, match=re.escape(message)):
         report.write_report([tmp_path / "missing"], **arguments)
+
+
+def text_of(html: str) -> str:
+    return html.rpartition('<script type="application/json"')[0]
+
+
+def test_runs_made_in_python_can_be_repeated() -> None:
+    """The page said "run: this session", and no setting of any method."""
+    problem = problems.random_quadratic(4, 3)
+    method = algorithms.fedpd(eta=0.25, oracle=oracles.gd(step=0.125, iterations=3), p=0.5)
+    runs = simulate(method, problem, rounds=7, seed=[3, 5])
+    few = simulate(algorithms.fedavg(oracle=oracles.gd(0.1, 2)), problem, rounds=6, cohort=2)
+    shown = text_of(report.page({"Mine <1>": runs, "few": few}, problem).html)
+    settings, _, rest = shown.partition("Where each method ended")
+    table = (
+        "name = &quot;fedpd&quot;\neta = 0.25\noracle = {name = &quot;gd&quot;, step = 0.125, iterations = 3}\np = 0.5"
+    )
+    assert f"<code>{table}</code></td><td>7</td><td>3, 5</td>" in settings
+    assert "\n# run: cohort = 2</code></td><td>6</td><td>0</td>" in settings
+    assert f"[[algorithm]]\nlabel = &quot;Mine &lt;1&gt;&quot;\n{table}" in rest
+    assert "# few ran with cohort = 2\nrounds = 7\nseeds = [0, 3, 5]" in rest
+    assert f"# The problem was made in Python: {problem.name}, 4 agents, 4 samples." in rest
+    assert "this session" not in shown
+
+
+def test_a_setting_that_no_file_can_hold_is_named() -> None:
+    method = algorithms.fedavg(oracle=oracles.gd(step=lambda r, q: 0.1, iterations=2))
+    shown = text_of(report.page(simulate(method, problems.random_quadratic(4, 3), rounds=3)).html)
+    assert "<code>fedavg(oracle=gd(step=&lt;lambda&gt;, iterations=2))</code>" in shown
+    assert "# The problem was made in Python: not given." in shown
+
+
+def test_the_settings_of_a_file_are_those_of_its_tables() -> None:
+    lines = '[problem]\nname = "random_quadratic"\nagents = 4\ndimension = 3\n\n[run]\nrounds = 100\n\n'
+    named = '[[algorithm]]\nlabel = "A"\nname = "local_gd"\nstep = 0.5\niterations = 2\n\n'
+    unnamed = '[[algorithm]]\nname = "gradient_descent"\nstep = 0.25\n'
+    other = algorithms.gradient_descent(step=0.25).description
+    shown = text_of(page_of([record(entry("A", 0.1), entry(other, 0.1), text=lines + named + unnamed)]).html)
+    assert "<code>name = &quot;local_gd&quot;\nstep = 0.5\niterations = 2</code>" in shown
+    assert "<code>name = &quot;gradient_descent&quot;\nstep = 0.25</code>" in shown
+    assert "made in Python" not in shown
+
+
+def test_agents_have_their_names() -> None:
+    rng = np.random.default_rng(0)
+    held = {
+        name: {"x": rng.normal(size=(20, 2)), "y": np.arange(20) % classes}
+        for name, classes in (("Oslo", 2), ("Bergen", 1), ("<b>Bodø", 2))  # all of Bergen's labels are 0
+    }
+    problem = problems.softmax_regression(fedpd.data.from_arrays(held))
+    found = facts(problem)
+    assert found.names is not None
+    assert found.names[0][0] == "Bergen", "its gradient is the farthest"
+    assert sorted(found.names[1]) == sorted(held)
+    assert [str(name) for name in np.asarray(problem.subset([2, 0]).names)] == ["<b>Bodø", "Oslo"]
+    run = simulate(algorithms.fedavg(oracle=oracles.gd(0.1, 2)), problem, rounds=3)
+    html = report.page(run, problem).html
+    (pictures,) = embedded(html)["problems"]
+    assert pictures["farthest"][0] == "Bergen"
+    assert "<b>Bodø" not in html
+    assert facts(problems.random_quadratic(4, 3)).names is None
+
+
+def test_quantities_are_said_in_plain_words() -> None:
+    one = entry("A", 0.1, accuracy=True)
+    for run in one.runs:
+        run.history["mae"] = np.linspace(0.9, 0.1, 101)
+    plain = {found["name"]: found["plain"] for found in page_data([one])["quantities"]}
+    assert plain["stationarity"].endswith("0 where no small change of the model lowers that loss. Lower is better.")
+    assert plain["test_accuracy"] == "Accuracy on all test samples. Higher is better."
+    assert plain["mae"] == ""
+    assert not any("‖" in words or "∇" in words for words in plain.values())

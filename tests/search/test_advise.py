@@ -8,7 +8,7 @@ import pytest
 
 from fedpd import FedpdError, Problem, advise, data, problems, simulate, solve, theory
 from fedpd.experiments.experiment import build_algorithm
-from fedpd.report.advice import advice_notes, settings_table
+from fedpd.report.advice import advice_notes, advised_tables, settings_table
 from fedpd.search.sweep import first_below
 from fedpd.theory import max_eta, rates
 
@@ -30,6 +30,7 @@ def unknown() -> Problem:
 def test_with_nothing_given_few_communications_suffice(make: Any) -> None:
     problem = problems.penalized_logistic(*make(100, 400, 20))
     advice = advise(problem, 1e-10)
+    assert advice.recommended is not None
     assert advice.recommended.reached
     assert advice.recommended.communications <= 15
     table = {key: value for key, value in advice.recommended.table.items() if key != "label"}
@@ -73,6 +74,7 @@ def test_where_nothing_is_known_it_says_so() -> None:
     assert not advice.smoothness.exact
     assert advice.delta == np.inf
     assert advice.guaranteed.table["p"] == 0.0
+    assert advice.recommended is not None
     assert advice.recommended.table["p"] == "auto"
     assert advice.recommended.reached
     steps = ("measuring L", "measuring delta", "trying the recommended setting", "trying the untuned setting")
@@ -82,9 +84,12 @@ def test_where_nothing_is_known_it_says_so() -> None:
 @pytest.mark.slow
 def test_a_target_out_of_reach_is_not_promised() -> None:
     advice = advise(problems.random_quadratic(3, 2), 1e-20, pilot=3)
-    assert not advice.recommended.reached
-    assert "needs more" in advice.recommended.how
-    assert advice.recommended.rounds == 3
+    assert advice.recommended is None
+    (tried,) = [one for one in advice.failed if one.table["eta"] != "auto"]
+    assert "needs more" in tried.how
+    assert tried.rounds == 3
+    assert "tried" in advice.shown
+    assert any("The last one made progress, so more rounds (pilot)" in note for note in advice_notes(advice))
 
 
 def test_solve_is_tried_where_it_applies() -> None:
@@ -107,15 +112,20 @@ def test_a_trial_without_progress_is_called_that() -> None:
     """The start differs from the minimiser only where the curvature is 1e-6 of L."""
     steep = np.array([np.diag([1.0, 1e-6])] * 3)
     advice = advise(problems.quadratic(steep, np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])), 1e-8, pilot=20)
-    assert not advice.recommended.reached
-    assert "made NO PROGRESS: ||grad f||^2 = 4.0e+00 became" in advice.recommended.how
+    assert advice.recommended is None
+    assert "recommended" not in advice.settings
+    (tried,) = advice.failed
+    assert "made NO PROGRESS: ||grad f||^2 = 4.0e+00 became" in tried.how
+    assert "recommended: none, because no trial reached the target" in repr(advice)
+    assert f"failed: FedPD with eta = 1, p = 0: {tried.how}" in repr(advice)
     assert advice.untuned is not None
     assert advice.untuned.reached
     notes = advice_notes(advice)
-    assert notes[0] == "The trial of the recommended setting made no progress, so do not use it."
-    assert notes[1].startswith("Use the untuned setting (fedpd solve): it needs ")
-    assert notes[2].startswith("Scale the features: data.standardise. The condition number is 1e+06, and 1 if")
-    (saved,) = (column for column in settings_table(advice).columns if column.header == "recommended")
+    assert notes[0].startswith("Tried, and not recommended: eta = 1; a heuristic")
+    assert notes[1].startswith("No setting is recommended: all trials diverged or made no progress")
+    assert notes[2].startswith("Use the untuned setting (fedpd solve): it needs ")
+    assert notes[3].startswith("Scale the features: data.standardise. The condition number is 1e+06, and 1 if")
+    (saved,) = (column for column in settings_table(advice).columns if column.header == "tried")
     assert "%" not in "".join(map(str, saved.cells))
 
 
@@ -131,10 +141,12 @@ def test_negative_losses_need_a_floor() -> None:
 
 @pytest.mark.slow
 def test_partial_participation_is_tried_and_said() -> None:
-    advice = advise(unknown(), 1e-8, pilot=30, participation=0.5, stragglers=0.2)
+    advice = advise(unknown(), 1e-6, pilot=30, participation=0.5, stragglers=0.2)
+    assert advice.recommended is not None
     assert "p" not in advice.recommended.table  # "auto" needs all agents
-    everyone = advise(unknown(), 1e-8, pilot=30)
-    assert advice.recommended.transfer < everyone.recommended.transfer or not advice.recommended.reached
+    everyone = advise(unknown(), 1e-6, pilot=30)
+    assert everyone.recommended is not None
+    assert advice.recommended.communications > everyone.recommended.communications
     assert advice.untuned is None
     assert any(note.startswith("fedpd solve was not tried. It needs all agents") for note in advice_notes(advice))
     assert "assumes that all agents do all their steps" in advice.guaranteed.how
@@ -161,19 +173,23 @@ def test_a_step_size_from_a_flat_start_is_tried_and_made_smaller() -> None:
     at_the_start = theory.estimate_smoothness(problem).value
     advice = advise(problem, 1e-3, pilot=40, participation=0.67)
     assert advice.smoothness.value > 2 * at_the_start
-    eta = advice.recommended.table["eta"]
+    last = advice.recommended or advice.failed[-1]
+    eta = last.table["eta"]
     assert eta < 0.5 / at_the_start
-    assert advice.recommended.table["oracle"]["step"] == eta / 2
-    assert advice.recommended.how.endswith("failed before")
+    assert last.table["oracle"]["step"] == eta / 2
+    assert last.how.endswith("failed before")
+    assert advice.failed[0].table["eta"] == pytest.approx(1 / at_the_start)
+    assert theory.smoothness(problem) == advice.smoothness.value, "one L, also after the trials"
     assert advice.guaranteed.table["eta"] == pytest.approx(0.9 * max_eta(advice.smoothness.value))
     assert not any("p=" in note and "skips the communications" in note for note in advice_notes(advice))
 
 
 def test_large_features_are_recognised_and_nothing_is_promised() -> None:
     advice = advise(flat_start(100.0, 5.0), 1e-3, pilot=10, participation=0.67)
-    assert not advice.recommended.reached
+    assert advice.recommended is None
     notes = advice_notes(advice)
-    assert notes[0] == "The trial of the recommended setting made no progress, so do not use it."
+    assert notes[0].startswith("Tried, and not recommended")
+    assert any(note.startswith("No setting is recommended: all trials diverged") for note in notes)
     assert any(note.startswith("Scale the features: data.standardise") for note in notes)
 
 
@@ -202,6 +218,15 @@ def test_a_trial_that_ends_at_a_maximum_is_not_recommended() -> None:
 
     problem = problems.from_losses(losses, [np.array([[1.0, 2.0], [-1.0, -2.0]])] * 2, np.full(2, 0.1))
     advice = advise(problem, pilot=20, floor=-1.0)
-    assert advice.untuned is not None
-    assert not advice.untuned.reached
-    assert "its trial FAILED: f rose from" in advice.untuned.how
+    assert advice.untuned is None
+    assert "its trial FAILED: f rose from" in next(one.how for one in advice.failed if one.table["eta"] == "auto")
+
+
+def test_a_setting_that_failed_is_not_written_to_the_file() -> None:
+    steep = np.array([np.diag([1.0, 1e-6])] * 3)
+    linear = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
+    stalled = advise(problems.quadratic(steep, linear), 1e-8, pilot=20)
+    assert [table["label"] for table in advised_tables(stalled)] == ["FedPD, untuned", "FedPD, guaranteed"]
+    short = advise(problems.random_quadratic(3, 2), 1e-20, pilot=3)
+    assert [table["label"] for table in advised_tables(short)] == ["FedPD, tried", "FedPD, guaranteed"]
+    assert "recommended" not in "".join(table["label"] for table in advised_tables(short))

@@ -103,7 +103,39 @@ def test_a_large_eta_is_warned_of_once_the_smoothness_is_known() -> None:
             simulate(algorithm, problem, rounds=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        simulate(algorithms.fedpd(eta=0.3 / L, oracle=oracles.gd(step=0.1, iterations=2)), problem, rounds=1)
+        simulate(algorithms.fedpd(eta=0.3 / L, oracle=oracles.gd(step=0.2 / L, iterations=2)), problem, rounds=1)
+
+
+def test_a_larger_estimate_is_the_smoothness_from_then_on() -> None:
+    """`advise` measures again where its trials went, and no function may then give a smaller L."""
+    problem = bumps()
+    near = smoothness(problem)
+    far = estimate_smoothness(problem, points=[np.float64(3.0)], samples=0).value
+    assert far == pytest.approx(1.1 * (0.8 + 24 * 9), rel=1e-6)
+    assert far > near
+    assert smoothness(problem) == smoothness_constants(problem).value == far
+    assert smoothness_constants(problem, points=[np.float64(0.0)], samples=0).value == far
+    assert smoothness_constants(problem).average is not None
+    assert smoothness_constants(problem).kind == "an estimate with a safety factor 1.1; the true L may be larger"
+
+
+@pytest.mark.parametrize("factor", [1.05, 0.95])
+def test_a_step_that_need_not_descend_is_warned_of(factor: float) -> None:
+    problem = quadratic(np.array([[[2.0]], [[3.0]]]), np.ones((2, 1)))
+    limits = {  # 2/L, and with the penalty 1/eta = 20: 2/(L + 20)
+        "fedavg": (algorithms.fedavg(oracle=oracles.gd(step=factor * 2 / 3, iterations=2)), 3),
+        "sgd": (algorithms.fedavg(oracle=oracles.sgd(step=factor * 2 / 3, iterations=2)), 3),
+        "fedpd": (algorithms.fedpd(eta=0.05, oracle=oracles.gd(step=factor * 2 / 23, iterations=2)), 23),
+    }
+    for method, curvature in limits.values():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            simulate(method, problem, rounds=1)
+        words = [str(one.message) for one in caught if one.category is TheoryWarning]
+        if factor < 1:
+            assert words == []
+        else:
+            assert f"is not below 2/{curvature} = {2 / curvature:.3g}" in words[0]
 
 
 def test_the_estimate_finds_an_eigenvalue_whose_negative_is_one_too() -> None:

@@ -174,7 +174,7 @@ def test_printed_bound_by_hand() -> None:
     skipping = c.C_5 * communication_factor(0.5, 2.0, 0.1) * (0.3**2 + 0.01) * 3 / 4
     settings: dict[str, Any] = {"L": 2.0, "eta": 0.1, "epsilon_1": 0.01, "p": 0.5, "delta": 0.3}
     assert printed.bound(5, 7.0, agents=4, **settings) == pytest.approx(c.C_2 * 7 / 5 + skipping + c.C_4 * 0.01)
-    assert printed.bound(5, 7.0, L=2.0, eta=0.1) == pytest.approx(c.C_2 * 7 / 5)
+    assert printed.bound(5, 7.0, L=2.0, eta=0.1, p=0.0, epsilon_1=0.0) == pytest.approx(c.C_2 * 7 / 5)
 
 
 def test_printed_choice_of_p_misses_the_target() -> None:

@@ -17,6 +17,7 @@ from fedpd.core.agents import Functions, arrays, local_objective
 from fedpd.theory import max_eta, printed, rates, skip_probability
 
 ETA = (math.sqrt(5) - 1) / 8  # half the bound of Theorem 1 at L = 1
+CASE_1: dict[str, Any] = {"L": 1.0, "eta": 0.1, "p": 0.0, "epsilon_1": 0.0}
 products = st.floats(1e-3, 0.309)  # L eta below (sqrt(5) - 1)/4
 skips = st.floats(0, 0.95)
 
@@ -57,16 +58,16 @@ def test_disagreement_is_the_fixed_point(product: float, share: float, m: float)
 def test_convex_agents_may_skip_at_any_p() -> None:
     assert rates.max_skip_probability(1.0, ETA, 0.0) == 1
     assert rates.max_skip_probability(1.0, ETA, 1.0) == rates.max_skip_probability(1.0, ETA) < 1 - ETA
-    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=0.999, delta=1.0, nonconvexity=0.0) < math.inf
+    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=0.999, epsilon_1=0.0, delta=1.0, nonconvexity=0.0) < math.inf
 
 
 def test_from_some_p_on_nothing_is_guaranteed() -> None:
     p = rates.max_skip_probability(1.0, ETA)
     assert rates.constants(1.0, ETA, p - 1e-9).C_3 < 1 < rates.constants(1.0, ETA, p + 1e-9).C_3
     assert rates.disagreement(p + 1e-9, 1.0, ETA) == (math.inf,) * 3
-    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=1.0) == math.inf
-    assert rates.bound(10, 1.0, L=1.0, eta=ETA, gradients=1.0, p=0.1) == math.inf  # delta is infinite
-    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=0.0) < math.inf  # equal agents
+    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, epsilon_1=0.0, delta=1.0) == math.inf
+    assert rates.bound(10, 1.0, L=1.0, eta=ETA, gradients=1.0, p=0.1, epsilon_1=0.0, delta=math.inf) == math.inf
+    assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, epsilon_1=0.0, delta=0.0) < math.inf  # equal agents
     assert rates.bound(10, 1.0, L=1.0, eta=ETA, p=p + 1e-9, delta=0.0, epsilon_1=1.0, agents=1) < math.inf
 
 
@@ -187,7 +188,7 @@ def test_case_1_holds(name: str, share: float, accuracy: float) -> None:
     eta, rounds = share * max_eta(L), 40
     run = simulate(algorithms.fedpd(eta=eta, oracle=solver(L, eta, accuracy)), problem, rounds=rounds)
     for T, measured in enumerate(averages(run.history["stationarity"]), 1):
-        assert measured <= rates.bound(T, gap, L=L, eta=eta, gradients=gradients, epsilon_1=accuracy)
+        assert measured <= rates.bound(T, gap, L=L, eta=eta, p=0.0, gradients=gradients, epsilon_1=accuracy)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,13 @@ def adversarial(rng: np.random.Generator, eta: float, T: int) -> np.ndarray:
         x = (np.sqrt(accuracy) * rng.choice([-1, 1], agents) + c - dual + x0 / eta) / (h + 1 / eta)
         dual = dual + (x - x0) / eta
         x0 = np.mean(x + eta * dual)
-    settings: dict[str, Any] = {"L": 1.0, "eta": eta, "gradients": float(gradients), "epsilon_1": float(accuracy)}
+    settings: dict[str, Any] = {
+        "L": 1.0,
+        "eta": eta,
+        "gradients": float(gradients),
+        "epsilon_1": float(accuracy),
+        "p": 0.0,
+    }
     proved = np.array([rates.bound(t, float(gap), **settings) for t in range(1, T + 1)])
     return np.cumsum(squares) / np.arange(1, T + 1) / proved
 
@@ -256,8 +263,8 @@ def test_printed_case_1_fails_from_a_minimiser() -> None:
     assert case.gap == 0
     run = simulate(algorithms.fedpd(eta=eta, oracle=solver(1.0, eta, accuracy)), case.problem, rounds=5)
     printed_left = run.history["stationarity"].sum() / 5  # r = 0, ..., T
-    assert printed_left > 1e-4 > 1e9 * printed.bound(5, case.gap, L=1.0, eta=eta, epsilon_1=accuracy)
-    assert printed_left <= rates.bound(5, case.gap, L=1.0, eta=eta, gradients=case.gradients, epsilon_1=accuracy)
+    assert printed_left > 1e-4 > 1e9 * printed.bound(5, case.gap, L=1.0, eta=eta, p=0.0, epsilon_1=accuracy)
+    assert printed_left <= rates.bound(5, case.gap, L=1.0, eta=eta, p=0.0, gradients=case.gradients, epsilon_1=accuracy)
 
 
 def test_printed_case_2_fails_from_a_minimiser() -> None:
@@ -360,20 +367,25 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
         ),
         (lambda: rates.disagreement(0.1, 1.0, 0.1, -1.0), r"nonconvexity = -1\.0: must be finite and at least 0\."),
         (lambda: rates.constants(1.0, 0.1, 1.0), r"p = 1\.0: must lie in \[0, 1\)\. p is the probability"),
-        (lambda: rates.bound(0, 1.0, L=1.0, eta=0.1, gradients=1.0), r"T = 0: must be an integer of at least 1\. T is"),
+        (lambda: rates.bound(0, 1.0, **CASE_1, gradients=1.0), r"T = 0: must be an integer of at least 1\. T is"),
         (
-            lambda: rates.bound(1, -1.0, L=1.0, eta=0.1, gradients=1.0),
+            lambda: rates.bound(1, -1.0, **CASE_1, gradients=1.0),
             r"gap = -1\.0: must be finite and at least 0\. gap",
         ),
         (
-            lambda: rates.bound(1, 1.0, L=1.0, eta=0.1),
+            lambda: rates.bound(1, 1.0, **CASE_1),
             r"gradients = None: is needed if delta is infinite\. Give",
         ),
         (
-            lambda: rates.bound(1, 1.0, L=1.0, eta=0.1, delta=-1.0),
+            lambda: rates.bound(1, 1.0, **CASE_1, delta=-1.0),
             r"delta = -1\.0: must be at least 0\. theory\.heterog",
         ),
-        (lambda: printed.bound(1, 1.0, L=1.0, eta=0.1, epsilon_1=-1), r"epsilon_1 = -1: must be .*exact solve"),
+        (lambda: printed.bound(1, 1.0, L=1.0, eta=0.1, p=0.0, epsilon_1=-1), r"epsilon_1 = -1: must be .*exact solve"),
+        (
+            lambda: rates.bound(1, 1.0, **CASE_1 | {"p": 0.1}, gradients=1.0),
+            r"delta = None: is needed if p = 0\.1 is ab",
+        ),
+        (lambda: printed.bound(1, 1.0, **CASE_1 | {"p": 0.1}), r"delta = None: is needed if p = 0\.1 is above 0"),
         (lambda: rates.rounds_for(0.0, 1.0, L=1.0, eta=0.1), r"epsilon = 0\.0: must be positive .*target"),
         (
             lambda: rates.local_iterations(1e-3, 1.0, 1.0, 1.0),
@@ -385,3 +397,13 @@ def test_local_iterations_are_enough_on_a_problem_that_is_not_quadratic() -> Non
 def test_rates_refuse(call: Any, sentence: str) -> None:
     with pytest.raises(FedpdError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("bound", [rates.bound, rates.terms, printed.bound])
+@pytest.mark.parametrize("name", ["p", "epsilon_1", "L", "eta"])
+def test_a_forgotten_argument_has_no_silent_value(bound: Any, name: str) -> None:
+    """Without p, the bound would be that of a run in which every round communicates."""
+    with pytest.raises(TypeError, match=f"missing a required argument: '{name}'"):
+        bound(1, 1.0, **{key: value for key, value in CASE_1.items() if key != name})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'skip'"):
+        bound(1, 1.0, **CASE_1, skip=0.5)

@@ -61,6 +61,7 @@ from fedpd.core import (
     makes,
 )
 from fedpd.core.card import Card, Guarantee, Reference, Rule, Variant
+from fedpd.core.oracle import step_above_limit
 from fedpd.oracles import SGD, lbfgs, vr
 from fedpd.theory.conditions import max_eta
 
@@ -124,6 +125,9 @@ class FedPD(Method):
         x, dual = agent.x0, -f.gradient(agent.x0)
         return agent._replace(x=x, dual=dual, memory=self.oracle.init(f, x))
 
+    def local_gradient(self, f: LocalObjective, agent: Any) -> Vector:  # of L_i at x_i: the new dual has its last term
+        return f.gradient(agent.x) + agent.dual
+
     def partial(self) -> Method:
         return FedPDWithAbsent(eta=self.eta, oracle=self.oracle, p=self.p, start=self.start)
 
@@ -133,7 +137,7 @@ class FedPD(Method):
         return FedPDWithOldModels(eta=self.eta, oracle=self.oracle, p=self.p, start=self.start)
 
     def caution(self, L: float) -> str | None:
-        return eta_above_theorem_1(self.eta, L)
+        return eta_above_theorem_1(self.eta, L) or step_above_limit(self.oracle, L + 1 / self.eta)
 
 
 class AgentWithAbsent(NamedTuple):

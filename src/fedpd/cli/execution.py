@@ -93,7 +93,9 @@ def _show(results: list[runner.Result], folder: Path, target: float | None) -> N
     console.print(comparison_table(results))
     if target is not None:
         console.print(target_table(results, target))
-    paths = save_figure(comparison_figure(results), folder, "comparison")
+    # The figure's finding and the page's first target are those of the table above.
+    paths = save_figure(comparison_figure(results, target=target), folder, "comparison")
     if all("test_accuracy" in run.history for result in results for run in result.runs):
         paths = save_figure(comparison_figure(results, quantity="test_accuracy"), folder, "accuracy")
-    show_lines(f"Figure: {paths[0]}\nHistories: {folder / run_folder.HISTORY}\nAs a page: fedpd report {folder}")
+    again = "" if target is None else f" --target {target:g}"
+    show_lines(f"Figure: {paths[0]}\nHistories: {folder / run_folder.HISTORY}\nAs a page: fedpd report {folder}{again}")

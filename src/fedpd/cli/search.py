@@ -53,7 +53,7 @@ def advise(
     console.print(report.constants_table(advice), report.settings_table(advice))
     for note in report.advice_notes(advice):
         say(f"- {note}")
-    tables = [one.table for one in reversed(advice.settings.values())]
+    tables = report.advised_tables(advice)
     text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": pilot, **setting.run}, tables)
     show_lines(f"\nThe experiment file (fedpd run FILE):\n\n{text}")
     if out is not None:

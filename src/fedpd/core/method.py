@@ -15,7 +15,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.value import Value, attribute, parts_of
 from fedpd.core.message import Kind, kinds_of
 from fedpd.core.objective import LocalObjective
-from fedpd.core.oracle import Oracle, Work
+from fedpd.core.oracle import Oracle, Work, step_above_limit
 from fedpd.core.types import Array, Key, Tree
 
 
@@ -87,6 +87,8 @@ class Method(Value):
         delivers: (server) -> the model of a run, if only the server keeps it; None: the mean of the agents' copies.
         rebuild: (f_i, agent) -> a new state for an agent that lost its own, where `agent` is the state of an agent that
             was absent since the start; None: it continues from that state.
+        local_gradient: (f_i, agent) -> the gradient of what an agent minimises in its local solve, where the last solve
+            ended; None: the state does not show it. Its largest squared norm is eps_1.
     """
 
     needs_everyone = attribute(False)
@@ -100,6 +102,7 @@ class Method(Value):
     waits = attribute(None)
     delivers = attribute(None)
     rebuild = attribute(None)
+    local_gradient = attribute(None)
 
     def init(self, f: LocalObjective, x: Vector) -> Any:
         """Return the state of an agent at the start x^0."""
@@ -180,7 +183,8 @@ class Method(Value):
 
     def caution(self, L: float) -> str | None:
         """Return a sentence if no theorem covers a run on a problem with smoothness L, else None."""
-        return None
+        sentences = (step_above_limit(oracle, L) for oracle in self.oracles)
+        return next((sentence for sentence in sentences if sentence), None)
 
     @property
     def largest_variance(self) -> float | None:

@@ -116,6 +116,26 @@ def sum_of_steps(step: Any, r: Any, steps: Any) -> Array:
     return lax.fori_loop(0, steps, lambda q, total: total + step_at(step, r, q), jnp.zeros((), float))
 
 
+def step_above_limit(oracle: Oracle, curvature: float) -> str | None:
+    """Return a sentence if gradient steps of this length need not descend, else None.
+
+    A gradient step descends on every function with this smoothness only if it is shorter than 2/curvature. Momentum
+    allows longer ones, so this says nothing of them.
+
+    Args:
+        oracle: The local solver.
+        curvature: The smoothness of what it minimises: L, plus 1/eta if the method adds a penalty.
+    """
+    step = getattr(oracle, "step", None)
+    plain = oracle.spec.name in ("gd", "sgd") and not getattr(oracle, "momentum", 0)
+    if not plain or not isinstance(step, float) or not curvature > 0 or step < 2 / curvature:
+        return None
+    return (
+        f"The local step = {step:.3g} is not below 2/{curvature:.3g} = {2 / curvature:.3g}, the limit of gradient "
+        "steps on a function with this smoothness, so no theorem covers this run. It may diverge."
+    )
+
+
 def step_at(step: Any, r: Any, q: Any) -> Any:
     """Return the step size of local step q in round r, of a number or a schedule.
 

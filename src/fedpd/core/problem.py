@@ -88,6 +88,7 @@ class Problem:
     offsets: (N,) the row of `data` where each agent's samples begin. None: `data` has an axis of agents.
     load:   returns the samples of some agents, which are not in memory. None: `data` holds them.
     random: the losses of local steps of a model with dropout, drawn from a key; `losses` are without dropout.
+    names:  (N,) the names of the agents, e.g. hospitals, which reports show. None: the data have none.
     """
 
     losses: Losses
@@ -105,6 +106,7 @@ class Problem:
     offsets: np.ndarray | None = None
     load: Load | None = None
     random: RandomLosses | None = None
+    names: Sequence[str] | np.ndarray | None = None
 
     @property
     def agents(self) -> int:
@@ -171,6 +173,7 @@ class Problem:
             evaluation=None if self.evaluation is None else _subset_of_tests(self.evaluation, kept),
             offsets=offsets,
             load=load,
+            names=None if self.names is None else np.asarray(self.names)[kept],
         )
 
     def hold_out(self, share: float, seed: int = 0) -> tuple["Problem", "Problem"]:
@@ -201,7 +204,7 @@ class Problem:
         some = numbers > 0
         rest = self._with_rows(jax.tree.map(lambda leaf: leaf[kept], rows), self.sizes - numbers, self.scale)
         out = self._with_rows(jax.tree.map(lambda leaf: leaf[held], rows), numbers[some], self.scale[some])
-        return rest, replace(out, evaluation=None)
+        return rest, replace(out, evaluation=None, names=None if self.names is None else np.asarray(self.names)[some])
 
     def _with_rows(self, rows: Tree, sizes: np.ndarray, scale: np.ndarray) -> "Problem":
         """Return the problem with other samples, agent after agent."""

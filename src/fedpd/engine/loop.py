@@ -1,6 +1,6 @@
 """Run rounds of any method on any problem, in chunks that are compiled once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -27,8 +27,8 @@ from fedpd.core.agents import (
     update_agents,
     zero_for_padding,
 )
-from fedpd.engine.measure.columns import Column
-from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, not_measured
+from fedpd.engine.measure.columns import Column, Measure
+from fedpd.engine.measure.metrics import Metrics, mean_and_gap, measure_at, measure_states, not_measured
 from fedpd.engine.participation import effort
 
 LONGEST_CHUNK = 256  # rounds; their rows stay on the device until the chunk ends
@@ -387,7 +387,10 @@ def chunk(
 def measure_copies(program: Program, inputs: Inputs, state: State, skipped: Any) -> Metrics:
     """Return the values of the columns, for agents in memory; `skipped`: the round communicated nothing."""
     x, gap = mean_and_gap(program.algorithm, program.layout, inputs.shard, state.agents, skipped)
-    return measure_model(program, inputs, delivered_or(program, state.server, x), gap)
+    of_states = measure_states(
+        program.algorithm, program.functions, program.layout, inputs.shard, state, program.columns
+    )
+    return measure_model(program, inputs, delivered_or(program, state.server, x), gap, of_states)
 
 
 def delivered_or(program: Program, server: Any, x: Vector) -> Vector:
@@ -395,10 +398,13 @@ def delivered_or(program: Program, server: Any, x: Vector) -> Vector:
     return x if program.algorithm.delivers is None else program.algorithm.delivers(server)
 
 
-def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
+def measure_model(
+    program: Program, inputs: Inputs, x: Vector, gap: Any, of_states: Mapping[Measure, Array] | None = None
+) -> Metrics:
     """Return the values of the columns at the model x, whose copies are at most `gap` from each other."""
     shard = inputs.shard if inputs.sample is None else inputs.sample
-    return measure_at(program.functions, program.measured or program.layout, shard, x, gap, program.columns)
+    layout = program.measured or program.layout
+    return measure_at(program.functions, layout, shard, x, gap, program.columns, of_states)
 
 
 def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:

@@ -22,8 +22,8 @@ from fedpd.engine.measure.metrics import mean_copy
 from fedpd.engine.measure.personal import Personalized, check_fit, compare, personal_models, personalize
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.resume import run_identity
-from fedpd.engine.views.entries import MAIN, Entry, entry_of
-from fedpd.engine.views.notebook import Frame, end_text, ends_text, entries_html, history_frame, run_html, spent_text
+from fedpd.engine.views.entries import MAIN, Entry, end_text, entry_of
+from fedpd.engine.views.notebook import Frame, ends_text, entries_html, history_frame, run_html, spent_text
 from fedpd.oracles import sgd
 
 if TYPE_CHECKING:
@@ -182,13 +182,13 @@ class Ensemble(Runs):
     spread: History
 
     def __repr__(self) -> str:
-        (entry,), diverged = self.entries(), sum(run.diverged is not None for run in self.runs)
+        (entry,) = self.entries()
         lines = [
             f"Ensemble of {entry.label}, seeds {', '.join(str(run.seed) for run in self.runs)}",
             f"  {spent_text(entry.usable)}, means over the seeds",
             f"  stationarity {end_text(entry, column_of(MAIN))}",
         ]
-        return "\n".join(lines + ([f"  {diverged} of {len(self.runs)} diverged"] if diverged else []))
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         (entry,), caption = self.entries(), f"Ensemble of {self.runs[0].algorithm}, {len(self.runs)} seeds"

@@ -78,6 +78,7 @@ def simulate(
             column "metrics_agents" of the history then has this number.
         record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
             the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
+            "local_accuracy", FedPD's eps_1 = max_i ||grad L_i||^2 after the local solves, for `theory.check`;
             "accuracy", on training and test samples; "metrics", those of the problem on test samples; or a
             `fedpd.Column` of your own. Default: "accuracy" and "metrics", as far as the problem has them.
         checkpoints (str | Path): A folder, to which the run writes a checkpoint every `checkpoint_every` rounds. If the
@@ -176,6 +177,7 @@ def make_plan(
     recorded = (*_recorded(problem, options.record), *(() if sample is None else (SAMPLE,)))
     check_measurable(problem, recorded, sample is not None)
     store, debug = options.store, options.execution == "debug"
+    _check_states(algorithm, recorded, participation is not None or store is not None or problem.lazy, options.average)
     if store is not None or debug:
         _check_host_run(algorithm, store, many and (participation is None or debug))
     if debug and problem.lazy:
@@ -265,6 +267,20 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[
     return recorded_columns(record, problem)
 
 
+def _check_states(algorithm: Method, recorded: Sequence[Column], elsewhere: bool, average: bool) -> None:
+    """Refuse a column of the agents' states if they are not in memory, or if the method does not show it."""
+    for column in recorded:
+        if column.measure is None or column.measure.state is None:
+            continue
+        if elsewhere:
+            rule = "needs the states of all agents in memory, in every round"
+            refuse("record", column.name, rule, "Leave out participation, cohort, buffer, deadline and store")
+        if average or algorithm.local_gradient is None:
+            rule = "needs algorithms.fedpd itself, whose duals show the gradient of a local solve"
+            remedy = "Leave it out, as well as average=True, memory, and transforms around FedPD"
+            refuse("record", column.name, rule, remedy)
+
+
 def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
     """Refuse rounds, intervals and seeds that are not valid."""
     count("rounds", rounds, "Give T, the number of rounds", bits=31)
@@ -275,10 +291,9 @@ def check_run(rounds: Any, metrics_every: Any, seeds: Sequence[Any]) -> None:
 def _warn_beyond_theory(algorithm: Method, problem: Problem) -> None:
     """Warn if no theorem covers this run."""
     known = known_smoothness(problem)
-    if known is None or algorithm.caution(known.value / known.safety) is None:  # below the factor, L is a lower bound
-        return
-    estimated = "" if known.bound else " L is an estimate, and the true L may be larger."
-    warn(f"{algorithm.caution(known.value)}{estimated}", TheoryWarning)
+    caution = None if known is None else algorithm.caution(known.value)
+    if known is not None and caution is not None:
+        warn(caution if known.bound else f"{caution} L is {known.kind}.", TheoryWarning)
 
 
 def _check_host_run(algorithm: Method, store: str | Path | None, many: bool) -> None:

@@ -26,6 +26,7 @@ from fedpd.experiments.experiment import Label, RunTable
 from fedpd.experiments.runner import Result
 
 STATE = ("model", "agents", "server")  # a report does not show these fields, so it need not know their classes
+SESSION = "this session"  # the name of a record of runs in memory
 EDITED = (
     "was edited after this run, so the results are those of the earlier file. "
     "Undo the change, or run the new file in another folder."
@@ -246,7 +247,7 @@ def records_of(results: Results) -> list[Record]:
         results = [results]
     if isinstance(results, Sequence) and results and all(isinstance(one, str | Path) for one in results):
         return read_all([Path(one) for one in results if isinstance(one, str | Path)])
-    return [_in_memory("this session", _entries(results))]
+    return [_in_memory(SESSION, _entries(results))]
 
 
 def _entries(results: Any) -> list[Entry]:

@@ -158,6 +158,7 @@ def classify(
         block = block_for(data.sizes)  # the same in all layouts, so that full gradients draw the same numbers
     own: dict[str, Any] = {"penalty": regulariser, "weights": weights, "block": block, "name": data.name}
     problem = from_losses(hold(_losses_of(trained, loss)), train, start, **own, check=False)
+    problem = replace(problem, names=data.names)
     if normalisation is not None:
         problem = replace(problem, statistics=hold(measured))
     if random is not None:

@@ -98,6 +98,7 @@ def supervised(
 
     regulariser = penalty if l2 else None
     problem = from_losses(losses, train, start, penalty=regulariser, weights=weights, name=data.name, check=check)
+    problem = replace(problem, names=data.names)
     if not data.test_sizes.sum():
         return problem
     held = hold_tests(tests, data.test_sizes.astype(np.int32), problem.double)

@@ -14,9 +14,9 @@ from fedpd.engine.measure.history import first_row
 from fedpd.engine.views.entries import COSTS, cost_text, cost_values, short_number, unequal_work, works_of
 from fedpd.experiments.calls import build_algorithm, toml_text
 from fedpd.report.tables import text_table
-from fedpd.search.advise import STALLED, Advice, Setting
+from fedpd.search.advise import Advice, Setting, makes_progress
 from fedpd.search.tuned import Tuned
-from fedpd.search.views import SETTINGS, amount_text, goal_text
+from fedpd.search.views import SETTINGS, amount_text, goal_text, number_text
 from fedpd.search.views import sensitivity_figure as sensitivity_figure
 from fedpd.theory import Hessians
 
@@ -58,11 +58,11 @@ def _hessian_rows(hessians: Hessians) -> list[tuple[str, str, str]]:
 def settings_table(advice: Advice) -> Table:
     """Return a table of the settings, side by side."""
     rows = [
-        (name, *(text(setting) for setting in advice.settings.values()))
+        (name, *(text(setting) for setting in advice.shown.values()))
         for name, text in (SETTINGS | COSTS_OF_SETTINGS).items()
     ]
     title = f"FedPD to ||grad f||^2 <= {advice.epsilon:g}"
-    return text_table(title, ("", *advice.settings), rows, right=advice.settings, fold=advice.settings)
+    return text_table(title, ("", *advice.shown), rows, right=advice.shown, fold=advice.shown)
 
 
 def _saved(setting: Setting) -> str:
@@ -84,8 +84,8 @@ def advice_notes(advice: Advice) -> list[str]:
     """Return the notes on the settings, as sentences."""
     notes = [*_comparison(advice), *(_scaling(advice.hessians) or _feature_scaling(advice.features))]
     notes += [
-        "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude. "
-        "The recommended setting is a heuristic that fedpd tried on this problem.",
+        "Theorem 1 proves the guaranteed setting for any L-smooth f_i, so it is pessimistic by orders of magnitude."
+        + (" The recommended setting is a heuristic that fedpd tried on this problem." if advice.recommended else ""),
         f"The paper's own rule for p, C(p) <= epsilon/(3 delta^2), gives {advice.paper_p:.3g} at the measured delta; "
         'it drops a constant and leaves an error floor. drift="corrected" and p="auto" skip without one.',
     ]
@@ -95,27 +95,27 @@ def advice_notes(advice: Advice) -> list[str]:
         known = "an upper bound" if advice.smoothness.bound else "an estimate that includes a safety factor"
         auto = 'p="auto" skips the communications that this wastes.'
         without = 'Not all agents take part, so p="auto" does not apply.'
-        said = auto if "p" in advice.recommended.table else without
+        heuristic = advice.recommended or advice.failed[-1]
+        said = auto if "p" in heuristic.table else without
         notes.append(f"L is {known}, so eta may be too small. {said}")
     return notes
 
 
 def _comparison(advice: Advice) -> list[str]:
     """Return which of the settings that were tried needs fewer communications, and which failed."""
-    recommended, untuned, notes = advice.recommended, advice.untuned, []
-    if not recommended.reached:
-        stalled = recommended.ended is None or not recommended.ended <= STALLED
-        what = "made no progress, so do not use it" if stalled else f"did not reach {advice.epsilon:g}"
-        notes.append(f"The trial of the recommended setting {what}.")
-    if untuned is None:
+    recommended, untuned = advice.recommended, advice.untuned
+    notes = [f"Tried, and not recommended: eta = {number_text(one.table['eta'])}; {one.how}." for one in advice.failed]
+    if recommended is None:
+        notes.append(_none_found(advice))
+    if untuned is None and any(one.table["eta"] == "auto" for one in advice.failed):
+        notes.append(f"The untuned setting (fedpd solve) did not reach {advice.epsilon:g} in its trial.")
+    elif untuned is None:
         notes.append(
             "fedpd solve was not tried. It needs all agents, with all their steps, in every round, and room for the "
             "memory of all agents. For a network with mini-batches and few agents per round, use fedpd train, which "
             "has nothing to tune."
         )
-    elif not untuned.reached:
-        notes.append(f"The untuned setting (fedpd solve) did not reach {advice.epsilon:g} in its trial.")
-    elif not recommended.reached:
+    elif recommended is None:
         notes.append(f"Use the untuned setting (fedpd solve): it needs {untuned.communications:.0f} communications.")
     else:
         ours, theirs = untuned.communications, recommended.communications
@@ -130,6 +130,20 @@ def _comparison(advice: Advice) -> list[str]:
         unequal = unequal_work({name: one.samples / max(one.communications, 1) for name, one in works.items()})
         notes.append(f"{verdict}. {spent}" + (f" {unequal}." if unequal else ""))
     return notes
+
+
+def _none_found(advice: Advice) -> str:
+    """Return what to do if no trial of the heuristic setting reached epsilon."""
+    last = advice.failed[-1]
+    if makes_progress(last):
+        return (
+            f"No setting is recommended: none reached {advice.epsilon:g} in its trial. The last one made progress, so "
+            "more rounds (pilot) or a larger epsilon may do."
+        )
+    return (
+        "No setting is recommended: all trials diverged or made no progress, the last with eta = "
+        f"{number_text(last.table['eta'])}. Scale the features, start from another model, or use the guaranteed one."
+    )
 
 
 def _scaling(hessians: Hessians) -> list[str]:
@@ -151,6 +165,11 @@ def _feature_scaling(features: tuple[float, float] | None) -> list[str]:
         f"Scale the features: data.standardise. Their root mean squares range from {features[0]:.2g} to "
         f"{features[1]:.2g}, so the curvature L changes a lot from model to model, and a step size fits only a few."
     ]
+
+
+def advised_tables(advice: Advice) -> list[dict[str, Any]]:
+    """Return the settings for an experiment file. One that failed its trial is left out, or else needs more rounds."""
+    return [one.table for one in reversed(advice.shown.values()) if makes_progress(one)]
 
 
 def experiment_text(problem: str, run: Mapping[str, object], tables: Sequence[dict[str, object]]) -> str:

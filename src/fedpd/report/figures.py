@@ -137,15 +137,17 @@ def figure(
     return draw(entries, quantity, against, title=title, width=width)
 
 
-def found(entries: Sequence[Entry], column: Column) -> str:
+def found(entries: Sequence[Entry], column: Column, target: float | None = None) -> str:
     """Return the finding for the title of a figure; "" for a quantity of which neither less nor more is better."""
     if column.better is None:
         return ""
-    goal = usual_target(entries, column.name, targets(entries, column.name))
+    goal = usual_target(entries, column.name, targets(entries, column.name)) if target is None else target
     return finding(entries, column.name, goal).removesuffix(".")
 
 
-def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -> Figure:
+def comparison_figure(
+    results: Results, title: str = "", quantity: str = MAIN, *, target: float | None = None
+) -> Figure:
     """Return a figure of a quantity against communications and samples, with one curve per method and a band.
 
     More than 12 methods are a row of dots each, at their communications to a target, beside the curves of five of them.
@@ -154,12 +156,14 @@ def comparison_figure(results: Results, title: str = "", quantity: str = MAIN) -
         results: What `figure` takes.
         title: The title over both panels; "": the finding.
         quantity: A column of the histories, such as "stationarity" or "test_accuracy".
+        target: The value that the finding is about; None: the hardest that half of the methods reached.
     """
     entries = entries_of(results)
     column = _measured(entries, quantity)
-    heading = title or found(entries, column)
+    heading = title or found(entries, column, target)
     if len(entries) > MOST_NAMED and column.better is not None:
-        figure = dot_figure(entries, column, usual_target(entries, quantity, targets(entries, quantity)))
+        goal = usual_target(entries, quantity, targets(entries, quantity)) if target is None else target
+        figure = dot_figure(entries, column, goal)
     else:
         figure = NotebookFigure(figsize=(11, 4.6), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)

@@ -56,6 +56,7 @@
     const quantity = data.quantities.find((one) => one.name === chosen.y), offered = Boolean(quantity && quantity.targets.length);
     $("target-label").hidden = !offered;
     $("finding").textContent = quantity && chosen.x ? quantity.findings[chosen.x][offered ? chosenTarget(quantity) : 0] : "";
+    $("plain").textContent = quantity ? quantity.plain : "";
     if (!offered || document.activeElement === $("target")) return;
     $("target").replaceChildren(...quantity.goals.map((text, i) => new Option(text, i, false, i === chosenTarget(quantity))));
   }
@@ -85,7 +86,8 @@
     $("rows").replaceChildren(...data.progress.map((one) => {
       const rounds = one.state === "running" ? `${one.done.toLocaleString("en")} of ${one.rounds.toLocaleString("en")}`
         : one.state === "finished" ? one.done.toLocaleString("en") : one.state;
-      return tableRow([one.label, rounds, one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left), untilTarget(one.label)]);
+      const some = one.divergence && one.state !== "diverged" ? `; ${one.divergence}` : "";
+      return tableRow([one.label, rounds + some, one.communications || "", one.bytes || "", duration(one.seconds), duration(one.left), untilTarget(one.label)]);
     }));
   }
 
@@ -98,7 +100,7 @@
     if (!quantity || !cost) return;
     const log = quantity.log && quantity.positive;
     const traces = data.entries.map((entry) => ({
-      x: entry.x[cost.name], y: entry.y[quantity.name].mean, name: plain(entry.label), connectgaps: true, // rows without a value were not measured
+      x: entry.x[cost.name], y: entry.y[quantity.name].mean, name: plain(entry.label) + (entry.divergence ? ` (${entry.divergence})` : ""), connectgaps: true, // rows without a value were not measured
       mode: entry.y[quantity.name].mean.filter((y) => y !== null).length === 1 ? "markers" : "lines",
       line: { color: entry.style[dark.matches ? "dark" : "light"], dash: entry.style.dash, width: 2 },
     }));

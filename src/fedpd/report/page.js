@@ -65,7 +65,7 @@
         line: { color: colour(i), dash: entries[i].style.dash, width: 2 },
         marker: entry.diverged ? { color: colour(i), symbol: "x", opacity: 1, size: mean.map((_, k) => (k === end ? 11 : 0)) } : { color: colour(i) },
         customdata: entry.round.map((r, k) => [r, low ? low[k] : null, high ? high[k] : null]), showlegend: false,
-        hovertemplate: `<b>${plain(entry.label)}</b><br>%{y:${digits}}<br>${cost.title} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
+        hovertemplate: `<b>${plain(entry.label)}</b>${entry.divergence ? `<br>${entry.divergence}` : ""}<br>%{y:${digits}}<br>${cost.title} %{x:${format}}<br>round %{customdata[0]:,}${spread}<extra></extra>`,
       });
     });
     return drawn;
@@ -119,7 +119,7 @@
     });
     const places = groups.flatMap(({ mean, size }) => Array(size).fill(mean)).map((place, k) => place + gap * k);
     const names = ends.map(({ entry, i }, k) => ({
-      text: plain(entry.label.length > 26 ? `${entry.label.slice(0, 25)}…` : entry.label) + (entry.diverged ? " (diverged)" : ""),
+      text: plain(entry.label.length > 26 ? `${entry.label.slice(0, 25)}…` : entry.label) + (entry.divergence ? ` (${entry.divergence})` : ""),
       x: 1, y: places[k], xref: "paper", yref: "paper", xanchor: "left", yanchor: "middle", xshift: 6, showarrow: false, font: { color: colour(i), size: 12 },
     }));
     return Plotly.relayout(figure, { annotations: [figure.layout.annotations[0], ...names] });
@@ -130,7 +130,7 @@
     const named = !narrow() && visible().length > 1 && visible().length <= ROOM;
     const across = Math.max(3, Math.floor($("figure").clientWidth / 90));
     const layout = base("figure", {
-      margin: { l: 50, r: named ? 12 + 7 * Math.min(37, Math.max(...visible().map(({ entry }) => entry.label.length + 11 * entry.diverged))) : 12, t: 34, b: 48 }, hovermode: "closest",
+      margin: { l: 50, r: named ? 12 + 7 * Math.min(46, Math.max(...visible().map(({ entry }) => Math.min(26, entry.label.length) + (entry.divergence ? entry.divergence.length + 3 : 0)))) : 12, t: 34, b: 48 }, hovermode: "closest",
       xaxis: axis({ title: { text: cost.words }, type: state.logX ? "log" : "linear", tickformat: cost.log ? "~s" : "", nticks: across, rangemode: state.logX ? "normal" : "tozero", ...(state.logX ? decades(visible().flatMap(({ entry }) => entry.x[cost.name]), across) : {}) }),
       yaxis: axis({ type: state.logY ? "log" : "linear", tickformat: quantity.share ? ".0%" : "", ...(state.logY ? decades(visible().flatMap(({ entry }) => entry.y[quantity.name].mean), 9) : {}) }),
       annotations: [{ text: `↑ ${quantity.words}`, xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "bottom", yshift: 8, xshift: -30, showarrow: false, align: "left" }],
@@ -139,28 +139,36 @@
     return Plotly.react("figure", traces(), layout, config()).then(nameEnds);
   }
 
+  // The names of agents below an axis, if there are few enough to read them.
+  const named = (names) => (names && names.length <= 30 ? { tickvals: names.map((_, i) => i + 1), tickangle: -40, ticklabeloverflow: "allow", ticktext: names.map((name) => plain(name.length > 18 ? `${name.slice(0, 17)}…` : name)) } : {});
+
   function drawPictures() {
     problems.forEach((problem, p) => {
       if (!problem) return;
       Plotly.react(`distances-${p}`, [{
         type: "bar", x: problem.distances.map((_, i) => i + 1), y: problem.distances, marker: { color: style("--bar") },
-        hovertemplate: "%{y:.3g}<extra></extra>",
-      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" } }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), config());
+        text: problem.farthest ? problem.farthest.map(plain) : undefined, textposition: "none",
+        hovertemplate: `${problem.farthest ? "%{text}: " : ""}%{y:.3g}<extra></extra>`,
+      }], base(`distances-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, bargap: problem.distances.length > 60 ? 0 : 0.15, xaxis: axis({ title: { text: "agents, the farthest first" }, ...named(problem.farthest) }), yaxis: axis({ title: { text: "‖∇fᵢ(x⁰) − ∇f(x⁰)‖" }, rangemode: "tozero" }) }), config());
       const ground = style("--ground"), bar = { thickness: 10, outlinewidth: 0 };
       Plotly.react(`alignment-${p}`, [{
         type: "heatmap", z: problem.alignment, zmin: -1, zmax: 1, colorscale: [[0, "#D55E00"], [0.5, ground], [1, "#2f8fd0"]],
-        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] }, hovertemplate: "cosine %{z:.2f}<extra></extra>",
+        colorbar: { ...bar, tickvals: [-1, 0, 1], ticktext: ["opposite", "across", "same"] },
+        text: problem.names ? problem.names.map((row) => problem.names.map((column) => `${plain(row)} and ${plain(column)}: `)) : undefined,
+        hovertemplate: `${problem.names ? "%{text}" : ""}cosine %{z:.2f}<extra></extra>`,
       }], base(`alignment-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, alike ones side by side" }, showgrid: false, showticklabels: false, ticks: "", constrain: "domain" }), yaxis: axis({ title: { text: "agents" }, showgrid: false, showticklabels: false, ticks: "", scaleanchor: "x", constrain: "domain", autorange: "reversed" }) }), config());
       if (!problem.labels) return;
       Plotly.react(`labels-${p}`, [{
         type: "heatmap", z: problem.labels, zmin: 0, colorscale: [[0, ground], [1, "#2f8fd0"]], colorbar: { ...bar, tickformat: ".0%" },
-        hovertemplate: "label %{y}: %{z:.1%}<extra></extra>",
-      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed" }) }), config());
+        text: problem.names ? problem.labels.map(() => problem.names.map((name) => `${plain(name)}, `)) : undefined,
+        hovertemplate: `${problem.names ? "%{text}" : ""}label %{y}: %{z:.1%}<extra></extra>`,
+      }], base(`labels-${p}`, { margin: { l: 45, r: 8, t: 10, b: 42 }, xaxis: axis({ title: { text: "agents, in the same order" }, showgrid: false, showticklabels: false, ticks: "" }), yaxis: axis({ title: { text: "label" }, showgrid: false, autorange: "reversed", ...(problem.labels.length <= 20 ? { dtick: 1 } : {}) }) }), config());
     });
   }
 
   function fillCosts() {
     const quantity = quantities[state.y], k = state.target[state.y], by = state.x;
+    $("plain").textContent = quantity.plain;
     $("finding").textContent = quantity.findings[costs[state.x].name][k];
     $("cost-to-target").hidden = quantity.targets.length === 0; // it is not known what is better
     if (quantity.targets.length === 0) return;
@@ -261,7 +269,7 @@
   $("log-x").addEventListener("change", (event) => { state.logX = event.target.checked; refresh(); });
   $("log-y").addEventListener("change", (event) => { state.logY = event.target.checked; refresh(); });
   $("target").addEventListener("input", (event) => { state.target[state.y] = Number(event.target.value); fillCosts(); drawCurves(); });
-  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds, and its band spans them. " : "") +
+  $("drawn").textContent = (entries.some((entry) => entry.seeds > 1) ? "A line is the mean over the seeds that did not diverge, and its band spans them. " : "") +
     (data.shown.length < entries.length ? `At first the figure shows ${data.shown.length} of ${entries.length} methods, from the fewest communications to the most; the table below has all of them. ` : "") +
     "The dotted line is the target. Press a method to hide or show it. Drag in the figure to zoom, double-click to zoom out.";
   dark.addEventListener("change", redrawAll);

@@ -14,7 +14,7 @@ import numpy as np
 from fedpd import theory
 from fedpd.base.checks import FedpdError, shown
 from fedpd.core import Problem
-from fedpd.engine.measure.columns import NETWORK, Column
+from fedpd.engine.measure.columns import KNOWN, NETWORK, Column
 from fedpd.engine.measure.divergence import LARGE_PROBLEM
 from fedpd.engine.views.entries import (
     Entry,
@@ -61,6 +61,15 @@ def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = Non
     }
 
 
+BETTER = {"less": "Lower is better.", "more": "Higher is better.", None: ""}
+
+
+def plain_words(column: Column) -> str:
+    """Return what a column means, in a sentence without symbols, and whether less or more is better."""
+    usual = f"{column.words[:1].upper()}{column.words[1:]}." if column.name in KNOWN else ""
+    return f"{column.plain or usual} {BETTER[column.better]}".strip()
+
+
 def is_drawable(entry: Entry) -> bool:
     """Return whether a method has a finite value of the quantity that the page begins with."""
     first = drawn_quantities([entry])[:1]
@@ -101,6 +110,7 @@ def _quantity(entries: Sequence[Entry], column: Column, offered: list[float], ta
     return {
         "name": column.name,
         "words": column.words,
+        "plain": plain_words(column),
         "share": column.unit == "share",
         "log": column.log,
         "positive": all((value[np.isfinite(value)] >= 0).all() for value in values),
@@ -132,15 +142,16 @@ def _entry(
     scales: Mapping[str, float],
     entries: int,
 ) -> dict[str, Any]:
-    rows = min(len(run.history["round"]) for run in entry.runs)
+    rows = min(len(run.history["round"]) for run in entry.usable)
     kept = _drawn_rows(entry, offered, rows, POINTS if entries <= ENTRIES else POINTS // 2)
-    each = [cost_values(run) for run in entry.runs]
+    each = [cost_values(run) for run in entry.usable]
     spent = [{name: values / scales.get(name, 1) for name, values in one.items()} for one in each]
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
         "diverged": entry.diverged,
-        "round": entry.runs[0].history["round"][:rows][kept].tolist(),
+        "divergence": entry.divergence,
+        "round": entry.usable[0].history["round"][:rows][kept].tolist(),
         "x": {c.name: _finite(np.mean([values[c.name][:rows] for values in spent], axis=0)[kept]) for c in costs},
         "y": {column.name: _band(entry, column, rows, kept) for column in offered},
         "reached": {
@@ -154,7 +165,7 @@ def _drawn_rows(entry: Entry, columns: Iterable[Column], rows: int, points: int)
     """Return which of the first `rows` to draw: for each column, about `points` of those in which it was measured."""
     found = []
     for column in columns:
-        measured = np.unique(np.concatenate([measured_rows(run, column.name) for run in entry.runs]))
+        measured = np.unique(np.concatenate([measured_rows(run, column.name) for run in entry.usable]))
         measured = measured[measured < rows]
         found.append(measured[thinned(len(measured), points)])
     return np.unique(np.concatenate(found))
@@ -170,8 +181,8 @@ def thinned(rows: int, points: int) -> np.ndarray:
 
 
 def _band(entry: Entry, column: Column, rows: int, kept: np.ndarray) -> dict[str, Numbers]:
-    """Return the mean, the least and the most over the seeds. On a logarithmic axis, the mean is geometric."""
-    y = np.array([run.history[column.name][:rows][kept] for run in entry.runs], np.float64)
+    """Return the mean, the least and the most over the seeds that did not diverge; the mean is geometric if `log`."""
+    y = np.array([run.history[column.name][:rows][kept] for run in entry.usable], np.float64)
     if len(y) == 1:
         return {"mean": _finite(y[0])}
     with np.errstate(all="ignore"):  # a run may have diverged
@@ -203,11 +214,12 @@ class Facts(NamedTuple):
     """The facts about a problem that the report shows.
 
     Attributes:
-        rows: Names and values, such as "smoothness L" and "1.3 (known)".
+        rows: Names and values, such as "smoothness L" and "1.3 (exact)".
         distances: ||grad f_i(x^0) - grad f(x^0)|| of n agents, the largest first (n,).
         alignment: Cosines of the angles between the gradients of m agents at x^0, similar agents side by side (m, m).
         labels: The shares of K labels of these agents (K, m); None if the data have no labels.
         shown: Which agents were measured, such as "all 100 agents".
+        names: The names of the n agents in the order of `distances`, and of the m agents; None: the data have none.
     """
 
     rows: Mapping[str, str]
@@ -215,6 +227,7 @@ class Facts(NamedTuple):
     alignment: np.ndarray
     labels: np.ndarray | None
     shown: str
+    names: tuple[list[str], list[str]] | None = None
 
 
 def rebuild(table: Mapping[str, Any], *, download: bool = False) -> Problem | str:
@@ -248,7 +261,9 @@ def facts(problem: Problem) -> Facts:
     some = problem if every else problem.subset(_spread(problem.agents, number))
     gradients = start_gradients(some)
     centred = gradients - gradients.mean(axis=0)
-    distances = np.sort(np.linalg.norm(centred, axis=1))[::-1]
+    each = np.linalg.norm(centred, axis=1)
+    farthest = np.argsort(-each, kind="stable")
+    distances = each[farthest]
     chosen = _spread(some.agents, min(some.agents, MOST_SHOWN))
     alignment, order = _alignment(gradients[chosen])
     shares = _label_shares(some.subset(chosen[order]))
@@ -262,7 +277,9 @@ def facts(problem: Problem) -> Facts:
         "heterogeneity δ": _heterogeneity(problem, distances, whom),
         "‖∇f(x⁰)‖": f"{np.linalg.norm(gradients.mean(axis=0)):.3g}",
     }
-    return Facts(rows, distances, alignment, shares, whom)
+    called = None if some.names is None else [str(name) for name in some.names]
+    names = None if called is None else ([called[i] for i in farthest], [called[i] for i in chosen[order]])
+    return Facts(rows, distances, alignment, shares, whom, names)
 
 
 def _spread(agents: int, number: int) -> np.ndarray:
@@ -276,17 +293,13 @@ def _each(sizes: np.ndarray) -> str:
 
 
 def _smoothness(problem: Problem) -> str:
-    if problem.answer.smoothness is not None:
-        how = "known"
-    elif problem.dimension * problem.samples < LARGE_PROBLEM:
-        how = "an estimate near the start; the true L may be larger"
-    else:
+    if problem.answer.smoothness is None and problem.dimension * problem.samples >= LARGE_PROBLEM:
         return "not estimated, because the problem is large; theory.smoothness(problem) estimates it"
     try:
-        L = theory.smoothness(problem)
+        found = theory.smoothness_constants(problem, average=False)
     except FedpdError as error:
         return f"not estimated: {error}"
-    return f"{L:.3g} ({how})" + (f"; 1/L = {1 / L:.3g}" if L > 0 else "")
+    return f"{found.value:.3g} ({found.kind})" + (f"; 1/L = {1 / found.value:.3g}" if found.value > 0 else "")
 
 
 def _heterogeneity(problem: Problem, distances: np.ndarray, whom: str) -> str:

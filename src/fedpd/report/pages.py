@@ -23,6 +23,7 @@ import numpy as np
 
 from fedpd.base.atomic import check_replaceable, replace_file
 from fedpd.base.checks import FedpdError, choice, positive, refuse
+from fedpd.base.spec import Spec
 from fedpd.base.versions import versions
 from fedpd.clock import from_file
 from fedpd.core import Problem
@@ -33,14 +34,16 @@ from fedpd.engine.views.entries import (
     Entry,
     cost_text,
     drawn_quantities,
+    end_text,
     heading,
     last_costs,
     last_value,
     shared_costs,
     short_number,
-    value_text,
 )
-from fedpd.experiments.recorded import EDITED, Record, Results, read_all, records_of, timed_records
+from fedpd.experiments.calls import table_of, toml_text
+from fedpd.experiments.experiment import read_outline
+from fedpd.experiments.recorded import EDITED, SESSION, Record, Results, read_all, records_of, timed_records
 from fedpd.report.page_data import Facts, facts, is_drawable, page_data, rebuild
 from fedpd.report.reach import reach, targets, usual_target
 
@@ -83,25 +86,20 @@ def ends_table(entries: Sequence[Entry]) -> str:
 
 def _end(entry: Entry, quantities: Sequence[Column], spent: Mapping[str, Column]) -> str:
     """Return a row of the table: means over the seeds at the end, and the least and most stationarity."""
-    costs = last_costs(entry.runs)
-    cells = [f"{entry.done:,}"]
-    for column in quantities:
-        values = np.array([last_value(run, column.name) for run in entry.runs])
-        with np.errstate(all="ignore"):  # a run may have diverged
-            cells.append(_final(entry, values) if column.name == MAIN else value_text(column, float(values.mean())))
+    costs = last_costs(entry.usable)
+    cells = [f"{entry.done:,}", *(escape(end_text(entry, column)) + _range(entry, column) for column in quantities)]
     for name, column in spent.items():
         unknown = column is SECONDS and not np.isfinite(costs[name])
         cells.append("not recorded" if unknown else cost_text(column, costs[name]))
     return f'<tr><th scope="row">{escape(entry.label)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
 
 
-def _final(entry: Entry, stationarity: np.ndarray) -> str:
-    diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
-    if diverged:
-        return f"diverged at round {min(diverged)}"
-    least, most = f"{stationarity.min():.1e}", f"{stationarity.max():.1e}"
-    spread = f"<small>{least} to {most}</small>" if least != most else ""
-    return f"{stationarity.mean():.2e}{spread}"
+def _range(entry: Entry, column: Column) -> str:
+    values = [last_value(run, column.name) for run in entry.usable]
+    if column.name != MAIN or entry.diverged or np.isnan(values).any():
+        return ""
+    least, most = f"{min(values):.1e}", f"{max(values):.1e}"
+    return f"<small>{least} to {most}</small>" if least != most else ""
 
 
 def divergences(entries: Sequence[Entry]) -> str:
@@ -140,11 +138,59 @@ def problem_section(i: int, found: Facts | str, problems: int) -> str:
     return f'{heading}{_facts_html(found.rows.items())}<div class="pictures">{figures}</div>'
 
 
-def experiment_section(record: Record, records: int) -> str:
+def method_settings(record: Record) -> list[dict[str, Any] | str]:
+    """Return the settings of each method as a table of an experiment file; a text if a file cannot hold them."""
+    tables = _tables(record.text) if record.text else {}
+    labels = [entry.label.removesuffix(f" ({record.name})") for entry in record.entries]
+    return [
+        tables[label] if label in tables else _settings_of(getattr(entry.runs[0], "spec", ""))
+        for label, entry in zip(labels, record.entries, strict=True)
+    ]
+
+
+def _tables(text: str) -> dict[str, dict[str, Any]]:
+    """Return the tables of the methods of an experiment file by their labels; nothing if it is not valid any more."""
+    try:
+        labels = [method.label for method in read_outline(text).methods]
+    except FedpdError:
+        return {}
+    tables = tomllib.loads(text)["algorithm"]
+    return {
+        label: {key: value for key, value in table.items() if key != "label"}
+        for label, table in zip(labels, tables, strict=True)
+    }
+
+
+def _settings_of(spec: Spec | str) -> dict[str, Any] | str:
+    if not isinstance(spec, Spec):
+        return spec or "not recorded"
+    try:
+        return table_of(spec)
+    except FedpdError:  # a function or a class of the user's own
+        return spec.label()
+
+
+def settings_table(records: Sequence[Record]) -> str:
+    """Return the table of the settings of each method, with its rounds and seeds."""
+    rows = []
+    for record in records:
+        for entry, settings in zip(record.entries, method_settings(record), strict=True):
+            seeds = ", ".join(str(run.seed) for run in entry.runs)
+            text = settings if isinstance(settings, str) else toml_text(settings)
+            text += "".join(f"\n# run: {name} = {value}" for name, value in run_settings(entry.runs[0]).items())
+            cells = f'<td class="settings"><code>{escape(text)}</code></td><td>{entry.rounds:,}</td><td>{seeds}</td>'
+            rows.append(f'<tr><th scope="row">{escape(entry.label)}</th>{cells}</tr>')
+    head = '<tr><th scope="col">method</th><th scope="col" class="settings">settings</th>'
+    head += '<th scope="col">rounds</th><th scope="col">seeds</th></tr>'
+    return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def experiment_section(record: Record, records: int, problem: Problem | str) -> str:
     """Return the seeds, the machine, the versions and the experiment file, with which a reader can repeat a run."""
     heading = f"<h3>{escape(record.name)}</h3>" if records > 1 else ""
     seeds = ", ".join(map(str, record.seeds))
-    rows = {"run": record.name, "rounds": f"{record.rounds:,}", "seeds" if len(record.seeds) > 1 else "seed": seeds}
+    name = "made in Python" if record.name == SESSION else record.name
+    rows = {"run": name, "rounds": f"{record.rounds:,}", "seeds" if len(record.seeds) > 1 else "seed": seeds}
     about = dict(record.versions or {})
     rows |= {"machine": ", ".join(about.pop(name) for name in ("machine", "devices") if name in about)} if about else {}
     rows["versions"] = ", ".join(f"{name} {number}" for name, number in about.items()) or "not recorded"
@@ -154,7 +200,55 @@ def experiment_section(record: Record, records: int) -> str:
             "<p>The experiment file, word for word. Save it and run it with <code>fedpd run FILE.toml</code>:</p>"
             f"<pre><code>{escape(record.text)}</code></pre>"
         )
+    elif record.replies is None:  # a federation has a configuration of its own
+        file = _python_section(record, problem)
     return f"{heading}{_facts_html(rows.items())}{file}"
+
+
+def run_settings(run: Any) -> dict[str, Any]:
+    """Return the options of `simulate` that a run kept and that differ from their default, as texts for a reader."""
+    kept = getattr(run, "settings", {})
+    usual: dict[str, Any] = {"metrics_every": 1, "stragglers": 0.0, "record": [], "average": False}
+    names = ("metrics_every", "stragglers", "record", "metrics_agents", "buffer", "deadline", "average")
+    found = {name: kept[name] for name in names if kept.get(name) not in (None, usual.get(name))}
+    if kept.get("participation") is None:
+        return found
+    kind, numbers = kept["participation"]
+    if kind == "cohort":
+        return found | {"cohort": numbers}
+    return found | {"participation": numbers if kind == "probability" else f"by {kind}"}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())  # a comment ends with its line
+
+
+def _python_section(record: Record, problem: Problem | str) -> str:
+    """Return the part of an experiment file that is known of runs made in Python: [run] and the methods."""
+    run: dict[str, Any] = {"rounds": record.rounds, "seeds": list(record.seeds)}
+    each = [run_settings(entry.runs[0]) for entry in record.entries]
+    notes = "".join(
+        f"# {_one_line(entry.label)} ran with {name} = {value}\n"
+        for entry, own in zip(record.entries, each, strict=True)
+        for name, value in own.items()
+    )
+    tables = zip((entry.label for entry in record.entries), method_settings(record), strict=True)
+    methods = [
+        f"# {_one_line(label)}: {settings}" if isinstance(settings, str) else toml_text({"label": label} | settings)
+        for label, settings in tables
+    ]
+    about = (
+        f"{problem.name}, {problem.agents:,} agents, {problem.samples:,} samples"
+        if isinstance(problem, Problem)
+        else "not given"
+    )
+    text = f"# The problem was made in Python: {about}.\n\n[run]\n{notes}{toml_text(run)}\n\n"
+    text += "\n\n".join(one if one.startswith("#") else f"[[algorithm]]\n{one}" for one in methods)
+    return (
+        "<p>These runs were made in Python. The settings below, as tables of an experiment file, are those of "
+        "<code>fedpd.simulate</code>; add a [problem] table to run them with <code>fedpd run FILE.toml</code>:</p>"
+        f"<pre><code>{escape(text)}</code></pre>"
+    )
 
 
 def _facts_html(rows: Iterable[tuple[str, str]]) -> str:
@@ -258,7 +352,8 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
         ends=ends_table(entries),
         divergences=divergences(entries),
         problems="".join(problem_section(i, one, len(found)) for i, one in enumerate(found)),
-        experiments="".join(experiment_section(record, len(records)) for record in records),
+        settings=settings_table(records),
+        experiments="".join(experiment_section(record, len(records), problems[-1]) for record in records),
         version=escape(versions()["fedpd"]),
         date=f"{date.today():%d %B %Y}".lstrip("0"),
         data=_json(data),
@@ -295,6 +390,8 @@ def _pictures(found: Facts) -> dict[str, Any]:
         "distances": [float(f"{distance:.4g}") for distance in found.distances],
         "alignment": np.round(found.alignment, 2).tolist(),
         "labels": None if found.labels is None else np.round(found.labels, 3).tolist(),
+        "farthest": None if found.names is None else found.names[0],
+        "names": None if found.names is None else found.names[1],
     }
 
 

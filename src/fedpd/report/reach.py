@@ -35,6 +35,7 @@ class Reached(NamedTuple):
         best: The best value of the seed whose best value is the worst; NaN if no value is finite.
         at: The communications of that seed at that value.
         work: The sample gradients of all agents per communication; see `local_work`.
+        improved: Whether that value is better than the one at the start. It may be so before any communication.
     """
 
     seeds: int
@@ -42,19 +43,20 @@ class Reached(NamedTuple):
     best: float
     at: float
     work: float = float("nan")
+    improved: bool = False
 
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
     """Return the costs of a method until a quantity reached the target, and stayed there, with all seeds."""
     rows = [settled_row(run, quantity, target) for run in entry.runs]
-    best, at = _worst_best(entry, quantity)
+    best, at, improved = _worst_best(entry, quantity)
     seeds = sum(row is not None for row in rows)
     if seeds < len(rows):
-        return Reached(seeds, None, best, at, local_work(entry))
+        return Reached(seeds, None, best, at, local_work(entry), improved)
     each = [cost_values(run) for run in entry.runs]
     spent = {name: [float(costs[name][row]) for costs, row in zip(each, rows, strict=True)] for name in each[0]}
     costs = {name: (float(np.mean(values)), min(values), max(values)) for name, values in spent.items()}
-    return Reached(seeds, costs, best, at, local_work(entry))
+    return Reached(seeds, costs, best, at, local_work(entry), improved)
 
 
 def best_text(found: Reached, quantity: str, target: float) -> str:
@@ -83,17 +85,19 @@ def _better(quantity: str) -> Literal["less", "more"]:
     return column_of(quantity).better or "less"
 
 
-def _worst_best(entry: Entry, quantity: str) -> tuple[float, float]:
-    """Return the best value of the seed whose best value is the worst, and its communications at that value."""
+def _worst_best(entry: Entry, quantity: str) -> tuple[float, float, bool]:
+    """Return the best value of the seed whose best value is the worst, its communications, and whether it improved."""
     more = _better(quantity) == "more"
     bests = []
     for run in entry.runs:
         column = run.history[quantity]
         finite = np.where(np.isfinite(column), column, -np.inf if more else np.inf)
         row = int(np.argmax(finite) if more else np.argmin(finite))
-        bests.append((float(finite[row]), float(run.history["communications"][row])))
-    best, at = min(bests) if more else max(bests)
-    return (best if np.isfinite(best) else float("nan")), at
+        first = measured_rows(run, quantity)[:1]  # a federation need not measure its start
+        improved = bool(len(first) and row > first[0])  # argmin and argmax return the first of equal values
+        bests.append((float(finite[row]), float(run.history["communications"][row]), improved))
+    best, at, improved = min(bests) if more else max(bests)
+    return (best if np.isfinite(best) else float("nan")), at, improved
 
 
 def targets(entries: Sequence[Entry], quantity: str, also: float | None = None) -> list[float]:
@@ -136,7 +140,7 @@ def _equal_steps(low: float, high: float) -> list[float]:
 
 def starts_at_best(entries: Sequence[Entry], quantity: str) -> bool:
     """Return whether no run ever improved on its start, as the consensus gap, which is 0 there."""
-    return all(_worst_best(entry, quantity)[1] == 0 for entry in entries) and quantity != MAIN
+    return not any(_worst_best(entry, quantity)[2] for entry in entries) and quantity != MAIN
 
 
 def departures(entries: Sequence[Entry], quantity: str) -> str:
@@ -249,7 +253,7 @@ def _closest(found: Sequence[tuple[str, Reached]], quantity: str, what: str) -> 
 
 def _at_the_start(found: Sequence[tuple[str, Reached]], quantity: str, what: str) -> str:
     """Return the finding if a target holds before the first communication, so that reaching it is no result."""
-    better = [(r.best, r.at, label) for label, r in found if np.isfinite(r.best) and r.at > 0]
+    better = [(r.best, r.at, label) for label, r in found if np.isfinite(r.best) and r.improved]
     if not better:
         whom = f"{found[0][0]} did not improve" if len(found) == 1 else "No method improved"
         return f"{whom} on the start, where {what} holds already."

@@ -2,21 +2,19 @@
 
 from collections.abc import Container, Iterable, Sequence
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from fedpd.engine.measure.columns import KNOWN, Column, column_of
+from fedpd.engine.measure.columns import KNOWN, column_of
 from fedpd.engine.views.entries import (
     COSTS,
     MAIN,
     Entry,
     cost_text,
+    end_text,
     last_costs,
-    last_value,
     shared_quantities,
     unequal_work,
-    value_text,
     works_of,
 )
 from fedpd.experiments.recorded import Results, entries_of
@@ -81,8 +79,8 @@ def comparison_table(results: Results) -> Table:
     If the runs have metrics of the problem or of your own, the table shows them, and fewer costs.
 
     Args:
-        results: As for `report.figure`. For several seeds, the table shows means, and the standard deviation of the
-            stationarity.
+        results: As for `report.figure`. For several seeds, the table shows means over those that did not diverge, their
+            standard deviation, and how many diverged.
 
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
@@ -103,13 +101,13 @@ def comparison_table(results: Results) -> Table:
     rows = [
         (
             Text(entry.label),
-            _final_stationarity(entry),
-            *(_final_mean(entry, column) for column in own),
-            *((_final_mean(entry, column_of(ACCURACY)),) if judged else ()),
+            end_text(entry, column_of(MAIN)).replace(", ", "\n"),  # a narrow terminal has room for one of the two
+            *(end_text(entry, column) for column in own),
+            *((end_text(entry, column_of(ACCURACY)),) if judged else ()),
             *(cost_text(COSTS[name], costs[name]) for name in costs_shown),
         )
         for entry in entries
-        for costs in [last_costs(entry.runs)]
+        for costs in [last_costs(entry.usable)]
     ]
     title, crowded = "Final stationarity ‖∇f‖² and its costs", judged or bool(own)
     return _method_table(title, entries, numbers, rows, crowded)
@@ -152,17 +150,3 @@ def _method_table(
         fold=("method",),
         caption=f"{unequal}." if unequal else None,
     )
-
-
-def _final_stationarity(entry: Entry) -> str:
-    diverged = [run.diverged.round for run in entry.runs if run.diverged is not None]
-    if diverged:
-        return f"diverged at {min(diverged)}"
-    values = np.array([last_value(run, MAIN) for run in entry.runs])
-    if np.isnan(values).all():
-        return "not measured"
-    return f"{values[0]:.2e}" if len(values) == 1 else f"{values.mean():.2e} ± {values.std():.0e}"
-
-
-def _final_mean(entry: Entry, column: Column) -> str:
-    return value_text(column, float(np.mean([last_value(run, column.name) for run in entry.runs])))

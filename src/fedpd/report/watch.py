@@ -173,7 +173,9 @@ def _row(entry: Entry, with_accuracy: bool, style: Style) -> list[Text | Progres
     run = _longest(entry)
     progress: Text | ProgressBar = ProgressBar(entry.rounds, entry.done, width=8)
     if entry.finished:
-        progress = Text("diverged", "red") if entry.diverged else Text(f"{entry.done:,}", "green")
+        progress = Text(entry.divergence, "red") if entry.diverged else Text(f"{entry.done:,}", "green")
+        if entry.divergence and not entry.diverged:
+            progress = Text(f"{entry.done:,}, {entry.divergence}", "yellow")
     measured = (MAIN, "loss", *(("test_accuracy",) if with_accuracy else ()))
     values = [last_text(run, name) for name in measured]
     costs = last_costs([run])
@@ -184,8 +186,8 @@ def _row(entry: Entry, with_accuracy: bool, style: Style) -> list[Text | Progres
 
 
 def _longest(entry: Entry) -> Measured:
-    """Return the first of the seeds that have the most rows."""
-    return max(entry.runs, key=lambda run: len(run.history["round"]))
+    """Return the first of the seeds that have the most rows, of those that did not diverge."""
+    return max(entry.usable, key=lambda run: len(run.history["round"]))
 
 
 if TYPE_CHECKING:
@@ -296,7 +298,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 def _progress(entry: Entry) -> dict[str, Any]:
     """Return the numbers of a method's row."""
-    costs = last_costs(entry.runs)
+    costs = last_costs(entry.usable)
     seconds = float(costs["seconds"]) if np.isfinite(costs["seconds"]) else None
     left = None if seconds is None or entry.finished or not entry.done else seconds * (entry.rounds / entry.done - 1)
     return {
@@ -304,6 +306,7 @@ def _progress(entry: Entry) -> dict[str, Any]:
         "done": int(entry.done),
         "rounds": int(entry.rounds),
         "state": "diverged" if entry.diverged else "finished" if entry.finished else "running",
+        "divergence": entry.divergence,
         "communications": cost_text(COSTS["communications"], costs["communications"]),
         "bytes": cost_text(COSTS["bytes"], costs["bytes"]),
         "seconds": seconds,

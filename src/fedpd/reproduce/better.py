@@ -48,7 +48,8 @@ def better(session: Session) -> Findings:
     plan, results = run_file(session, "better")
     before = {label: costs_to(result.runs[0]) for label, result in results.items()}
     tuned = _tuned(session, plan.problem)
-    advice = advise(plan.problem, TARGET, progress=session.on_progress).recommended
+    advised = advise(plan.problem, TARGET, progress=session.on_progress)
+    advice = advised.recommended or advised.failed[-1]
     rows = [(label, before.get(label), one["costs"], step_text(label, one["table"])) for label, one in tuned.items()]
     rows.sort(key=lambda row: (math.isnan(row[2]["communications"]), row[2]["communications"]))
     table = [HEADINGS, *(_row(*row) for row in rows)]

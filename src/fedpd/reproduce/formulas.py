@@ -149,7 +149,10 @@ def _rule() -> Check:
         rates.skip_probability(epsilon, delta, L, ETA),
         rates.guaranteed_skip_probability(epsilon, delta, L, ETA),
     )
-    terms = [rates.terms(10**9, 1.0, L=L, eta=ETA, p=one, delta=delta, gradients=1.0).skipping for one in (p, proved)]
+    terms = [
+        rates.terms(10**9, 1.0, L=L, eta=ETA, p=one, epsilon_1=0.0, delta=delta, gradients=1.0).skipping
+        for one in (p, proved)
+    ]
     return Check(
         "communication complexity: what skipping leaves at the p of the rule, epsilon = 0.01, delta = 1",
         f"at most {epsilon / 2:g} at p = {p:.2g}",

@@ -52,15 +52,15 @@ def theorem_1(session: Session) -> Findings:
     for label, eta in (("FedPD, eta L = 0.15", 0.15), ("FedPD, eta L = 0.3", 0.3)):
         means = running_means(results[label].runs[0].history["stationarity"])
         rounds = range(1, len(means) + 1)
-        as_printed = [printed.bound(T, gap, L=1.0, eta=eta, epsilon_1=ACCURACY) for T in rounds]
-        proved = [rates.bound(T, gap, L=1.0, eta=eta, gradients=gradients, epsilon_1=ACCURACY) for T in rounds]
+        as_printed = [printed.bound(T, gap, L=1.0, eta=eta, p=0.0, epsilon_1=ACCURACY) for T in rounds]
+        proved = [rates.bound(T, gap, L=1.0, eta=eta, gradients=gradients, p=0.0, epsilon_1=ACCURACY) for T in rounds]
         checks.append(_bound(f"case I, {label}: every T up to {len(means)}", means, as_printed, proved))
         lines |= {f"{label}: measured": _points(means), f"{label}: proved": _points(proved)}
     oracle = oracles.gd(step=1 / (1 + 1 / 0.3), iterations=500, tolerance=1e-20)
     means = running_means(_from_minimiser(oracle))
     rounds = range(1, len(means) + 1)
-    as_printed = [printed.bound(T, 0.0, L=1.0, eta=0.3, epsilon_1=1e-20) for T in rounds]
-    proved = [rates.bound(T, 0.0, L=1.0, eta=0.3, gradients=1.0, epsilon_1=1e-20) for T in rounds]
+    as_printed = [printed.bound(T, 0.0, L=1.0, eta=0.3, p=0.0, epsilon_1=1e-20) for T in rounds]
+    proved = [rates.bound(T, 0.0, L=1.0, eta=0.3, gradients=1.0, p=0.0, epsilon_1=1e-20) for T in rounds]
     why = "lambda^0 = 0 is not -grad f_i(x^0): the first round moves away. The start adds C_1 mean ||grad f_i(x^0)||^2."
     checks.append(_bound("case I from a minimiser of f", means, as_printed, proved, why))
     figure = lines_figure(lines, [], "T, rounds", "mean of ‖∇f‖² over the rounds")

@@ -5,6 +5,9 @@ pessimistic by orders of magnitude. The *recommended* one is a heuristic, eta = 
 first. If L is exact, every round communicates, because nothing saves more than a large eta. If L is an estimate,
 p="auto" saves the communications that an eta below 1/L would waste. The *untuned* one is FedPD with memory, as `solve`
 runs it. fedpd tries it too if it applies: all agents do all their steps in every round, and its whole memory fits.
+
+A setting whose trial did not reach epsilon is not recommended. If it diverged or made no progress, fedpd tries a
+smaller eta. `Advice.failed` has the trials that did not reach epsilon, and what happened in them.
 """
 
 import warnings
@@ -17,7 +20,7 @@ import jax
 import numpy as np
 
 from fedpd import theory
-from fedpd.base.checks import TheoryWarning, at_most, count, positive, refuse
+from fedpd.base.checks import TheoryWarning, count, positive, refuse
 from fedpd.base.progress import StepFunction
 from fedpd.base.saved import save_result
 from fedpd.base.typed import typed
@@ -33,6 +36,7 @@ from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, 
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
+from fedpd.theory.bounds import delta_for_all, start_gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,9 +86,10 @@ class Advice(NamedTuple):
         gap_how: How the gap is known.
         paper_p: The skip probability of the paper's rule, C(p) <= epsilon/(3 delta^2), at the measured delta.
         guaranteed: The setting that Theorem 1 proves.
-        recommended: The heuristic setting, with the costs of the trial.
-        untuned: The setting of `solve`, with the costs of the trial; None: it does not apply.
+        recommended: The heuristic setting, with the costs of the trial; None: no such setting reached epsilon.
+        untuned: The setting of `solve`, with the costs of the trial; None: it does not apply, or did not reach epsilon.
         features: The smallest and the largest root mean square of a feature; None: the problem has no features.
+        failed: The settings whose trial did not reach epsilon, and how, in the order of the trials.
     """
 
     epsilon: float
@@ -96,29 +101,35 @@ class Advice(NamedTuple):
     gap_how: str
     paper_p: float
     guaranteed: Setting
-    recommended: Setting
+    recommended: Setting | None
     untuned: Setting | None
     features: tuple[float, float] | None = None
+    failed: tuple[Setting, ...] = ()
 
     @property
     def settings(self) -> dict[str, Setting]:
-        """Return the settings by name."""
-        both = {"guaranteed": self.guaranteed, "recommended": self.recommended}
-        return both if self.untuned is None else {**both, "untuned": self.untuned}
+        """Return the settings that reach epsilon, by name: the guaranteed one, and those whose trial reached it."""
+        named = {"guaranteed": self.guaranteed, "recommended": self.recommended, "untuned": self.untuned}
+        return {name: setting for name, setting in named.items() if setting is not None}
+
+    @property
+    def shown(self) -> dict[str, Setting]:
+        """Return the settings, and the last trial that failed if nothing is recommended, under the name "tried"."""
+        return self.settings if self.recommended is not None else {**self.settings, "tried": self.failed[-1]}
 
     def __repr__(self) -> str:
-        return advice_text(self.epsilon, self.settings)
+        return advice_text(self.epsilon, self.settings, self.failed)
 
     def _repr_html_(self) -> str:
-        return advice_html(self.epsilon, self.settings)
+        return advice_html(self.epsilon, self.shown)
 
     def plot(self) -> "Figure":
         """Return a matplotlib figure of the costs of each setting to reach epsilon."""
-        return advice_figure(self.epsilon, self.settings)
+        return advice_figure(self.epsilon, self.shown)
 
     def frame(self) -> Frame:
         """Return a pandas DataFrame with one row per setting."""
-        rows = [(name, setting._asdict()) for name, setting in self.settings.items()]
+        rows = [(name, setting._asdict()) for name, setting in self.shown.items()]
         return table_frame([{"setting": name, **{k: v for k, v in row.items() if k != "table"}} for name, row in rows])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -158,7 +169,8 @@ def advise(
         sampling: How a cohort is drawn, as for `simulate`.
 
     Returns:
-        The constants of the problem, a guaranteed setting, a recommended one, and an untuned one where it applies.
+        The constants of the problem, a guaranteed setting, a recommended one if a trial reached epsilon, an untuned one
+        where it applies, and the trials that failed.
     """
     positive("epsilon", epsilon, "Give the target for ||grad f||^2, e.g. 1e-6")
     count("pilot", pilot, "Give the rounds of the trial, e.g. 100", bits=31)
@@ -170,7 +182,7 @@ def advise(
     idle = straggler_rule(stragglers) is not None
     taking_part: RunOptions = {"participation": participation, "cohort": cohort, "sampling": sampling}
     conditions: RunOptions = {**taking_part, "stragglers": stragglers}
-    gap, gap_how = _gap(problem, floor)
+    gap, gap_how = start_gap(problem, theory.objective(problem, problem.start), floor)
     smoothness = theory.smoothness_constants(problem, progress=progress_of("measuring L"))
     if smoothness.value == 0:
         rule = "has no curvature around its start (L = 0), because f is linear or all its outputs are saturated"
@@ -178,8 +190,8 @@ def advise(
     similarity = theory.similarity(problem, epsilon=epsilon, progress=progress_of("measuring delta"))
     table = _recommended(smoothness, everyone)
     run = _trial(table, problem, pilot, conditions, progress_of("trying the recommended setting"))
-    recommended, ends, tried = _tried(table, run, epsilon), run, [run]
-    untuned = None
+    first, ends, tried = _tried(table, run, epsilon), run, [run]
+    trials, untuned = [first], None
     if everyone and not idle and memory_for(problem) == MEMORY:
         table = {"label": "FedPD, untuned"} | table_of(chosen_method(problem).spec)
         options: RunOptions = {"until": {"stationarity": epsilon}}
@@ -187,14 +199,16 @@ def advise(
         untuned, ends = _tried(table, run, epsilon), run
         tried.append(run)
     _check_bounded(problem, gap, tried)
-    if not smoothness.exact and _failed(recommended):
+    if _may_be_too_long(first, smoothness):
         known = [run.model for run in tried if run.diverged is None and _is_finite(run.model)]
         show = progress_of("measuring L where the trials went")
-        again = theory.estimate_smoothness(problem, points=[problem.start, *known], progress=show)
-        smoothness = max(smoothness, again, key=lambda one: one.value)
+        smoothness = theory.smoothness_constants(problem, points=[problem.start, *known], progress=show)
         show = progress_of("trying a smaller eta")
         try_again = partial(_trial, problem=problem, pilot=pilot, conditions=conditions, progress=show)
-        recommended = _careful(recommended, smoothness.value, try_again, epsilon)
+        trials += _careful(first, smoothness.value, try_again, epsilon)
+    recommended = trials.pop() if trials[-1].reached else None
+    if untuned is not None and not untuned.reached:
+        trials, untuned = [untuned, *trials], None
     eta = SHARE * max_eta(smoothness.value)
     points = [problem.start] + ([ends.model] if ends.diverged is None else [])
     hessians = theory.hessians(problem, points, progress=progress_of("measuring Hessians"))
@@ -203,7 +217,7 @@ def advise(
         smoothness,
         similarity,
         hessians,
-        _delta(problem),
+        delta_for_all(problem),
         gap,
         gap_how,
         printed.skip_probability(epsilon, similarity.centred, smoothness.value, eta),
@@ -211,6 +225,7 @@ def advise(
         recommended,
         untuned,
         feature_sizes(problem),
+        tuple(one._replace(table=one.table | {"label": "FedPD, tried"}) for one in trials),
     )
 
 
@@ -233,13 +248,22 @@ def _is_finite(model: Any) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(model))
 
 
-def _failed(setting: Setting) -> bool:
-    """Return whether a trial diverged, made no progress or ended at a maximum."""
-    return not setting.reached and (setting.ended is None or not setting.ended <= STALLED)
+def makes_progress(setting: Setting) -> bool:
+    """Return whether a trial reached epsilon or came closer; not if it diverged, stalled or ended at a maximum."""
+    return setting.reached or (setting.ended is not None and setting.ended <= STALLED)
 
 
-def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], epsilon: float) -> Setting:
-    """Return the first setting whose trial makes progress, with eta = 1/L, 1/(4L) and so on; else the one that failed.
+def _may_be_too_long(setting: Setting, smoothness: Smoothness) -> bool:
+    """Return whether a trial failed in a way that a smaller eta may mend.
+
+    If L is exact, eta = 1/L is not too long for slow progress, but may be for a non-convex f, which it then leaves.
+    """
+    rose = setting.ended is None or not setting.ended < 1
+    return not makes_progress(setting) and (rose or not smoothness.exact)
+
+
+def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], epsilon: float) -> list[Setting]:
+    """Return trials with eta = 1/L, 1/(4L) and so on, up to the first that makes progress.
 
     Args:
         failed: The setting with an eta that failed.
@@ -247,36 +271,16 @@ def _careful(failed: Setting, L: float, trial: Callable[[dict[str, Any]], Run], 
         trial: Runs a setting.
         epsilon: The target.
     """
-    eta = failed.table["eta"]
+    eta, trials = failed.table["eta"], list[Setting]()
     for _ in range(RETRIES):
         eta = min(1 / L, eta / 4)
         step = failed.table["oracle"] | {"step": eta / 2}
         table = failed.table | {"eta": eta, "oracle": step}
         tried = _tried(table, trial(table), epsilon)
-        if not _failed(tried):
-            return tried._replace(how=f"{tried.how}; eta = {failed.table['eta']:.2g} failed before")
-    return failed
-
-
-def _delta(problem: Problem) -> float:
-    """Return an upper bound of ||grad f_i(x) - grad f(x)|| for all x and i; infinity if none is known."""
-    if problem.answer.heterogeneity is not None:
-        return problem.answer.heterogeneity
-    found = theory.delta_bound(problem)
-    return np.inf if found is None else (problem.agents - 1) / problem.agents * found.tight
-
-
-def _gap(problem: Problem, floor: float | None) -> tuple[float, str]:
-    """Return an upper bound of f(x^0) - inf f, and how it is known."""
-    start = theory.objective(problem, problem.start)
-    if floor is not None:
-        at_most("floor", floor, start, f"Give a lower bound of f; f(x^0) = {start:.6g}")
-        return start - floor, f"f(x^0) - {floor:g}, the given floor"
-    if problem.answer.minimiser is not None:
-        return max(start - theory.objective(problem, problem.answer.minimiser), 0.0), "exact, the minimiser is known"
-    if start < 0:
-        refuse("floor", floor, f"must be given, since f(x^0) = {start:.3g} is negative", "Give a lower bound of f")
-    return start, "f(x^0), if losses are not negative"
+        if makes_progress(tried):
+            return [*trials, tried._replace(how=f"{tried.how}; eta = {failed.table['eta']:.2g} failed before")]
+        trials.append(tried)
+    return trials
 
 
 def _check_bounded(problem: Problem, gap: float, runs: list[Run]) -> None:
@@ -299,7 +303,7 @@ def _guaranteed(
     everyone: bool,
 ) -> Setting:
     """Return the setting that Theorem 1 proves, with gradient descent; p > 0 only if delta is known for all x."""
-    L, delta = smoothness.value, _delta(problem)
+    L, delta = smoothness.value, delta_for_all(problem)
     p = rates.guaranteed_skip_probability(epsilon, delta, L, eta) if np.isfinite(delta) else 0.0
     p = p if p >= WORTHWHILE else 0.0
     accuracy = rates.local_accuracy(epsilon, L=L, eta=eta, p=p, delta=delta)

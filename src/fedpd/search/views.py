@@ -12,6 +12,7 @@ from fedpd.engine.views.entries import (
     MAIN,
     Entry,
     cost_text,
+    end_text,
     heading,
     last_value,
     local_work,
@@ -21,7 +22,7 @@ from fedpd.engine.views.entries import (
     value_text,
     works_of,
 )
-from fedpd.engine.views.notebook import end_text, entries_html, html_table
+from fedpd.engine.views.notebook import entries_html, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -241,15 +242,22 @@ SETTINGS: dict[str, Callable[[Any], str]] = {  # what a setting consists of
 }
 
 
-def advice_text(epsilon: float, settings: "Mapping[str, Setting]") -> str:
-    """Return advice in one line per setting."""
+def advice_text(epsilon: float, settings: "Mapping[str, Setting]", failed: "Sequence[Setting]" = ()) -> str:
+    """Return advice in one line per setting, with the trials that failed at the end."""
     lines = [f"Advice for ||grad f||^2 <= {epsilon:g}"]
     for name, setting in settings.items():
-        table, samples = setting.table, f"{amount_text(setting, setting.samples)} sample gradients"
-        spent = f"{amount_text(setting, setting.communications)} communications, {samples}"
-        more = f"memory = {table['memory']}" if "memory" in table else f"p = {number_text(table.get('p', 0.0), 3)}"
-        lines.append(f"  {name}: FedPD with eta = {number_text(table['eta'])}, {more}: {spent}")
-    return "\n".join(lines)
+        spent = f"{amount_text(setting, setting.communications)} communications"
+        spent += f", {amount_text(setting, setting.samples)} sample gradients"
+        lines.append(f"  {name}: {_short_setting(setting)}: {spent}")
+    if "recommended" not in settings:
+        lines.append("  recommended: none, because no trial reached the target")
+    return "\n".join(lines + [f"  failed: {_short_setting(one)}: {one.how}" for one in failed])
+
+
+def _short_setting(setting: "Setting") -> str:
+    table = setting.table
+    more = f"memory = {table['memory']}" if "memory" in table else f"p = {number_text(table.get('p', 0.0), 3)}"
+    return f"FedPD with eta = {number_text(table['eta'])}, {more}"
 
 
 def advice_html(epsilon: float, settings: "Mapping[str, Setting]") -> str:

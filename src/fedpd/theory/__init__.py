@@ -11,7 +11,12 @@
 - `skipping`: not in the paper: the rate of corrected skipping on quadratics, and the settings in which it wins
 - `fedavg`: Claim D.1, for FedAvg with diminishing steps
 - `complexity`: Table 1
+- `bounds`: upper bounds of f(x^0) - inf f, and of delta for all x
+- `check`: the theorem that covers a run, its bound beside what was measured, and the assumptions that hold
 """
+
+from importlib import import_module
+from typing import Any
 
 from fedpd.theory import complexity, conditions, printed, rates, skipping, variance_reduction
 from fedpd.theory.conditioning import Hessians, hessians
@@ -37,6 +42,8 @@ __all__ = [
     "Profile",
     "Similarity",
     "Smoothness",
+    "TheoryCheck",
+    "check",
     "communication_factor",
     "complexity",
     "conditions",
@@ -63,3 +70,10 @@ __all__ = [
     "tanh_delta",
     "variance_reduction",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `check` when it is first used: it reads runs and draws figures, which layers above this one define."""
+    if name not in ("check", "TheoryCheck"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("fedpd.search.check"), name)

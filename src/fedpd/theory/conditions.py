@@ -84,6 +84,16 @@ def check_setting(T: int, gap: float, epsilon_1: float, agents: int | None) -> N
         count("agents", agents, "agents is N")
 
 
+def difference_bound(p: float, delta: float | None) -> float:
+    """Return delta; if it is not given, refuse a p above 0, and return infinity, which any agents are within."""
+    if delta is None and p > 0:
+        remedy = (
+            "Give an upper bound of ||grad f_i - grad f||, or math.inf if there is none: the bound is then infinite"
+        )
+        refuse("delta", delta, f"is needed if p = {p:g} is above 0", remedy)
+    return math.inf if delta is None else delta
+
+
 def skipping_term(p: float, factor: float, delta: float, epsilon_1: float) -> float:
     """Return factor (delta^2 + eps_1), or 0 if p = 0 (for any delta) or agents are equal (for any factor)."""
     difference = check_heterogeneity(delta) ** 2 + epsilon_1

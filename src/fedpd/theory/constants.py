@@ -13,7 +13,7 @@ from fedpd.base.precision import scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Problem, Tree
 from fedpd.core.agents import Functions, Layout, Shard, arrays, local_objective, map_agents
-from fedpd.theory.curvature import estimate_smoothness
+from fedpd.theory.curvature import smoothness_constants
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 from fedpd.theory.points import as_model
 
@@ -24,7 +24,8 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
 
     It is exact for quadratics and logistic regression, and an upper bound for softmax regression. For other problems it
     is an estimate: the largest |eigenvalue| of the Hessians of the f_i at the start and at four random models near it,
-    times 1.1. The true L is a supremum over all x and may be larger, so a step size 1/L may be too large.
+    times 1.1, or an earlier estimate if that was larger. The true L is a supremum over all x and may be larger, so a
+    step size 1/L may be too large.
 
     Args:
         problem: The problem.
@@ -41,7 +42,7 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
     """
     if problem.answer.smoothness is not None:
         return problem.answer.smoothness
-    return estimate_smoothness(problem, iterations=iterations, average=False).value
+    return smoothness_constants(problem, iterations=iterations, average=False).value
 
 
 @explained

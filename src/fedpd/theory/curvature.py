@@ -59,6 +59,13 @@ class Smoothness(NamedTuple):
     how: str
     bound: bool = False
 
+    @property
+    def kind(self) -> str:
+        """How L is known, in a few words: exact, an upper bound, or an estimate with its safety factor."""
+        if self.exact or self.bound:
+            return "exact" if self.exact else "an upper bound"
+        return f"an estimate with a safety factor {self.safety:g}; the true L may be larger"
+
     def __repr__(self) -> str:
         return brief(self)
 
@@ -68,7 +75,9 @@ def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
     """Return L = max_i L_i of Assumption 1, and how it was found.
 
     It is `exact_smoothness` if there is a closed form for the problem, else the upper bound that the problem knows, and
-    else `estimate_smoothness`. The true L may be larger than an estimate. `theory.smoothness` returns the same L.
+    else `estimate_smoothness`, or an earlier estimate for the same problem if that was larger, e.g. because `advise`
+    measured where its trials went: an estimate is a lower bound before its safety factor. The true L may be larger.
+    `theory.smoothness` returns the same L.
 
     Args:
         problem: The problem.
@@ -77,7 +86,17 @@ def smoothness_constants(problem: Problem, **settings: Any) -> Smoothness:
     known = list(inspect.signature(estimate_smoothness).parameters)[1:]
     for name in settings:
         choice("setting", name, known)  # also if there is a closed form, which needs no setting
-    return exact_smoothness(problem) or _bound(problem) or estimate_smoothness(problem, **settings)
+    return exact_smoothness(problem) or _bound(problem) or _largest_estimate(problem, settings)
+
+
+def _largest_estimate(problem: Problem, settings: dict[str, Any]) -> Smoothness:
+    """Return an estimate of L, or the largest one so far if that is larger."""
+    found = estimate_smoothness(problem, **settings)
+    known = _ESTIMATES[problem]
+    if known.value <= found.value:
+        return found
+    # The known one may have been found without these two, which the caller asked for.
+    return known._replace(average=known.average or found.average, per_sample=known.per_sample or found.per_sample)
 
 
 def _bound(problem: Problem) -> Smoothness | None:
@@ -206,8 +225,7 @@ def estimate_smoothness(
     words = f"{where.words}, without {left_out} where a Hessian is not finite" if left_out else where.words
     how, number = _sentence(problem, words, most, safety), len(where.models) - left_out
     estimate = Smoothness(float(each.max()), each, of_f, of_samples, False, number, most, safety, how)
-    known = _ESTIMATES.get(problem, estimate)
-    _ESTIMATES[problem] = max(known, estimate, key=lambda one: one.value / one.safety)
+    _ESTIMATES[problem] = max(_ESTIMATES.get(problem, estimate), estimate, key=lambda one: one.value)
     return estimate
 
 

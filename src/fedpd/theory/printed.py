@@ -14,6 +14,7 @@ from fedpd.theory.conditions import (
     allowed_product,
     check_probability,
     check_setting,
+    difference_bound,
     largest_below,
     skipping_term,
 )
@@ -143,9 +144,9 @@ def bound(
     *,
     L: float,
     eta: float,
-    epsilon_1: float = 0.0,
-    p: float = 0.0,
-    delta: float = math.inf,
+    p: float,
+    epsilon_1: float,
+    delta: float | None = None,
     agents: int | None = None,
 ) -> float:
     """Return the right-hand side of Theorem 1 as printed. It is NOT a guarantee, see docs/theory/rates.md.
@@ -157,12 +158,12 @@ def bound(
         gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
-        epsilon_1: The bound of ||grad L_i||^2 after a local solve.
         p: The probability of skipping a communication, in [0, 1).
-        delta: The heterogeneity of Assumption 5.
+        epsilon_1: The bound of ||grad L_i||^2 after a local solve; 0 is an exact solve.
+        delta: The heterogeneity of Assumption 5; needed if p > 0.
         agents: N; None leaves (N-1)/N at 1.
     """
-    c = constants(L, eta, p)
+    c, delta = constants(L, eta, p), difference_bound(p, delta)
     check_setting(T, gap, epsilon_1, agents)
     skipping = skipping_term(p, c.C_5 * communication_factor(p, L, eta), delta, epsilon_1)
     share = 1.0 if agents is None else (agents - 1) / agents

@@ -9,7 +9,7 @@ the paper's D_0 = f(x^0) - inf f, or any upper bound of it, and `gradients` is m
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fedpd.theory.conditions import (
     check_heterogeneity,
     check_probability,
     check_setting,
+    difference_bound,
     largest_below,
     skipping_term,
     start_gradients,
@@ -168,10 +169,10 @@ def terms(
     *,
     L: float,
     eta: float,
+    p: float,
+    epsilon_1: float,
     gradients: float | None = None,
-    epsilon_1: float = 0.0,
-    p: float = 0.0,
-    delta: float = math.inf,
+    delta: float | None = None,
     agents: int | None = None,
     nonconvexity: float | None = None,
 ) -> Terms:
@@ -185,14 +186,14 @@ def terms(
         gap: D_0 = f(x^0) - inf f, or an upper bound of it.
         L: The smoothness of the f_i.
         eta: The step of FedPD, below max_eta(L).
-        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, an upper bound of it if delta is finite.
-        epsilon_1: The bound of ||grad L_i||^2 after a local solve.
         p: The probability of skipping a communication, in [0, 1).
-        delta: An upper bound of ||grad f_i(x) - grad f(x)||, as theory.heterogeneity gives it.
+        epsilon_1: The bound of ||grad L_i||^2 after a local solve; 0 is an exact solve.
+        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, an upper bound of it if delta is finite.
+        delta: An upper bound of ||grad f_i(x) - grad f(x)||, as theory.heterogeneity gives it; needed if p > 0.
         agents: N; None: unknown.
         nonconvexity: m; None: L.
     """
-    c = constants(L, eta, p)
+    c, delta = constants(L, eta, p), difference_bound(p, delta)
     check_setting(T, gap, epsilon_1, agents)
     factor = c.C_5 * guaranteed_factor(p, L, eta, T, nonconvexity)
     skipping = 0.0 if agents == 1 else skipping_term(p, factor, delta, epsilon_1)
@@ -201,7 +202,19 @@ def terms(
 
 
 @explained
-def bound(T: int, gap: float, **settings: Any) -> float:
+def bound(
+    T: int,
+    gap: float,
+    *,
+    L: float,
+    eta: float,
+    p: float,
+    epsilon_1: float,
+    gradients: float | None = None,
+    delta: float | None = None,
+    agents: int | None = None,
+    nonconvexity: float | None = None,
+) -> float:
     """Return an upper bound of (1/T) sum_{r=0}^{T-1} E||grad f(mean_i x_{0,i}^r)||^2: Theorem 1, corrected and proved.
 
         (C_2/T) (D_0 + start mean_i ||grad f_i(x^0)||^2) + C_5 guaranteed_factor(p) (delta^2 + eps_1) + C_4 eps_1
@@ -212,9 +225,17 @@ def bound(T: int, gap: float, **settings: Any) -> float:
     Args:
         T: The number of rounds.
         gap: D_0 = f(x^0) - inf f, or an upper bound of it.
-        settings: The other arguments of `terms`. The bound is the sum of the three terms.
+        L: The smoothness of the f_i.
+        eta: The step of FedPD, below max_eta(L).
+        p: The probability of skipping a communication, in [0, 1).
+        epsilon_1: The bound of ||grad L_i||^2 after a local solve; 0 is an exact solve.
+        gradients: mean_i ||grad f_i(x^0)||^2; None: 2 L D_0 + delta^2, an upper bound of it if delta is finite.
+        delta: An upper bound of ||grad f_i(x) - grad f(x)||, as theory.heterogeneity gives it; needed if p > 0.
+        agents: N; None: unknown.
+        nonconvexity: m; None: L.
     """
-    return sum(terms(T, gap, **settings))
+    steps: dict[str, float] = {"L": L, "eta": eta, "p": p, "epsilon_1": epsilon_1}
+    return sum(terms(T, gap, **steps, gradients=gradients, delta=delta, agents=agents, nonconvexity=nonconvexity))
 
 
 # --- settings that reach a target -------------------------------------------------------------------------------------

@@ -18,11 +18,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import choice, refuse
-from fedpd.core import Array, LocalObjective, Metric, Problem, Tree, in_blocks
-from fedpd.core.agents import BLOCK, Functions, Layout, Shard, local_objective
+from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, in_blocks
+from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
 from fedpd.core.statistics import with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
@@ -53,6 +54,14 @@ class JointMeasure(Protocol):
     def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
 
 
+class StateMeasure(Protocol):
+    """Returns a number from the agents' own states. Only a simulator with all agents in memory can measure it."""
+
+    def __call__(
+        self, algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State, /
+    ) -> Array: ...
+
+
 class Merge(Protocol):
     """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
 
@@ -65,12 +74,14 @@ class Measure(NamedTuple):
     Attributes:
         agent: The measurement of one agent, in a simulation and on Flower.
         joint: A measurement over all agents, which only a simulator can do; it replaces `agent`.
+        state: A measurement of the agents' states, not of the model x; it replaces `agent`.
         tests: Whether the measurement needs test samples.
         reveals: Whether an agent's part of the sum reveals more than a few numbers, such as its gradient.
     """
 
     agent: AgentMeasure | None = None
     joint: JointMeasure | None = None
+    state: StateMeasure | None = None
     tests: bool = False
     reveals: bool = False
 
@@ -90,6 +101,7 @@ class Column(NamedTuple):
         log: Whether figures draw it on a logarithmic axis.
         measure: How to measure it; None: it is counted.
         merge: Returns its value from the measurements of the agents.
+        plain: What it means, in a sentence for readers who do not know the symbols; "": its words are plain.
     """
 
     name: str
@@ -102,6 +114,7 @@ class Column(NamedTuple):
     log: bool = False
     measure: Measure | None = None
     merge: Merge | None = None
+    plain: str = ""
 
     def reaches(self, values: Any, target: Any) -> Any:
         """Return where values are at least as good as a target; less is better unless the column says otherwise."""
@@ -201,6 +214,24 @@ def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tr
     return metric_value(of_mean, total[name])
 
 
+def _local_accuracy(algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State) -> Array:
+    """Return max_i ||grad L_i||^2 where the last local solves ended; NaN at the start, before any."""
+
+    def of_agent(one: tuple[Shard, Any]) -> tuple[None, Array]:
+        own, agent = one
+        assert algorithm.local_gradient is not None  # `simulate` refuses the column otherwise
+        gradient = algorithm.local_gradient(local_objective(functions, own), agent)
+        return None, zero_for_padding(own, gradient @ gradient)
+
+    # Agents of different sizes one after another: all at once, every agent would take as long as the largest.
+    _, each = each_agent(
+        of_agent, (shard, state.agents), layout if shard.offset is None else layout._replace(parallel=False)
+    )
+    largest = jnp.max(each)
+    largest = largest if layout.mesh is None else lax.pmax(largest, AXIS)
+    return jnp.where(state.round == 0, jnp.nan, largest)
+
+
 OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
@@ -229,6 +260,7 @@ MEASURED = (
         better="less",
         measure=OBJECTIVE,
         merge=lambda total, each, agents: total[0] / agents,
+        plain="The loss is the mean error of the model on the agents' training samples.",
     ),
     Column(
         "stationarity",
@@ -238,6 +270,8 @@ MEASURED = (
         log=True,
         measure=OBJECTIVE,
         merge=lambda total, each, agents: (total[1] / agents) @ (total[1] / agents),
+        plain="The stationarity shows how far the model is from the end of training: it is the squared slope of the "
+        "mean loss of all agents, and 0 where no small change of the model lowers that loss.",
     ),
     Column(
         "consensus",
@@ -245,6 +279,8 @@ MEASURED = (
         "consensus gap",
         better="less",
         log=True,
+        plain="The consensus gap is the largest distance between two agents' copies of the model; 0 means that all are "
+        "equal.",
     ),
 )
 # The columns that `record` can add, by the word that asks for them.
@@ -257,6 +293,8 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             better="less",
             log=True,
             measure=Measure(joint=gradient_dissimilarity),
+            plain="The heterogeneity shows how much the agents' own slopes differ from their mean; 0 means that all "
+            "agents pull the model the same way.",
         ),
     ),
     "smoothness": (
@@ -266,6 +304,18 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             "L",
             log=True,
             measure=Measure(joint=local_smoothness),
+            plain="The smoothness L shows how fast the slope of the loss changes. Step sizes near 1/L are usual.",
+        ),
+    ),
+    "local_accuracy": (
+        Column(
+            "local_accuracy",
+            "local accuracy ε₁ = max‖∇Lᵢ‖² after the local solves of FedPD",
+            "ε₁",
+            better="less",
+            log=True,
+            measure=Measure(state=_local_accuracy),
+            plain="The local accuracy shows how exactly the agents solved their own problems in a round; 0 is exact.",
         ),
     ),
     "accuracy": (

@@ -10,6 +10,7 @@ from fedpd.base.errors import FedpdError
 from fedpd.base.spec import Spec, Thing
 from fedpd.core import Method, Problem
 from fedpd.engine.measure.history import History
+from fedpd.theory.curvature import known_smoothness
 
 LARGE_PROBLEM = 2e8  # parameters times samples; for larger problems, the message about a divergence has no L
 STEPS = ("step", "eta", "gamma", "rho", "alpha", "beta", "mu", "damping")  # settings by which steps become shorter
@@ -40,10 +41,9 @@ def explain(algorithm: Method, problem: Problem, number: int, stationarity: Any)
     what = f"{algorithm.description} diverged at round {number} (stationarity {stationarity:.3g})."
     if not _has_step(algorithm.spec):
         return Divergence(int(number), f"{what} {NO_STEP}")
-    L, source = problem.answer.smoothness, "known"
-    if not L:
-        L, source = _estimate(problem), "an estimate near the start: the true L may be larger"
-    bound = f"; with L = {L:.3g} ({source}), below 1/L = {1 / L:.3g}" if L > 0 else ""
+    found = _smoothness(problem)
+    L = 0.0 if found is None else found.value
+    bound = f"; with L = {L:.3g} ({found.kind}), below 1/L = {1 / L:.3g}" if found is not None and L > 0 else ""
     return Divergence(
         int(number),
         f"{what} Try a smaller local step size{bound}. If the method adds a penalty 1/eta (FedProx: rho), try one "
@@ -59,11 +59,11 @@ def _has_step(spec: Spec) -> bool:
     )
 
 
-def _estimate(problem: Problem) -> float:
-    """Return an estimate of L; 0 if there is none. For a large network, it would take longer than the run."""
-    if problem.dimension * problem.samples >= LARGE_PROBLEM:
-        return 0.0
+def _smoothness(problem: Problem) -> theory.Smoothness | None:
+    """Return L; None if it is unknown. For a large network, an estimate would take longer than the run."""
+    if problem.answer.smoothness is None and problem.dimension * problem.samples >= LARGE_PROBLEM:
+        return known_smoothness(problem)
     try:
-        return theory.smoothness(problem)
+        return theory.smoothness_constants(problem, average=False)
     except FedpdError:  # a Hessian at the start is not finite
-        return 0.0
+        return None

@@ -11,7 +11,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import refuse
-from fedpd.core import Array, Method, Tree
+from fedpd.core import Array, Method, State, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
 from fedpd.engine.measure.columns import AgentView, Column, Measure
@@ -67,16 +67,36 @@ def mean_and_gap(algorithm: Method, layout: Layout, shard: Shard, agents: Any, s
 
 
 def measure_at(
-    functions: Functions, layout: Layout, shard: Shard, x: Vector, gap: Any, columns: tuple[Column, ...]
+    functions: Functions,
+    layout: Layout,
+    shard: Shard,
+    x: Vector,
+    gap: Any,
+    columns: tuple[Column, ...],
+    of_states: Mapping[Measure, Array] | None = None,
 ) -> Metrics:
-    """Return the values of the columns at the mean model x of copies that are at most `gap` from each other."""
+    """Return the values of the columns at the mean model x of copies that are at most `gap` from each other.
+
+    `of_states` has the values that were measured from the agents' states.
+    """
     parts = measure_parts(functions, layout, shard, x, columns)
     joint = {
         column.measure: column.measure.joint(functions, layout, shard, x)
         for column in columns
         if column.measure is not None and column.measure.joint is not None
     }
-    return merge_parts(columns, parts, gap, layout.agents, joint)
+    return merge_parts(columns, parts, gap, layout.agents, {**joint, **(of_states or {})})
+
+
+def measure_states(
+    algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State, columns: tuple[Column, ...]
+) -> dict[Measure, Array]:
+    """Return the measurements of the agents' states, for the columns that have one."""
+    return {
+        column.measure: column.measure.state(algorithm, functions, layout, shard, state)
+        for column in columns
+        if column.measure is not None and column.measure.state is not None
+    }
 
 
 def measure_parts(

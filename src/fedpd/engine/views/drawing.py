@@ -243,9 +243,7 @@ def name_curves(axes: Axes, entries: Sequence[Entry], height: float) -> None:
 
 def _diverged(entry: Entry) -> str:
     """Return the addition to a label in the legend, such as " (diverged)" or " (1 of 3 diverged)"."""
-    number = sum(run.diverged is not None for run in entry.runs)
-    which = "" if number == len(entry.runs) else f"{number} of {len(entry.runs)} "
-    return f" ({which}diverged)" if number else ""
+    return f" ({entry.divergence})" if entry.divergence else ""
 
 
 def _twos_and_fives(value: float, _: int | None) -> str:

@@ -60,8 +60,23 @@ class Entry(NamedTuple):
 
     @property
     def usable(self) -> tuple[Measured, ...]:
-        """Return the runs that did not diverge; all of them if every one did."""
+        """Return the runs that every mean, band and cost is over: those that did not diverge; all if every one did.
+
+        `divergence` says beside each of them how many are left out.
+        """
         return tuple(run for run in self.runs if run.diverged is None) or self.runs
+
+    @property
+    def divergence(self) -> str:
+        """Return how many seeds diverged, such as "1 of 3 diverged"; "diverged" for a single one, "" for none."""
+        number = sum(run.diverged is not None for run in self.runs)
+        return (
+            ""
+            if not number
+            else "diverged"
+            if number == len(self.runs) == 1
+            else f"{number} of {len(self.runs)} diverged"
+        )
 
 
 def entry_of(label: str, runs: Sequence[Measured]) -> Entry:
@@ -161,6 +176,24 @@ def value_text(column: Column, value: float) -> str:
     if column.unit == "share":
         return f"{value:.1%}"
     return f"{value:.2e}" if column.log else f"{value:.4g}"
+
+
+def end_text(entry: Entry, column: Column) -> str:
+    """Return a quantity at the end: its mean over the seeds that did not diverge, such as "1.2e-10 ± 3e-11".
+
+    Tables, notebooks and pages call it, so that they agree. The main quantity also says how many seeds diverged.
+    """
+    if entry.diverged:
+        first = min(run.diverged.round for run in entry.runs if run.diverged is not None)
+        which = "" if len(entry.runs) == 1 else f", {entry.divergence}"
+        return f"diverged at {first}{which}" if column.name == MAIN else ""
+    values = np.array([last_value(run, column.name) for run in entry.usable])
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return "not measured"
+    spread = f" ± {values.std():.0e}" if values.std() > 0 and column.unit != "share" else ""
+    note = f", {entry.divergence}" if entry.divergence and column.name == MAIN else ""
+    return value_text(column, float(values.mean())) + spread + note
 
 
 def last_text(run: Measured, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpd.base.extras import extra
-from fedpd.engine.measure.columns import NETWORK, Column
+from fedpd.engine.measure.columns import NETWORK
 from fedpd.engine.views.entries import (
     COSTS,
     MAIN,
@@ -19,10 +19,10 @@ from fedpd.engine.views.entries import (
     Measured,
     cost_text,
     drawn_quantities,
+    end_text,
     heading,
     last_costs,
     last_text,
-    last_value,
     measured_values,
     value_text,
 )
@@ -105,16 +105,6 @@ def entries_html(caption: str, entries: Sequence[Entry], names: str = "", notes:
     ]
     diverged = divergence_texts(run for entry in entries for run in entry.runs)
     return html_table(caption, head, rows, [*notes, *diverged[:3]])
-
-
-def end_text(entry: Entry, column: Column) -> str:
-    """Return a quantity at the end, as the mean over the seeds that did not diverge, such as "1.2e-10 ± 3e-11"."""
-    if entry.diverged:
-        rounds = min(run.diverged.round for run in entry.runs if run.diverged is not None)
-        return f"diverged at {rounds}" if column.name == MAIN else ""
-    values = np.array([last_value(run, column.name) for run in entry.usable])
-    spread = f" ± {values.std():.0e}" if values.std() > 0 and column.unit != "share" else ""
-    return value_text(column, float(values.mean())) + spread
 
 
 def spent_text(runs: Sequence[Measured]) -> str:
