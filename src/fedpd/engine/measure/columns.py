@@ -13,7 +13,7 @@ own: each agent returns a value to sum over agents and a value to keep, and `mer
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -201,6 +201,11 @@ def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tr
     return metric_value(of_mean, total[name])
 
 
+@cache  # a compiled program is found by its columns, so that equal columns must have the same merge
+def _merge_of_metric(name: str, of_mean: str) -> Merge:
+    return partial(_merge_metric, name, of_mean)
+
+
 OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
@@ -359,7 +364,7 @@ def metric_columns(problem: Problem) -> tuple[Column, ...]:
 def _metric_column(name: str, metric: Metric) -> Column:
     if name in COLUMNS:
         refuse("metrics", name, "is the name of a column that every history has", "Choose another name")
-    merge = partial(_merge_metric, name, metric.of_mean)
+    merge = _merge_of_metric(name, metric.of_mean)
     usual = column_of(name)
     return usual._replace(
         words=metric.words or usual.words, better=metric.better, measure=METRICS, merge=merge, kind="value"
