@@ -70,6 +70,25 @@ class Evaluation(NamedTuple):
         return own + self.metrics
 
 
+class Judge(NamedTuple):
+    """The functions that measure a model on samples that belong to no agent, such as a central test set.
+
+    Attributes:
+        hold: (the samples as the user has them) -> the samples as the problem holds them, with labels as numbers of the
+            classes, for example. It refuses names and labels that the problem does not have.
+        correct: As in `Evaluation`.
+        losses: F of these samples; None: the problem's own losses.
+        metrics: As in `Evaluation`.
+        asked: Whether the user gave the metrics, so that a run without any test samples is refused.
+    """
+
+    hold: Callable[[Tree], Tree]
+    correct: Losses | None = None
+    losses: Losses | None = None
+    metrics: NamedMetrics = ()
+    asked: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
@@ -88,6 +107,7 @@ class Problem:
     offsets: (N,) the row of `data` where each agent's samples begin. None: `data` has an axis of agents.
     load:   returns the samples of some agents, which are not in memory. None: `data` holds them.
     random: the losses of local steps of a model with dropout, drawn from a key; `losses` are without dropout.
+    judge:  the functions that measure samples of nobody, see `simulate(test=...)`. None: only their losses.
     """
 
     losses: Losses
@@ -105,6 +125,7 @@ class Problem:
     offsets: np.ndarray | None = None
     load: Load | None = None
     random: RandomLosses | None = None
+    judge: Judge | None = None
 
     @property
     def agents(self) -> int:

@@ -88,6 +88,7 @@ class Inputs(NamedTuple):
     sample: Shard | None = None  # the agents over which a run measures; None: all of them
     frozen: Tree | None = None  # the part of the model that is not trained, the same for all agents
     everyone: Shard | None = None  # all agents, on every device, if agents are dealt to them; None: `shard` has them
+    central: Tree | None = None  # the samples of a central test set, on every device
 
 
 class Round(NamedTuple):
@@ -398,7 +399,8 @@ def delivered_or(program: Program, server: Any, x: Vector) -> Vector:
 def measure_model(program: Program, inputs: Inputs, x: Vector, gap: Any) -> Metrics:
     """Return the values of the columns at the model x, whose copies are at most `gap` from each other."""
     shard = inputs.shard if inputs.sample is None else inputs.sample
-    return measure_at(program.functions, program.measured or program.layout, shard, x, gap, program.columns)
+    layout = program.measured or program.layout
+    return measure_at(program.functions, layout, shard, x, gap, program.columns, inputs.central)
 
 
 def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
@@ -419,6 +421,6 @@ def empty_rows(program: Program, length: int, agents: int) -> Rows:
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _rounds: Any = PartitionSpec(None, AXIS)
-INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared, _shared)
+INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared, _shared, _shared)
 STATE = State(_agents, _shared, _shared)
 ROWS = Rows(Round(_shared, _shared, _shared, _rounds), _shared)

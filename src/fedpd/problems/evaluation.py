@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.arrays import seal
+from fedpd.base.arrays import TEXTS, as_array, as_labels, seal
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.base.precision import as_numpy, scope
 from fedpd.base.typed import first_line
@@ -51,6 +51,36 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
     return Held(held, sizes)
 
 
+def central_samples(
+    samples: Any, classes: np.ndarray | None = None, names: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the samples of a central test set; refuse other names than x and y, and labels that are no class.
+
+    Args:
+        samples: {"x": (m, ...), "y": (m, ...)}.
+        classes: The labels in their order; None or empty: the targets are not classes.
+        names: The names of the classes, which labels may be given by; None: they have none.
+    """
+    if not isinstance(samples, Mapping) or set(samples) != {"x", "y"}:
+        found = sorted(map(str, samples)) if isinstance(samples, Mapping) else type(samples).__name__
+        refuse("test", found, 'must be a dict with "x" and "y"', 'Give e.g. test={"x": x_test, "y": y_test}')
+    x, y = as_array(samples["x"], "test['x']"), as_labels(samples["y"], "test['y']")
+    if classes is None or not len(classes):
+        return {"x": x, "y": y}
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    texts = y.dtype.kind in TEXTS
+    known = np.array(names if texts and names is not None else classes.tolist())
+    unknown = np.ones(y.shape, bool) if texts and names is None else ~np.isin(y.astype(str) if texts else y, known)
+    if unknown.any():
+        rule = f"is no class of the problem: {', '.join(map(str, known[:20]))}{', ...' if len(known) > 20 else ''}"
+        remedy = "Drop these samples, or give classes= or label_names= where you load the data"
+        refuse("label in test['y']", y[unknown].reshape(-1)[0].item(), rule, remedy)
+    if texts:
+        place = dict(zip(known, classes, strict=True))
+        y = np.array([place[str(label)] for label in y], np.int32)
+    return {"x": x, "y": y}
+
+
 def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], Array]) -> NamedMetrics:
     """Return metrics of (model, batch) from a user's metrics of (outputs, targets).
 
@@ -78,15 +108,15 @@ def _values(values: Values, outputs: Losses, targets: Callable[[Tree], Array], m
 
 def check_metrics(problem: Problem) -> Problem:
     """Return the problem after tracing its metrics and its `correct` once; refuse those that return a wrong shape."""
-    tests = problem.evaluation
-    assert tests is not None  # callers have made it
-    axes = 2 if tests.offsets is None and tests.load is None else 1
+    held, judge = problem.evaluation or problem, problem.evaluation or problem.judge
+    assert judge is not None  # callers have made it
+    axes = 2 if held.offsets is None and held.load is None else 1
 
     def example(batch: int) -> Tree:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((batch, *leaf.shape[axes:]), leaf.dtype), tests.data)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((batch, *leaf.shape[axes:]), leaf.dtype), held.data)
 
-    correct = () if tests.correct is None else (("correct", Metric(tests.correct)),)
-    for name, metric in (*correct, *tests.metrics):
+    correct = () if judge.correct is None else (("correct", Metric(judge.correct)),)
+    for name, metric in (*correct, *judge.metrics):
         with scope(problem.double):
             try:
                 values = partial(_evaluated, problem, metric)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from tree_math import Vector
@@ -23,10 +24,12 @@ from tree_math import Vector
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, LocalObjective, Metric, Problem, Tree, in_blocks
 from fedpd.core.agents import BLOCK, Functions, Layout, Shard, local_objective
-from fedpd.core.statistics import with_own_statistics
+from fedpd.core.problem import AgentLoss, NamedMetrics
+from fedpd.core.statistics import own_statistics, with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
+CENTRAL_LOSS, CENTRAL_ACCURACY = "central_loss", "central_accuracy"
 WORST = 0.1  # test_accuracy_worst is the mean accuracy of this fraction of the agents
 
 
@@ -53,6 +56,15 @@ class JointMeasure(Protocol):
     def __call__(self, functions: Functions, layout: Layout, shard: Shard, x: Vector, /) -> Array: ...
 
 
+class CentralMeasure(Protocol):
+    """Returns a measurement of the model x on the central test set, which belongs to no agent.
+
+    The model is (model, statistics) if it has batch statistics: those of the server, the mean of the agents' own.
+    """
+
+    def __call__(self, functions: Functions, rows: Tree, x: Vector, /) -> Tree: ...
+
+
 class Merge(Protocol):
     """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
 
@@ -67,12 +79,14 @@ class Measure(NamedTuple):
         joint: A measurement over all agents, which only a simulator can do; it replaces `agent`.
         tests: Whether the measurement needs test samples.
         reveals: Whether an agent's part of the sum reveals more than a few numbers, such as its gradient.
+        central: A measurement on the central test set of `simulate`; it replaces `agent`.
     """
 
     agent: AgentMeasure | None = None
     joint: JointMeasure | None = None
     tests: bool = False
     reveals: bool = False
+    central: CentralMeasure | None = None
 
 
 class Column(NamedTuple):
@@ -184,10 +198,10 @@ def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, MetricSum], dict
     return found, found
 
 
-def _sum_values(values: Array, inside: Array) -> MetricSum:
-    """Return the sum and the number of the values of the samples that are `inside` and are not NaN."""
+def _sum_values(values: Array, inside: Array, *, every: bool = False) -> MetricSum:
+    """Return the sum and the number of the values of the samples that are `inside` and, unless `every`, are not NaN."""
     inside = jnp.reshape(inside, inside.shape + (1,) * (values.ndim - 1))
-    counted = inside & ~jnp.isnan(values)
+    counted = (inside & jnp.ones(values.shape, bool)) if every else inside & ~jnp.isnan(values)
     return MetricSum(jnp.sum(jnp.where(counted, values, 0)), jnp.sum(counted).astype(values.dtype))
 
 
@@ -206,10 +220,32 @@ def _merge_of_metric(name: str, of_mean: str) -> Merge:
     return partial(_merge_metric, name, of_mean)
 
 
+def _own_statistics(view: AgentView, x: Vector) -> tuple[Tree, None]:
+    return own_statistics(view.functions, view.shard, x), None
+
+
+def _sum_central(functions: Functions, rows: Tree, x: Vector) -> dict[str, MetricSum]:
+    """Return the sums of all that is measured on a central test set, by the names of the columns."""
+    number = len(jax.tree.leaves(rows)[0])
+    if isinstance(functions.losses, AgentLoss):  # the loss of all samples together, which no blocks add up to
+        mask = jnp.ones(number, jnp.result_type(*jax.tree.leaves(x.tree)))
+        return {CENTRAL_LOSS: MetricSum(functions.losses(x.tree, (rows, mask)), jnp.ones((), mask.dtype))}
+
+    def sums_of(model: Vector, rows: Tree, inside: Array, _: Any) -> dict[str, MetricSum]:
+        return {
+            name: _sum_values(metric.values(model.tree, rows), inside, every=name == CENTRAL_LOSS)
+            for name, metric in functions.central
+        }
+
+    return in_blocks(sums_of, x, rows, jnp.int32(number), functions.block or BLOCK)
+
+
 OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
 METRICS = Measure(agent=_sum_metrics, tests=True)
+STATISTICS = Measure(agent=_own_statistics)  # no column has it; their mean normalises the central test set
+CENTRAL = Measure(central=_sum_central)
 
 COUNTED = (
     Column("round", "rounds", "rounds", "place", np.int64),
@@ -321,6 +357,26 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
     ),
     "metrics": (),  # those of the problem: `metric_columns`
 }
+# The columns of a central test set, which `simulate(test=...)` adds; `central_columns` adds the problem's metrics.
+CENTRAL_COLUMNS = (
+    Column(
+        CENTRAL_ACCURACY,
+        "accuracy on the central test set",
+        "central accuracy",
+        unit="share",
+        better="more",
+        measure=CENTRAL,
+        merge=_merge_of_metric(CENTRAL_ACCURACY, ""),
+    ),
+    Column(
+        CENTRAL_LOSS,
+        "loss on the central test set, mean over its samples",
+        "central loss",
+        better="less",
+        measure=CENTRAL,
+        merge=_merge_of_metric(CENTRAL_LOSS, ""),
+    ),
+)
 # The columns that only a federation has. They count from the start of the run.
 FEDERATED = (
     Column("wire_bytes_up", "bytes received by the server, as serialised", "wire bytes up", "cost", np.int64, "bytes"),
@@ -346,7 +402,7 @@ EPSILON_EXAMPLES = Column(
 )
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
 _OTHERS = (NETWORK, SAMPLE, EPSILON, EPSILON_EXAMPLES)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, *_OTHERS)}
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *CENTRAL_COLUMNS, *FEDERATED, *_OTHERS)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 
@@ -371,6 +427,18 @@ def _metric_column(name: str, metric: Metric) -> Column:
     )
 
 
+def central_columns(metrics: NamedMetrics) -> tuple[Column, ...]:
+    """Return the columns of what is measured on a central test set, given by their names."""
+    usual = {column.name: column for column in CENTRAL_COLUMNS}
+    return tuple(usual[name] if name in usual else _central_column(name, metric) for name, metric in metrics)
+
+
+def _central_column(name: str, metric: Metric) -> Column:
+    words = f"{metric.words or name.removeprefix('central_').replace('_', ' ')} on the central test set"
+    merge = _merge_of_metric(name, metric.of_mean)
+    return Column(name, words, better=metric.better, measure=CENTRAL, merge=merge)
+
+
 def recorded_columns(record: Iterable[str | Column], problem: Problem) -> tuple[Column, ...]:
     """Return the columns of `record`: those of the words of `RECORDABLE`, the problem's metrics, and the user's own."""
     found: list[Column] = []
@@ -385,8 +453,13 @@ def recorded_columns(record: Iterable[str | Column], problem: Problem) -> tuple[
         else:
             found += RECORDABLE[choice("record", one, RECORDABLE)]
             found += metric_columns(problem) if one == "metrics" else ()
-    names = [column.name for column in found]
+    return check_names(tuple(found))
+
+
+def check_names(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return the columns; refuse two of the same name."""
+    names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
             refuse("record", name, "is recorded twice", "Give every column once")
-    return tuple(found)
+    return columns
