@@ -87,8 +87,10 @@ def simulate(
             column "metrics_agents" of the history then has this number.
         record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
             the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
-            "accuracy", on training and test samples; "metrics", those of the problem on test samples; or a
-            `fedpd.Column` of your own. Default: "accuracy" and "metrics", as far as the problem has them.
+            "accuracy", on training and test samples; "fairness", the standard deviation of the agents' test accuracies
+            and the mean of the best tenth of the agents, beside the worst tenth that "accuracy" has; "metrics", those
+            of the problem on test samples; or a `fedpd.Column` of your own. Default: "accuracy" and "metrics", as far
+            as the problem has them.
         checkpoints (str | Path): A folder, to which the run writes a checkpoint every `checkpoint_every` rounds. If the
             folder already holds this run, the run resumes, with the same result bit for bit as without interruption.
         checkpoint_every (int): Rounds between two checkpoints. Default 50.
@@ -283,7 +285,7 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None, central: 
         tested = one == "metrics" or any(column.measure is not None and column.measure.tests for column in columns)
         if tested and tests is None:
             refuse("record", name, "needs a problem with test samples", "Build it with problems.classification")
-        if one == "accuracy" and tests is not None and tests.correct is None:
+        if one in ("accuracy", "fairness") and tests is not None and tests.correct is None:
             rule = "needs a problem that knows which predictions are correct"
             refuse("record", name, rule, 'Give correct= where you build the problem, or record ["metrics"]')
     return recorded_columns(record, problem)

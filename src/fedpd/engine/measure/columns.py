@@ -30,7 +30,7 @@ from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
 CENTRAL_LOSS, CENTRAL_ACCURACY = "central_loss", "central_accuracy"
-WORST = 0.1  # test_accuracy_worst is the mean accuracy of this fraction of the agents
+TENTH = 0.1  # test_accuracy_worst and test_accuracy_best are mean accuracies of this fraction of the agents
 
 
 class AgentView(NamedTuple):
@@ -163,16 +163,25 @@ def _own_accuracies(each: CorrectCounts) -> tuple[Array, Array]:
     return jnp.sort(own), jnp.sum(each.tests > 0)
 
 
-def _mean_accuracy(share: float) -> Merge:
-    """Return a merge that averages the test accuracy over the worst agents; `share` is their fraction."""
+def _mean_accuracy(share: float, *, best: bool = False) -> Merge:
+    """Return a merge that averages the test accuracy over the worst or the best agents; `share` is their fraction."""
 
     def merge(total: CorrectCounts, each: CorrectCounts, agents: int) -> Array:
         ordered, tested = _own_accuracies(each)
-        counted = jnp.arange(len(ordered)) < jnp.maximum(1, jnp.ceil(share * tested))
-        counted = counted & jnp.isfinite(ordered)
+        place = jnp.arange(len(ordered))
+        place = tested - 1 - place if best else place
+        counted = (place >= 0) & (place < jnp.maximum(1, jnp.ceil(share * tested))) & jnp.isfinite(ordered)
         return jnp.sum(jnp.where(counted, ordered, 0)) / jnp.maximum(jnp.sum(counted), 1)
 
     return merge
+
+
+def _spread_of_accuracy(total: CorrectCounts, each: CorrectCounts, agents: int) -> Array:
+    """Return the standard deviation of the agents' test accuracies."""
+    ordered, tested = _own_accuracies(each)
+    counted, number = jnp.isfinite(ordered), jnp.maximum(tested, 1)
+    mean = jnp.sum(jnp.where(counted, ordered, 0)) / number
+    return jnp.sqrt(jnp.sum(jnp.where(counted, (ordered - mean) ** 2, 0)) / number)
 
 
 def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
@@ -344,7 +353,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             unit="share",
             better="more",
             measure=ACCURACY,
-            merge=_mean_accuracy(WORST),
+            merge=_mean_accuracy(TENTH),
         ),
         Column(
             "test_loss",
@@ -353,6 +362,26 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             better="less",
             measure=ACCURACY,
             merge=_per_test(lambda total: total.loss),
+        ),
+    ),
+    "fairness": (
+        Column(
+            "test_accuracy_std",
+            "standard deviation of the agents' test accuracies",
+            "standard deviation of test accuracy",
+            unit="share",
+            better="less",
+            measure=ACCURACY,
+            merge=_spread_of_accuracy,
+        ),
+        Column(
+            "test_accuracy_best",
+            "mean test accuracy of the best tenth of the agents",
+            "test accuracy of the best tenth",
+            unit="share",
+            better="more",
+            measure=ACCURACY,
+            merge=_mean_accuracy(TENTH, best=True),
         ),
     ),
     "metrics": (),  # those of the problem: `metric_columns`
