@@ -201,7 +201,7 @@ def test_an_experiment_file_names_an_npz_file(tmp_path: Path) -> None:
     plan = parse(text)
     run = simulate(plan.methods[0].algorithm, plan.problem, rounds=1, test=plan.settings.test)
     assert run.history["central_accuracy"][-1] == np.mean(labels[0] * (features[0] @ run.model) > 0)
-    with pytest.raises(FedpdError, match=r"\[run\] test = 'other\.npz': it cannot be read"):
+    with pytest.raises(FedpdError, match=r"\[run\] 'other\.npz' cannot be read"):
         parse(text.replace(str(tmp_path / "test.npz"), "other.npz"))
     with pytest.raises(FedpdError, match=r"\[run\] test = 5: must be a text"):
         parse(text.replace(f"'{tmp_path / 'test.npz'}'", "5"))

@@ -8,11 +8,12 @@ import numpy as np
 
 from fedpd.base import checkpoint
 from fedpd.base.arrays import as_array, check_finite, owned
-from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.checks import refuse
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import as_numpy
 from fedpd.core import Metric, Problem, Tree
 from fedpd.core.problem import Judge, NamedMetrics
+from fedpd.data.npz import read_npz
 from fedpd.engine.measure.columns import CENTRAL_ACCURACY, CENTRAL_LOSS
 
 LAYOUT = 'Give samples in the form of one agent\'s, e.g. {"x": x_test, "y": y_test}'
@@ -45,7 +46,7 @@ def central_test(problem: Problem, test: Any) -> CentralTest:
         FedpdError: The samples do not have the names, shapes, types or labels of the problem's own.
     """
     judge = problem.judge or Judge(hold=lambda samples: samples)
-    rows = judge.hold(_read(test) if isinstance(test, str | Path) else test)
+    rows = judge.hold(read_npz(test) if isinstance(test, str | Path) else test)
     return CentralTest(_fitted(problem, rows), _metrics(problem, judge))
 
 
@@ -54,16 +55,6 @@ def _metrics(problem: Problem, judge: Judge) -> NamedMetrics:
     right = () if judge.correct is None else ((CENTRAL_ACCURACY, Metric(judge.correct, better="more")),)
     own = tuple((f"central_{name}", metric) for name, metric in judge.metrics)
     return (*right, (CENTRAL_LOSS, Metric(judge.losses or problem.losses)), *own)
-
-
-def _read(path: str | Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, EOFError) as error:
-        remedy = 'Write it with numpy.savez("test.npz", x=x_test, y=y_test)'
-        raise FedpdError(f"test = {str(path)!r}: it cannot be read as an .npz file: {error}. {remedy}.") from None
 
 
 def _fitted(problem: Problem, rows: Tree) -> Tree:
