@@ -38,6 +38,7 @@ class Functions(NamedTuple):
         random: F of training samples with random layers, drawn from a key; None: the model has none.
         metrics: What else is measured on test samples.
         central: What is measured on a central test set, by the names of the columns; (): there is none.
+        longest: The most test samples of an agent, if a metric needs those of an agent all at once; 0: none does.
     """
 
     losses: Losses
@@ -49,6 +50,7 @@ class Functions(NamedTuple):
     random: RandomLosses | None = None
     metrics: NamedMetrics = ()
     central: NamedMetrics = ()
+    longest: int = 0
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
@@ -61,6 +63,8 @@ class Functions(NamedTuple):
         metrics = () if evaluation is None else evaluation.measured(problem.losses)
         rest = problem.statistics, problem.random, metrics
         functions = Functions(problem.losses, problem.penalty, correct, block, test_losses, *rest)
+        if evaluation is not None and any(metric.of_all is not None for _, metric in metrics):
+            functions = functions._replace(longest=int(evaluation.sizes.max()))
         drop_stale_programs(functions.without_frozen()[0])
         return functions
 
@@ -80,7 +84,8 @@ class Functions(NamedTuple):
             return self
         own = self._replace(penalty=None, block=None, metrics=(), central=())
         parts: list[Any] = [partial(one, frozen) if callable(one) else None for one in own]
-        kept: dict[str, Any] = {name: getattr(self, name) for name in ("penalty", "block", "metrics", "central")}
+        names = ("penalty", "block", "metrics", "central", "longest")
+        kept: dict[str, Any] = {name: getattr(self, name) for name in names}
         return Functions(*parts)._replace(**kept)._map_metrics(lambda values: partial(values, frozen))
 
     def _map_metrics(self, change: Callable[[Losses], Losses]) -> "Functions":

@@ -28,8 +28,11 @@ class Answer(NamedTuple):
 UNKNOWN = Answer()
 
 
+Over = Literal["samples", "agents"]
+
+
 class Metric(NamedTuple):
-    """A number to measure on test samples: a mean over the samples of all agents, or its root or exponential.
+    """A number to measure on test samples: a mean over samples, its root or exponential, or another function of them.
 
     Attributes:
         values: Returns one number per sample, (B,), or one per part of a sample, (B, ...), for example per token. The
@@ -38,12 +41,21 @@ class Metric(NamedTuple):
         of_mean: "exp" for the exponential of the mean (perplexity), "sqrt" for its root (RMSE), or "" for the mean.
         better: Whether "less" or "more" is better.
         words: The label of an axis; "": the metric's name.
+        of_sum: Returns the metric from the sum of the values over the samples, for example from counts by class, in
+            place of a mean. It has the shape of one sample's values.
+        of_all: Returns the metric from the values of all samples, (n, ...), and which of them are samples, (n,) of
+            bool, in place of a mean: a rank statistic, for example.
+        over: "samples": the metric of the test samples of all agents together. "agents": the mean of the agents' own
+            metrics. Agents for which it is NaN are left out, such as the AUC of an agent with one class only.
     """
 
     values: Losses
     of_mean: Literal["", "exp", "sqrt"] = ""
     better: Literal["less", "more"] = "less"
     words: str = ""
+    of_sum: Callable[[Array], Array] | None = None
+    of_all: Callable[[Array, Array], Array] | None = None
+    over: Over = "samples"
 
 
 NamedMetrics = tuple[tuple[str, Metric], ...]  # the name of each metric, and the metric

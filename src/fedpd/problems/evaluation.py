@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.arrays import TEXTS, as_array, as_labels, seal
-from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.checks import FedpdError, choice, refuse
 from fedpd.base.precision import as_numpy, scope
 from fedpd.base.typed import first_line
 from fedpd.core import Array, Losses, Metric, Problem, Tree
-from fedpd.core.problem import NamedMetrics
+from fedpd.core.problem import NamedMetrics, Over
 from fedpd.core.rows import merged_axes
 from fedpd.data.ragged import Ragged, check_finite
 from fedpd.problems.build import Held, held_by_agent, pads
@@ -95,6 +95,9 @@ def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], A
         if not isinstance(name, str) or not name or not callable(metric.values):
             rule = "must map names to functions (outputs, targets) -> one number per sample"
             refuse("metrics", name, rule, 'Give e.g. metrics={"mae": lambda outputs, targets: abs(outputs - targets)}')
+        choice("over", metric.over, get_args(Over))
+        if (metric.of_mean != "") + (metric.of_sum is not None) + (metric.of_all is not None) > 1:
+            refuse("metrics", name, "has more than one of of_mean, of_sum and of_all", "Give one of them")
         found.append((name, metric._replace(values=partial(_values, metric.values, outputs, targets))))
     return tuple(found)
 
@@ -120,7 +123,8 @@ def check_metrics(problem: Problem) -> Problem:
         with scope(problem.double):
             try:
                 values = partial(_evaluated, problem, metric)
-                shapes = [np.shape(jax.eval_shape(values, problem.start, example(batch))) for batch in BATCHES]
+                found = [jax.eval_shape(values, problem.start, example(batch)) for batch in BATCHES]
+                shapes, whole = [np.shape(one) for one in found], _whole_metric(metric, found[0])
             except Exception as error:
                 remedy = "Use its arguments (outputs, targets) in functions of jax.numpy, and jnp.where in place of if"
                 raise FedpdError(f"metric {name!r} cannot be computed: {first_line(error)}. {remedy}.") from error
@@ -131,7 +135,20 @@ def check_metrics(problem: Problem) -> Problem:
             )
             refuse(f"shape of metric {name!r} for {BATCHES[0]} samples", shapes[0], rule, remedy)
         check_parts(f"metric {name!r}", shapes)
+        if whole:
+            refuse(
+                f"shape of metric {name!r}", whole, "must be (): one number", "Return a scalar from of_sum or of_all"
+            )
     return problem
+
+
+def _whole_metric(metric: Metric, values: Any) -> tuple[int, ...]:
+    """Return the shape of a metric that is no mean, from that of its values; () for a mean."""
+    if metric.of_sum is not None:
+        return np.shape(jax.eval_shape(metric.of_sum, jax.ShapeDtypeStruct(values.shape[1:], values.dtype)))
+    if metric.of_all is not None:
+        return np.shape(jax.eval_shape(metric.of_all, values, jax.ShapeDtypeStruct(values.shape[:1], bool)))
+    return ()
 
 
 def check_parts(what: str, shapes: Sequence[tuple[int, ...]]) -> None:

@@ -189,22 +189,57 @@ def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
 
 
 class MetricSum(NamedTuple):
-    """The sum of a metric's values and their number, for one agent or for all."""
+    """The sum of a metric's values and their number, for one agent or for all.
+
+    For a metric of all samples (`Metric.of_all`), the values themselves, (n, ...), and 1 for each sample, (n,).
+    """
 
     total: Array
     number: Array
 
 
-def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, MetricSum], dict[str, MetricSum]]:
-    """Return the metrics of one agent on its test samples twice: to sum over agents, and to keep."""
+def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, Any], dict[str, MetricSum]]:
+    """Return the metrics of one agent on its test samples: to sum over agents, and to keep."""
     functions, one = view
+    model, named = with_own_statistics(functions, one, x), dict(functions.metrics)
+    sizes = jnp.asarray(one.test_sizes)
+    found = _sums_of_metrics(functions.metrics, model, one.test, sizes, BLOCK, functions.longest, one.test_offset)
+    own = {name: _own_value(named[name], sums) for name, sums in found.items()}
+    return {name: None if _is_pooled(named[name]) else sums for name, sums in own.items()}, own
 
-    def sums_of(model: Vector, rows: Tree, inside: Array, _: Any) -> dict[str, MetricSum]:
-        return {name: _sum_values(metric.values(model.tree, rows), inside) for name, metric in functions.metrics}
 
-    model = with_own_statistics(functions, one, x)
-    found = in_blocks(sums_of, model, one.test, jnp.asarray(one.test_sizes), BLOCK, one.test_offset)
-    return found, found
+def _is_pooled(metric: Metric) -> bool:
+    """Return whether a metric needs the values of all samples of all agents at once."""
+    return metric.of_all is not None and metric.over == "samples"
+
+
+def _own_value(metric: Metric, found: MetricSum) -> MetricSum:
+    """Return an agent's term in the sum of a metric: its sums, or its own value and 1 in a mean over agents."""
+    if metric.over == "samples":
+        return found
+    value = metric_value(metric, found)
+    return MetricSum(jnp.where(jnp.isnan(value), 0, value), (~jnp.isnan(value)).astype(value.dtype))
+
+
+def _sums_of_metrics(
+    metrics: NamedMetrics, model: Vector, rows: Tree, size: Array, block: int, longest: int, offset: Any = None
+) -> dict[str, MetricSum]:
+    """Return the sums of metrics over the first `size` rows, of which there are at most `longest`."""
+    room = -(-longest // block) * block  # for values that are kept, in whole blocks
+
+    def sums_of(model: Vector, rows: Tree, inside: Array, q: Any) -> dict[str, MetricSum]:
+        return {name: block_sums(name, metric, metric.values(model.tree, rows), inside, q) for name, metric in metrics}
+
+    def block_sums(name: str, metric: Metric, values: Array, inside: Array, q: Any) -> MetricSum:
+        if metric.of_sum is None and metric.of_all is None:
+            return _sum_values(values, inside, every=name == CENTRAL_LOSS)
+        counted = jnp.where(inside.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+        if metric.of_sum is not None:
+            return MetricSum(jnp.sum(counted, axis=0), jnp.sum(inside).astype(values.dtype))
+        place, empty = q * block + jnp.arange(block), jnp.zeros((room, *values.shape[1:]), values.dtype)
+        return MetricSum(empty.at[place].set(counted), jnp.zeros(room, values.dtype).at[place].set(inside))
+
+    return in_blocks(sums_of, model, rows, size, block, offset)
 
 
 def _sum_values(values: Array, inside: Array, *, every: bool = False) -> MetricSum:
@@ -214,19 +249,50 @@ def _sum_values(values: Array, inside: Array, *, every: bool = False) -> MetricS
     return MetricSum(jnp.sum(jnp.where(counted, values, 0)), jnp.sum(counted).astype(values.dtype))
 
 
-def metric_value(of_mean: str, found: MetricSum) -> Array:
+def metric_value(metric: Metric, found: MetricSum) -> Array:
+    """Return a metric from its sums over samples; NaN if there are no samples."""
+    if metric.of_all is not None:
+        return metric.of_all(found.total, found.number > 0)
+    if metric.of_sum is not None:
+        return jnp.where(found.number > 0, metric.of_sum(found.total), jnp.nan)
+    return value_of_mean(metric.of_mean, found)
+
+
+def metric_per_agent(metric: Metric, each: MetricSum) -> Array:
+    """Return a metric of each agent, (N,), from what a measurement kept of all agents."""
+    if metric.over == "agents":
+        return value_of_mean("", each)
+    return jax.vmap(partial(metric_value, metric))(each)
+
+
+def value_of_mean(of_mean: str, found: MetricSum) -> Array:
     """Return a metric from the sum and the number of its values; NaN if there are none."""
     mean = jnp.where(found.number > 0, found.total / jnp.maximum(found.number, 1), jnp.nan)
     return jnp.exp(mean) if of_mean == "exp" else jnp.sqrt(mean) if of_mean == "sqrt" else mean
 
 
-def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tree, agents: int) -> Array:
-    return metric_value(of_mean, total[name])
+def _merge_metric(
+    name: str, metric: Metric, total: dict[str, MetricSum], each: dict[str, MetricSum] | None, agents: int
+) -> Array:
+    if each is None:  # of a central test set, which is one
+        return metric_value(metric, total[name])
+    if _is_pooled(metric):
+        return metric_value(metric, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), each[name]))
+    return value_of_mean("", total[name]) if metric.over == "agents" else metric_value(metric, total[name])
 
 
 @cache  # a compiled program is found by its columns, so that equal columns must have the same merge
-def _merge_of_metric(name: str, of_mean: str) -> Merge:
-    return partial(_merge_metric, name, of_mean)
+def _cached_merge(name: str, metric: Metric) -> Merge:
+    return partial(_merge_metric, name, metric)
+
+
+def _no_values(model: Tree, batch: Tree) -> Array:
+    """Stands for the values of a metric where only their sums are used."""
+    raise AssertionError
+
+
+def _merge_of_metric(name: str, metric: Metric) -> Merge:
+    return _cached_merge(name, metric._replace(values=_no_values))
 
 
 def _own_statistics(view: AgentView, x: Vector) -> tuple[Tree, None]:
@@ -239,14 +305,7 @@ def _sum_central(functions: Functions, rows: Tree, x: Vector) -> dict[str, Metri
     if isinstance(functions.losses, AgentLoss):  # the loss of all samples together, which no blocks add up to
         mask = jnp.ones(number, jnp.result_type(*jax.tree.leaves(x.tree)))
         return {CENTRAL_LOSS: MetricSum(functions.losses(x.tree, (rows, mask)), jnp.ones((), mask.dtype))}
-
-    def sums_of(model: Vector, rows: Tree, inside: Array, _: Any) -> dict[str, MetricSum]:
-        return {
-            name: _sum_values(metric.values(model.tree, rows), inside, every=name == CENTRAL_LOSS)
-            for name, metric in functions.central
-        }
-
-    return in_blocks(sums_of, x, rows, jnp.int32(number), functions.block or BLOCK)
+    return _sums_of_metrics(functions.central, x, rows, jnp.int32(number), functions.block or BLOCK, number)
 
 
 OBJECTIVE = Measure(agent=_objective, reveals=True)
@@ -395,7 +454,7 @@ CENTRAL_COLUMNS = (
         unit="share",
         better="more",
         measure=CENTRAL,
-        merge=_merge_of_metric(CENTRAL_ACCURACY, ""),
+        merge=_merge_of_metric(CENTRAL_ACCURACY, Metric(_no_values)),
     ),
     Column(
         CENTRAL_LOSS,
@@ -403,7 +462,7 @@ CENTRAL_COLUMNS = (
         "central loss",
         better="less",
         measure=CENTRAL,
-        merge=_merge_of_metric(CENTRAL_LOSS, ""),
+        merge=_merge_of_metric(CENTRAL_LOSS, Metric(_no_values)),
     ),
 )
 # The columns that only a federation has. They count from the start of the run.
@@ -449,7 +508,7 @@ def metric_columns(problem: Problem) -> tuple[Column, ...]:
 def _metric_column(name: str, metric: Metric) -> Column:
     if name in COLUMNS:
         refuse("metrics", name, "is the name of a column that every history has", "Choose another name")
-    merge = _merge_of_metric(name, metric.of_mean)
+    merge = _merge_of_metric(name, metric)
     usual = column_of(name)
     return usual._replace(
         words=metric.words or usual.words, better=metric.better, measure=METRICS, merge=merge, kind="value"
@@ -464,7 +523,7 @@ def central_columns(metrics: NamedMetrics) -> tuple[Column, ...]:
 
 def _central_column(name: str, metric: Metric) -> Column:
     words = f"{metric.words or name.removeprefix('central_').replace('_', ' ')} on the central test set"
-    merge = _merge_of_metric(name, metric.of_mean)
+    merge = _merge_of_metric(name, metric)
     return Column(name, words, better=metric.better, measure=CENTRAL, merge=merge)
 
 

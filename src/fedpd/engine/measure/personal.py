@@ -15,7 +15,7 @@ from fedpd.base.precision import scope
 from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.fit import check_oracle_fits
-from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, metric_value
+from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, metric_per_agent
 from fedpd.engine.views.notebook import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
@@ -198,7 +198,7 @@ def _prepared(problem: Problem) -> tuple[Functions, Layout, Shard]:
 def _metrics(problem: Problem, sums: Mapping[str, MetricSum]) -> Values:
     """Return the metrics of each agent from their sums."""
     known = () if problem.evaluation is None else problem.evaluation.measured(problem.losses)
-    return {name: np.asarray(metric_value(metric.of_mean, sums[name])) for name, metric in known}
+    return {name: np.asarray(metric_per_agent(metric, sums[name])) for name, metric in known}
 
 
 def _stacked(model: Tree, number: int) -> Tree:

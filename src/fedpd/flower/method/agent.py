@@ -166,6 +166,10 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
     size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
     own = {name: one if isinstance(one, Metric) else Metric(one) for name, one in (local.metrics or {}).items()}
+    for name, metric in own.items():
+        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
+            rule = "is no mean over samples, so that a server could not compute it from sums of the clients"
+            refuse("metric", name, rule, 'Give it with over="agents": the mean of the clients\' own values')
     sizes = np.array([size], np.int32)
     evaluation = Evaluation(local.correct, rows, sizes, local.test_losses, metrics=tuple(own.items()))
     problem = check_metrics(replace(problem, evaluation=evaluation))
