@@ -138,6 +138,10 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Method, shapes
     check_random_layers(algorithm, problem)
     check_batch(algorithm, problem)
     (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
+    for metric_name, metric in functions.metrics:
+        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
+            rule = "is no mean over samples, and clients send sums only"
+            refuse("metric", metric_name, rule, 'Give over="agents", for the mean of the clients\' own metrics')
     frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(
@@ -166,10 +170,6 @@ def _problem(local: Local, start: Tree, name: str) -> Problem:
     rows = jax.tree.map(lambda leaf: as_numpy(leaf, problem.double, "test")[None], jax.tree.map(np.asarray, test))
     size = 0 if local.test is None else jax.tree.leaves(rows)[0].shape[1]
     own = {name: one if isinstance(one, Metric) else Metric(one) for name, one in (local.metrics or {}).items()}
-    for name, metric in own.items():
-        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
-            rule = "is no mean over samples, so that a server could not compute it from sums of the clients"
-            refuse("metric", name, rule, 'Give it with over="agents": the mean of the clients\' own values')
     sizes = np.array([size], np.int32)
     evaluation = Evaluation(local.correct, rows, sizes, local.test_losses, metrics=tuple(own.items()))
     problem = check_metrics(replace(problem, evaluation=evaluation))
