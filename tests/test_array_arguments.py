@@ -351,7 +351,9 @@ OTHERS = {
         ("progress", "callback", "log", "dtype", "settings", "options", "partitioner", "module"), "no array"
     ),
     **dict.fromkeys(("record", "label", "label_names", "columns", "names", "methods", "static"), "texts"),
-    **dict.fromkeys(("until", "grid", "table", "seed", "seeds", "scales"), "numbers, which are checked one by one"),
+    **dict.fromkeys(
+        ("until", "grid", "table", "seed", "seeds", "scales", "angles"), "numbers, which are checked one by one"
+    ),
     **dict.fromkeys(("step", "draw", "t", "p"), "numbers that JAX may trace, or functions"),
     **dict.fromkeys(("losses", "loss", "penalty", "correct", "metrics", "apply", "load"), "functions"),
     **dict.fromkeys(("up", "down", "mean"), "of wrap: transforms"),

@@ -1,7 +1,7 @@
 """Lists that the site makes from the code: the columns of a history, the loaders of data, and the suite's problems."""
 
 from fedpd import data
-from fedpd.engine.measure.columns import COLUMNS, FEDERATED, RECORDABLE, Column
+from fedpd.engine.measure.columns import CENTRAL_COLUMNS, COLUMNS, FEDERATED, RECORDABLE, Column
 from fedpd.suite.results import HEADINGS, problem_rows
 
 
@@ -10,7 +10,7 @@ def table_columns(group: str | None) -> str:
     if group is not None:
         return _table(RECORDABLE[group])
     recorded = [column for columns in RECORDABLE.values() for column in columns]
-    return _table([*COLUMNS.values(), *recorded, *FEDERATED])
+    return _table([*COLUMNS.values(), *recorded, *CENTRAL_COLUMNS, *FEDERATED])
 
 
 def _table(columns: tuple[Column, ...] | list[Column]) -> str:

@@ -55,7 +55,9 @@ def test_natural_ids_name_the_agents() -> None:
 
 def test_what_is_refused() -> None:
     iid = partitioners.IidPartitioner
-    with pytest.raises(FedpdError, match=r"partitioner = 'int': must be one of flwr_datasets.partitioner"):
+    with pytest.raises(
+        FedpdError, match=r"partitioner = 'int': must be a rule of fedpd.data, or one of flwr_datasets.partitioner"
+    ):
         partition(X, Y, 10)
     with pytest.raises(FedpdError, match=r"shapes of x and y = \(\(120, 1\), \(3,\)\): must be"):
         partition(X, Y[:3], iid(2))
@@ -75,3 +77,11 @@ def test_what_is_refused() -> None:
     used.dataset = datasets.Dataset.from_dict({"label": [1]})
     with pytest.raises(FedpdError, match=r"has a data set already. Make a new one"):
         partition(X, Y, used)
+
+
+def test_test_samples_follow_the_classes_of_any_partitioner() -> None:
+    data = partition(X, Y, partitioners.PathologicalPartitioner(4, "label", 2, seed=1), test=(X[:40], Y[:40]))
+    assert data.test_sizes.sum() == 40
+    assert not (label_histogram(data, "test") > 0)[label_histogram(data) == 0].any()
+    with pytest.raises(FedpdError, match=r"agents = 4: is for the rules of fedpd"):
+        partition(X, Y, partitioners.IidPartitioner(4), agents=4)

@@ -70,6 +70,18 @@ def test_another_problem_of_the_same_shape_compiles_nothing() -> None:
     assert one.history["loss"][-1] != two.history["loss"][-1]
 
 
+def test_a_second_run_of_a_problem_with_metrics_compiles_nothing() -> None:
+    one = {"x": np.eye(4, 3), "y": np.arange(4) % 2}
+    both = data.from_arrays({"a": one, "b": one}, {"a": one, "b": one})
+    brier = lambda scores, targets: (jax.nn.softmax(scores)[:, 1] - targets) ** 2  # noqa: E731
+    problem = problems.classification(lambda x, a: a @ x, both, np.zeros((3, 2)), metrics={"brier": brier})
+    first = simulate(method(0.1), problem, rounds=2)
+    with compilations() as found:
+        second = simulate(method(0.2), problem, rounds=3)
+    assert found == []
+    assert first.history["brier"][0] == second.history["brier"][0] == 0.25
+
+
 def test_a_number_that_is_an_argument_gives_what_a_constant_gives() -> None:
     one_program = constant(method(0.3))
     assert not jax.tree.leaves(one_program)

@@ -224,5 +224,8 @@ def test_full_gradients_in_blocks_are_those_at_once(block: int) -> None:
 
 def test_metrics_need_test_samples() -> None:
     untested = data.from_arrays({"a": {"x": np.eye(2), "y": [0, 1]}})
+    problem = problems.classification(linear, untested, np.eye(2), metrics={"first": lambda scores, y: scores[:, 0]})
     with pytest.raises(FedpdError, match=r"metrics = \['first'\]: are measured on test samples, and there are none"):
-        problems.classification(linear, untested, np.eye(2), metrics={"first": lambda scores, y: scores[:, 0]})
+        simulate(algorithms.gradient_descent(step=0.1), problem, rounds=1)
+    with pytest.raises(FedpdError, match=r"shape of metric 'mean' for 3 samples"):
+        problems.classification(linear, untested, np.eye(2), metrics={"mean": lambda scores, y: scores.mean()})

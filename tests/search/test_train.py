@@ -90,3 +90,15 @@ def test_wrong_options_are_refused(problem: Any, options: dict[str, Any], words:
 def test_an_unknown_option_is_an_unknown_argument(problem: Any) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'momentum'"):
         fedpd.train(problem, momentum=0.9)
+
+
+def test_values_per_agent_are_those_of_the_delivered_model() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 3))
+    y = (x[:, 0] + 2 * rng.normal(size=600) > 0).astype(int)
+    federated = data.partition(x[:400], y[:400], data.by_dirichlet(0.5, least=10), agents=5, test=(x[400:], y[400:]))
+    problem = problems.softmax_regression(federated)
+    run = fedpd.train(problem, communications=40, cohort=2, test={"x": x[400:], "y": y[400:]})
+    assert run.history["validation_loss"].argmin() < len(run.history["round"]) - 1  # not the last model
+    np.testing.assert_array_equal(run.per_agent(), run.per_agent("test_accuracy", problem))
+    assert run.history["central_accuracy"][-1] > 0.5

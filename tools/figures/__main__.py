@@ -23,7 +23,6 @@ from tools.figures.svg import SETTINGS, digest, recorded_digest, save
 
 from fedpd import data
 from fedpd.report import comparison_figure
-from fedpd.report.data import data_figure
 from fedpd.report.theory import skip_probability_figure, skipping_map_figure
 from fedpd.reproduce.command import ITEMS
 from fedpd.reproduce.session import Session
@@ -48,7 +47,7 @@ def clients() -> Figure:
         size = int(rng.lognormal(4.3, 0.7)) + 8
         labels = rng.choice(10, size, p=rng.dirichlet(np.full(10, 0.35))).astype(np.int32)
         sites[f"{number + 1}"] = {"x": rng.normal(size=(size, 2)), "y": labels}
-    return data_figure(data.split(data.from_arrays(sites, name="24 clients"), 0.2, seed=0))
+    return data.split(data.from_arrays(sites, name="24 clients"), 0.2, seed=0).plot()
 
 
 def item(name: str) -> Callable[[], Figure]:

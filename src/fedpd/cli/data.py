@@ -43,12 +43,12 @@ def inspect(
     from fedpd.cli.terminal import console, show_lines
     from fedpd.data.files import load
     from fedpd.report import save_figure
-    from fedpd.report.data import data_figure, summary_table
+    from fedpd.report.data import summary_table
 
     with console.status("reading"):
         found = load(path, client=client, features=features, label=label, split=split)
         table = summary_table(found)
     console.print(table)
     make_folder(out)
-    saved = save_figure(data_figure(found), out, path.name.split(".")[0])
+    saved = save_figure(found.plot(), out, path.name.split(".")[0])
     show_lines(f"Figure: {saved[0]}")

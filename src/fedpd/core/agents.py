@@ -37,6 +37,8 @@ class Functions(NamedTuple):
         statistics: The statistics that normalise a batch; None: the model has none.
         random: F of training samples with random layers, drawn from a key; None: the model has none.
         metrics: What else is measured on test samples.
+        central: What is measured on a central test set, by the names of the columns; (): there is none.
+        longest: The most test samples of an agent, if a metric needs those of an agent all at once; 0: none does.
     """
 
     losses: Losses
@@ -47,6 +49,8 @@ class Functions(NamedTuple):
     statistics: Statistics | None = None
     random: RandomLosses | None = None
     metrics: NamedMetrics = ()
+    central: NamedMetrics = ()
+    longest: int = 0
 
     @staticmethod
     def of(problem: Problem) -> "Functions":
@@ -59,6 +63,8 @@ class Functions(NamedTuple):
         metrics = () if evaluation is None else evaluation.measured(problem.losses)
         rest = problem.statistics, problem.random, metrics
         functions = Functions(problem.losses, problem.penalty, correct, block, test_losses, *rest)
+        if evaluation is not None and any(metric.of_all is not None for _, metric in metrics):
+            functions = functions._replace(longest=int(evaluation.sizes.max()))
         drop_stale_programs(functions.without_frozen()[0])
         return functions
 
@@ -70,18 +76,25 @@ class Functions(NamedTuple):
         if not isinstance(self.losses, WithFrozen):
             return self, None
         functions = Functions(*(_bare(one) for one in self))
-        metrics = tuple((name, metric._replace(values=_bare(metric.values))) for name, metric in self.metrics)
-        return functions._replace(metrics=metrics), self.losses.frozen
+        return functions._map_metrics(_bare), self.losses.frozen
 
     def with_frozen(self, frozen: Tree | None) -> "Functions":
         """Return functions of `without_frozen` with these arrays, which may be traced."""
         if frozen is None:
             return self
-        own = self._replace(penalty=None, block=None, metrics=())
+        own = self._replace(penalty=None, block=None, metrics=(), central=())
         parts: list[Any] = [partial(one, frozen) if callable(one) else None for one in own]
-        bound = Functions(*parts)
-        metrics = tuple((name, metric._replace(values=partial(metric.values, frozen))) for name, metric in self.metrics)
-        return bound._replace(penalty=self.penalty, block=self.block, metrics=metrics)
+        names = ("penalty", "block", "metrics", "central", "longest")
+        kept: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Functions(*parts)._replace(**kept)._map_metrics(lambda values: partial(values, frozen))
+
+    def _map_metrics(self, change: Callable[[Losses], Losses]) -> "Functions":
+        """Return the functions with the values of all metrics changed."""
+
+        def changed(metrics: NamedMetrics) -> NamedMetrics:
+            return tuple((name, metric._replace(values=change(metric.values))) for name, metric in metrics)
+
+        return self._replace(metrics=changed(self.metrics), central=changed(self.central))
 
 
 def _bare(function: Any) -> Any:

@@ -28,8 +28,11 @@ class Answer(NamedTuple):
 UNKNOWN = Answer()
 
 
+Over = Literal["samples", "agents"]
+
+
 class Metric(NamedTuple):
-    """A number to measure on test samples: a mean over the samples of all agents, or its root or exponential.
+    """A number to measure on test samples: a mean over samples, its root or exponential, or another function of them.
 
     Attributes:
         values: Returns one number per sample, (B,), or one per part of a sample, (B, ...), for example per token. The
@@ -38,12 +41,21 @@ class Metric(NamedTuple):
         of_mean: "exp" for the exponential of the mean (perplexity), "sqrt" for its root (RMSE), or "" for the mean.
         better: Whether "less" or "more" is better.
         words: The label of an axis; "": the metric's name.
+        of_sum: Returns the metric from the sum of the values over the samples, for example from counts by class, in
+            place of a mean. It has the shape of one sample's values.
+        of_all: Returns the metric from the values of all samples, (n, ...), and which of them are samples, (n,) of
+            bool, in place of a mean: a rank statistic, for example.
+        over: "samples": the metric of the test samples of all agents together. "agents": the mean of the agents' own
+            metrics. Agents for which it is NaN are left out, such as the AUC of an agent with one class only.
     """
 
     values: Losses
     of_mean: Literal["", "exp", "sqrt"] = ""
     better: Literal["less", "more"] = "less"
     words: str = ""
+    of_sum: Callable[[Array], Array] | None = None
+    of_all: Callable[[Array, Array], Array] | None = None
+    over: Over = "samples"
 
 
 NamedMetrics = tuple[tuple[str, Metric], ...]  # the name of each metric, and the metric
@@ -70,6 +82,25 @@ class Evaluation(NamedTuple):
         return own + self.metrics
 
 
+class Judge(NamedTuple):
+    """The functions that measure a model on samples that belong to no agent, such as a central test set.
+
+    Attributes:
+        hold: (the samples as the user has them) -> the samples as the problem holds them, with labels as numbers of the
+            classes, for example. It refuses names and labels that the problem does not have.
+        correct: As in `Evaluation`.
+        losses: F of these samples; None: the problem's own losses.
+        metrics: As in `Evaluation`.
+        asked: Whether the user gave the metrics, so that a run without any test samples is refused.
+    """
+
+    hold: Callable[[Tree], Tree]
+    correct: Losses | None = None
+    losses: Losses | None = None
+    metrics: NamedMetrics = ()
+    asked: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """min_x f(x) = (1/N) sum_i f_i(x),  f_i(x) = w_i sum_{xi in D_i} F(x; xi),  F(x; xi) = losses + penalty.
@@ -89,6 +120,7 @@ class Problem:
     load:   returns the samples of some agents, which are not in memory. None: `data` holds them.
     random: the losses of local steps of a model with dropout, drawn from a key; `losses` are without dropout.
     names:  (N,) the names of the agents, e.g. hospitals, which reports show. None: the data have none.
+    judge:  the functions that measure samples of nobody, see `simulate(test=...)`. None: only their losses.
     """
 
     losses: Losses
@@ -107,6 +139,7 @@ class Problem:
     load: Load | None = None
     random: RandomLosses | None = None
     names: Sequence[str] | np.ndarray | None = None
+    judge: Judge | None = None
 
     @property
     def agents(self) -> int:

@@ -5,6 +5,9 @@ the parameters and the batch only. To evaluate single samples of agent i, fedpd 
 samples of agent i at the same model: the mean of the statistics over the batches of f_i, normalised as in training
 ("PreciseBN": Wu and Johnson, Rethinking "Batch" in BatchNorm, 2021). They are never sent, never averaged over agents,
 and never stored.
+
+A central test set belongs to no agent. The server evaluates it with the mean of the agents' statistics at the same
+model, as a server that averages batch statistics does.
 """
 
 from typing import Any
@@ -22,7 +25,7 @@ from fedpd.core.agents import BLOCK, Functions, Shard, arrays, map_agents
 
 def with_own_statistics(functions: Functions, one: Shard, x: Vector) -> Vector:
     """Return x, or (x, the agent's statistics at x) if the model has statistics; evaluation needs both."""
-    return x if functions.statistics is None else Vector((x.tree, _own(functions, one, x)))
+    return x if functions.statistics is None else Vector((x.tree, own_statistics(functions, one, x)))
 
 
 @explained
@@ -40,11 +43,11 @@ def local_statistics(problem: Problem, model: Tree) -> Tree:
         raise FedpdError(f"{problem.name}: its model has no batch statistics. Predict with the model alone.")
     functions = Functions.of(problem)
     with scope(problem.double):
-        found = map_agents(lambda one: _own(functions, one, Vector(model)), arrays(problem))
+        found = map_agents(lambda one: own_statistics(functions, one, Vector(model)), arrays(problem))
         return jax.tree.map(np.asarray, found)
 
 
-def _own(functions: Functions, one: Shard, x: Vector) -> Tree:
+def own_statistics(functions: Functions, one: Shard, x: Vector) -> Tree:
     """Return the mean of the statistics of an agent's batches."""
     measure, block = functions.statistics, functions.block or BLOCK
     assert measure is not None  # callers check that the model has statistics

@@ -3,12 +3,14 @@
 from fedpd.data.characters import characters
 from fedpd.data.csv import csv
 from fedpd.data.dirichlet import dirichlet
+from fedpd.data.division import by_classes, by_dirichlet, by_noise, by_quantity, by_rotation, by_shards, iid
 from fedpd.data.federated import Federated, Samples, from_arrays
 from fedpd.data.hub import hub
 from fedpd.data.labels import DIGITS_AND_LETTERS
 from fedpd.data.lazy import Lazy, lazy
 from fedpd.data.leaf import SHAKESPEARE, leaf
 from fedpd.data.many import from_rows
+from fedpd.data.npz import npz
 from fedpd.data.parquet import parquet
 from fedpd.data.partition import partition
 from fedpd.data.ragged import Ragged, ragged
@@ -18,11 +20,14 @@ from fedpd.data.summary import Spread, Summary, describe, label_histogram
 from fedpd.data.synthetic import program_strongly_noniid, strongly_noniid, weakly_noniid
 
 # The functions that an experiment file may call for its data.
-LOADERS = ("characters", "csv", "dirichlet", "hub", "leaf", "parquet")
+LOADERS = ("characters", "csv", "dirichlet", "hub", "leaf", "npz", "parquet")
+# The rules by which `partition` and `npz` divide samples among agents.
+RULES = ("iid", "by_dirichlet", "by_classes", "by_shards", "by_quantity", "by_noise", "by_rotation")
 
 __all__ = [
     "DIGITS_AND_LETTERS",
     "LOADERS",
+    "RULES",
     "SHAKESPEARE",
     "Federated",
     "Lazy",
@@ -32,6 +37,12 @@ __all__ = [
     "Scaling",
     "Spread",
     "Summary",
+    "by_classes",
+    "by_dirichlet",
+    "by_noise",
+    "by_quantity",
+    "by_rotation",
+    "by_shards",
     "characters",
     "csv",
     "describe",
@@ -39,11 +50,13 @@ __all__ = [
     "from_arrays",
     "from_rows",
     "hub",
+    "iid",
     "label_histogram",
     "lazy",
     "leaf",
     "merge",
     "moments",
+    "npz",
     "paper_groups",
     "parquet",
     "partition",

@@ -13,7 +13,7 @@ The rules hold for every source:
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,6 +24,9 @@ from fedpd.base.typed import explained
 from fedpd.data.labels import Classes, check_not_mixed, encode
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Place = Callable[[str, str], str]  # (agent, part) -> where that data comes from, as an error names it
 Key = tuple[str, str]  # (part, agent)
@@ -112,6 +115,19 @@ class Federated:
         """Return the data with all samples in memory; lazy samples are loaded, others stay."""
         train, test = (part.in_memory() if isinstance(part, Lazy) else part for part in (self.train, self.test))
         return replace(self, train=train, test=test)
+
+    def plot(self) -> "Figure":
+        """Return a matplotlib figure of who has what: a heat map of labels x agents.
+
+        The agents' sizes are above it, and the labels' totals beside it. The agents with the most training samples come
+        first, then those with the most test samples. The map counts training and test samples together.
+
+        Raises:
+            FedpdError: The labels are numbers to predict.
+        """
+        from fedpd.data.figure import draw  # only a figure needs matplotlib
+
+        return draw(self)
 
     def __repr__(self) -> str:
         """Return a description of the data in five lines."""

@@ -52,6 +52,7 @@ class RunConfig:
     callback: Callback | None = None
     until: Until | None = None
     start: Start | None = None
+    test: Tree | str | Path | None = None
     average: bool = False
     execution: Execution = "auto"
     devices: int | None = None
@@ -97,6 +98,7 @@ class RunOptions(TypedDict, total=False):
     callback: Callback | None
     until: Until | None
     start: Start | None
+    test: Tree | str | Path | None
     average: bool
     execution: Execution
     devices: int | None

@@ -88,6 +88,7 @@ class Inputs(NamedTuple):
     sample: Shard | None = None  # the agents over which a run measures; None: all of them
     frozen: Tree | None = None  # the part of the model that is not trained, the same for all agents
     everyone: Shard | None = None  # all agents, on every device, if agents are dealt to them; None: `shard` has them
+    central: Tree | None = None  # the samples of a central test set, on every device
 
 
 class Round(NamedTuple):
@@ -404,7 +405,7 @@ def measure_model(
     """Return the values of the columns at the model x, whose copies are at most `gap` from each other."""
     shard = inputs.shard if inputs.sample is None else inputs.sample
     layout = program.measured or program.layout
-    return measure_at(program.functions, layout, shard, x, gap, program.columns, of_states)
+    return measure_at(program.functions, layout, shard, x, gap, program.columns, of_states, inputs.central)
 
 
 def are_reached(columns: tuple[Column, ...], metrics: Metrics, targets: Array) -> Array:
@@ -425,6 +426,6 @@ def empty_rows(program: Program, length: int, agents: int) -> Rows:
 _agents: Any = AGENTS
 _shared: Any = SHARED
 _rounds: Any = PartitionSpec(None, AXIS)
-INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared, _shared)
+INPUTS = Inputs(_agents, _shared, _shared, _shared, _shared, _agents, _shared, _shared, _shared)
 STATE = State(_agents, _shared, _shared)
 ROWS = Rows(Round(_shared, _shared, _shared, _rounds), _shared)

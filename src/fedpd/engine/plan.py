@@ -26,6 +26,7 @@ from fedpd.core.agents import (
 from fedpd.engine.backends.dealing import is_dealt, shared_arrays, without_tests
 from fedpd.engine.clock.timing import Timed
 from fedpd.engine.loop import Inputs, Program, Template
+from fedpd.engine.measure.central import CentralTest
 from fedpd.engine.measure.columns import MEASURED, Column
 from fedpd.engine.measure.targets import Target
 from fedpd.engine.participation import Participation
@@ -64,6 +65,7 @@ class Plan(NamedTuple):
         privacy: Counts epsilon of the messages; None: they are not private.
         examples: Counts epsilon of a sample; None: the oracle is not private.
         average: Whether the server delivers the running mean of its models.
+        central: The central test set; None: there is none.
     """
 
     algorithm: Method
@@ -85,6 +87,7 @@ class Plan(NamedTuple):
     privacy: Accountant | None = None
     examples: ExampleAccountant | None = None
     average: bool = False
+    central: CentralTest | None = None
 
 
 def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
@@ -93,7 +96,8 @@ def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
     columns = (*MEASURED, *plan.recorded)
     drop_stale_programs(plan.algorithm, plan.recorded)
     measured = _measured_layout(plan)
-    program = Program(plan.algorithm, Functions.of(problem), layout, plan.participation is not None, columns, measured)
+    functions = plan_functions(plan)
+    program = Program(plan.algorithm, functions, layout, plan.participation is not None, columns, measured)
     method = fresh(plan.algorithm if plan.variants is None else plan.variants)
     lazy = problem.lazy and plan.participation is not None and not plan.debug
     dealt = is_dealt(plan.algorithm, problem, layout, plan.participation)
@@ -110,8 +114,16 @@ def prepare(plan: Plan) -> tuple[Program, Template, Inputs]:
     functions, frozen = program.functions.without_frozen()
     frozen = put_on_devices(layout, frozen, SHARED)
     key = jnp.stack(keys) if plan.many else keys[0]
-    inputs = Inputs(shard, key, method, start, stragglers, sample, frozen, everyone)
+    central = None if plan.central is None else put_on_devices(layout, plan.central.rows, SHARED)
+    inputs = Inputs(shard, key, method, start, stragglers, sample, frozen, everyone, central)
     return program, Template(functions, *program[2:]), inputs
+
+
+def plan_functions(plan: Plan) -> Functions:
+    """Return the functions of the problem, with those of the central test set."""
+    central = () if plan.central is None else plan.central.metrics
+    drop_stale_programs([metric.values for _, metric in central])
+    return Functions.of(plan.problem)._replace(central=central)
 
 
 def _measured_layout(plan: Plan) -> Layout | None:

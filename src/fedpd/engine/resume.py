@@ -43,7 +43,11 @@ def run_identity(plan: Plan, algorithm: Method, rounds: int) -> dict[str, Any]:
         UnidentifiedError: Another process could not identify a function of the user's own.
     """
     buffer = None if plan.timing is None else plan.timing.buffer
-    options = ({} if buffer is None else {"buffer": buffer}) | ({"average": True} if plan.average else {})
+    options: dict[str, Any] = ({} if buffer is None else {"buffer": buffer}) | (
+        {"average": True} if plan.average else {}
+    )
+    if plan.central is not None:
+        options["test"] = plan.central.identity()
     return options | {
         "algorithm": algorithm.spec.plain(),
         "problem": problem_identity(plan.problem),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedpd.base.checks import choice, refuse
 from fedpd.base.identity import UnidentifiedError
 from fedpd.base.saved import save_result
 from fedpd.clock import Clock
@@ -19,7 +20,15 @@ from fedpd.engine.measure.divergence import Divergence
 from fedpd.engine.measure.history import History, mean_and_spread
 from fedpd.engine.measure.measurements import variant
 from fedpd.engine.measure.metrics import mean_copy
-from fedpd.engine.measure.personal import Personalized, check_fit, compare, personal_models, personalize
+from fedpd.engine.measure.personal import (
+    Personalized,
+    check_fit,
+    compare,
+    evaluate_agents,
+    final_values,
+    personal_models,
+    personalize,
+)
 from fedpd.engine.plan import Plan, on_host
 from fedpd.engine.resume import run_identity
 from fedpd.engine.views.entries import MAIN, Entry, end_text, entry_of
@@ -95,6 +104,7 @@ class Run(Runs):
         settings: The other arguments of `simulate`, which a continued run must repeat.
         identity: Hashes of the method, the problem and the settings, which a continued run must repeat; None: they have
             a part that cannot be identified.
+        by_agent: What the model reaches on each agent's samples, (N,) by column; see `per_agent`.
     """
 
     algorithm: str
@@ -110,6 +120,7 @@ class Run(Runs):
     server: Any = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     identity: Mapping[str, Any] | None = None
+    by_agent: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         lines = [f"Run of {self.algorithm}, seed {self.seed}", f"  {spent_text([self])}", f"  {ends_text(self)}"]
@@ -141,6 +152,33 @@ class Run(Runs):
     def keyed(self) -> "list[tuple[Mapping[str, Any], Run]]":
         """Return every run with what distinguishes it from the others."""
         return [({}, self)]
+
+    def per_agent(self, name: str = "test_accuracy", problem: Problem | None = None) -> np.ndarray:
+        """Return what the model reaches on each agent's own samples, (N,); NaN for agents without test samples.
+
+        A run that records accuracies or metrics of all agents, up to 100,000, keeps these values, also when it is
+        saved. Other runs need the problem, because a run does not keep its data.
+
+        Args:
+            name: "test_accuracy", "train_accuracy", "test_loss", "loss" (f_i), or a metric of the problem.
+            problem: The problem of the run, or one with other samples of the same model; None: the values that the run
+                keeps.
+
+        Raises:
+            FedpdError: There is no such value.
+
+        Examples:
+            >>> from fedpd import algorithms, oracles, problems, simulate
+            >>> problem = problems.opposing_quadratics()
+            >>> run = simulate(algorithms.fedpd(eta=0.2, oracle=oracles.gd(0.1, 5)), problem, rounds=100)
+            >>> run.per_agent("loss", problem).shape
+            (2,)
+        """
+        found = self.by_agent if problem is None else evaluate_agents(problem, self.model)
+        if problem is None and not found:
+            rule = "the run keeps no values of single agents: it recorded none, or there are too many agents"
+            refuse("name", name, rule, f"Give the problem: run.per_agent({name!r}, problem)")
+        return found[choice("name", name, found)]
 
     def personalize(
         self, problem: Problem, steps: int = 10, *, step: float, batch: int | None = None, seed: int = 0
@@ -250,14 +288,18 @@ def results(driver: Driver) -> tuple[Run, ...]:
     kept = driver.backend.absence or plan.algorithm.delivers is not None
     models = [driver.backend.model(i) for i in range(len(plan.seeds))] if kept else None
     state = driver.backend.release()
+    shard = driver.backend.inputs.shard if plan.layout.mesh is None else None
+    # A sweep has many runs, of which few are looked at; a sample of the agents was asked for to save this time.
+    single = plan.recorded if plan.variants is None and plan.sample is None else ()
 
     def result(i: int, algorithm: Method) -> Run:
         measurements = driver.measurements[i]
         agents = state[i] if driver.backend.absence else variant(state, i, plan.many)
+        model = mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i]
         return Run(
             algorithm=algorithm.description,
             seed=plan.seeds[i],
-            model=mean_copy(plan.algorithm, agents, plan.problem.agents) if models is None else models[i],
+            model=model,
             history=history_of(plan, measurements.history, i),
             agents=agents,
             updates=measurements.updates,
@@ -268,6 +310,7 @@ def results(driver: Driver) -> tuple[Run, ...]:
             server=variant(server, i, plan.many),
             settings=settings_of(plan),
             identity=identity_of(plan, algorithm, driver.done),
+            by_agent=final_values(plan.problem, single, model, shard),
         )
 
     return tuple(result(i, algorithm) for i, algorithm in enumerate(driver.methods))

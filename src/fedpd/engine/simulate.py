@@ -26,7 +26,16 @@ from fedpd.engine.continued import continue_runs, runs_of, start_at
 from fedpd.engine.driver import Driver
 from fedpd.engine.execution import choose_layout
 from fedpd.engine.fit import check_agents, check_batch, check_random_layers, check_variance, fewest_present
-from fedpd.engine.measure.columns import MEASURED, SAMPLE, Column, metric_columns, recorded_columns
+from fedpd.engine.measure.central import central_test
+from fedpd.engine.measure.columns import (
+    MEASURED,
+    SAMPLE,
+    Column,
+    central_columns,
+    check_names,
+    metric_columns,
+    recorded_columns,
+)
 from fedpd.engine.measure.targets import are_reached, make_targets
 from fedpd.engine.participation import attendance_rule, sample_agents, straggler_rule
 from fedpd.engine.plan import Plan
@@ -79,8 +88,10 @@ def simulate(
         record (Sequence[str | Column]): What else to measure: "heterogeneity", delta = max_i ||grad f_i - grad f|| at
             the mean model; "smoothness", the largest |eigenvalue| of the Hessians there (ten power iterations);
             "local_accuracy", FedPD's eps_1 = max_i ||grad L_i||^2 after the local solves, for `theory.check`;
-            "accuracy", on training and test samples; "metrics", those of the problem on test samples; or a
-            `fedpd.Column` of your own. Default: "accuracy" and "metrics", as far as the problem has them.
+            "accuracy", on training and test samples; "fairness", the standard deviation of the agents' test accuracies
+            and the mean of the best tenth of the agents, beside the worst tenth that "accuracy" has; "metrics", those
+            of the problem on test samples; or a `fedpd.Column` of your own. Default: "accuracy" and "metrics", as far
+            as the problem has them.
         checkpoints (str | Path): A folder, to which the run writes a checkpoint every `checkpoint_every` rounds. If the
             folder already holds this run, the run resumes, with the same result bit for bit as without interruption.
         checkpoint_every (int): Rounds between two checkpoints. Default 50.
@@ -100,6 +111,11 @@ def simulate(
         start (Tree | Run | Ensemble): The first model, instead of `problem.start`; or a finished run to continue. To
             continue a run, repeat the call that made it with more `rounds` in total. The result is the same, bit for
             bit, as that of one long run.
+        test (Mapping | str | Path): A central test set, samples that belong to no agent, in the form of one agent's
+            samples, e.g. {"x": (m, ...), "y": (m,)}; or the path of an .npz file with these arrays. The server measures
+            the model on it: the columns "central_loss" and, for a classification problem, "central_accuracy", and those
+            of the problem's metrics with the prefix "central_". A model with batch normalisation uses the mean of the
+            agents' statistics.
         average (bool): Whether to deliver the running mean of the server's models, which the history, `until` and
             `run.model` then are about. Agents compute as without it, and it costs no message. With mini-batches or few
             agents per round it is usually more accurate than the newest model. Default False.
@@ -174,7 +190,11 @@ def make_plan(
     check_agents(algorithm, problem.agents, lambda: fewest_present(participation, seeds, rounds, problem.agents))
     _warn_beyond_theory(algorithm, problem)
     sample = sample_agents(options.metrics_agents, problem.agents, seeds[0])
-    recorded = (*_recorded(problem, options.record), *(() if sample is None else (SAMPLE,)))
+    central = None if options.test is None else central_test(problem, options.test)
+    added = () if central is None else central_columns(central.metrics)
+    recorded = check_names(
+        (*_recorded(problem, options.record, central is not None), *added, *(() if sample is None else (SAMPLE,)))
+    )
     check_measurable(problem, recorded, sample is not None)
     store, debug = options.store, options.execution == "debug"
     _check_states(algorithm, recorded, participation is not None or store is not None or problem.lazy, options.average)
@@ -199,6 +219,7 @@ def make_plan(
         targets=make_targets(options.until, (*MEASURED, *recorded)),
         sample=sample,
         timing=timing,
+        central=central,
     )
     with scope(problem.double):
         plan = with_example_privacy(with_privacy(plan))
@@ -250,9 +271,14 @@ def _call_back(callback: Callback) -> Listener:
     return listen
 
 
-def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[Column, ...]:
+def _recorded(problem: Problem, record: Sequence[str | Column] | None, central: bool) -> tuple[Column, ...]:
     """Return the columns to record. By default, these are the accuracies and the metrics that the problem has."""
     tests = problem.evaluation
+    metrics = problem.judge.metrics if problem.judge is not None and problem.judge.asked else ()
+    if metrics and tests is None and not central:
+        rule = "are measured on test samples, and there are none"
+        remedy = "Give simulate(..., test=...), take some samples as tests with data.split, or leave the metrics out"
+        refuse("metrics", [name for name, _ in metrics], rule, remedy)
     if record is None:
         known = tests is not None and tests.correct is not None
         record = (*(("accuracy",) if known else ()), *(("metrics",) if metric_columns(problem) else ()))
@@ -261,7 +287,7 @@ def _recorded(problem: Problem, record: Sequence[str | Column] | None) -> tuple[
         tested = one == "metrics" or any(column.measure is not None and column.measure.tests for column in columns)
         if tested and tests is None:
             refuse("record", name, "needs a problem with test samples", "Build it with problems.classification")
-        if one == "accuracy" and tests is not None and tests.correct is None:
+        if one in ("accuracy", "fairness") and tests is not None and tests.correct is None:
             rule = "needs a problem that knows which predictions are correct"
             refuse("record", name, rule, 'Give correct= where you build the problem, or record ["metrics"]')
     return recorded_columns(record, problem)

@@ -20,11 +20,11 @@ from fedpd.base.checks import FedpdError, check_takes, refuse
 from fedpd.base.precision import scope
 from fedpd.base.value import Value, parts_of
 from fedpd.core import Method, State
-from fedpd.core.agents import Functions, Shard, arrays
+from fedpd.core.agents import Shard, arrays
 from fedpd.core.method import is_of_fedpd
 from fedpd.engine.loop import Inputs, Program, init_agents, measure_copies, one_round
 from fedpd.engine.measure.columns import MEASURED
-from fedpd.engine.plan import Plan
+from fedpd.engine.plan import Plan, plan_functions
 from fedpd.problems.external import explain_callback
 
 LIBRARIES = tuple(
@@ -51,12 +51,13 @@ def trace_round(plan: Plan) -> None:
             the shape of the state.
     """
     layout = plan.layout._replace(mesh=None)
-    program = Program(plan.algorithm, Functions.of(plan.problem), layout, columns=(*MEASURED, *plan.recorded))
+    program = Program(plan.algorithm, plan_functions(plan), layout, columns=(*MEASURED, *plan.recorded))
     stragglers: Any = plan.stragglers
+    central = None if plan.central is None else plan.central.rows
 
     def play(shard: Shard, start: Vector, key: Any) -> tuple[State, State]:
         before = State(init_agents(program, shard, start), program.algorithm.server(start), jnp.int32(0))
-        inputs = Inputs(shard, key, program.algorithm, start, stragglers)
+        inputs = Inputs(shard, key, program.algorithm, start, stragglers, central=central)
         after, done = one_round(program, inputs, before)
         measure_copies(program, inputs, after, ~done.communicated)
         return before, after

@@ -29,6 +29,7 @@ NONE = "none"  # TOML has no word for None; a file leaves the key out if None is
 Functions = Mapping[str, Callable[..., Any]]
 
 LOADERS: Functions = {name: getattr(data, name) for name in data.LOADERS}
+RULES: Functions = {name: getattr(data, name) for name in data.RULES}
 ORACLES: Functions = {
     "gd": oracles.gd,
     "sgd": oracles.sgd,
@@ -64,6 +65,7 @@ ARGUMENTS: Mapping[str, Functions] = {
     "p": SKIPS,
     "g": REGULARIZERS,
     "data": LOADERS,
+    "rule": RULES,
     "model": NETWORKS,
 }
 

@@ -10,6 +10,7 @@
     checkpoint_every = 50
     participation = 0.5              # a share of the agents in every round; or cohort = 50, their number
     record = ["heterogeneity"]       # and "smoothness": more columns of the history
+    test = "test.npz"                # a central test set, with the arrays x and y: central_accuracy
     clock = { up = "3 Mbit/s", down = "10 Mbit/s", compute = "20 ms" }     # simulated time; buffer and deadline need it
 
     [[algorithm]]
@@ -38,6 +39,7 @@ from fedpd.clock import Clock, from_table, seconds
 from fedpd.core import Method, Problem
 from fedpd.engine.config import RunConfig
 from fedpd.engine.execution import Execution
+from fedpd.engine.measure.central import central_test
 from fedpd.engine.measure.columns import RECORDABLE
 from fedpd.engine.participation import Sampling, attendance_rule, participation_rule, sample_agents, straggler_rule
 from fedpd.experiments import own_code, run_folder
@@ -315,6 +317,8 @@ def parse(text: str, beside: Path | None = None, on_code: OnCode | None = None) 
     taking_part = settings.cohort, settings.sampling, settings.participation, problem.sizes, settings.rounds
     at("[run]", attendance_rule, *taking_part)
     at("[run]", sample_agents, settings.metrics_agents, problem.agents, 0)
+    if settings.test is not None:
+        at("[run]", central_test, problem, settings.test)
     methods = tuple(Labelled(one.label, made) for one, made in zip(outline.methods, algorithms, strict=True))
     return Experiment(text, problem, settings, methods, code, beside)
 
@@ -363,6 +367,8 @@ def _settings(table: Table) -> RunTable:
     at("[run]", choice, "execution", settings.execution, get_args(Execution))
     if settings.store is not None and not isinstance(settings.store, str):
         raise FedpdError(f"[run] store = {shown(settings.store)}: must be a text. Give a folder for the agents' state.")
+    if settings.test is not None and not isinstance(settings.test, str):
+        raise FedpdError(f'[run] test = {shown(settings.test)}: must be a text. Write e.g. test = "test.npz".')
     for name in ("log", "callback"):
         value = getattr(settings, name)
         if value is not None and not is_reference(value):

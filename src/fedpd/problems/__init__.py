@@ -10,13 +10,18 @@ from fedpd.problems.many_labels import multilabel, next_token
 from fedpd.problems.network import load_model, network
 from fedpd.problems.quadratic import opposing_quadratics, quadratic, random_quadratic
 from fedpd.problems.regression import regression
+from fedpd.problems.scores import auc, balanced_accuracy, c_index, f1
 from fedpd.problems.softmax import softmax_regression
 from fedpd.problems.supervised import supervised
 
 __all__ = [
     "Metric",
     "Normalisation",
+    "auc",
+    "balanced_accuracy",
+    "c_index",
     "classification",
+    "f1",
     "from_agent_loss",
     "from_losses",
     "hard_instance",

@@ -371,4 +371,5 @@ def share_blocks(problem: Problem, copies: int) -> Problem:
         block=problem.block,
         statistics=problem.statistics,
         random=problem.random,
+        judge=problem.judge,
     )

@@ -1,9 +1,9 @@
 """Classification of federated data with any function that returns scores: softmax cross entropy and accuracy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,10 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Key, Losses, Problem, Tree
 from fedpd.core.agents import BLOCK, block_for
-from fedpd.core.problem import WithFrozen
+from fedpd.core.problem import Judge, WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.build import Weights, from_losses
-from fedpd.problems.evaluation import Metrics, check_metrics, hold_tests, named_metrics
+from fedpd.problems.evaluation import Metrics, central_samples, check_metrics, hold_tests, named_metrics
 from fedpd.problems.predictions import is_right
 from fedpd.problems.second_opinion import Plain, check_tests, check_training
 
@@ -156,26 +156,26 @@ def classify(
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
     if block is None and random is not None:
         block = block_for(data.sizes)  # the same in all layouts, so that full gradients draw the same numbers
-    own: dict[str, Any] = {"penalty": regulariser, "weights": weights, "block": block, "name": data.name}
-    problem = from_losses(hold(_losses_of(trained, loss)), train, start, **own, check=False)
+    rest: dict[str, Any] = {"penalty": regulariser, "weights": weights, "block": block, "name": data.name}
+    problem = from_losses(hold(_losses_of(trained, loss)), train, start, **rest, check=False)
     problem = replace(problem, names=data.names)
     if normalisation is not None:
         problem = replace(problem, statistics=hold(measured))
     if random is not None:
         problem = replace(problem, random=hold(drawn))
     problem = check_training(problem, plain) if check else problem
-    if not data.test_sizes.sum():
-        if metrics:
-            rule = "are measured on test samples, and there are none"
-            refuse("metrics", list(metrics), rule, "Leave them out, or take some samples as tests with data.split")
-        return problem
     judge = partial(_hold, frozen, with_statistics=normalisation is not None)
-    numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
-    tests = hold_tests(numbered, sizes, problem.double)
     named = named_metrics(metrics, evaluated, lambda batch: batch["y"])
     more = tuple((name, metric._replace(values=judge(metric.values))) for name, metric in named)
-    losses = judge(_losses_of(evaluated, loss))
-    problem = replace(problem, evaluation=Evaluation(judge(correct), tests.data, tests.sizes, losses, *tests[2:], more))
+    hold_central = partial(_central, data.classes, data.label_names)
+    own = Judge(hold_central, judge(correct), judge(_losses_of(evaluated, loss)), more, asked=bool(more))
+    problem = replace(problem, judge=own)
+    if not data.test_sizes.sum():
+        return check_metrics(problem) if more else problem
+    numbered, sizes = _numbered_part(data.test, data.classes), data.test_sizes.astype(np.int32)
+    tests = hold_tests(numbered, sizes, problem.double)
+    evaluation = Evaluation(own.correct, tests.data, tests.sizes, own.losses, *tests[2:], more)
+    problem = replace(problem, evaluation=evaluation)
     problem = check_metrics(problem) if more else problem
     return check_tests(problem) if check else problem
 
@@ -227,6 +227,11 @@ def _numbered_part(part: ByAgent, classes: np.ndarray) -> Any:
     if isinstance(part, list):
         return [_numbered(classes, samples) for samples in part]
     return part.map(partial(_numbered, classes))
+
+
+def _central(classes: np.ndarray, names: Sequence[str] | None, samples: Any) -> dict[str, np.ndarray]:
+    """Return the samples of a central test set with each label replaced by its position in `classes`."""
+    return _numbered(classes, cast(Samples, central_samples(samples, classes, names)))
 
 
 def _numbered(classes: np.ndarray, samples: Samples) -> dict[str, np.ndarray]:

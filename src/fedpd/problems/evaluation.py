@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpd.base.arrays import seal
-from fedpd.base.checks import FedpdError, refuse
+from fedpd.base.arrays import TEXTS, as_array, as_labels, seal
+from fedpd.base.checks import FedpdError, choice, refuse
 from fedpd.base.precision import as_numpy, scope
 from fedpd.base.typed import first_line
 from fedpd.core import Array, Losses, Metric, Problem, Tree
-from fedpd.core.problem import NamedMetrics
+from fedpd.core.problem import NamedMetrics, Over
 from fedpd.core.rows import merged_axes
 from fedpd.data.ragged import Ragged, check_finite
 from fedpd.problems.build import Held, held_by_agent, pads
@@ -51,6 +51,36 @@ def hold_tests(tests: Any, sizes: np.ndarray, double: bool) -> Held:
     return Held(held, sizes)
 
 
+def central_samples(
+    samples: Any, classes: np.ndarray | None = None, names: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the samples of a central test set; refuse other names than x and y, and labels that are no class.
+
+    Args:
+        samples: {"x": (m, ...), "y": (m, ...)}.
+        classes: The labels in their order; None or empty: the targets are not classes.
+        names: The names of the classes, which labels may be given by; None: they have none.
+    """
+    if not isinstance(samples, Mapping) or set(samples) != {"x", "y"}:
+        found = sorted(map(str, samples)) if isinstance(samples, Mapping) else type(samples).__name__
+        refuse("test", found, 'must be a dict with "x" and "y"', 'Give e.g. test={"x": x_test, "y": y_test}')
+    x, y = as_array(samples["x"], "test['x']"), as_labels(samples["y"], "test['y']")
+    if classes is None or not len(classes):
+        return {"x": x, "y": y}
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    texts = y.dtype.kind in TEXTS
+    known = np.array(names if texts and names is not None else classes.tolist())
+    unknown = np.ones(y.shape, bool) if texts and names is None else ~np.isin(y.astype(str) if texts else y, known)
+    if unknown.any():
+        rule = f"is no class of the problem: {', '.join(map(str, known[:20]))}{', ...' if len(known) > 20 else ''}"
+        remedy = "Drop these samples, or give classes= or label_names= where you load the data"
+        refuse("label in test['y']", y[unknown].reshape(-1)[0].item(), rule, remedy)
+    if texts:
+        place = dict(zip(known, classes, strict=True))
+        y = np.array([place[str(label)] for label in y], np.int32)
+    return {"x": x, "y": y}
+
+
 def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], Array]) -> NamedMetrics:
     """Return metrics of (model, batch) from a user's metrics of (outputs, targets).
 
@@ -65,6 +95,9 @@ def named_metrics(metrics: Metrics, outputs: Losses, targets: Callable[[Tree], A
         if not isinstance(name, str) or not name or not callable(metric.values):
             rule = "must map names to functions (outputs, targets) -> one number per sample"
             refuse("metrics", name, rule, 'Give e.g. metrics={"mae": lambda outputs, targets: abs(outputs - targets)}')
+        choice("over", metric.over, get_args(Over))
+        if (metric.of_mean != "") + (metric.of_sum is not None) + (metric.of_all is not None) > 1:
+            refuse("metrics", name, "has more than one of of_mean, of_sum and of_all", "Give one of them")
         found.append((name, metric._replace(values=partial(_values, metric.values, outputs, targets))))
     return tuple(found)
 
@@ -78,19 +111,20 @@ def _values(values: Values, outputs: Losses, targets: Callable[[Tree], Array], m
 
 def check_metrics(problem: Problem) -> Problem:
     """Return the problem after tracing its metrics and its `correct` once; refuse those that return a wrong shape."""
-    tests = problem.evaluation
-    assert tests is not None  # callers have made it
-    axes = 2 if tests.offsets is None and tests.load is None else 1
+    held, judge = problem.evaluation or problem, problem.evaluation or problem.judge
+    assert judge is not None  # callers have made it
+    axes = 2 if held.offsets is None and held.load is None else 1
 
     def example(batch: int) -> Tree:
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((batch, *leaf.shape[axes:]), leaf.dtype), tests.data)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((batch, *leaf.shape[axes:]), leaf.dtype), held.data)
 
-    correct = () if tests.correct is None else (("correct", Metric(tests.correct)),)
-    for name, metric in (*correct, *tests.metrics):
+    correct = () if judge.correct is None else (("correct", Metric(judge.correct)),)
+    for name, metric in (*correct, *judge.metrics):
         with scope(problem.double):
             try:
                 values = partial(_evaluated, problem, metric)
-                shapes = [np.shape(jax.eval_shape(values, problem.start, example(batch))) for batch in BATCHES]
+                found = [jax.eval_shape(values, problem.start, example(batch)) for batch in BATCHES]
+                shapes, whole = [np.shape(one) for one in found], _whole_metric(metric, found[0])
             except Exception as error:
                 remedy = "Use its arguments (outputs, targets) in functions of jax.numpy, and jnp.where in place of if"
                 raise FedpdError(f"metric {name!r} cannot be computed: {first_line(error)}. {remedy}.") from error
@@ -101,7 +135,20 @@ def check_metrics(problem: Problem) -> Problem:
             )
             refuse(f"shape of metric {name!r} for {BATCHES[0]} samples", shapes[0], rule, remedy)
         check_parts(f"metric {name!r}", shapes)
+        if whole:
+            refuse(
+                f"shape of metric {name!r}", whole, "must be (): one number", "Return a scalar from of_sum or of_all"
+            )
     return problem
+
+
+def _whole_metric(metric: Metric, values: Any) -> tuple[int, ...]:
+    """Return the shape of a metric that is no mean, from that of its values; () for a mean."""
+    if metric.of_sum is not None:
+        return np.shape(jax.eval_shape(metric.of_sum, jax.ShapeDtypeStruct(values.shape[1:], values.dtype)))
+    if metric.of_all is not None:
+        return np.shape(jax.eval_shape(metric.of_all, values, jax.ShapeDtypeStruct(values.shape[:1], bool)))
+    return ()
 
 
 def check_parts(what: str, shapes: Sequence[tuple[int, ...]]) -> None:

@@ -5,6 +5,7 @@ F(x; (a, b)) = log(1 + exp(-b x^T a)) + beta sum_d alpha x_d^2 / (1 + alpha x_d^
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,8 +16,10 @@ from fedpd.base.arrays import as_array, seal
 from fedpd.base.checks import FedpdError, at_least, positive, refuse
 from fedpd.base.typed import explained
 from fedpd.core import Answer, Array, Problem
+from fedpd.core.problem import Judge
 from fedpd.data.ragged import Ragged
 from fedpd.problems.build import Weights, from_losses, model_of_length
+from fedpd.problems.evaluation import central_samples
 from fedpd.problems.gram import largest_gram
 
 LANES = 8  # float32 numbers in a vector register
@@ -64,8 +67,9 @@ def penalized_logistic(
     if not np.isfinite(smoothness):
         rule = "the squares of the features are beyond the largest number"
         refuse("smoothness", smoothness, rule, "Scale the features, e.g. with data.standardise")
-    answer = Answer(smoothness=smoothness)
-    return replace(problem, answer=answer)
+    return replace(
+        problem, answer=Answer(smoothness=smoothness), judge=Judge(partial(_central, problem.dimension), _is_right)
+    )
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,20 @@ def _losses(x: Array, signed_features: Array) -> Array:
     if extra and len(signed_features) < LANES:
         return softplus(-(signed_features[:, : x.shape[0]] @ x))
     return softplus(-(signed_features @ (jnp.pad(x, (0, extra)) if extra else x)))
+
+
+def _is_right(x: Array, signed_features: Array) -> Array:
+    """Return 1 for each row b a with b x^T a > 0, and 0 otherwise."""
+    return (signed_features[:, : x.shape[0]] @ x > 0).astype(x.dtype)
+
+
+def _central(dimension: int, samples: Any) -> np.ndarray:
+    """Return the rows of a central test set, {"x": features (m, D), "y": labels (m,)}."""
+    given = central_samples(samples)
+    signed = _signed(given["x"], given["y"], "test")
+    if signed.shape[1] != dimension:  # before columns of zeros hide it
+        refuse("test['x']", list(signed.shape), f"must have the shape (m, {dimension})", "Give the agents' features")
+    return _aligned(signed)
 
 
 def _aligned(signed: np.ndarray) -> np.ndarray:

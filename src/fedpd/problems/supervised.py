@@ -3,10 +3,10 @@
 `classification`, `regression`, `multilabel` and `next_token` are the common tasks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,11 @@ from fedpd.base.extras import extra
 from fedpd.base.precision import is_double, scope
 from fedpd.base.typed import explained
 from fedpd.core import Array, Evaluation, Problem, Tree
+from fedpd.core.problem import Judge
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.data.lazy import Lazy
 from fedpd.problems.build import Weights, from_losses
-from fedpd.problems.evaluation import Metrics, Values, check_metrics, hold_tests, named_metrics
+from fedpd.problems.evaluation import Metrics, Values, central_samples, check_metrics, hold_tests, named_metrics
 from fedpd.problems.second_opinion import check_tests
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> outputs (B, ...)
@@ -99,11 +100,14 @@ def supervised(
     regulariser = penalty if l2 else None
     problem = from_losses(losses, train, start, penalty=regulariser, weights=weights, name=data.name, check=check)
     problem = replace(problem, names=data.names)
-    if not data.test_sizes.sum():
-        return problem
-    held = hold_tests(tests, data.test_sizes.astype(np.int32), problem.double)
     measured = named_metrics(metrics, outputs, targets_of)
     judge = None if correct is None else right
+    problem = replace(
+        problem, judge=Judge(partial(_central, data.classes, data.label_names, holes), judge, None, measured)
+    )
+    if not data.test_sizes.sum():
+        return check_metrics(problem)
+    held = hold_tests(tests, data.test_sizes.astype(np.int32), problem.double)
     evaluation = Evaluation(judge, held.data, held.sizes, None, held.offsets, held.load, measured)
     problem = check_metrics(replace(problem, evaluation=evaluation))
     return check_tests(problem) if check else problem
@@ -173,6 +177,11 @@ def _prepared_part(part: ByAgent, classes: np.ndarray, holes: bool) -> Any:
     """Return the samples of all agents as the problem holds them, in the form they have."""
     prepare = partial(_prepared, classes, holes)
     return [prepare(samples) for samples in part] if isinstance(part, list) else part.map(prepare)
+
+
+def _central(classes: np.ndarray, names: Sequence[str] | None, holes: bool, samples: Any) -> dict[str, np.ndarray]:
+    """Return the samples of a central test set as the problem holds samples."""
+    return _prepared(classes, holes, cast(Samples, central_samples(samples, classes, names)))
 
 
 def _prepared(classes: np.ndarray, holes: bool, samples: Samples) -> dict[str, np.ndarray]:

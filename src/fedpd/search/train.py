@@ -20,6 +20,7 @@ from fedpd.base.errors import warn
 from fedpd.base.progress import Row
 from fedpd.base.typed import typed
 from fedpd.core import Method, Problem, Tree
+from fedpd.engine.measure.personal import evaluate_agents
 from fedpd.engine.participation import check_cohort
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import simulate
@@ -89,7 +90,7 @@ def train(
     run = simulate(method, rest, rounds=communications, cohort=cohort, seed=seed, callback=watch, **more)
     if run.diverged is not None:
         warn(f"train did not finish: {run.diverged.message}")
-    return run if watch is None else watch.best_of(run)
+    return run if watch is None else watch.best_of(run, rest)
 
 
 def _held_out(problem: Problem, validation: float, seed: int) -> tuple[Problem, Problem]:
@@ -118,9 +119,11 @@ class Watch:
             self.best = loss, r, model
         return r - self.best[1] >= self.patience
 
-    def best_of(self, run: Run) -> Run:
-        """Return the run with the best model, and with the losses as a column of its history."""
-        return replace(run, model=self.best[2], history=run.history | {VALIDATION: np.array(self.losses)})
+    def best_of(self, run: Run, problem: Problem) -> Run:
+        """Return the run with the best model, its values per agent, and the losses as a column of its history."""
+        model, history = self.best[2], run.history | {VALIDATION: np.array(self.losses)}
+        by_agent = evaluate_agents(problem, model) if run.by_agent else {}
+        return replace(run, model=model, history=history, by_agent=by_agent)
 
 
 def cohort_of(run: dict[str, Any], cohort: int | None) -> dict[str, Any]:

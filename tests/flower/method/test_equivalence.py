@@ -256,6 +256,32 @@ def test_metrics_are_those_of_a_simulation() -> None:
         np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-12, err_msg=name)
 
 
+def test_metrics_that_are_no_means_are_means_over_the_clients() -> None:
+    rng = np.random.default_rng(1)
+    everyone = {str(i): {"x": rng.normal(size=(9, 2)), "y": np.arange(9) % 3 * (i > 0)} for i in range(AGENTS)}
+    start = np.array([[1.0, 0.5, 0.0], [0.0, -1.0, 0.5]])
+    algorithm = algorithms.fedavg(oracle=GD)
+
+    def problem_of(parts: Any, over: Any) -> Problem:
+        own = {"auc": problems.auc(over=over), "f1": problems.f1(over=over)}
+        found = data.from_arrays(parts, parts, classes=3)
+        return problems.classification(lambda model, x: x @ model, found, start, metrics=own)
+
+    def federated(over: str) -> Any:
+        def part(context: Context) -> Problem:
+            name = str(context.node_config["partition-id"])
+            return problem_of({name: everyone[name]}, over)
+
+        grid = InProcessGrid(client_app(lambda config: algorithm, lambda config: start, part), AGENTS, {})
+        return federate(grid, algorithm, start, Settings(agents=AGENTS, rounds=1, poll=0.001))
+
+    there, here = federated("agents"), simulate(algorithm, problem_of(everyone, "agents"), rounds=1)
+    for name in ("auc", "f1"):  # the first client has one class, and no AUC
+        np.testing.assert_allclose(there.history[name], here.history[name], rtol=1e-12, err_msg=name)
+    with pytest.raises(FedpdError, match=r'metric = .auc.: is no mean over samples.*over="agents"'):
+        federated("samples")
+
+
 def test_a_client_s_own_metrics() -> None:
     def losses(model: Any, batch: Any) -> Any:
         return (batch["a"] @ model["w"] - batch["y"]) ** 2

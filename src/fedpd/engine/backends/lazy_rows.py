@@ -15,8 +15,8 @@ from fedpd.core import Problem, Tree
 from fedpd.core.agents import AGENTS, Functions, Layout, Shard, bare_arrays
 from fedpd.core.rows import first_rows, rows_by_device
 from fedpd.engine.loop import Inputs, Template
-from fedpd.engine.measure.columns import Column
-from fedpd.engine.measure.metrics import Metrics, measure_parts, merge_parts
+from fedpd.engine.measure.columns import CENTRAL, STATISTICS, Column
+from fedpd.engine.measure.metrics import Metrics, agent_measures, measure_central, measure_parts, merge_parts
 from fedpd.engine.participation import participants
 from fedpd.engine.plan import Plan, put_on_devices
 
@@ -151,8 +151,12 @@ def measure_by_block(template: Template, plan: Plan, x: Vector, gap: float) -> M
         parts = totals if not parts else jax.tree.map(jnp.add, parts, totals)
         kept.append(jax.device_get(each))
     together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *kept)
-    measures = [measure for measure in dict.fromkeys(column.measure for column in columns) if measure is not None]
+    measures = agent_measures(template.functions, columns)
     found = dict(zip(measures, zip(parts, together, strict=True), strict=True))
+    if plan.central is not None:
+        found[CENTRAL] = _central(
+            template.functions, columns, problem.agents, plan.central.rows, x, found.get(STATISTICS)
+        )
     return jax.device_get(merge_parts(columns, found, gap, problem.agents))
 
 
@@ -196,3 +200,11 @@ def _parts(functions: Functions, layout: Layout, columns: tuple[Column, ...], sh
     """Return the sums over the agents of a block, and the kept values of each, for all measures in their order."""
     found = measure_parts(functions, layout, shard, x, columns)
     return [total for total, _ in found.values()], [each for _, each in found.values()]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _central(
+    functions: Functions, columns: tuple[Column, ...], agents: int, rows: Tree, x: Vector, statistics: Any
+) -> Any:
+    """Return the measurements on the central test set; `statistics` are the sum over the agents, if there are any."""
+    return measure_central(functions, columns, rows, x, {STATISTICS: statistics}, agents)[CENTRAL]

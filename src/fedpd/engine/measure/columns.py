@@ -13,9 +13,10 @@ own: each agent returns a value to sum over agents and a value to keep, and `mer
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -24,11 +25,13 @@ from tree_math import Vector
 from fedpd.base.checks import choice, refuse
 from fedpd.core import Array, LocalObjective, Method, Metric, Problem, State, Tree, in_blocks
 from fedpd.core.agents import AXIS, BLOCK, Functions, Layout, Shard, each_agent, local_objective, zero_for_padding
-from fedpd.core.statistics import with_own_statistics
+from fedpd.core.problem import AgentLoss, NamedMetrics
+from fedpd.core.statistics import own_statistics, with_own_statistics
 from fedpd.theory.curvature import local_smoothness
 from fedpd.theory.dissimilarity import gradient_dissimilarity
 
-WORST = 0.1  # test_accuracy_worst is the mean accuracy of this fraction of the agents
+CENTRAL_LOSS, CENTRAL_ACCURACY = "central_loss", "central_accuracy"
+TENTH = 0.1  # test_accuracy_worst and test_accuracy_best are mean accuracies of this fraction of the agents
 
 
 class AgentView(NamedTuple):
@@ -62,6 +65,15 @@ class StateMeasure(Protocol):
     ) -> Array: ...
 
 
+class CentralMeasure(Protocol):
+    """Returns a measurement of the model x on the central test set, which belongs to no agent.
+
+    The model is (model, statistics) if it has batch statistics: those of the server, the mean of the agents' own.
+    """
+
+    def __call__(self, functions: Functions, rows: Tree, x: Vector, /) -> Tree: ...
+
+
 class Merge(Protocol):
     """Returns a column's value from the sum over agents, the kept values of all agents (N, ...), and N."""
 
@@ -77,6 +89,7 @@ class Measure(NamedTuple):
         state: A measurement of the agents' states, not of the model x; it replaces `agent`.
         tests: Whether the measurement needs test samples.
         reveals: Whether an agent's part of the sum reveals more than a few numbers, such as its gradient.
+        central: A measurement on the central test set of `simulate`; it replaces `agent`.
     """
 
     agent: AgentMeasure | None = None
@@ -84,6 +97,7 @@ class Measure(NamedTuple):
     state: StateMeasure | None = None
     tests: bool = False
     reveals: bool = False
+    central: CentralMeasure | None = None
 
 
 class Column(NamedTuple):
@@ -162,16 +176,25 @@ def _own_accuracies(each: CorrectCounts) -> tuple[Array, Array]:
     return jnp.sort(own), jnp.sum(each.tests > 0)
 
 
-def _mean_accuracy(share: float) -> Merge:
-    """Return a merge that averages the test accuracy over the worst agents; `share` is their fraction."""
+def _mean_accuracy(share: float, *, best: bool = False) -> Merge:
+    """Return a merge that averages the test accuracy over the worst or the best agents; `share` is their fraction."""
 
     def merge(total: CorrectCounts, each: CorrectCounts, agents: int) -> Array:
         ordered, tested = _own_accuracies(each)
-        counted = jnp.arange(len(ordered)) < jnp.maximum(1, jnp.ceil(share * tested))
-        counted = counted & jnp.isfinite(ordered)
+        place = jnp.arange(len(ordered))
+        place = tested - 1 - place if best else place
+        counted = (place >= 0) & (place < jnp.maximum(1, jnp.ceil(share * tested))) & jnp.isfinite(ordered)
         return jnp.sum(jnp.where(counted, ordered, 0)) / jnp.maximum(jnp.sum(counted), 1)
 
     return merge
+
+
+def _spread_of_accuracy(total: CorrectCounts, each: CorrectCounts, agents: int) -> Array:
+    """Return the standard deviation of the agents' test accuracies."""
+    ordered, tested = _own_accuracies(each)
+    counted, number = jnp.isfinite(ordered), jnp.maximum(tested, 1)
+    mean = jnp.sum(jnp.where(counted, ordered, 0)) / number
+    return jnp.sqrt(jnp.sum(jnp.where(counted, (ordered - mean) ** 2, 0)) / number)
 
 
 def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
@@ -179,39 +202,123 @@ def _per_test(part: Callable[[CorrectCounts], Array]) -> Merge:
 
 
 class MetricSum(NamedTuple):
-    """The sum of a metric's values and their number, for one agent or for all."""
+    """The sum of a metric's values and their number, for one agent or for all.
+
+    For a metric of all samples (`Metric.of_all`), the values themselves, (n, ...), and 1 for each sample, (n,).
+    """
 
     total: Array
     number: Array
 
 
-def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, MetricSum], dict[str, MetricSum]]:
-    """Return the metrics of one agent on its test samples twice: to sum over agents, and to keep."""
+def _sum_metrics(view: AgentView, x: Vector) -> tuple[dict[str, Any], dict[str, MetricSum]]:
+    """Return the metrics of one agent on its test samples: to sum over agents, and to keep."""
     functions, one = view
-
-    def sums_of(model: Vector, rows: Tree, inside: Array, _: Any) -> dict[str, MetricSum]:
-        return {name: _sum_values(metric.values(model.tree, rows), inside) for name, metric in functions.metrics}
-
-    model = with_own_statistics(functions, one, x)
-    found = in_blocks(sums_of, model, one.test, jnp.asarray(one.test_sizes), BLOCK, one.test_offset)
-    return found, found
+    model, named = with_own_statistics(functions, one, x), dict(functions.metrics)
+    sizes = jnp.asarray(one.test_sizes)
+    found = _sums_of_metrics(functions.metrics, model, one.test, sizes, BLOCK, functions.longest, one.test_offset)
+    own = {name: _own_value(named[name], sums) for name, sums in found.items()}
+    return {name: None if _is_pooled(named[name]) else sums for name, sums in own.items()}, own
 
 
-def _sum_values(values: Array, inside: Array) -> MetricSum:
-    """Return the sum and the number of the values of the samples that are `inside` and are not NaN."""
+def _is_pooled(metric: Metric) -> bool:
+    """Return whether a metric needs the values of all samples of all agents at once."""
+    return metric.of_all is not None and metric.over == "samples"
+
+
+def _own_value(metric: Metric, found: MetricSum) -> MetricSum:
+    """Return an agent's term in the sum of a metric: its sums, or its own value and 1 in a mean over agents."""
+    if metric.over == "samples":
+        return found
+    value = metric_value(metric, found)
+    return MetricSum(jnp.where(jnp.isnan(value), 0, value), (~jnp.isnan(value)).astype(value.dtype))
+
+
+def _sums_of_metrics(
+    metrics: NamedMetrics, model: Vector, rows: Tree, size: Array, block: int, longest: int, offset: Any = None
+) -> dict[str, MetricSum]:
+    """Return the sums of metrics over the first `size` rows, of which there are at most `longest`."""
+    room = -(-longest // block) * block  # for values that are kept, in whole blocks
+
+    def sums_of(model: Vector, rows: Tree, inside: Array, q: Any) -> dict[str, MetricSum]:
+        return {name: block_sums(name, metric, metric.values(model.tree, rows), inside, q) for name, metric in metrics}
+
+    def block_sums(name: str, metric: Metric, values: Array, inside: Array, q: Any) -> MetricSum:
+        if metric.of_sum is None and metric.of_all is None:
+            return _sum_values(values, inside, every=name == CENTRAL_LOSS)
+        counted = jnp.where(inside.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
+        if metric.of_sum is not None:
+            return MetricSum(jnp.sum(counted, axis=0), jnp.sum(inside).astype(values.dtype))
+        place, empty = q * block + jnp.arange(block), jnp.zeros((room, *values.shape[1:]), values.dtype)
+        return MetricSum(empty.at[place].set(counted), jnp.zeros(room, values.dtype).at[place].set(inside))
+
+    return in_blocks(sums_of, model, rows, size, block, offset)
+
+
+def _sum_values(values: Array, inside: Array, *, every: bool = False) -> MetricSum:
+    """Return the sum and the number of the values of the samples that are `inside` and, unless `every`, are not NaN."""
     inside = jnp.reshape(inside, inside.shape + (1,) * (values.ndim - 1))
-    counted = inside & ~jnp.isnan(values)
+    counted = (inside & jnp.ones(values.shape, bool)) if every else inside & ~jnp.isnan(values)
     return MetricSum(jnp.sum(jnp.where(counted, values, 0)), jnp.sum(counted).astype(values.dtype))
 
 
-def metric_value(of_mean: str, found: MetricSum) -> Array:
+def metric_value(metric: Metric, found: MetricSum) -> Array:
+    """Return a metric from its sums over samples; NaN if there are no samples."""
+    if metric.of_all is not None:
+        return metric.of_all(found.total, found.number > 0)
+    if metric.of_sum is not None:
+        return jnp.where(found.number > 0, metric.of_sum(found.total), jnp.nan)
+    return value_of_mean(metric.of_mean, found)
+
+
+def metric_per_agent(metric: Metric, each: MetricSum) -> Array:
+    """Return a metric of each agent, (N,), from what a measurement kept of all agents."""
+    if metric.over == "agents":
+        return value_of_mean("", each)
+    return jax.vmap(partial(metric_value, metric))(each)
+
+
+def value_of_mean(of_mean: str, found: MetricSum) -> Array:
     """Return a metric from the sum and the number of its values; NaN if there are none."""
     mean = jnp.where(found.number > 0, found.total / jnp.maximum(found.number, 1), jnp.nan)
     return jnp.exp(mean) if of_mean == "exp" else jnp.sqrt(mean) if of_mean == "sqrt" else mean
 
 
-def _merge_metric(name: str, of_mean: str, total: dict[str, MetricSum], each: Tree, agents: int) -> Array:
-    return metric_value(of_mean, total[name])
+def _merge_metric(
+    name: str, metric: Metric, total: dict[str, MetricSum], each: dict[str, MetricSum] | None, agents: int
+) -> Array:
+    if each is None:  # of a central test set, which is one
+        return metric_value(metric, total[name])
+    if _is_pooled(metric):
+        return metric_value(metric, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), each[name]))
+    return value_of_mean("", total[name]) if metric.over == "agents" else metric_value(metric, total[name])
+
+
+@cache  # a compiled program is found by its columns, so that equal columns must have the same merge
+def _cached_merge(name: str, metric: Metric) -> Merge:
+    return partial(_merge_metric, name, metric)
+
+
+def _no_values(model: Tree, batch: Tree) -> Array:
+    """Stands for the values of a metric where only their sums are used."""
+    raise AssertionError
+
+
+def _merge_of_metric(name: str, metric: Metric) -> Merge:
+    return _cached_merge(name, metric._replace(values=_no_values))
+
+
+def _own_statistics(view: AgentView, x: Vector) -> tuple[Tree, None]:
+    return own_statistics(view.functions, view.shard, x), None
+
+
+def _sum_central(functions: Functions, rows: Tree, x: Vector) -> dict[str, MetricSum]:
+    """Return the sums of all that is measured on a central test set, by the names of the columns."""
+    number = len(jax.tree.leaves(rows)[0])
+    if isinstance(functions.losses, AgentLoss):  # the loss of all samples together, which no blocks add up to
+        mask = jnp.ones(number, jnp.result_type(*jax.tree.leaves(x.tree)))
+        return {CENTRAL_LOSS: MetricSum(functions.losses(x.tree, (rows, mask)), jnp.ones((), mask.dtype))}
+    return _sums_of_metrics(functions.central, x, rows, jnp.int32(number), functions.block or BLOCK, number)
 
 
 def _local_accuracy(algorithm: Method, functions: Functions, layout: Layout, shard: Shard, state: State) -> Array:
@@ -236,6 +343,8 @@ OBJECTIVE = Measure(agent=_objective, reveals=True)
 VALUE = Measure(agent=_value)  # for secure aggregation, which must not reveal a gradient
 ACCURACY = Measure(agent=_count_correct, tests=True)
 METRICS = Measure(agent=_sum_metrics, tests=True)
+STATISTICS = Measure(agent=_own_statistics)  # no column has it; their mean normalises the central test set
+CENTRAL = Measure(central=_sum_central)
 
 COUNTED = (
     Column("round", "rounds", "rounds", "place", np.int64),
@@ -353,7 +462,7 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             unit="share",
             better="more",
             measure=ACCURACY,
-            merge=_mean_accuracy(WORST),
+            merge=_mean_accuracy(TENTH),
         ),
         Column(
             "test_loss",
@@ -364,8 +473,48 @@ RECORDABLE: dict[str, tuple[Column, ...]] = {
             merge=_per_test(lambda total: total.loss),
         ),
     ),
+    "fairness": (
+        Column(
+            "test_accuracy_std",
+            "standard deviation of the agents' test accuracies",
+            "standard deviation of test accuracy",
+            unit="share",
+            better="less",
+            measure=ACCURACY,
+            merge=_spread_of_accuracy,
+        ),
+        Column(
+            "test_accuracy_best",
+            "mean test accuracy of the best tenth of the agents",
+            "test accuracy of the best tenth",
+            unit="share",
+            better="more",
+            measure=ACCURACY,
+            merge=_mean_accuracy(TENTH, best=True),
+        ),
+    ),
     "metrics": (),  # those of the problem: `metric_columns`
 }
+# The columns of a central test set, which `simulate(test=...)` adds; `central_columns` adds the problem's metrics.
+CENTRAL_COLUMNS = (
+    Column(
+        CENTRAL_ACCURACY,
+        "accuracy on the central test set",
+        "central accuracy",
+        unit="share",
+        better="more",
+        measure=CENTRAL,
+        merge=_merge_of_metric(CENTRAL_ACCURACY, Metric(_no_values)),
+    ),
+    Column(
+        CENTRAL_LOSS,
+        "loss on the central test set, mean over its samples",
+        "central loss",
+        better="less",
+        measure=CENTRAL,
+        merge=_merge_of_metric(CENTRAL_LOSS, Metric(_no_values)),
+    ),
+)
 # The columns that only a federation has. They count from the start of the run.
 FEDERATED = (
     Column("wire_bytes_up", "bytes received by the server, as serialised", "wire bytes up", "cost", np.int64, "bytes"),
@@ -391,7 +540,7 @@ EPSILON_EXAMPLES = Column(
 )
 _RECORDED = tuple(column for group in RECORDABLE.values() for column in group)
 _OTHERS = (NETWORK, SAMPLE, EPSILON, EPSILON_EXAMPLES)
-KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *FEDERATED, *_OTHERS)}
+KNOWN = {column.name: column for column in (*COUNTED, *MEASURED, *_RECORDED, *CENTRAL_COLUMNS, *FEDERATED, *_OTHERS)}
 COLUMNS = {column.name: column for column in (*COUNTED, *MEASURED)}  # the columns that every history has
 
 
@@ -409,11 +558,23 @@ def metric_columns(problem: Problem) -> tuple[Column, ...]:
 def _metric_column(name: str, metric: Metric) -> Column:
     if name in COLUMNS:
         refuse("metrics", name, "is the name of a column that every history has", "Choose another name")
-    merge = partial(_merge_metric, name, metric.of_mean)
+    merge = _merge_of_metric(name, metric)
     usual = column_of(name)
     return usual._replace(
         words=metric.words or usual.words, better=metric.better, measure=METRICS, merge=merge, kind="value"
     )
+
+
+def central_columns(metrics: NamedMetrics) -> tuple[Column, ...]:
+    """Return the columns of what is measured on a central test set, given by their names."""
+    usual = {column.name: column for column in CENTRAL_COLUMNS}
+    return tuple(usual[name] if name in usual else _central_column(name, metric) for name, metric in metrics)
+
+
+def _central_column(name: str, metric: Metric) -> Column:
+    words = f"{metric.words or name.removeprefix('central_').replace('_', ' ')} on the central test set"
+    merge = _merge_of_metric(name, metric)
+    return Column(name, words, better=metric.better, measure=CENTRAL, merge=merge)
 
 
 def recorded_columns(record: Iterable[str | Column], problem: Problem) -> tuple[Column, ...]:
@@ -430,8 +591,13 @@ def recorded_columns(record: Iterable[str | Column], problem: Problem) -> tuple[
         else:
             found += RECORDABLE[choice("record", one, RECORDABLE)]
             found += metric_columns(problem) if one == "metrics" else ()
-    names = [column.name for column in found]
+    return check_names(tuple(found))
+
+
+def check_names(columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return the columns; refuse two of the same name."""
+    names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
             refuse("record", name, "is recorded twice", "Give every column once")
-    return tuple(found)
+    return columns

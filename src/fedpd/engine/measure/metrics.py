@@ -14,7 +14,7 @@ from fedpd.base.checks import refuse
 from fedpd.core import Array, Method, State, Tree
 from fedpd.core.agents import AXIS, Functions, Layout, Shard, each_agent, zero_for_padding
 from fedpd.core.distances import largest_distance
-from fedpd.engine.measure.columns import AgentView, Column, Measure
+from fedpd.engine.measure.columns import STATISTICS, AgentView, Column, Measure
 
 Metrics = dict[str, Array]  # a number for each column, by its name
 
@@ -74,12 +74,15 @@ def measure_at(
     gap: Any,
     columns: tuple[Column, ...],
     of_states: Mapping[Measure, Array] | None = None,
+    central: Tree | None = None,
 ) -> Metrics:
     """Return the values of the columns at the mean model x of copies that are at most `gap` from each other.
 
-    `of_states` has the values that were measured from the agents' states.
+    `of_states` has the values that were measured from the agents' states. `central` has the rows of a central test set;
+    None: there is none.
     """
     parts = measure_parts(functions, layout, shard, x, columns)
+    parts |= measure_central(functions, columns, central, x, parts, layout.agents)
     joint = {
         column.measure: column.measure.joint(functions, layout, shard, x)
         for column in columns
@@ -103,11 +106,42 @@ def measure_parts(
     functions: Functions, layout: Layout, shard: Shard, x: Vector, columns: tuple[Column, ...]
 ) -> dict[Measure, tuple[Tree, Tree]]:
     """Return the sums over the agents' measurements, and the kept values of all agents, for each measure."""
-    return {
-        measure: _sum_and_each(measure, functions, layout, shard, x)
-        for measure in dict.fromkeys(column.measure for column in columns)
-        if measure is not None and measure.agent is not None
-    }
+    found = agent_measures(functions, columns)
+    return {measure: _sum_and_each(measure, functions, layout, shard, x) for measure in found}
+
+
+def agent_measures(functions: Functions, columns: tuple[Column, ...]) -> list[Measure]:
+    """Return the measures that need a pass over the agents."""
+    measures = [column.measure for column in columns if column.measure is not None]
+    if functions.statistics is not None and any(measure.central is not None for measure in measures):
+        measures.append(STATISTICS)
+    return [measure for measure in dict.fromkeys(measures) if measure.agent is not None]
+
+
+def measure_central(
+    functions: Functions,
+    columns: tuple[Column, ...],
+    rows: Tree | None,
+    x: Vector,
+    parts: Mapping[Measure, tuple[Tree, Tree]],
+    agents: int,
+) -> dict[Measure, tuple[Tree, Tree]]:
+    """Return the measurements on the central test set, once for the server's model; {} if there is none.
+
+    Args:
+        functions: The problem's functions.
+        columns: The columns to measure.
+        rows: The samples of the central test set.
+        x: The model.
+        parts: The agents' measurements, with the sum of their batch statistics if the model has any.
+        agents: The number of agents in that sum.
+    """
+    if rows is None:
+        return {}
+    if functions.statistics is not None:
+        x = Vector((x.tree, jax.tree.map(lambda leaf: leaf / agents, parts[STATISTICS][0])))
+    measures = dict.fromkeys(column.measure for column in columns if column.measure is not None)
+    return {one: (one.central(functions, rows, x), None) for one in measures if one.central is not None}
 
 
 def merge_parts(

@@ -1,6 +1,6 @@
 """Personal models: evaluate each agent's own model beside the shared one, and fine-tune the shared one per agent."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,10 +15,11 @@ from fedpd.base.precision import scope
 from fedpd.core import Key, Oracle, Problem, Subproblem, Tree, check_oracle
 from fedpd.core.agents import Functions, Layout, Shard, agent_key, arrays, each_agent, objective_in_round
 from fedpd.engine.fit import check_oracle_fits
-from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, MetricSum, metric_value
+from fedpd.engine.measure.columns import ACCURACY, METRICS, AgentView, Column, MetricSum, metric_per_agent
 from fedpd.engine.views.notebook import Frame, table_frame
 
 Values = dict[str, np.ndarray]  # a number per agent, (N,), by the column's name
+MOST_KEPT = 100_000  # agents of whom a run keeps its values
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,10 +81,34 @@ def evaluate_agents(problem: Problem, models: Tree, *, same: bool = True) -> Val
         knows what is correct, "test_loss", and its metrics. They are NaN for agents without test samples.
     """
     check_fit(problem, models if same else jax.tree.map(lambda leaf: leaf[0], models))
-    functions, layout, shard = _prepared(problem)
+    return _values(problem, models, same, arrays(problem))
+
+
+def final_values(problem: Problem, columns: Iterable[Column], model: Tree, shard: Shard | None) -> Values:
+    """Return what the model of a run reaches on the samples of each agent, for `Run.per_agent`.
+
+    It costs as much as one row of the history. It is empty if the run measured no test samples of all agents, or if
+    there are more than `MOST_KEPT` agents.
+
+    Args:
+        problem: The problem.
+        columns: The columns that the run recorded.
+        model: The final model.
+        shard: The arrays of the problem where they are already; None: not on one device.
+    """
+    tested = any(column.measure is not None and column.measure.tests for column in columns)
+    if not tested or problem.lazy or problem.agents > MOST_KEPT or jax.process_count() > 1:
+        return {}
+    return _values(problem, model, True, arrays(problem) if shard is None else shard)
+
+
+def _values(problem: Problem, models: Tree, same: bool, shard: Shard) -> Values:
+    """Return what models reach on the samples of each agent; see `evaluate_agents`."""
+    functions, frozen = Functions.of(problem).without_frozen()
+    layout = Layout(problem.agents, parallel=False, mesh=None)
     with scope(problem.double):
-        stacked = _stacked(models, problem.agents) if same else models
-        found = jax.device_get(_evaluate(functions, layout, shard, Vector(jax.tree.map(jnp.asarray, stacked))))
+        given = Vector(jax.tree.map(jnp.asarray, models))
+        found = jax.device_get(_evaluate(functions, layout, same, shard, given, frozen))
         measured = _metrics(problem, found.get("metrics", {}))
     values = {"loss": found["loss"]}
     if "accuracy" in found:
@@ -173,7 +198,7 @@ def _prepared(problem: Problem) -> tuple[Functions, Layout, Shard]:
 def _metrics(problem: Problem, sums: Mapping[str, MetricSum]) -> Values:
     """Return the metrics of each agent from their sums."""
     known = () if problem.evaluation is None else problem.evaluation.measured(problem.losses)
-    return {name: np.asarray(metric_value(metric.of_mean, sums[name])) for name, metric in known}
+    return {name: np.asarray(metric_per_agent(metric, sums[name])) for name, metric in known}
 
 
 def _stacked(model: Tree, number: int) -> Tree:
@@ -181,12 +206,16 @@ def _stacked(model: Tree, number: int) -> Tree:
     return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (number, *np.shape(leaf))), model)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _evaluate(functions: Functions, layout: Layout, shard: Shard, models: Vector) -> Mapping[str, Any]:
-    """Return the measurements of each agent at its own model, leaves (N, ...)."""
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _evaluate(
+    bare: Functions, layout: Layout, same: bool, shard: Shard, models: Vector, frozen: Tree | None
+) -> Mapping[str, Any]:
+    """Return the measurements of each agent at its own model or at the `same` model, leaves (N, ...)."""
+    functions = bare.with_frozen(frozen)
 
-    def of_agent(pair: tuple[Shard, Vector]) -> tuple[Tree, Tree]:
-        one, x = pair
+    def of_agent(pair: tuple[Shard, Vector | None]) -> tuple[Tree, Tree]:
+        one, own = pair
+        x = models if own is None else own
         view = AgentView(functions, one)
         found: dict[str, Any] = {"loss": view.f.value(x)}
         for name, measure, known in (
@@ -197,7 +226,7 @@ def _evaluate(functions: Functions, layout: Layout, shard: Shard, models: Vector
                 found[name] = measure.agent(view, x)[1]
         return (), found
 
-    return each_agent(of_agent, (shard, models), layout)[1]
+    return each_agent(of_agent, (shard, None if same else models), layout)[1]
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

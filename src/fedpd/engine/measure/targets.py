@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base.checks import as_number, nearest, refuse
-from fedpd.engine.measure.columns import RECORDABLE, Column
+from fedpd.engine.measure.columns import KNOWN, Column
 from fedpd.engine.measure.history import History
 from fedpd.engine.measure.measurements import Measurements
 
 Until = Mapping[str, float]
-ACCURACIES = tuple(column.name for column in RECORDABLE["accuracy"] if "accuracy" in column.name)
+ACCURACIES = tuple(name for name in KNOWN if "accuracy" in name)
 
 
 class Target(NamedTuple):

@@ -138,6 +138,10 @@ def set_up_client(local: Local | Problem, start: Tree, algorithm: Method, shapes
     check_random_layers(algorithm, problem)
     check_batch(algorithm, problem)
     (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
+    for metric_name, metric in functions.metrics:
+        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
+            rule = "is no mean over samples, and clients send sums only"
+            refuse("metric", metric_name, rule, 'Give over="agents", for the mean of the clients\' own metrics')
     frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(

@@ -27,7 +27,7 @@ from fedpd.engine.measure.columns import (
     CorrectCounts,
     Measure,
     MetricSum,
-    metric_value,
+    value_of_mean,
 )
 from fedpd.flower.carry.protocol import PREFIX, Form
 from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
@@ -66,7 +66,8 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
     for name, metric in setup.functions.metrics:
-        metrics[f"{METRIC}{metric.of_mean}-{name}"] = [float(own[name].total), float(own[name].number)]
+        of_mean = "" if metric.over == "agents" else metric.of_mean  # of a mean of the clients' own metrics
+        metrics[f"{METRIC}{of_mean}-{name}"] = [float(own[name].total), float(own[name].number)]
     answer = RecordDict({"metrics": MetricRecord(metrics)})
     if gradient is not None:
         answer["arrays"] = pack(gradient.tree)
@@ -146,7 +147,7 @@ def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
     for key in answers[0].metrics:
         if all(key in answer.metrics for answer in answers):
             of_mean, _, name = key.removeprefix(METRIC).partition("-")
-            columns[name] = float(metric_value(of_mean, _sum([answer.metrics[key] for answer in answers])))
+            columns[name] = float(value_of_mean(of_mean, _sum([answer.metrics[key] for answer in answers])))
     return columns
 
 

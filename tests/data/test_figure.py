@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 
 from fedpd.data import Federated, from_arrays
 from fedpd.report import save_figure
-from fedpd.report.data import data_figure
 
 
 def some(agents: int, classes: int, *, tested: bool = True) -> Federated:
@@ -29,12 +28,12 @@ def heights(axes: Axes) -> list[float]:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("agents", "classes"), [(1, 1), (3, 2), (60, 120), (300, 10)])
 def test_it_is_drawn_for_few_and_many(agents: int, classes: int, tmp_path: Path) -> None:
-    figure = data_figure(some(agents, classes))
+    figure = some(agents, classes).plot()
     assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path, "data"))
 
 
 def test_it_shows_the_numbers() -> None:
-    figure = data_figure(some(3, 2))
+    figure = some(3, 2).plot()
     heat, above, *_ = figure.axes
     assert heights(above) == [3, 2, 1, 0, 0, 0, 2, 1]  # train, the largest first, then test
     assert [label.get_text() for label in heat.get_xticklabels()] == ["agent 2", "agent 1", "agent 0", "other"]
@@ -48,6 +47,6 @@ def test_it_shows_the_numbers() -> None:
 
 
 def test_data_without_a_test_has_no_legend() -> None:
-    _, above, *_ = data_figure(some(3, 2, tested=False)).axes
+    _, above, *_ = some(3, 2, tested=False).plot().axes
     assert heights(above) == [3, 2, 1]
     assert above.get_legend() is None
