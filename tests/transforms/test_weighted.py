@@ -49,7 +49,7 @@ def local(i: int, x: np.ndarray) -> np.ndarray:
 
 
 def numpy_mean(here: np.ndarray, x: np.ndarray) -> np.ndarray:
-    agents = np.flatnonzero(here)
+    agents = np.flatnonzero(here).tolist()
     return np.average([local(i, x) for i in agents], axis=0, weights=[SIZES[i] for i in agents])
 
 
@@ -141,10 +141,10 @@ def test_what_does_not_fit_is_refused(algorithm: Algorithm, more: dict[str, Any]
 
 
 def test_weights_are_not_counted_twice() -> None:
-    with pytest.raises(FedpdError, match="the problem has weights, .* agents would count twice"):
+    with pytest.raises(FedpdError, match=r"the problem has weights, .* agents would count twice"):
         simulate(weighted(FEDAVG), problem(weights="samples"), rounds=1)
 
 
 def test_there_is_one_choice() -> None:
-    with pytest.raises(FedpdError, match="by = 'sample': there is no such choice. Did you mean 'samples'?"):
+    with pytest.raises(FedpdError, match="by = 'sample': there is no such choice"):
         transforms.weighted("sample")  # type: ignore[arg-type]
