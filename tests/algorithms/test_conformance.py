@@ -69,7 +69,7 @@ ROWS = {
     "fedavgm": row("fedavgm", {"oracle": GD, "momentum": 0.5}, {"momentum": 1}),
     "fedacg": row("fedacg", {"oracle": GD, "rho": 0.5}, {"momentum": -1}),
     "fedcm": row("fedcm", {"oracle": GD, "alpha": 0.3}, {"oracle": oracles.lbfgs()}, steady=False),
-    "fedexp": row("fedexp", {"oracle": GD}, {"epsilon": 0}, steady=False),
+    "fedexp": row("fedexp", {"oracle": GD, "epsilon": 0.1}, {"epsilon": 0}, steady=False),
     "fednova": row("fednova", {"oracle": GD}, {"oracle": 3}, steady=False),
     "fedsam": row("fedsam", {"oracle": GD, "rho": 0.1}, {"rho": -1}),
     "fedbuff": row("fedbuff", {"oracle": GD, "staleness": 0.5}, {"staleness": -1}),

@@ -18,12 +18,13 @@ weight decay. With dropout both gradients use the same random numbers, while PyT
 
 from typing import Any, Literal
 
-from fedpd.algorithms._rules import solver
+from fedpd.algorithms._rules import Q
 from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.algorithms.feddyn import Agent, FedDyn
 from fedpd.base.checks import positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import sgd
 
 
 class FedSpeed(FedDyn):
@@ -55,7 +56,7 @@ def fedspeed(*, alpha: float, rho: float = 0.1, oracle: Oracle) -> Method:
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedspeed(alpha=L / scale, oracle=solver(L, L / scale))
+    return fedspeed(alpha=L / scale, oracle=sgd(step=1 / (L + L / scale), iterations=Q))
 
 
 CARD = Card(
