@@ -1,5 +1,6 @@
 """FedNova: a NumPy program, agents that do different numbers of steps, stragglers."""
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedpd import Oracle, algorithms, problems, simulate, transforms
+from fedpd import FedpdError, Oracle, algorithms, problems, simulate, transforms
 from fedpd.core import Subproblem, Work
 
 from .plain import EVERYONE, GD, PROBLEM, SOME, STEP, agents, assert_model, descend
@@ -55,6 +56,20 @@ def test_a_straggler_counts_as_much_as_others() -> None:
 
 def steps_of(step: float) -> Oracle:
     return GD.changed({"step": step, "iterations": 20})
+
+
+class Heavy(Uneven):
+    """An oracle with momentum."""
+
+    momentum: float
+
+
+@pytest.mark.parametrize("factory", [algorithms.fednova, algorithms.fedcm, partial(algorithms.feddc, alpha=1.0)])
+def test_momentum_in_the_local_steps_is_refused(factory: Any) -> None:
+    """The change of a local model is then not the sum of steps times gradients."""
+    with pytest.raises(FedpdError, match="must not have momentum"):
+        factory(oracle=Heavy(step=0.1, momentum=0.9))
+    assert factory(oracle=Heavy(step=0.1, momentum=0.0)).name
 
 
 def test_samples_weigh_both_means() -> None:

@@ -67,7 +67,9 @@ PARTS = {
     "p": st.one_of(*SKIPS.values()),
 }
 GRADIENT_STEPS = ORACLES["gd"] | ORACLES["sgd"]
-NEED_STEPS = {(name, "oracle") for name in ("fedcm", "feddc", "fedsam", "fedspeed")}  # they refuse other oracles
+NEED_STEPS = {
+    (name, "oracle") for name in ("fedcm", "feddc", "fednova", "fedsam", "fedspeed")
+}  # they refuse other oracles
 
 
 def reread(algorithm: Algorithm) -> Algorithm:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, refuse
-from fedpd.core import Array, LocalObjective, Oracle, Tree, Work, check_oracle
+from fedpd.core import Array, LocalObjective, Oracle, Work, check_oracle
 from fedpd.oracles import GD, Stochastic
 
 SMALL = 1e-7  # added to the norm of the gradient, as in the public programs
@@ -21,7 +21,8 @@ def sharpened(f: LocalObjective, rho: Any) -> LocalObjective:
     """Return f_i with the gradients grad f_i(x + rho g/||g||) in place of g = grad f_i(x), both on the same samples."""
 
     class Sharpened(LocalObjective):
-        # It keeps the fields of f_i, so that `_replace` works; `plain` has its gradients themselves.
+        # It keeps the fields of f_i, so that `_replace` works; `plain` has the gradients of f_i themselves. All further
+        # arguments of a gradient say on which samples it is, so that both gradients get them.
 
         @property
         def plain(self) -> LocalObjective:
@@ -33,12 +34,15 @@ def sharpened(f: LocalObjective, rho: Any) -> LocalObjective:
         def value_and_gradient(self, x: Vector) -> tuple[Array, Vector]:
             return self.plain.value_and_gradient(climb(x, self.plain.gradient(x), rho))
 
-        def stochastic_gradient(self, x: Vector, batch: Tree) -> Vector:
-            return self.plain.stochastic_gradient(climb(x, self.plain.stochastic_gradient(x, batch), rho), batch)
+        def stochastic_gradient(self, x: Vector, *batch: Any, **more: Any) -> Vector:
+            plain = self.plain
+            return plain.stochastic_gradient(
+                climb(x, plain.stochastic_gradient(x, *batch, **more), rho), *batch, **more
+            )
 
-        def stochastic_value_and_gradient(self, x: Vector, batch: Tree) -> tuple[Array, Vector]:
-            above = climb(x, self.plain.stochastic_gradient(x, batch), rho)
-            return self.plain.stochastic_value_and_gradient(above, batch)
+        def stochastic_value_and_gradient(self, x: Vector, *batch: Any, **more: Any) -> tuple[Array, Vector]:
+            _, uphill = self.plain.stochastic_value_and_gradient(x, *batch, **more)
+            return self.plain.stochastic_value_and_gradient(climb(x, uphill, rho), *batch, **more)
 
     return Sharpened(*f)
 

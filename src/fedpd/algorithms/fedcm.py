@@ -9,11 +9,10 @@ suits small cohorts of many agents. alpha = 1 is FedAvg. In the first round Delt
 long as those of FedAvg. The momentum is that of those who took part in the last rounds, and the agents still walk
 towards their own minima: an error floor remains.
 
-The local problem is alpha f_i(y) + (1 - alpha) <Delta, y>, by any oracle with a step size. If step sizes follow a
+The local problem is `alpha f_i(y) + (1 - alpha) <Delta, y>`, by any oracle with a step size. If step sizes follow a
 schedule, or agents do different numbers of steps, Q step is the sum of an agent's step sizes, and the server divides by
-the mean of these sums. Differences from the paper: server_step = 1 is the mean of the local models, where the paper
-writes x - eta_g Delta, so that eta_g = server_step Q step; FL-Simulator, a public program, has this form, too. It clips
-gradients and adds weight decay.
+the mean of these sums. FL-Simulator, a public program, has the same steps; it also clips gradients and adds weight
+decay. The paper itself was not compared.
 """
 
 from typing import Any, NamedTuple

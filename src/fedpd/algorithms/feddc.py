@@ -12,8 +12,7 @@ floor. c_i is a gradient estimate, so it is not CTA.
 
 These are the equations of the authors' program for agents with equally many samples. The program divides alpha and c by
 n_i N/M for others, and clips gradients. If step sizes follow a schedule, Q step is the sum of an agent's step sizes;
-the program divides by its first step size in all rounds. The paper takes the agents' last changes of the model for c_i,
-and averages y_i + h_i over those present; the program's form with absent agents is the one here.
+the program divides by its first step size in all rounds. The paper itself was not compared.
 """
 
 from typing import Any, NamedTuple

@@ -9,11 +9,10 @@ the minimum of another function, in which an agent counts tau_i times. FedNova d
 equal, it is FedAvg. Agents send d_i and the number tau_i, the server sends x. With several local steps, heterogeneous
 data leave an error floor, as in FedAvg.
 
-Differences from the paper: this is its form for plain local steps, gd or sgd, of the same size for all agents. The
-paper divides by another norm of the weights of the local gradients if the local solver has momentum, a proximal term or
-steps that shrink within a round. tau_eff is the mean of the tau_i, the paper's usual choice. There is no momentum at
-the server. The mean is plain; `transforms.weighted` weighs both means by the agents' numbers of samples, as the paper
-and the authors' program do.
+This is the form for plain local steps, gd or sgd, of the same size for all agents. The authors' program divides by
+another number if the local solver has momentum, which is refused here, or a proximal term. As there, the factor in
+front is the mean of the tau_i. There is no momentum at the server. The mean is plain; `transforms.weighted` weighs both
+means by the agents' numbers of samples, as the program does.
 """
 
 from typing import Any
@@ -21,7 +20,8 @@ from typing import Any
 from tree_math import Vector
 
 from fedpd.algorithms._changes import LocalChanges, fedavg_steps
-from fedpd.core import Array, Method, Oracle, Work, check_oracle, makes
+from fedpd.algorithms._local_steps import check_steps
+from fedpd.core import Array, Method, Oracle, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 
 
@@ -43,7 +43,7 @@ class FedNova(LocalChanges):
 @makes(FedNova)
 def fednova(*, oracle: Oracle) -> Method:
     """Return FedNova, with a local oracle that works on f_i itself by plain steps, `oracles.gd` or `oracles.sgd`."""
-    check_oracle(oracle)
+    check_steps(oracle)
     return FedNova(oracle=oracle)
 
 

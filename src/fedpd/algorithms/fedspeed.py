@@ -10,10 +10,10 @@ g_i is the paper's prox-correction term, and alpha its 1/lambda. rho = 0 is FedD
 gradient twice. Agents send x_i, the server sends x_0 (CTA). With rho > 0 the fixed point is where the mean of the
 gradients at the points uphill vanishes, which is near a stationary point of f and not at one.
 
-Differences from the paper: its step mixes both gradients as (1 - a) h_i(x) + a h_i(uphill); here a = 1, as in the
-authors' program FL-Simulator. The server's step is that of the program, in which h is the mean over all agents. As in
-the program, the step uphill has length rho and 1e-7 is added to the norm. The program also clips gradients and adds
-weight decay. With dropout both gradients use the same random numbers, while PyTorch draws new ones.
+These are the equations of the authors' program FL-Simulator, in which h is a mean over all agents. The paper's abstract
+says that FedSpeed merges both gradients; here, as in the program, a step is along the second one alone. As in the
+program, the step uphill has length rho, and 1e-7 is added to the norm. The program also clips gradients and adds weight
+decay. With dropout both gradients use the same random numbers, while PyTorch draws new ones.
 """
 
 from typing import Any, Literal
