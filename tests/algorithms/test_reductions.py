@@ -99,6 +99,26 @@ def test_no_momentum_no_penalty_and_full_mixing_are_fedavg() -> None:
     assert_same(fedavg, algorithms.ri_sgd(**step), problem=MANY)
 
 
+@pytest.mark.parametrize("options", [{}, {"cohort": 2}], ids=["all", "cohort"])
+def test_special_cases_of_the_newer_averaging_methods_are_fedavg_and_fedprox(options: dict[str, Any]) -> None:
+    oracle = oracles.sgd(step=0.1, iterations=3, batch=2)
+    fedavg = algorithms.fedavg(oracle=oracle)
+    same = {
+        "equally many steps": algorithms.fednova(oracle=oracle),
+        "a large epsilon": algorithms.fedexp(oracle=oracle, epsilon=1e9),
+        "only the agent's own gradient": algorithms.fedcm(oracle=oracle, alpha=1.0),
+        "no step uphill": algorithms.fedsam(oracle=oracle, rho=0.0),
+        "nothing ahead": algorithms.fedacg(oracle=oracle, momentum=0.0, rho=0.0),
+        "no momentum": algorithms.fedavgm(oracle=oracle, momentum=0.0),
+    }
+    for other in same.values():
+        assert_same(fedavg, other, problem=MANY, **options)
+    fedprox = algorithms.fedprox(rho=0.7, oracle=oracle)
+    assert_same(fedprox, algorithms.fedacg(oracle=oracle, momentum=0.0, rho=0.7), problem=MANY, **options)
+    feddyn = algorithms.feddyn(alpha=0.7, oracle=oracle)
+    assert_same(feddyn, algorithms.fedspeed(alpha=0.7, rho=0.0, oracle=oracle), problem=MANY, **options)
+
+
 def test_all_samples_make_f_svrg_fedlin() -> None:
     settings: dict[str, Any] = {"step": 0.1, "iterations": 3, "batch": None}
     assert_same(algorithms.f_svrg(**settings), algorithms.fedlin(**settings), problem=MANY)
@@ -139,6 +159,8 @@ REACH: dict[str, Callable[[], Algorithm]] = {
     "feddr": lambda: algorithms.feddr(eta=0.5, alpha=1.3, oracle=exact(2)),
     "fedadmm": lambda: algorithms.fedadmm(rho=2.0, oracle=exact(2)),
     "a_fedpd": lambda: algorithms.a_fedpd(eta=0.5, oracle=exact(2)),
+    "feddc": lambda: algorithms.feddc(alpha=2.0, oracle=oracles.gd(0.2, 3)),
+    "fedspeed without a step uphill": lambda: algorithms.fedspeed(alpha=2.0, rho=0.0, oracle=exact(2)),
     "scaffold": lambda: algorithms.scaffold(step=0.2, iterations=3),
     "scaffold-1": lambda: algorithms.scaffold(step=0.2, iterations=3, option=1),
     "vrl_sgd": lambda: algorithms.vrl_sgd(step=0.2, iterations=3),
@@ -166,6 +188,12 @@ FLOORS: dict[str, Callable[[], Algorithm]] = {
     "mpr_sgd": lambda: algorithms.mpr_sgd(step=0.1, momentum=0.5, iterations=3),
     "coop_sgd": lambda: algorithms.coop_sgd(oracle=oracles.gd(0.2, 3), alpha=0.1, beta=0.8),
     "ri_sgd": lambda: algorithms.ri_sgd(step=0.2, iterations=3),
+    "fednova": lambda: algorithms.fednova(oracle=oracles.gd(0.2, 3)),
+    "fedcm": lambda: algorithms.fedcm(oracle=oracles.gd(0.2, 3)),
+    "fedsam": lambda: algorithms.fedsam(oracle=oracles.gd(0.2, 3)),
+    "fedacg": lambda: algorithms.fedacg(oracle=oracles.gd(0.2, 3)),
+    "fedavgm": lambda: algorithms.fedavgm(oracle=oracles.gd(0.1, 3), momentum=0.5),
+    "fedspeed": lambda: algorithms.fedspeed(alpha=2.0, oracle=oracles.gd(0.2, 3)),
     "fedpd p=0.5": lambda: algorithms.fedpd(eta=0.5, oracle=exact(2), p=0.5),
     "proxskip frozen": lambda: algorithms.proxskip(step=0.5, p=0.6, control="frozen"),
 }
@@ -182,7 +210,7 @@ def test_a_floor_is_a_floor(name: str) -> None:
 
 
 ONE = 1 / AGENTS  # a single agent at a time
-ROBUST = ("fedpd", "admm", "feddyn", "feddr", "fedadmm", "scaffold", "lag")
+ROBUST = ("fedpd", "admm", "feddyn", "feddr", "fedadmm", "feddc", "scaffold", "lag")
 COME_AND_GO = [(name, share) for name in ROBUST for share in (0.5, ONE)]
 COME_AND_GO += [("a_fedpd", 0.5), ("vrl_sgd", 0.5), ("cola", 0.5), ("proxskip", 0.5)]
 

@@ -87,10 +87,12 @@ class Work:
         self.updates[i] += updates
         self.samples[i] += samples
 
-    def send(self, here: list[int], up: int = 1, down: int = 1, *, more: int = 0, senders: int | None = None) -> None:
-        """Count an exchange of `up` vectors per agent against `down` vectors and `more` numbers."""
+    def send(
+        self, here: list[int], up: int = 1, down: int = 1, *, extra: int = 0, more: int = 0, senders: int | None = None
+    ) -> None:
+        """Count an exchange of `up` vectors and `extra` numbers per agent against `down` vectors and `more` numbers."""
         sent = len(here) if senders is None else senders
-        self.messages.append(Message(sent, up * self.size, len(here), down * self.size + more))
+        self.messages.append(Message(sent, up * self.size + extra, len(here), down * self.size + more))
 
     def done(self, models: np.ndarray, **kept: np.ndarray) -> Round:
         return Round(models.copy(), self.updates, self.samples, self.messages, kept)
@@ -215,6 +217,94 @@ def fedprox(given: Given, *, rho: float, oracle: Oracle) -> Iterator[Round]:
 
 def fedavg(given: Given, *, oracle: Oracle) -> Iterator[Round]:
     return fedprox(given, rho=0.0, oracle=oracle)
+
+
+def fedavgm(given: Given, *, oracle: Oracle, server: float, momentum: float) -> Iterator[Round]:
+    x, v = given.start, 0 * given.start
+    for r, here, communicates in given.rounds():
+        work, new = Work(given), []
+        for i in here:
+            own, _, *cost = oracle(Phi(given, r, i), x, None)
+            work.add(i, *cost)
+            new.append(own)
+        if communicates:
+            v = momentum * v + np.mean(new, axis=0) - x
+            x = x + server * v
+            work.send(here)
+        yield work.done(np.stack([x] * given.number))
+
+
+def fedadam(given: Given, *, oracle: Oracle, server: float, beta2: float, tau: float) -> Iterator[Round]:
+    x, m, v = given.start, 0 * given.start, 0 * given.start + tau**2
+    for r, here, communicates in given.rounds():
+        work, new = Work(given), []
+        for i in here:
+            own, _, *cost = oracle(Phi(given, r, i), x, None)
+            work.add(i, *cost)
+            new.append(own)
+        if communicates:
+            delta = np.mean(new, axis=0) - x
+            m = 0.9 * m + (1 - 0.9) * delta
+            v = beta2 * v + (1 - beta2) * delta**2
+            x = x + server * m / (np.sqrt(v) + tau)
+            work.send(here)
+        yield work.done(np.stack([x] * given.number))
+
+
+def fednova(given: Given, *, oracle: Oracle) -> Iterator[Round]:
+    x = given.start
+    for r, here, communicates in given.rounds():
+        work, changes, steps = Work(given), [], []
+        for i in here:
+            own, _, updates, samples = oracle(Phi(given, r, i), x, None)
+            work.add(i, updates, samples)
+            changes.append((own - x) / updates)
+            steps.append(updates)
+        if communicates:
+            x = (x + np.mean(steps) * np.mean(changes, axis=0)).astype(x.dtype)
+            work.send(here, extra=1)
+        yield work.done(np.stack([x] * given.number))
+
+
+def fedcm(given: Given, *, step: float, Q: int, alpha: float, server_step: float) -> Iterator[Round]:
+    """One step at a time, as in the paper."""
+    x, delta = given.start, 0 * given.start
+    for r, here, communicates in given.rounds():
+        work, changes, lengths = Work(given), [], []
+        for i in here:
+            phi, y, steps = Phi(given, r, i), x, given.steps(r, i, Q)
+            for q in range(steps):
+                rows = phi.rows(q, True)
+                y = y - step * (alpha * phi.gradient(y, rows) + (1 - alpha) * delta)
+                work.add(i, 1, phi.cost(rows))
+            changes.append(y - x)
+            lengths.append(steps * step)
+        if communicates:
+            mean = np.mean(changes, axis=0)
+            x, delta = x + server_step * mean, (-mean / np.mean(lengths)).astype(x.dtype)
+            work.send(here, down=2, extra=1)
+        yield work.done(np.stack([x] * given.number))
+
+
+def feddc(given: Given, *, step: float, Q: int, alpha: float) -> Iterator[Round]:
+    """Drifts and control variates of all agents, as the authors' program keeps them."""
+    x, c, own, drift = given.start, 0 * given.start, given.copies(0), given.copies(0)
+    oracle = sgd(lambda r, q: step, Q)
+    for r, here, communicates in given.rounds():
+        work, ends, changes = Work(given), [], []
+        for i in here:
+            y, _, *cost = oracle(Phi(given, r, i, c - own[i] - alpha * (x - drift[i]), alpha), x, None)
+            work.add(i, *cost)
+            new = own[i] - c + (x - y) / (cost[0] * step)
+            drift[i] = drift[i] + y - x
+            changes.append(new - own[i])
+            own[i] = new
+            ends.append(y)
+        if communicates:
+            c = c + len(here) / given.number * np.mean(changes, axis=0)
+            x = np.mean(ends, axis=0) + drift.mean(axis=0)
+            work.send(here, up=2, down=2)
+        yield work.done(np.stack([x] * given.number))
 
 
 def scaffold(given: Given, *, step: float, Q: int, option: int = 2, server_step: float = 1.0) -> Iterator[Round]:

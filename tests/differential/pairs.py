@@ -345,4 +345,45 @@ PAIRS: dict[str, Pair] = {
         oracle=(),
         sweeps="step",
     ),
+    "fedavgm": Pair(
+        lambda rng, safe: {"server": rng.choice([1.0, 0.7]).item(), "momentum": rng.choice([0.0, 0.6]).item()},
+        lambda numbers: with_oracle(algorithms.fedavgm, "momentum", step=numbers["server"])(numbers),
+        plain_with_oracle(methods.fedavgm, "server", "momentum"),
+        oracle=("gd", "sgd"),
+        sweeps="server",
+    ),
+    "fedadam": Pair(
+        lambda rng, safe: {"server": safe, "beta2": rng.choice([0.9, 0.99]).item(), "tau": 0.1},
+        lambda numbers: with_oracle(algorithms.fedadam, "beta2", "tau", step=numbers["server"])(numbers),
+        plain_with_oracle(methods.fedadam, "server", "beta2", "tau"),
+        oracle=("gd", "sgd"),
+        sweeps="server",
+    ),
+    "fednova": Pair(
+        lambda rng, safe: {},
+        with_oracle(algorithms.fednova),
+        plain_with_oracle(methods.fednova),
+        oracle=("gd", "sgd"),
+        sweeps="step",
+    ),
+    "fedcm": Pair(
+        lambda rng, safe: {"alpha": rng.choice([0.1, 0.5]).item(), "server_step": rng.choice([1.0, 0.7]).item()},
+        lambda numbers: algorithms.fedcm(
+            oracle=oracles.sgd(numbers["step"], numbers["Q"], numbers["batch"]),
+            alpha=numbers["alpha"],
+            server_step=numbers["server_step"],
+        ),
+        plain_without_oracle(methods.fedcm, "step", "Q", "alpha", "server_step"),
+        oracle=(),
+        sweeps="step",
+    ),
+    "feddc": Pair(
+        lambda rng, safe: {"alpha": 0.5 / safe},
+        lambda numbers: algorithms.feddc(
+            oracle=oracles.sgd(numbers["step"], numbers["Q"], numbers["batch"]), alpha=numbers["alpha"]
+        ),
+        plain_without_oracle(methods.feddc, "step", "Q", "alpha"),
+        oracle=(),
+        sweeps="alpha",
+    ),
 }

@@ -22,9 +22,14 @@ QUICK_MODES = [mode for mode in dict.fromkeys(MODES) if mode != "debug"]  # with
 
 SLOW = (
     "dane",
+    "fedadam",
+    "fedavgm",
+    "fedcm",
+    "feddc",
     "feddr",
     "feddyn",
     "fedlin",
+    "fednova",
     "five_gcs",
     "gradient_descent",
     "local_gd",

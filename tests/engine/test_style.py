@@ -68,10 +68,10 @@ def test_a_method_keeps_its_style_whatever_is_beside_it() -> None:
 
 
 def test_no_two_curves_of_a_figure_have_the_same_style() -> None:
-    labels = [f"FedPD-GD eta={i}" for i in range(8)] + [f"point {i}" for i in range(47)]
-    assert len(set(styles(labels))) == 55 == len(HUES) * len(DASHES)
+    labels = [f"FedPD-GD eta={i}" for i in range(8)] + [f"point {i}" for i in range(58)]
+    assert len(set(styles(labels))) == 66 == len(HUES) * len(DASHES)
     assert {style.hue for style in styles(labels[:5])} == {"blue"}
-    assert styles([f"p={i}" for i in range(60)])[-1] in {Style(hue, dash) for hue in HUES for dash in DASHES}
+    assert styles([f"p={i}" for i in range(70)])[-1] in {Style(hue, dash) for hue in HUES for dash in DASHES}
 
 
 def test_names_move_apart_and_keep_their_order() -> None:

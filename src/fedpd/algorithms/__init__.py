@@ -20,18 +20,29 @@ if TYPE_CHECKING:
     from fedpd.algorithms.dane import dane as dane
     from fedpd.algorithms.ditto import ditto as ditto
     from fedpd.algorithms.f_svrg import f_svrg as f_svrg
+    from fedpd.algorithms.fedacg import fedacg as fedacg
+    from fedpd.algorithms.fedadagrad import fedadagrad as fedadagrad
+    from fedpd.algorithms.fedadam import fedadam as fedadam
     from fedpd.algorithms.fedadmm import fedadmm as fedadmm
     from fedpd.algorithms.fedadmm_insa import fedadmm_insa as fedadmm_insa
     from fedpd.algorithms.fedavg import fedavg as fedavg
+    from fedpd.algorithms.fedavgm import fedavgm as fedavgm
     from fedpd.algorithms.fedbuff import fedbuff as fedbuff
+    from fedpd.algorithms.fedcm import fedcm as fedcm
     from fedpd.algorithms.feddane import feddane as feddane
+    from fedpd.algorithms.feddc import feddc as feddc
     from fedpd.algorithms.feddr import feddr as feddr
     from fedpd.algorithms.feddyn import feddyn as feddyn
+    from fedpd.algorithms.fedexp import fedexp as fedexp
     from fedpd.algorithms.fedlin import fedlin as fedlin
+    from fedpd.algorithms.fednova import fednova as fednova
     from fedpd.algorithms.fedosaa import fedosaa as fedosaa
     from fedpd.algorithms.fedpd import fedpd as fedpd
     from fedpd.algorithms.fedpd_n import fedpd_n as fedpd_n
     from fedpd.algorithms.fedprox import fedprox as fedprox
+    from fedpd.algorithms.fedsam import fedsam as fedsam
+    from fedpd.algorithms.fedspeed import fedspeed as fedspeed
+    from fedpd.algorithms.fedyogi import fedyogi as fedyogi
     from fedpd.algorithms.five_gcs import five_gcs as five_gcs
     from fedpd.algorithms.giant import giant as giant
     from fedpd.algorithms.gradient_descent import gradient_descent as gradient_descent

@@ -6,7 +6,8 @@
 The oracle sets the option: `oracles.sgd` or `oracles.gd`, with a constant step or a function of (r, q). With a constant
 step and Q > 1, FedAvg does not converge to a stationary point on heterogeneous data, and may diverge (Claim 2.2). The
 mean is plain. McMahan et al. weigh the models by the agents' numbers of samples n_i, as the program of FedProx's
-authors does; a problem with weights="samples" scales the local losses instead, so that large agents take larger steps.
+authors does: `transforms.wrap(..., mean=transforms.weighted("samples"))`. A problem with weights="samples" scales the
+local losses instead, so that large agents take larger steps.
 """
 
 from typing import Any

@@ -3,8 +3,8 @@
 The proximal term keeps the agents near the server's model, but each agent still moves towards the minimiser of its own
 f_i. On heterogeneous data FedProx therefore stops at an error floor, as FedAvg does. With `oracles.vr`, use refresh=1:
 agents restart at x^r every round, so a gradient estimate from x_i^{r-1,Q} would belong to another point. The mean is
-plain; the authors' program weighs the models by the agents' numbers of samples n_i. A problem with weights="samples"
-scales the local losses instead.
+plain; the authors' program weighs the models by the agents' numbers of samples n_i, as `transforms.weighted` does. A
+problem with weights="samples" scales the local losses instead.
 """
 
 from tree_math import Vector

@@ -43,7 +43,14 @@ from fedpd.report.pages import package_text, plotly_script
 
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # of Unicode's braille patterns
 
-PATTERNS = {"solid": "1", "dash": "11100", "dashdot": "11110010", "dot": "100", "longdashdot": "1111110010010"}
+PATTERNS = {
+    "solid": "1",
+    "dash": "11100",
+    "dashdot": "11110010",
+    "dot": "100",
+    "longdashdot": "1111110010010",
+    "longdash": "111111100",
+}
 
 Curve = tuple[np.ndarray, np.ndarray]  # x and y, finite
 

@@ -13,6 +13,7 @@ from fedpd.transforms._compress import clip, quantize, random_k, sign, top_k
 from fedpd.transforms._means import MeanRule, centered_clipping, geometric_median, krum, median, trimmed_mean
 from fedpd.transforms._private import Gaussian, gaussian
 from fedpd.transforms._server import ServerStep, server_optimizer
+from fedpd.transforms._weighted import Weights, weighted
 from fedpd.transforms._wrap import wrap
 
 # The functions that experiment files may name, in `up`, `down` and `mean`.
@@ -28,6 +29,7 @@ FACTORIES = (
     "sign",
     "top_k",
     "trimmed_mean",
+    "weighted",
 )
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "MeanRule",
     "ServerStep",
     "Transform",
+    "Weights",
     "attack",
     "centered_clipping",
     "clip",
@@ -55,5 +58,6 @@ __all__ = [
     "sign_flip",
     "top_k",
     "trimmed_mean",
+    "weighted",
     "wrap",
 ]

@@ -1,4 +1,4 @@
-r"""Let an optimiser of optax take the server's step: FedAvgM, FedAdam, FedYogi and others (Reddi et al., ICLR 2021).
+r"""Let an optimiser of optax take the server's step of any method (FedOpt; Reddi et al., ICLR 2021).
 
 A method's server goes from its model x to x'. The optimiser gets x - x' as a gradient, and the server goes to
 x + update instead. With `optax.sgd(1.0)` this is the method itself. Where the method stands still (x' = x), the
@@ -6,12 +6,8 @@ gradient is 0, so an optimiser that then also stands still keeps the method's fi
 than a model (FedPD with absent agents, A-FedPD, FedDyn, SCAFFOLD) goes to x + update with the rest of its state as it
 is: the agents and the server measure their next steps from the model that was broadcast.
 
-| method | optimiser |
-|---|---|
-| FedAvgM | `optax.sgd(1.0, momentum=0.9)` |
-| FedAdam | `optax.adam(0.01, b1=0.9, b2=0.99, eps=1e-3)` |
-| FedYogi | `optax.yogi(0.01, b1=0.9, b2=0.99, eps=1e-3)` |
-| FedAdagrad | `optax.adagrad(0.01, initial_accumulator_value=0, eps=1e-3)` |
+FedAvg with `optax.sgd(1.0, momentum=0.9)` is `algorithms.fedavgm`. `optax.adam` and `optax.yogi` correct the bias of
+their running means, which FedAdam and FedYogi as published do not: `algorithms.fedadam` and `algorithms.fedyogi`.
 """
 
 from typing import Any, NamedTuple

@@ -45,13 +45,14 @@ from fedpd.transforms._ways import (
     start_held,
     uplink,
 )
+from fedpd.transforms._weighted import Weighted, Weights, with_weights
 
 KNOWN_KINDS: dict[Any, tuple[tuple[Kind | None, ...], ...]] = {}  # by the structure of a method
 MOST_KINDS = 256  # a structure keeps the functions of a method alive, and what they hold
 UP = 1  # a fold into the key of (seed, round, agent), for the transforms
 
 Transforms = Transform | Gaussian | list[Transform] | list[Gaussian] | tuple[Transform, ...]
-Rule = MeanRule | ServerStep
+Rule = MeanRule | ServerStep | Weights
 Means = Rule | list[Rule] | tuple[Rule, ...]
 
 
@@ -97,8 +98,8 @@ def wrap(
         up: What happens to the messages of the agents; a list composes, e.g. `[top_k(0.01), quantize(8)]`. What is not
             sent now is sent later, and messages are differences to what the server already has.
         down: The same for the broadcasts of the server. It needs all agents in every communication.
-        mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()` or
-            `server_optimizer(optax.adam(0.01))`, or a list with one of each.
+        mean: How the server combines the messages, in place of their mean, or who takes its step, e.g. `median()`,
+            `weighted("samples")` or `server_optimizer(optax.adam(0.01))`, or a list, e.g. of the last two.
 
     Raises:
         FedpdError: The method does not work with a transform.
@@ -154,7 +155,7 @@ def check_rules(mean: Any) -> tuple[Rule, ...]:
     for rule in rules:
         if not isinstance(rule, Rule):
             refuse("mean", mean, "must be rules of the server", remedy)
-    for kind in (MeanRule, ServerStep):
+    for kind in (MeanRule | Weights, ServerStep):
         if sum(isinstance(rule, kind) for rule in rules) > 1:
             refuse("mean", [rule.description for rule in rules], "must have one rule of a kind", remedy)
     return tuple(rules)
@@ -171,6 +172,11 @@ def transformed(
     for step in mean:
         if isinstance(step, ServerStep):
             method = with_server_step(method, step)
+    if any(isinstance(one, Weights) for one in mean):
+        if up:
+            why = "does not go with up, because agents send n_i times their message"
+            refuse("mean", [one.description for one in mean], why, "Leave up or weighted out")
+        method = with_weights(method)  # around a step of the server, whose method then gets the weighted mean
     rule = next((rule for rule in mean if isinstance(rule, MeanRule)), None)
     made = Wrapped(method=method, up=up, down=down, mean=mean, everyone=True)
     if rule is not None and made.has_own_points:
@@ -216,7 +222,7 @@ class Wrapped(Layer):
     def algorithm(self) -> Method:
         """The method that was wrapped."""
         method = self.method
-        while isinstance(method, Stepped):
+        while isinstance(method, Stepped | Weighted):
             method = method.method
         return method
 

@@ -22,14 +22,16 @@ CASES = {
     "changes": transforms.wrap(algorithms.scaffold(step=0.2, iterations=3), up=[transforms.random_k(0.5)]),
     "models": transforms.wrap(algorithms.fedavg(oracle=GD), up=[transforms.clip(0.5), transforms.sign()]),
     "median": transforms.wrap(algorithms.fedavg(oracle=GD), mean=transforms.median()),
+    "weighted": transforms.wrap(algorithms.fedadam(oracle=GD, tau=0.01), mean=transforms.weighted("samples")),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_federation_equals_a_simulation(name: str) -> None:
-    algorithm = CASES[name]
-    there = run(algorithm, 8, seed=3, evaluate_every=1)
-    here = simulate(algorithm, whole(), rounds=8, seed=3)
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in CASES), ("weighted", {"cohort": 2})])
+def test_a_federation_equals_a_simulation(name: str, options: dict[str, Any]) -> None:
+    algorithm, sizes = CASES[name], (5, 8, 3)
+    grid = InProcessGrid(app(algorithm, sizes), AGENTS, {})
+    there = run(algorithm, 8, grid, seed=3, evaluate_every=1, **options)
+    here = simulate(algorithm, whole(sizes), rounds=8, seed=3, **options)
     rows = here.history["communicated"].copy()
     rows[0] = True
     for column in COLUMNS:

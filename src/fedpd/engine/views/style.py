@@ -65,6 +65,7 @@ DASHES: dict[str, tuple[float, ...]] = {
     "dashdot": (6.4, 1.6, 1, 1.6),
     "dot": (1, 1.65),
     "longdashdot": (8, 1.6, 1, 1.6, 1, 1.6),
+    "longdash": (8, 2.4),
 }
 FAMILY_HUES: dict[Family, tuple[str, ...]] = {
     "primal-dual": ("blue", "indigo", "sky"),
@@ -91,6 +92,18 @@ FIXED = {
     "scaffold": Style("green", "solid"),
     "fedlin": Style("green", "dash"),
     "proxskip": Style("olive", "solid"),
+    # The methods that came with the last dash: all others keep the styles that they had before.
+    "fedadam": Style("vermilion", "longdash"),
+    "fedavgm": Style("orange", "longdash"),
+    "fedyogi": Style("brown", "longdash"),
+    "fedadagrad": Style("wine", "longdash"),
+    "fednova": Style("olive", "longdash"),
+    "fedexp": Style("pink", "longdash"),
+    "fedcm": Style("green", "longdash"),
+    "fedacg": Style("indigo", "longdash"),
+    "fedsam": Style("black", "longdash"),
+    "fedspeed": Style("sky", "longdash"),
+    "feddc": Style("blue", "longdash"),
 }
 ORDER = ("blue", "vermilion", "green", "pink", "orange", "sky", "black", "brown")  # of curves that are no methods
 
@@ -131,11 +144,11 @@ def _methods() -> dict[str, Style]:
 
 def numbered_style(number: int) -> Style:
     """Return the style of the curve of this number. The first 40 differ, because 8 hues and 5 dashes are coprime."""
-    return Style(ORDER[number % len(ORDER)], list(DASHES)[number % len(DASHES)])
+    return Style(ORDER[number % len(ORDER)], list(DASHES)[number % 5])
 
 
 def styles(labels: Sequence[str]) -> list[Style]:
-    """Return the style of each curve of a figure. No two curves have the same one, up to 55 curves.
+    """Return the style of each curve of a figure. No two curves have the same one, up to 66 curves.
 
     A method has the style that `style_of` returns. If two labels name the same method, the shorter one keeps its style,
     and the other takes the next dash of the same hue. Labels that name no method, such as the points of a sweep, take

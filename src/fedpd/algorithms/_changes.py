@@ -1,0 +1,50 @@
+"""The common parts of FedNova and FedExP: agents send the change of their local model and one number."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from tree_math import Vector
+
+from fedpd.algorithms._rules import Q
+from fedpd.base.value import attribute
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work
+from fedpd.oracles import sgd
+from fedpd.schedules import inverse_sqrt
+
+
+class Agent(NamedTuple):
+    x: Vector  # the server's model
+    change: Vector
+    number: Array
+    memory: Any  # the oracle's memory between rounds
+
+
+class LocalChanges(Method):
+    """y_i = oracle(f_i) from x; agents send `report(y_i - x)`. Subclasses have it, and `aggregate`."""
+
+    oracle = attribute(None)  # of type Oracle
+
+    def report(self, change: Vector, work: Work) -> tuple[Vector, Array]:
+        """Return what an agent sends: a vector and a number."""
+        self.needs("report(self, change, work)")
+
+    def init(self, f: LocalObjective, x: Vector) -> Agent:
+        return Agent(x, 0 * x, jnp.zeros((), float), self.oracle.init(f, x))
+
+    def local(self, f: LocalObjective, agent: Agent, r: Array, key: Key) -> tuple[Agent, Work]:
+        y, memory, work = self.oracle.solve(Subproblem(f), agent.x, agent.memory, r, key)
+        return Agent(agent.x, *self.report(y - agent.x, work), memory), work
+
+    def send(self, agent: Agent) -> tuple[Change, Array]:
+        return Change(agent.change), agent.number
+
+    def receive(self, agent: Agent, x: Vector) -> Agent:
+        return agent._replace(x=x)
+
+    def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
+        return agent._replace(memory=self.oracle.init(f, agent.x))
+
+
+def fedavg_steps(L: float, scale: Any) -> Oracle:
+    """Return the local steps of FedAvg's default rule."""
+    return sgd(step=inverse_sqrt(scale / (4 * L * Q), Q), iterations=Q)

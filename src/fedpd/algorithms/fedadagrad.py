@@ -1,0 +1,62 @@
+"""FedAdagrad (Reddi et al., 2021, Algorithm 2): local steps, and a step of Adagrad at the server.
+
+    x_i   = oracle(f_i), from x
+    Delta = mean_S x_i - x
+    m     = beta1 m + (1 - beta1) Delta
+    v     = v + Delta^2
+    x     = x + step m / (sqrt(v) + tau)
+
+v only grows, so that the server's steps become shorter, like 1/sqrt(r) while the changes keep their size. Agents send
+x_i, the server sends x: one model each way (CTA). m = 0 and v = tau^2 at the start. The default beta1 = 0 is Adagrad
+as usual, as in Flower.
+
+Differences from the paper: any oracle may take the local steps. The mean is plain; `transforms.weighted` weighs it by
+the agents' numbers of samples, as Flower does. Flower's FedAdagrad starts v at 0, which is
+`initial=0.0`.
+"""
+
+from typing import Any
+
+from tree_math import Vector
+
+from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive, local_steps
+from fedpd.core import Method, Oracle, makes
+from fedpd.core.card import Card, Guarantee, Variant
+
+
+class FedAdagrad(AdaptiveServer):
+    """Adagrad at the server."""
+
+    def second_moment(self, v: Vector, square: Vector) -> Vector:
+        return v + square
+
+
+@makes(FedAdagrad)
+def fedadagrad(
+    *, oracle: Oracle, step: float = 0.01, beta1: float = 0.0, tau: float = 1e-8, initial: float | None = None
+) -> Method:
+    """Return FedAdagrad, with a local oracle that works on f_i itself.
+
+    Args:
+        oracle: The local solver, from `fedpd.oracles`.
+        step: The server's step size.
+        beta1: The decay of m, in [0, 1).
+        tau: The number that is added to sqrt(v).
+        initial: v before the first round; None: tau^2.
+    """
+    check_adaptive(oracle, step, tau, initial, beta1=beta1)
+    return FedAdagrad(oracle=oracle, step=step, beta1=beta1, tau=tau, initial=initial)
+
+
+def _rule(L: float, agents: int, scale: Any) -> Method:
+    return fedadagrad(oracle=local_steps(L), step=0.1 * scale)  # ten times FedAdam's, because v is a sum
+
+
+CARD = Card(
+    title="FedAdagrad",
+    summary="local steps, then a step of Adagrad at the server",
+    family="averaging",
+    reference=REFERENCE,
+    variants=(Variant("FedAdagrad", _rule, Guarantee("NC, BG, bounded variance")),),
+    parameters={name: words for name, words in PARAMETERS.items() if name != "beta2"},
+)

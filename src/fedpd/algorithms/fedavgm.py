@@ -1,0 +1,90 @@
+"""FedAvgM (Hsu, Qi, Brown, 2019): FedAvg with momentum at the server.
+
+    x_i   = oracle(f_i), from x
+    Delta = mean_S x_i - x
+    v     = momentum v + Delta,     v = 0 at the start
+    x     = x + step v
+
+Agents send x_i, the server sends x: one model each way (CTA). Agents that are away take the newest x when they come
+back. momentum = 0 and step = 1 is FedAvg. Steps add up to 1/(1 - momentum) times those of FedAvg, so give the agents
+smaller steps. Like FedAvg, it stops at an error floor on heterogeneous data.
+
+Differences from the paper: the mean is plain (`transforms.weighted` weighs it by the agents' samples, as the paper
+does), any oracle may take the local steps, and the paper has step = 1. Reddi et al. take FedAvgM as the server
+optimiser SGD with momentum and tune its step, as Flower's FedAvgM does; all three have this v, without a factor
+1 - momentum.
+"""
+
+from typing import Any, NamedTuple
+
+from tree_math import Vector
+
+from fedpd.algorithms._adaptive_server import check_decay
+from fedpd.algorithms._averaging import LocalAveraging
+from fedpd.algorithms._rules import Q
+from fedpd.base.checks import positive
+from fedpd.core import Method, Oracle, check_oracle, makes
+from fedpd.core.card import Card, Guarantee, Reference, Variant
+from fedpd.oracles import sgd
+from fedpd.schedules import inverse_sqrt
+
+
+class Server(NamedTuple):
+    x: Vector
+    v: Vector
+
+
+class FedAvgM(LocalAveraging):
+    """FedAvg with momentum at the server."""
+
+    oracle: Oracle
+    step: float
+    momentum: float
+    repeats = False  # v is a sum of what agents sent
+    model_first = True
+
+    def server(self, x: Vector) -> Server:
+        return Server(x, 0 * x)
+
+    def aggregate(self, server: Server, mean: Vector, share: Any) -> tuple[Server, Vector]:
+        v = self.momentum * server.v + (mean - server.x)
+        x = server.x + self.step * v
+        return Server(x, v), x
+
+
+@makes(FedAvgM)
+def fedavgm(*, oracle: Oracle, step: float = 1.0, momentum: float = 0.9) -> Method:
+    """Return FedAvgM, with a local oracle that works on f_i itself.
+
+    Args:
+        oracle: The local solver, from `fedpd.oracles`.
+        step: The server's step size.
+        momentum: The part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step.
+    """
+    check_oracle(oracle)
+    positive("step", step, "1 adds the mean change to the model")
+    check_decay("momentum", momentum)
+    return FedAvgM(oracle=oracle, step=step, momentum=momentum)
+
+
+def _rule(L: float, agents: int, scale: Any) -> Method:
+    step = scale / (40 * L * Q)  # a tenth of FedAvg's: 1/(1 - momentum) steps add up
+    return fedavgm(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+
+
+CARD = Card(
+    title="FedAvgM",
+    summary="FedAvg with momentum at the server",
+    family="averaging",
+    reference=Reference(
+        authors="Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown",
+        title="Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+        venue="arXiv:1909.06335",
+        year=2019,
+    ),
+    variants=(Variant("FedAvgM", _rule, Guarantee("NC, not proved")),),
+    parameters={
+        "step": "the server's step size; 1 is that of the paper",
+        "momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step",
+    },
+)
