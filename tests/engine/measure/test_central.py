@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,3 +242,24 @@ def test_other_wrong_calls() -> None:
     named = problems.classification(linear, DATA, START, metrics={"accuracy": brier})
     with pytest.raises(FedpdError, match=r"central_accuracy.*is recorded twice"):
         simulate(METHOD, named, rounds=1, test=TEST)
+
+
+def test_frozen_parameters_and_batch_statistics_of_lazy_samples() -> None:
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, train: bool) -> Any:
+            x = nn.Dense(4, name="first")(x)
+            return nn.Dense(2, name="last")(nn.BatchNorm(use_running_average=not train)(x))
+
+    lazy = data.lazy(lambda i: {"x": DATA.train[i]["x"], "y": DATA.train[i]["y"]}, DATA.sizes)
+    federated = data.Federated(DATA.names, lazy, lazy, *_rest())
+    built = [
+        problems.network(Net(), one, trainable=lambda path: "first" not in path, metrics={"f1": problems.f1()})
+        for one in (federated, data.Federated(DATA.names, DATA.train, DATA.train, *_rest()))
+    ]
+    first, second = (simulate(METHOD, problem, rounds=2, cohort=2, test=TEST) for problem in built)
+    for name in ("central_loss", "central_accuracy", "central_f1", "f1"):
+        np.testing.assert_allclose(first.history[name], second.history[name], rtol=1e-5)
+    assert first.by_agent == {}
+    counts = second.per_agent("test_accuracy") * DATA.sizes
+    np.testing.assert_allclose(counts.sum() / DATA.sizes.sum(), second.history["test_accuracy"][-1], rtol=1e-6)

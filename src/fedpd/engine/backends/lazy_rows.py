@@ -13,6 +13,7 @@ from tree_math import Vector
 from fedpd.base.checks import refuse
 from fedpd.core import Problem, Tree
 from fedpd.core.agents import AGENTS, Functions, Layout, Shard, bare_arrays
+from fedpd.core.problem import WithFrozen
 from fedpd.core.rows import first_rows, rows_by_device
 from fedpd.engine.loop import Inputs, Template
 from fedpd.engine.measure.columns import CENTRAL, STATISTICS, Column
@@ -140,23 +141,22 @@ class Block(NamedTuple):
 def measure_by_block(template: Template, plan: Plan, x: Vector, gap: float) -> Metrics:
     """Return the values of the columns over all agents of lazy data, which are loaded block by block."""
     problem, columns = plan.problem, template.columns
-    block = _block(problem)
+    block, frozen = _block(problem), problem.losses.frozen if isinstance(problem.losses, WithFrozen) else None
     parts: list[Any] = []
     kept: list[Any] = []
     for first in range(0, problem.agents, block.agents):
         agents = np.arange(first, min(first + block.agents, problem.agents))
         shard = _block_of(problem, agents, block)
         layout = Layout(len(agents), parallel=False, mesh=None)
-        totals, each = _parts(template.functions, layout, columns, shard, x)
+        totals, each = _parts(template.functions, layout, columns, shard, x, frozen)
         parts = totals if not parts else jax.tree.map(jnp.add, parts, totals)
         kept.append(jax.device_get(each))
     together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *kept)
     measures = agent_measures(template.functions, columns)
     found = dict(zip(measures, zip(parts, together, strict=True), strict=True))
     if plan.central is not None:
-        found[CENTRAL] = _central(
-            template.functions, columns, problem.agents, plan.central.rows, x, found.get(STATISTICS)
-        )
+        rows, statistics = plan.central.rows, found.get(STATISTICS)
+        found[CENTRAL] = _central(template.functions, columns, problem.agents, rows, x, statistics, frozen)
     return jax.device_get(merge_parts(columns, found, gap, problem.agents))
 
 
@@ -196,15 +196,23 @@ def _filled(rows: Tree, number: int) -> Tree:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _parts(functions: Functions, layout: Layout, columns: tuple[Column, ...], shard: Shard, x: Vector) -> Any:
+def _parts(
+    functions: Functions, layout: Layout, columns: tuple[Column, ...], shard: Shard, x: Vector, frozen: Tree | None
+) -> Any:
     """Return the sums over the agents of a block, and the kept values of each, for all measures in their order."""
-    found = measure_parts(functions, layout, shard, x, columns)
+    found = measure_parts(functions.with_frozen(frozen), layout, shard, x, columns)
     return [total for total, _ in found.values()], [each for _, each in found.values()]
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _central(
-    functions: Functions, columns: tuple[Column, ...], agents: int, rows: Tree, x: Vector, statistics: Any
+    functions: Functions,
+    columns: tuple[Column, ...],
+    agents: int,
+    rows: Tree,
+    x: Vector,
+    statistics: Any,
+    frozen: Tree | None,
 ) -> Any:
     """Return the measurements on the central test set; `statistics` are the sum over the agents, if there are any."""
-    return measure_central(functions, columns, rows, x, {STATISTICS: statistics}, agents)[CENTRAL]
+    return measure_central(functions.with_frozen(frozen), columns, rows, x, {STATISTICS: statistics}, agents)[CENTRAL]

@@ -136,11 +136,11 @@ def measure_central(
         parts: The agents' measurements, with the sum of their batch statistics if the model has any.
         agents: The number of agents in that sum.
     """
-    if rows is None:
+    measures = [one for one in dict.fromkeys(column.measure for column in columns) if one is not None and one.central]
+    if rows is None or not measures:
         return {}
     if functions.statistics is not None:
         x = Vector((x.tree, jax.tree.map(lambda leaf: leaf / agents, parts[STATISTICS][0])))
-    measures = dict.fromkeys(column.measure for column in columns if column.measure is not None)
     return {one: (one.central(functions, rows, x), None) for one in measures if one.central is not None}
 
 
