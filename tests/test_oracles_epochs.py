@@ -242,6 +242,14 @@ def test_what_does_not_fit_is_refused(make: Any, settings: dict[str, Any], messa
         make(first, **settings)
 
 
+@pytest.mark.parametrize("make", [algorithms.vrl_sgd, algorithms.scallion, algorithms.scafcom])
+def test_methods_that_need_one_number_of_steps_refuse_epochs(make: Any) -> None:
+    with pytest.raises(FedpdError, match=r"epochs = 5: gives each agent a Q of its own, and .* Give iterations"):
+        make(step=0.1, epochs=5, batch=50)
+    with pytest.raises(FedpdError, match=r"iterations = None: must be given"):
+        make(step=0.1, batch=50)
+
+
 def test_an_automatic_eta_needs_one_number_of_steps() -> None:
     with pytest.raises(
         FedpdError, match=r"eta = 'auto': .* each agent of sgd\(.*\) has a Q of its own\. Give a number"

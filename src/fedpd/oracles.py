@@ -230,6 +230,16 @@ def check_stochastic(
         refuse("check", check, f"must divide iterations = {iterations}", "Choose a divisor")
 
 
+def same_iterations(iterations: int | None, epochs: int | None, reason: str) -> int:
+    """Return Q of a method whose algebra needs the same at all agents; refuse epochs."""
+    if epochs is not None:
+        rule = f"gives each agent a Q of its own, and {reason}"
+        refuse("epochs", epochs, rule, "Give iterations, or choose scaffold, which takes epochs")
+    if iterations is None:
+        refuse("iterations", None, "must be given", ITERATIONS)
+    return int(count("iterations", iterations, ITERATIONS, bits=31))
+
+
 def _check_epochs(epochs: int, **others: Any) -> None:
     for name, value in others.items():
         if value is not None:

@@ -17,7 +17,7 @@ from tree_math import Vector
 
 from fedpd.base.checks import positive
 from fedpd.core import Array, Difference, Key, LocalObjective, Method, Subproblem, Work
-from fedpd.oracles import STEP, check_stochastic, sgd
+from fedpd.oracles import STEP, check_stochastic, same_iterations, sgd
 
 
 class Agent(NamedTuple):
@@ -98,13 +98,18 @@ class ControlledAveraging(Method):
         return agent._replace(change=change)
 
 
-def check_settings(step: float, iterations: int, batch: int | None, server_step: float) -> None:
-    """Refuse settings of `ControlledAveraging` that do not fit."""
+def check_settings(
+    step: float, iterations: int | None, batch: int | None, server_step: float, epochs: int | None
+) -> int:
+    """Return Q, and refuse settings of `ControlledAveraging` that do not fit."""
     positive("step", step, STEP)
     positive("server_step", server_step, "1 is the mean of the local models")
-    check_stochastic(iterations, batch)
+    steps = same_iterations(iterations, epochs, "the server moves by Q times the step size")
+    check_stochastic(steps, batch)
+    return steps
 
 
+NO_EPOCHS = "refused, because the server moves by Q times the step size: give `iterations`"
 AUTHORS = "Xinmeng Huang, Ping Li, Xiaoyun Li"
 TITLE = "Stochastic Controlled Averaging for Federated Learning with Communication Compression"
 VENUE = "International Conference on Learning Representations (ICLR 2024); arXiv:2308.08165"

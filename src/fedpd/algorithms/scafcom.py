@@ -12,7 +12,7 @@ Absent agents keep c_i and v_i. With beta = 1 it is SCALLION with alpha = 1.
 
 from typing import ClassVar
 
-from fedpd.algorithms._controlled_averaging import AUTHORS, TITLE, VENUE, ControlledAveraging, check_settings
+from fedpd.algorithms._controlled_averaging import AUTHORS, NO_EPOCHS, TITLE, VENUE, ControlledAveraging, check_settings
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Difference, Method, makes
@@ -32,7 +32,13 @@ class Scafcom(ControlledAveraging):
 
 @makes(Scafcom)
 def scafcom(
-    *, step: float, iterations: int, batch: int | None = None, beta: float = 1.0, server_step: float = 1.0
+    *,
+    step: float,
+    iterations: int | None = None,
+    batch: int | None = None,
+    beta: float = 1.0,
+    server_step: float = 1.0,
+    epochs: int | None = None,
 ) -> Method:
     """Return SCAFCOM with Q = `iterations` local steps.
 
@@ -42,11 +48,12 @@ def scafcom(
         batch: Samples per local step; None: all of the agent's.
         beta: The weight of the newest gradient, in (0, 1]; 1: no momentum.
         server_step: The server's step size.
+        epochs: Refused, because the server moves by Q times the step size.
     """
     remedy = "Give the weight of the newest gradient, e.g. 0.2; 1 is no momentum"
     at_most("beta", positive("beta", beta, remedy), 1, remedy)
-    check_settings(step, iterations, batch, server_step)
-    return Scafcom(step=step, iterations=iterations, batch=batch, beta=beta, server_step=server_step)
+    steps = check_settings(step, iterations, batch, server_step, epochs)
+    return Scafcom(step=step, iterations=steps, batch=batch, beta=beta, server_step=server_step)
 
 
 CARD = Card(
@@ -62,5 +69,5 @@ CARD = Card(
             only_models=False,
         ),
     ),
-    parameters={"beta": "β, the weight of the newest gradient, in (0, 1]; 1: no momentum"},
+    parameters={"beta": "β, the weight of the newest gradient, in (0, 1]; 1: no momentum", "epochs": NO_EPOCHS},
 )

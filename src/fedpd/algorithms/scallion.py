@@ -12,7 +12,7 @@ option 2.
 
 from typing import ClassVar
 
-from fedpd.algorithms._controlled_averaging import AUTHORS, TITLE, VENUE, ControlledAveraging, check_settings
+from fedpd.algorithms._controlled_averaging import AUTHORS, NO_EPOCHS, TITLE, VENUE, ControlledAveraging, check_settings
 from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Method, Unbiased, makes
@@ -32,7 +32,13 @@ class Scallion(ControlledAveraging):
 
 @makes(Scallion)
 def scallion(
-    *, step: float, iterations: int, batch: int | None = None, alpha: float = 1.0, server_step: float = 1.0
+    *,
+    step: float,
+    iterations: int | None = None,
+    batch: int | None = None,
+    alpha: float = 1.0,
+    server_step: float = 1.0,
+    epochs: int | None = None,
 ) -> Method:
     """Return SCALLION with Q = `iterations` local steps.
 
@@ -42,11 +48,12 @@ def scallion(
         batch: Samples per local step; None: all of the agent's.
         alpha: The factor of the change before it is compressed, in (0, 1].
         server_step: The server's step size.
+        epochs: Refused, because the server moves by Q times the step size.
     """
     remedy = "Give 1/(1 + omega), where omega is the variance of the compressor; 1 without compression"
     at_most("alpha", positive("alpha", alpha, remedy), 1, remedy)
-    check_settings(step, iterations, batch, server_step)
-    return Scallion(step=step, iterations=iterations, batch=batch, alpha=alpha, server_step=server_step)
+    steps = check_settings(step, iterations, batch, server_step, epochs)
+    return Scallion(step=step, iterations=steps, batch=batch, alpha=alpha, server_step=server_step)
 
 
 CARD = Card(
@@ -63,6 +70,7 @@ CARD = Card(
         ),
     ),
     parameters={
-        "alpha": "α, the factor of the change before it is compressed; 1/(1 + ω) for a compressor of variance ω"
+        "alpha": "α, the factor of the change before it is compressed; 1/(1 + ω) for a compressor of variance ω",
+        "epochs": NO_EPOCHS,
     },
 )

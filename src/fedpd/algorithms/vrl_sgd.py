@@ -21,7 +21,7 @@ from fedpd.algorithms._rules import Q
 from fedpd.core import Array, Key, LocalObjective, Method, Model, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
 from fedpd.core.oracle import Step, check_step, sum_of_steps
-from fedpd.oracles import check_stochastic, sgd
+from fedpd.oracles import check_stochastic, same_iterations, sgd
 
 
 class Agent(NamedTuple):
@@ -56,11 +56,14 @@ class VRLSGD(Method):
 
 
 @makes(VRLSGD)
-def vrl_sgd(*, step: float | Step, iterations: int, batch: int | None = None) -> Method:
+def vrl_sgd(
+    *, step: float | Step, iterations: int | None = None, batch: int | None = None, epochs: int | None = None
+) -> Method:
     """Return VRL-SGD with Q = `iterations` local steps on `batch` samples (None: all of them)."""
     check_step(step)
-    check_stochastic(iterations, batch)
-    return VRLSGD(step=step, iterations=iterations, batch=batch)
+    steps = same_iterations(iterations, epochs, "the Delta_i would no longer sum to zero")
+    check_stochastic(steps, batch)
+    return VRLSGD(step=step, iterations=steps, batch=batch)
 
 
 CARD = Card(
@@ -80,5 +83,5 @@ CARD = Card(
             Guarantee("NC, bounded variance", "1/e", "1/e^2", "1/e^2"),
         ),
     ),
-    parameters={},
+    parameters={"epochs": "refused, because the corrections would no longer sum to zero: give `iterations`"},
 )
