@@ -81,7 +81,7 @@ PARTS = {
     "g": st.one_of(*REGULARIZERS.values()),
     "p": st.one_of(*SKIPS.values()),
 }
-GRADIENT_STEPS = ORACLES["gd"] | ORACLES["sgd"]
+GRADIENT_STEPS = ORACLES["gd"] | st.builds(oracles.sgd, step=steps, batch=counts, **stop)  # plain ones
 NEED_STEPS = {
     (name, "oracle") for name in ("fedcm", "feddc", "fednova", "fedsam", "fedspeed")
 }  # they refuse other oracles
