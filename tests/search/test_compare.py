@@ -70,6 +70,39 @@ def test_it_is_shown_drawn_and_saved(classes: fedpd.Comparison, tmp_path: Path) 
         classes.costs(0.5, "time")
 
 
+def test_epochs_schedules_and_weights_are_those_of_the_comparison() -> None:
+    options: dict[str, Any] = {"epochs": 2, "batch": 8, "decay": 0.9, "weight_decay": 1e-3, "weights": "samples"}
+    found = compare(two_classes(), ["fedavg", "fedadam"], rounds=3, budget=2, seeds=[0], cohort=3, **options)
+    assert found.work == "2 epochs with batch 8, weight decay 0.001, step sizes times 0.9 per round"
+    for one in found.methods:
+        assert "exponential" in one.setting
+        assert one.table["mean"] == [{"name": "weighted"}]
+        again = simulate(_method(one), two_classes(), rounds=3, seed=0, cohort=3)
+        np.testing.assert_array_equal(one.runs[0].history["loss"], again.history["loss"])
+
+
+def test_a_central_test_set_is_not_what_chooses_the_settings() -> None:
+    problem = two_classes()
+    rows = problem.test_rows_of(np.arange(6))[0]
+    test = {"x": rows["x"], "y": rows["y"]}
+    options: dict[str, Any] = {"iterations": 2, "batch": 4, "rounds": 4, "budget": 2, "seeds": [0]}
+    found = compare(problem, ["fedavg"], criterion="central_accuracy", test=test, **options)
+    (one,) = found.methods
+    again = simulate(_method(one), problem, rounds=4, seed=0, test=test)
+    np.testing.assert_array_equal(one.runs[0].history["central_accuracy"], again.history["central_accuracy"])
+    other = {"x": rows["x"], "y": 1 - rows["y"]}
+    turned = compare(problem, ["fedavg"], criterion="central_accuracy", test=other, **options)
+    np.testing.assert_array_equal(turned.methods[0].values, one.values)
+    with pytest.raises(FedpdError, match="criterion = 'central_accuracy': needs a central test set"):
+        compare(problem, ["fedavg"], criterion="central_accuracy", **options)
+
+
+def test_a_page_begins_with_the_criterion(classes: fedpd.Comparison) -> None:
+    page = fedpd.report.page(classes, two_classes())
+    assert "test accuracy" in page.finding
+    assert "‖∇f‖²" not in page.finding
+
+
 def test_a_smooth_problem_is_compared_by_its_stationarity() -> None:
     found = compare(SMOOTH, ["local_gd", "fedpd"], rounds=40, budget=6, seeds=[0], target=1e-6)
     assert found.criterion == "stationarity"

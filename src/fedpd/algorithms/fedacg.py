@@ -92,4 +92,5 @@ CARD = Card(
         "momentum": "λ in [0, 1): how far ahead of its model the server sends, and the part of m that it keeps",
         "rho": "ρ ≥ 0, the weight of the proximal term",
     },
+    search={"momentum": 0.85},
 )

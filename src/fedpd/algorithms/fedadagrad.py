@@ -59,4 +59,5 @@ CARD = Card(
     reference=REFERENCE,
     variants=(Variant("FedAdagrad", _rule, Guarantee("NC, BG, bounded variance")),),
     parameters={name: words for name, words in PARAMETERS.items() if name != "beta2"},
+    search={"step": 0.01},
 )

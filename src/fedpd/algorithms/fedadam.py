@@ -76,4 +76,5 @@ CARD = Card(
     reference=REFERENCE,
     variants=(Variant("FedAdam", _rule, Guarantee("NC, BG, bounded variance")),),
     parameters=PARAMETERS,
+    search={"step": 0.01},
 )

@@ -87,4 +87,5 @@ CARD = Card(
         "step": "the server's step size; 1 is that of the paper",
         "momentum": "the part of its last step that the server takes again, in [0, 1); 0 is FedAvg with a server step",
     },
+    search={"momentum": 0.9},
 )

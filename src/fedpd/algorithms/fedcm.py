@@ -112,4 +112,5 @@ CARD = Card(
     parameters={
         "alpha": "α in (0, 1], the part of the agent's own gradient in a local step; 1 is FedAvg",
     },
+    search={"alpha": (0.1, 0.03, 0.3, 0.6)},
 )

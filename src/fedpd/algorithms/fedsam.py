@@ -71,4 +71,5 @@ CARD = Card(
     parameters={
         "rho": "ρ ≥ 0, the length of the step uphill; 0 is FedAvg with twice its gradients",
     },
+    search={"rho": 0.05},
 )

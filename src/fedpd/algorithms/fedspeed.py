@@ -74,4 +74,5 @@ CARD = Card(
         "alpha": "α, the weight of the regulariser; 1/λ of the paper and 1/η of FedPD",
         "rho": "ρ ≥ 0, the length of the step uphill; 0 is FedDyn with twice its gradients",
     },
+    search={"rho": 0.1},
 )

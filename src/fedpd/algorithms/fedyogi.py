@@ -70,4 +70,5 @@ CARD = Card(
     reference=REFERENCE,
     variants=(Variant("FedYogi", _rule, Guarantee("NC, BG, bounded variance")),),
     parameters=PARAMETERS | {"beta2": "β₂ in [0, 1): v moves by (1 - β₂) Δ² in a round"},
+    search={"step": 0.01},
 )

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -72,6 +73,7 @@ class Record(NamedTuple):
         versions: The versions of the packages, and the machine.
         edited: Whether the experiment file was edited after the run, so that the results are those of an earlier text.
         replies: For a federation, the number of the last communication to which each client replied, by its name.
+        asked: The quantity that the runs were compared by, with its target (None: there is none); {}: it is not known.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Record(NamedTuple):
     versions: Mapping[str, str] | None = None
     edited: bool = False
     replies: Mapping[str, int] | None = None
+    asked: Mapping[str, float | None] = MappingProxyType({})
 
     @property
     def finished(self) -> bool:
@@ -107,7 +110,7 @@ def read(folder: Path) -> Record:
     A run may still be running. The record then has its finished methods, and the others up to their last checkpoint.
     """
     if is_saved(folder):
-        return _in_memory(folder.resolve().name, _entries(load_result(folder, leave_out=STATE)))
+        return _in_memory(folder.resolve().name, load_result(folder, leave_out=STATE))
     if federated.is_federation(folder):
         return _federation(folder)
     text = run_folder.read_experiment(folder)
@@ -247,7 +250,7 @@ def records_of(results: Results) -> list[Record]:
         results = [results]
     if isinstance(results, Sequence) and results and all(isinstance(one, str | Path) for one in results):
         return read_all([Path(one) for one in results if isinstance(one, str | Path)])
-    return [_in_memory(SESSION, _entries(results))]
+    return [_in_memory(SESSION, results)]
 
 
 def _entries(results: Any) -> list[Entry]:
@@ -282,9 +285,12 @@ def _labelled(label: str, one: Any, example: str) -> list[Entry]:
     return [entry._replace(label=label if len(found) == 1 else f"{label}, {entry.label}") for entry in found]
 
 
-def _in_memory(name: str, entries: Sequence[Entry]) -> Record:
+def _in_memory(name: str, results: Any) -> Record:
+    entries = _entries(results)
     seeds = sorted({int(run.seed) for entry in entries for run in entry.runs})
-    return Record(name, tuple(entries), tuple(seeds), max(entry.rounds for entry in entries))
+    targets = getattr(results, "targets", ())
+    asked = {results.criterion: targets[-1] if targets else None} if hasattr(results, "criterion") else {}
+    return Record(name, tuple(entries), tuple(seeds), max(entry.rounds for entry in entries), asked=asked)
 
 
 def distinguish(records: Sequence[Record]) -> list[Record]:

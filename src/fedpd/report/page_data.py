@@ -38,16 +38,17 @@ ENTRIES = 10  # beyond this many curves, each gets fewer points
 Numbers = list[float | None]
 
 
-def page_data(entries: Sequence[Entry], wanted: Mapping[str, float] | None = None) -> dict[str, Any]:
+def page_data(entries: Sequence[Entry], wanted: Mapping[str, float | None] | None = None) -> dict[str, Any]:
     """Return the data of the page's script, as plain numbers and texts; None replaces numbers that are not finite.
 
     Args:
         entries: The runs by label.
-        wanted: The targets to show first, by quantity; `usual_target` chooses the others.
+        wanted: The quantities to show first, with their targets (None, as for the others: `usual_target` chooses).
     """
-    quantities, costs = shared_quantities(entries), known_costs(entries)
-    scales = _scales(entries, costs)
     wanted = wanted or {}
+    quantities = sorted(shared_quantities(entries), key=lambda column: column.name not in wanted)
+    costs = known_costs(entries)
+    scales = _scales(entries, costs)
     offered = {column: _targets(entries, column, wanted.get(column.name)) for column in quantities}
     measured = [_quantity(entries, column, offered[column], wanted.get(column.name)) for column in quantities]
     return {

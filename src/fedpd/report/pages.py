@@ -363,9 +363,9 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
     return Page(filled, finding)
 
 
-def experiment_targets(records: Sequence[Record]) -> dict[str, float]:
-    """Return the targets that the experiment files set with `until`, if they all set the same ones."""
-    found = [tomllib.loads(record.text).get("run", {}).get("until", {}) for record in records]
+def experiment_targets(records: Sequence[Record]) -> dict[str, float | None]:
+    """Return the targets of comparisons, or that experiment files set with `until`, if all have the same ones."""
+    found = [record.asked or tomllib.loads(record.text).get("run", {}).get("until", {}) for record in records]
     return dict(found[0]) if all(one == found[0] for one in found) else {}
 
 

@@ -9,11 +9,11 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedpd import algorithms, oracles, schedules
+from fedpd import algorithms, oracles, schedules, transforms
 from fedpd.algorithms import cards, variants
 from fedpd.base.checks import FedpdError, at_least, count, nearest, positive, refuse
 from fedpd.core import Method, Oracle, Problem
@@ -180,11 +180,13 @@ class Candidate(NamedTuple):
         label: Its name in tables and figures.
         build: Returns the method with values of the settings, by the names of the axes.
         axes: The settings to search; {}: nothing.
+        around: Returns the method as it runs, with the mean of the comparison.
     """
 
     label: str
     build: Builder
     axes: dict[str, Axis]
+    around: Callable[[Method], Method] = lambda method: method
 
     def method(self, places: Sequence[int]) -> Method:
         """Return the method at a place of each axis."""
@@ -192,7 +194,7 @@ class Candidate(NamedTuple):
         if not isinstance(made, Method):
             rule = f"its function returned {type(made).__name__}"
             refuse("methods", self.label, rule, "Return a method, e.g. algorithms.fedpd(...)")
-        return made
+        return self.around(made)
 
     def point(self, places: Sequence[int]) -> dict[str, Any]:
         """Return the values of the settings at a place of each axis."""
@@ -209,6 +211,7 @@ class Setting(NamedTuple):
         L: Returns the smoothness, which is measured only if a method needs it.
         ranges: Lists of values by the name of a setting, or by a method's label and the name.
         rounds: The rounds of a run, for schedules that end with it.
+        weights: "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean.
     """
 
     work: LocalWork
@@ -217,6 +220,11 @@ class Setting(NamedTuple):
     L: Callable[[], float]
     ranges: Mapping[str, Any]
     rounds: int
+    weights: Literal["samples"] | None = None
+
+    def weighted(self, method: Method) -> Method:
+        """Return the method with the mean of the comparison."""
+        return method if self.weights is None else transforms.wrap(method, mean=transforms.weighted(self.weights))
 
     def axis(self, label: str, name: str, first: Any) -> Axis:
         """Return the axis of a setting: the user's list, or a ladder from a first value."""
@@ -258,6 +266,7 @@ def make_candidates(methods: Sequence[str] | Listed, setting: Setting, own_work:
         found = [_from_source(str(label), source, setting, own_work) for label, source in methods.items()]
     else:
         found = [_from_name(name, setting, own_work) for name in methods]
+    found = [one._replace(around=setting.weighted) for one in found]
     labels = [one.label for one in found]
     if not found or len(set(labels)) < len(found):
         refuse("methods", labels, "must hold at least one method, and each once", "Leave it out for the usual ones")
@@ -395,7 +404,7 @@ def _with_equal_work(name: str, known: str, setting: Setting) -> Candidate:
         first = FIRST_PENALTY if setting.work.batch is not None else 1.0
         axes["penalty"] = setting.axis(card.title, "penalty", first)
     for key, values in card.search.items():
-        usual = values if isinstance(values, float) else Axis(values[0], tuple(values))
+        usual = values if isinstance(values, float) else _listed(values)._replace(first=values[0])
         axes[_searched(key)] = setting.axis(card.title, _searched(key), usual)
     return Candidate(card.title, partial(_with_work, factory, setting, given, penalty), axes)
 

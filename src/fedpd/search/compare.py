@@ -8,7 +8,7 @@ targets  three values of the criterion, between the start and what the first met
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,16 @@ from fedpd.engine.run import Run, Runs
 from fedpd.engine.views.entries import COSTS, MAIN, Entry, entry_of
 from fedpd.search.candidates import Listed
 from fedpd.search.judge import Criterion
-from fedpd.search.tuned import VALIDATION, Tuned, TuningPlan, is_tested, judged_column, target_of, tune_equally
+from fedpd.search.tuned import (
+    VALIDATION,
+    Tuned,
+    TuningPlan,
+    is_central,
+    is_tested,
+    judged_column,
+    target_of,
+    tune_equally,
+)
 from fedpd.search.views import comparison_html, comparison_text
 
 if TYPE_CHECKING:
@@ -127,6 +136,7 @@ def compare(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     clip: float | None = None,
+    weights: Literal["samples"] | None = None,
     ranges: Mapping[str, Any] | None = None,
     validation: float | None = None,
     L: float | None = None,
@@ -161,6 +171,8 @@ def compare(
         momentum: Momentum of the local steps.
         weight_decay: The weight of the model in its local gradient.
         clip: The largest norm of a local gradient.
+        weights: "samples": the server weighs messages by the agents' numbers of samples, as McMahan's FedAvg does;
+            None: the plain mean, whose fixed point is that of f = (1/N) sum_i f_i.
         ranges: Lists of values to search in place of a ladder without ends: {"step": [0.01, 0.1]} for all methods, or
             {"FedPD": {"penalty": [1, 5]}} for one.
         validation: The share of each agent's samples that judges the tries, if the criterion is measured on test
@@ -190,7 +202,7 @@ def compare(
         ('stationarity', ['Local GD', 'FedPD'])
     """
     chosen = usual_criterion(problem) if criterion is None else criterion
-    column, record = judged_column(problem, chosen, record)
+    column, record = judged_column(problem, chosen, record, options.get("test"))
     rule = Criterion(column, target_of(chosen, target))
     count("rounds", rounds, "Give the rounds of every run, e.g. 100", bits=31)
     check_seeds("seeds", list(seeds))
@@ -220,9 +232,11 @@ def compare(
         ranges or {},
         L,
         None if folder is None else Path(folder),
+        weights,
     )
     found = tune_equally(plan, methods, tuple(seeds), progress)
-    share = (VALIDATION if validation is None else validation) if is_tested(column) else 0.0
+    tested = is_tested(column) or is_central(column)
+    share = (VALIDATION if validation is None else validation) if tested else 0.0
     judged = f"on {share:.0%} of the training samples, held out" if share else "on the problem itself"
     words = f"{rule.words}; tries with seeds {', '.join(map(str, tuning))}, judged {judged}"
     result = Comparison(

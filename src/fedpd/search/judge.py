@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedpd.base.checks import FedpdError, below, positive, refuse
-from fedpd.core import Method, Problem
+from fedpd.core import Method, Problem, Tree
 from fedpd.core.rows import stored
 from fedpd.engine.config import RunConfig
 from fedpd.engine.measure.columns import Column
@@ -106,6 +106,19 @@ def with_validation(problem: Problem, share: float, seed: int) -> Problem:
     sizes = problem.sizes - rest.sizes
     data, offsets = stored(held.rows_of(np.arange(held.agents))[0], sizes)
     return replace(rest, evaluation=problem.evaluation._replace(data=data, sizes=sizes, offsets=offsets))
+
+
+def with_central_validation(problem: Problem, share: float, seed: int) -> tuple[Problem, Tree]:
+    """Return the problem without a share of each agent's samples, and these samples, for a central test set's place."""
+    rest, held = problem.hold_out(share, seed)
+    rows = held.rows_of(np.arange(held.agents))[0]
+    judge = None if problem.judge is None else problem.judge._replace(hold=_as_held)
+    return replace(rest, judge=judge), rows
+
+
+def _as_held(rows: Tree) -> Tree:
+    """Return rows as they are: those of a problem have its form already."""
+    return rows
 
 
 class Try(NamedTuple):

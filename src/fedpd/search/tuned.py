@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from fedpd.base.checks import FedpdError, at_least, count, nearest, positive, re
 from fedpd.base.identity import UnidentifiedError, fingerprint
 from fedpd.base.progress import Event, StepFunction, shown
 from fedpd.core import Method, Problem
-from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, metric_columns
+from fedpd.engine.measure.central import central_test
+from fedpd.engine.measure.columns import KNOWN, RECORDABLE, Column, central_columns, metric_columns
 from fedpd.engine.measure.targets import check_target
 from fedpd.engine.resume import problem_identity
 from fedpd.engine.run import Run, Runs
@@ -25,7 +26,7 @@ from fedpd.engine.views.notebook import Frame, table_frame
 from fedpd.experiments.calls import table_of
 from fedpd.search.candidates import Candidate, Listed, LocalWork, Setting, make_candidates, make_work
 from fedpd.search.grid import Point
-from fedpd.search.judge import Criterion, Judge, Searched, Try, search, with_validation
+from fedpd.search.judge import Criterion, Judge, Searched, Try, search, with_central_validation, with_validation
 from fedpd.search.views import sensitivity_figure, tuned_html, tuned_text
 
 if TYPE_CHECKING:
@@ -117,9 +118,14 @@ class Tuned(Runs):
 
 
 def judged_column(
-    problem: Problem, name: str, record: Sequence[str | Column] | None = None
+    problem: Problem, name: str, record: Sequence[str | Column] | None = None, test: Any = None
 ) -> tuple[Column, Sequence[str | Column] | None]:
-    """Return the column of a criterion, and the value of `record` that measures it."""
+    """Return the column of a criterion, and the value of `record` that measures it; `test` is a central test set."""
+    central = {} if test is None else {one.name: one for one in central_columns(central_test(problem, test).metrics)}
+    if name in central:
+        return central[name], record
+    if name.startswith("central_"):
+        refuse("criterion", name, "needs a central test set", 'Give test={"x": ..., "y": ...}')
     metrics = {column.name: column for column in metric_columns(problem)}
     if name in metrics:
         return metrics[name], record if record is None or "metrics" in record else [*record, "metrics"]
@@ -150,6 +156,11 @@ def target_of(criterion: str, target: float | None) -> float | None:
 def is_tested(column: Column) -> bool:
     """Return whether a column is measured on test samples."""
     return column.measure is not None and column.measure.tests
+
+
+def is_central(column: Column) -> bool:
+    """Return whether a column is measured on a central test set."""
+    return column.measure is not None and column.measure.central is not None
 
 
 def validated(problem: Problem, column: Column, share: float | None, seed: int) -> Problem:
@@ -185,6 +196,7 @@ class TuningPlan:
         ranges: Lists of values by the name of a setting.
         L: The smoothness; None: it is measured if a method needs it.
         folder: Where the tries are kept, so that the same call goes on after an interruption; None: nowhere.
+        weights: "samples": the server weighs messages by the agents' numbers of samples; None: the plain mean.
     """
 
     problem: Problem
@@ -198,6 +210,7 @@ class TuningPlan:
     ranges: Mapping[str, Any]
     L: float | None
     folder: Path | None = None
+    weights: Literal["samples"] | None = None
 
     @property
     def local_work(self) -> LocalWork:
@@ -215,14 +228,20 @@ class TuningPlan:
             cache(lambda: theory.smoothness(self.problem) if self.L is None else self.L),
             self.ranges,
             self.rounds,
+            self.weights,
         )
         own_work = all(self.work.get(name) is None for name in ("batch", "iterations", "epochs"))
         return make_candidates(USUAL if methods is None else methods, setting, own_work)
 
     def judge(self) -> Judge:
-        """Return the judge of the tries."""
-        problem = validated(self.problem, self.criterion.column, self.validation, self.seeds[0])
-        return Judge(problem, self.rounds, self.seeds, self.criterion, self.options)
+        """Return the judge of the tries, to whom the test samples of the results are unknown."""
+        column, options = self.criterion.column, self.options
+        if is_central(column) and self.validation != 0:
+            problem, rows = with_central_validation(self.problem, self.validation or VALIDATION, self.seeds[0])
+            options = {**options, "test": rows}
+        else:
+            problem = validated(self.problem, column, self.validation, self.seeds[0])
+        return Judge(problem, self.rounds, self.seeds, self.criterion, options)
 
     def kept(self, judge: Judge) -> "KeptTries":
         """Return the tries that the folder has, to which new ones are added."""
@@ -234,7 +253,7 @@ class TuningPlan:
             "target": self.criterion.target,
             "rounds": self.rounds,
             "seeds": list(self.seeds),
-            "options": {name: fingerprint(value) for name, value in self.options.items()},
+            "options": {name: fingerprint(value) for name, value in judge.options.items()},
         }
         rows = kept_rows(self.folder / TRIES, json.loads(json.dumps(settings)))
         return KeptTries(self.folder / TRIES, {row.pop("method"): Try(**row) for row in rows})
