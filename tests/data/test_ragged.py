@@ -112,3 +112,5 @@ def test_agents_without_any_samples_are_refused() -> None:
         from_rows(ragged(ROWS, SIZES), ragged(ROWS, [5, 5]))
     with pytest.raises(FedpdError, match="train data = 'dict': must be ragged or lazy"):
         from_rows(ROWS)  # type: ignore[arg-type]
+    with pytest.raises(FedpdError, match="train data = 'NoneType': must be ragged or lazy"):
+        from_rows(None)  # type: ignore[arg-type]

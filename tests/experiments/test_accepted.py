@@ -32,6 +32,7 @@ REASONS = {
     "merge": "it takes federated data: the key `agents`, or a loader of your own",
     "take": "it takes federated data: a loader of your own",
     "split": "it takes federated data: the key `test_share`",
+    "own_loop": "the loop is Python",
     "simulate.checkpoints": "the run folder has them",
     "simulate.start": "a problem's table has `start`, and fedpd resume continues a run",
     "simulate.progress": "the command shows bars, and Python's runner gets events",

@@ -52,7 +52,7 @@ def from_rows(
     """
     parts: dict[str, Any] = {"train": train} if test is None else {"train": train, "test": test}
     for part, held in parts.items():
-        _check_form(held, part, len(train), targets=classes is False)
+        _check_form(held, part, train, targets=classes is False)
     if test is None:
         parts["test"] = Ragged(train.sample, np.zeros(len(train), np.int32))
     nobody = np.flatnonzero(sum(held.sizes for held in parts.values()) == 0)
@@ -75,7 +75,7 @@ def as_rows(samples: ByAgent) -> Ragged | Lazy:
     return Ragged(rows, np.array([len(own["y"]) for own in samples], np.int32))
 
 
-def _check_form(held: Any, part: str, agents: int, *, targets: bool) -> None:
+def _check_form(held: Any, part: str, train: Any, *, targets: bool) -> None:
     """Refuse a part that is not ragged or lazy, has other keys than x and y, or other agents."""
     if not isinstance(held, Ragged | Lazy):
         refuse(f"{part} data", type(held).__name__, "must be ragged or lazy", "Give data.ragged(rows, sizes)")
@@ -89,8 +89,8 @@ def _check_form(held: Any, part: str, agents: int, *, targets: bool) -> None:
     if x.dtype.kind not in "buif":
         rule = "must be integers or floating-point numbers"
         refuse(f"{part} data: type of x", str(x.dtype), rule, "Replace missing values and texts by numbers first")
-    if len(held) != agents:
-        refuse("agents with test samples", len(held), f"must be {agents}", "Give size 0 to an agent without any")
+    if len(held) != len(train):
+        refuse("agents with test samples", len(held), f"must be {len(train)}", "Give size 0 to an agent without any")
 
 
 def _labelled(parts: dict[str, Any], classes: Classes, label_names: Sequence[str] | None) -> Any:

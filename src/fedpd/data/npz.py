@@ -75,7 +75,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
         FedpdError: There is no such file, or it is another one.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(path) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError, EOFError, TypeError, BadZipFile) as error:
         raise FedpdError(f"{str(path)!r} cannot be read as an .npz file: {error}. {WRITE}.") from None
