@@ -111,8 +111,11 @@ def local(method: Method, model: Tree, agent: Agent) -> Iterator[Step]:
         FedpdError: The method needs more than a local problem, such as full gradients or skipped rounds.
     """
     x = Vector(_on_host(model))
-    check_method(method, x)
-    state = method.init(objective(x), x) if agent.state is None else method.receive(agent.state, x)
+    if agent.state is None:
+        check_method(method, x)
+        state = method.init(objective(x), x)
+    else:
+        state = method.receive(agent.state, x)
     phi, begin = _solve(method, state, agent, Loop())[1]
     step = Step(
         _on_host(begin.tree),
