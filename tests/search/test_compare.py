@@ -9,9 +9,8 @@ import pytest
 
 import fedpd
 from fedpd import FedpdError, algorithms, compare, data, oracles, problems, simulate
-from fedpd.engine.measure.columns import column_of
 from fedpd.experiments.calls import build_algorithm
-from fedpd.search.judge import Criterion
+from fedpd.report.reach import reach
 from tests.search.test_judge import two_classes
 
 SMOOTH = problems.penalized_logistic(*data.strongly_noniid(4, 20, 3, seed=2))
@@ -45,8 +44,8 @@ def test_all_methods_do_the_same_local_work(classes: fedpd.Comparison) -> None:
 def test_costs_are_those_of_the_first_measurement_that_keeps_a_target(classes: fedpd.Comparison) -> None:
     target = classes.targets[0]
     run = classes["FedAvg"].runs[0]
-    row = Criterion(column_of("test_accuracy"), None).row(run, target)
-    assert row is not None
+    accuracy = run.history["test_accuracy"]
+    row = next(row for row in range(7) if accuracy[row : row + 3].mean() >= target)
     for cost in ("communications", "samples"):
         assert classes.costs(target, cost)["FedAvg"][0] == run.history[cost][row]
     assert np.isnan(classes.costs(1.1)["FedAvg"]).all()
@@ -95,6 +94,15 @@ def test_a_central_test_set_is_not_what_chooses_the_settings() -> None:
     np.testing.assert_array_equal(turned.methods[0].values, one.values)
     with pytest.raises(FedpdError, match="criterion = 'central_accuracy': needs a central test set"):
         compare(problem, ["fedavg"], criterion="central_accuracy", **options)
+
+
+def test_a_page_and_the_comparison_agree_about_what_was_reached(classes: fedpd.Comparison) -> None:
+    for target in (*classes.targets, 0.6, 0.99):
+        for entry in classes.entries():
+            spent, found = classes.costs(target)[entry.label], reach(entry, "test_accuracy", target)
+            assert found.seeds == np.isfinite(spent).sum()
+            if found.costs is not None:
+                assert found.costs["communications"][0] == spent.mean()
 
 
 def test_a_page_begins_with_the_criterion(classes: fedpd.Comparison) -> None:

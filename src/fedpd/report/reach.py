@@ -10,13 +10,13 @@ from fedpd.engine.views.entries import (
     COSTS,
     MAIN,
     Entry,
-    Measured,
     cost_text,
     cost_values,
     goal,
     local_work,
     measured_rows,
     measured_values,
+    reached_row,
     short_number,
     target_text,
     unequal_work,
@@ -48,7 +48,7 @@ class Reached(NamedTuple):
 
 def reach(entry: Entry, quantity: str, target: float) -> Reached:
     """Return the costs of a method until a quantity reached the target, and stayed there, with all seeds."""
-    rows = [settled_row(run, quantity, target) for run in entry.runs]
+    rows = [reached_row(run, quantity, target) for run in entry.runs]
     best, at, improved = _worst_best(entry, quantity)
     seeds = sum(row is not None for row in rows)
     if seeds < len(rows):
@@ -65,20 +65,6 @@ def best_text(found: Reached, quantity: str, target: float) -> str:
         return "nothing finite"
     touched = found.best >= target if _better(quantity) == "more" else found.best <= target
     return target_text(quantity, found.best) + (", not kept" if touched else "")
-
-
-def settled_row(run: Measured, quantity: str, target: float) -> int | None:
-    """Return the first row from which on all measured values are at least as good as the target; None: there is none.
-
-    A value that is only touched, by noise or before a divergence, does not count as reached.
-    """
-    rows = measured_rows(run, quantity)
-    values = run.history[quantity][rows]
-    met = np.isfinite(values) & (values >= target if _better(quantity) == "more" else values <= target)
-    if run.diverged is not None or not met[-1:].any():
-        return None
-    missed = np.flatnonzero(~met)
-    return int(rows[missed[-1] + 1] if len(missed) else rows[0])
 
 
 def _better(quantity: str) -> Literal["less", "more"]:

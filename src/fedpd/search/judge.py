@@ -19,14 +19,12 @@ from fedpd.core import Method, Problem, Tree
 from fedpd.core.rows import stored
 from fedpd.engine.config import RunConfig
 from fedpd.engine.measure.columns import Column
-from fedpd.engine.measure.history import first_row
 from fedpd.engine.run import Run
 from fedpd.engine.simulate import make_plan, simulate
 from fedpd.engine.tracing import trace_round
-from fedpd.engine.views.entries import MAIN, cost_values, measured_rows
+from fedpd.engine.views.entries import MAIN, cost_values, first_kept, measured_rows, reached_row
 from fedpd.search.candidates import Axis, Candidate
 
-WINDOW = 3  # a target is kept if the mean of three measurements is at it
 LAST = 5  # the value at the end is the mean of the last five measurements
 RUNGS = (4, 2, 1)  # of a search, which are factors of 4, 2 and sqrt(2) on a ladder
 
@@ -47,25 +45,11 @@ class Criterion(NamedTuple):
         """Return how settings are chosen, for a caption."""
         if self.target is None:
             return f"best {self.column.name.replace('_', ' ')} at the end, the mean of the last {LAST} measurements"
-        what = "reach" if self.column.name == MAIN else f"keep, over {WINDOW} measurements,"
-        return f"fewest communications to {what} {self.column.name.replace('_', ' ')} {self.target:g}"
-
-    def row(self, run: Run, target: float) -> int | None:
-        """Return the row of the history at which a run has reached a target; None: it has not.
-
-        A stationarity counts as soon as it is reached. Any other column has noise, so that its mean over three
-        measurements must be at the target, and the first model, for which no method has done anything, does not count.
-        """
-        better = self.column.better or "less"
-        rows = measured_rows(run, self.column.name)
-        values = run.history[self.column.name][rows]
-        reached = first_row if self.column.name == MAIN else kept_row
-        found = reached(values, target, better)
-        return None if found is None else int(rows[found])
+        return f"fewest communications to keep {self.column.name.replace('_', ' ')} {self.target:g}"
 
     def spent(self, run: Run, target: float, cost: str = "communications") -> float:
         """Return what a run spent until the target; NaN if it did not reach it, or diverged."""
-        row = None if run.diverged is not None else self.row(run, target)
+        row = reached_row(run, self.column.name, target)
         return float("nan") if row is None else float(cost_values(run)[cost][row])
 
     def final(self, run: Run) -> float:
@@ -86,10 +70,7 @@ def kept_row(values: np.ndarray, target: float, better: Literal["less", "more"] 
         >>> kept_row(np.array([0.1, 0.9, 0.2, 0.7, 0.8, 0.9]), 0.7)
         3
     """
-    sign = 1 if better == "more" else -1
-    slack = 1e-9 * max(1.0, abs(target))  # of the rounding of a mean
-    means = [sign * values[row : row + WINDOW].mean() for row in range(1, len(values) - WINDOW + 1)]
-    return next((row for row, mean in enumerate(means, 1) if mean >= sign * target - slack), None)
+    return first_kept(values, target, better, first=1)
 
 
 def with_validation(problem: Problem, share: float, seed: int) -> Problem:

@@ -14,6 +14,7 @@ from fedpd.engine.views.entries import (
     cost_text,
     end_text,
     heading,
+    kept_words,
     last_value,
     local_work,
     short_number,
@@ -354,8 +355,8 @@ def comparison_notes(found: "Comparison") -> list[str]:
     """Return how a comparison was made, and what a reader has to know."""
     seeds = ", ".join(map(str, found.seeds))
     notes = [f"Settings were chosen by: {found.chosen}.", f"Results are of seeds {seeds}, on all training samples."]
-    if found.criterion != MAIN and found.targets:
-        notes.append("A target counts from the first measurement at which the mean of three is at it.")
+    if found.targets:
+        notes.append(kept_words(column_of(found.criterion)))
     return notes + edge_notes(found.methods)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from fedpd.engine.views.entries import WINDOW
 from fedpd.report.tables import markdown_table, text_table
-from fedpd.search.judge import LAST, WINDOW
+from fedpd.search.judge import LAST
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
 from fedpd.suite.networks_runner import COSTS, HELD_OUT, SHARES, TUNING, Outcome

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from fedpd.engine.measure.columns import KNOWN, NETWORK, Column, column_of
 from fedpd.engine.measure.divergence import Divergence
@@ -100,6 +101,46 @@ def measured_rows(run: Measured, name: str) -> np.ndarray:
 def measured_values(run: Measured, name: str) -> np.ndarray:
     """Return the values of a column in the rows in which it was measured, in order; see `measured_rows`."""
     return run.history[name][measured_rows(run, name)]
+
+
+WINDOW = 3  # measurements whose mean keeps a target
+
+
+def reached_row(run: Measured, name: str, target: float) -> int | None:
+    """Return the row of the history from which a run keeps a target; None: it does not, or it diverged.
+
+    A value that is only touched does not count. A column on a logarithmic axis, such as the stationarity, must stay at
+    the target. Other columns have noise, so that the mean of three measurements must be at it. Tables, pages and
+    comparisons ask this function; `kept_words` is its sentence.
+    """
+    column, rows = column_of(name), measured_rows(run, name)
+    values = run.history[name][rows]
+    if run.diverged is not None or not len(values):
+        return None
+    if not column.log:
+        found = first_kept(values, target, column.better or "less", min(WINDOW, len(values)))
+        return None if found is None else int(rows[found])
+    missed = np.flatnonzero(~(np.isfinite(values) & column.reaches(values, target)))
+    last = missed[-1] if len(missed) else -1
+    return int(rows[last + 1]) if last + 1 < len(rows) else None
+
+
+def first_kept(values: np.ndarray, target: float, better: str, window: int = WINDOW, first: int = 0) -> int | None:
+    """Return the first place, from `first` on, at which the mean of a window is at the target; None: there is none."""
+    sign = 1 if better == "more" else -1
+    slack = 1e-9 * max(1.0, abs(target))  # of the rounding of a mean
+    if len(values) < first + window:
+        return None
+    means = sliding_window_view(values[first:], window).mean(axis=-1)
+    places = np.flatnonzero(sign * means >= sign * target - slack)
+    return first + int(places[0]) if len(places) else None
+
+
+def kept_words(column: Column) -> str:
+    """Return when a target counts as reached, as a sentence."""
+    if column.log:
+        return "A target counts from the first measurement after which it is never lost."
+    return "A target counts from the first measurement at which the mean of three is at it."
 
 
 def last_value(run: Measured, name: str) -> float:
