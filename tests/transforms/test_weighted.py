@@ -76,7 +76,7 @@ def test_servers_with_a_memory_get_the_weighted_mean() -> None:
         np.testing.assert_allclose(simulate(one, PROBLEM, rounds=5, participation=PRESENT).model, x, rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=4)
 @given(size=st.integers(1, 6), cohort=st.sampled_from([None, 2]), seed=st.integers(0, 99))
 def test_agents_with_equally_many_samples_are_weighted_as_without(size: int, cohort: int | None, seed: int) -> None:
     algorithm = algorithms.fedavg(oracle=oracles.sgd(0.1, 3, batch=2))

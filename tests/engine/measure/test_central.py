@@ -244,6 +244,7 @@ def test_other_wrong_calls() -> None:
         simulate(METHOD, named, rounds=1, test=TEST)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_and_batch_statistics_of_lazy_samples() -> None:
     class Net(nn.Module):
         @nn.compact

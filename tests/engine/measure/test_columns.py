@@ -48,7 +48,15 @@ def test_fairness_is_the_spread_and_the_tenths_of_the_accuracies() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"cohort": 5}, {"average": True}, {"devices": 2}, {"execution": "debug"}], ids=str
+    "options",
+    [
+        {},
+        {"cohort": 5},
+        {"average": True},
+        {"devices": 2},
+        pytest.param({"execution": "debug"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_run_keeps_what_its_model_reaches_on_each_agent(options: dict[str, Any], tmp_path: Path) -> None:
     run = simulate(METHOD, PROBLEM, rounds=3, **options)
