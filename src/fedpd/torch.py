@@ -156,22 +156,19 @@ class Terms:
     @torch.no_grad()
     def _add(self, own: list[nn.Parameter], scale: Tensor | None) -> None:
         """Add the terms to the gradients. A fused step unscales gradients itself, so its terms have AMP's scale."""
+        factor = 1.0 if scale is None else float(scale)
         for parameter in own:
             if not parameter.requires_grad:
                 continue
-            term = self._term(parameter)
-            term = term if scale is None else term * scale
             if parameter.grad is None:  # the loss does not depend on it, but the method's terms do
-                parameter.grad = term.clone()
+                parameter.grad = torch.zeros_like(parameter)
             elif parameter.grad.is_sparse:
                 refuse("gradient", "sparse", "cannot be that of a dense term", "Give sparse=False to the embedding")
-            else:
-                parameter.grad.add_(term)
-
-    def _term(self, parameter: nn.Parameter) -> Tensor:
-        linear = self._linear[id(parameter)]
-        pull = torch.zeros_like(parameter) if linear is None else linear
-        return pull + self._step.curvature * parameter.detach() if self._step.curvature else pull
+            linear = self._linear[id(parameter)]
+            if linear is not None:
+                parameter.grad.add_(linear, alpha=factor)
+            if self._step.curvature:
+                parameter.grad.add_(parameter, alpha=factor * self._step.curvature)
 
     @torch.no_grad()
     def _value(self, own: list[nn.Parameter]) -> float:
