@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpd import FedpdError, Problem, algorithms, data, oracles, problems, simulate
+from fedpd.engine.resume import problem_identity
 
 VOCABULARY, LENGTH = 7, 5
 Agents = dict[str, dict[str, np.ndarray]]
@@ -178,6 +179,20 @@ def test_labels_of_minus_100_are_no_tokens() -> None:
         problems.next_token(module, data.from_arrays(own, classes=False), padding=None)
 
 
+def test_cross_entropy_of_pytorch_per_position() -> None:
+    class Positions(Words):
+        def forward(self, tokens: Tensor) -> Any:
+            return super().forward(tokens).logits.transpose(1, 2)  # classes are PyTorch's second axis
+
+    torch.manual_seed(0)
+    own, module = samples(following, tokens=True), Positions()
+    found = data.from_arrays(own, classes=False)
+    agrees(problems.supervised(module, found, loss=nn.CrossEntropyLoss()), module, own, functional.cross_entropy)
+    own["b"]["y"][0, 0] = -100
+    with pytest.raises(FedpdError, match="leaves out targets of -100, and fedpd would count them"):
+        problems.supervised(module, data.from_arrays(own, classes=False), loss=nn.CrossEntropyLoss())
+
+
 def test_own_loss_with_a_module() -> None:
     own, module = samples(numbers), small(1)
     problem = problems.supervised(
@@ -209,6 +224,16 @@ def test_dropout_is_on_in_training_and_off_where_fedpd_measures(backend: Any) ->
     method = algorithms.fedpd(eta=0.1, oracle=oracles.sgd(step=0.05, iterations=4, batch=4))
     runs = [simulate(method, problem, rounds=2, seed=3) for _ in range(2)]
     assert runs[0].history["loss"][-1] == runs[1].history["loss"][-1]
+
+
+@pytest.mark.parametrize("make", [lambda: small(1), lambda: linen.Dense(1), lambda: nnx.Linear(3, 1, rngs=nnx.Rngs(0))])
+def test_a_problem_is_identified_in_another_process(make: Any) -> None:
+    """Checkpoints need it; two modules made in the same way stand for two processes."""
+    found = data.from_arrays(samples(numbers), classes=False)
+    one, other = (problem_identity(problems.regression(make(), found)) for _ in range(2))
+    assert one == other
+    loss = problem_identity(problems.regression(make(), found, loss=nn.HuberLoss(delta=2.0)))
+    assert one["losses"] != loss["losses"]
 
 
 class Doubled(nn.Module):

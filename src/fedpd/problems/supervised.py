@@ -96,6 +96,8 @@ def supervised(
         (2, ['farthest'])
     """
     values = in_jax(loss)
+    if values is not loss:
+        _check_ignored(loss, data)
     task = Task(values if values is loss else partial(mean_over_known, values), correct, metrics)
     return supervise(
         model, data, start, lambda _: task, seed=seed, l2=l2, weights=weights, backend=backend, check=check
@@ -103,7 +105,7 @@ def supervised(
 
 
 class Task(NamedTuple):
-    """What is trained and measured, by functions of (outputs, targets); see `supervised`.
+    """The loss of a task and its measures, as functions of (outputs, targets); see `supervised`.
 
     Attributes:
         loss: One loss per sample.
@@ -174,7 +176,7 @@ def supervise(
     batch = _prepared(data.classes, has_missing(data), few)
 
     def loss(scores: Array, y: Array) -> Array:
-        return own.loss(_squeezed(own, scores), targets_of(batch | {"y": y}))
+        return own.loss(_squeezed(own.squeeze, scores), targets_of(batch | {"y": y}))
 
     again = (lambda: build("callback")[0]) if backend == "jax" else None
     return confirmed(model, problem, batch, loss, backend=backend, again=again)
@@ -197,19 +199,22 @@ def _build(function: Function, data: Federated, task: Task, l2: float, weights: 
     holes = has_missing(data)
     train, tests = (_prepared_part(part, data.classes, holes) for part in (data.train, data.test))
 
+    # What the functions below use identifies the problem in another process, so they use nothing else.
+    apply, random, loss, correct, squeeze = function.apply, function.random, task.loss, task.correct, task.squeeze
+
     def outputs(model: Tree, batch: Tree) -> Array:
-        return _squeezed(task, function.apply(model, _features(batch["x"])))
+        return _squeezed(squeeze, apply(model, _features(batch["x"])))
 
     def losses(model: Tree, batch: Tree) -> Array:
-        return task.loss(outputs(model, batch), targets_of(batch))
+        return loss(outputs(model, batch), targets_of(batch))
 
     def right(model: Tree, batch: Tree) -> Array:
-        assert task.correct is not None  # it is used only then
-        return jnp.asarray(task.correct(outputs(model, batch), targets_of(batch))).astype(float)
+        assert correct is not None  # it is used only then
+        return jnp.asarray(correct(outputs(model, batch), targets_of(batch))).astype(float)
 
     def drawn(model: Tree, batch: Tree, key: Key) -> Array:
-        assert function.random is not None  # it is used only then
-        return task.loss(_squeezed(task, function.random(model, _features(batch["x"]), key)), targets_of(batch))
+        assert random is not None  # it is used only then
+        return loss(_squeezed(squeeze, random(model, _features(batch["x"]), key)), targets_of(batch))
 
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
@@ -222,7 +227,7 @@ def _build(function: Function, data: Federated, task: Task, l2: float, weights: 
     if function.random is not None:
         problem = replace(problem, random=hold(drawn))
     if check:
-        plain = plain_losses(function, lambda found, batch: task.loss(_squeezed(task, found), targets_of(batch)))
+        plain = plain_losses(function, lambda found, batch: loss(_squeezed(squeeze, found), targets_of(batch)))
         problem = check_training(problem, plain)
     named = named_metrics(task.metrics, outputs, targets_of)
     measured = tuple((name, metric._replace(values=hold(metric.values))) for name, metric in named)
@@ -238,8 +243,17 @@ def _build(function: Function, data: Federated, task: Task, l2: float, weights: 
     return check_tests(problem) if check else problem
 
 
-def _squeezed(task: Task, outputs: Array) -> Array:
-    return jnp.squeeze(outputs, axis=-1) if task.squeeze else outputs
+def _squeezed(squeeze: bool, outputs: Array) -> Array:
+    return jnp.squeeze(outputs, axis=-1) if squeeze else outputs
+
+
+def _check_ignored(loss: Any, data: Federated) -> None:
+    """Refuse targets that a loss of PyTorch leaves out: its mean is over the others, and fedpd's over all."""
+    ignored = getattr(loss, "ignore_index", None)
+    if ignored is not None and any((y == ignored).any() for y in targets_in_memory(data)):
+        rule = f"leaves out targets of {ignored}, and fedpd would count them as losses of 0"
+        remedy = "Use problems.next_token, or a loss of your own in JAX that divides by the number of the others"
+        refuse("loss", type(loss).__name__, rule, remedy)
 
 
 def _example(data: Federated) -> Samples:
