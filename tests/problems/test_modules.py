@@ -304,6 +304,10 @@ def test_what_is_refused() -> None:
         found,
         backend="callback",
     )
+    refused(
+        "loss = 'MSELoss': is a class, not a loss. Call it first", problems.regression, small(1), found, loss=nn.MSELoss
+    )
+    refused("model = 'Linear': must be a module of .*, not its class", problems.regression, nn.Linear, found)
     refused("backend = 'cuda'", problems.regression, small(1), found, backend="cuda")
     refused("Check that it takes such x", problems.regression, nn.Linear(5, 1), found)
     own = samples(following, tokens=True)

@@ -111,6 +111,8 @@ def is_torch(library: Any) -> bool:
 
 def in_jax(loss: Any) -> Any:
     """Return a loss module of PyTorch as a function of JAX arrays, without a mean; other losses stay as they are."""
+    if isinstance(loss, type):
+        refuse("loss", loss.__name__, "is a class, not a loss", f"Call it first: {loss.__name__}()")
     if not any(base.__module__.startswith("torch.nn.") for base in type(loss).__mro__):
         return loss
     from fedpd.problems.adapters.torch import TorchLoss

@@ -155,8 +155,13 @@ def supervise(
         function = _given(model, start, backend)
         return _build(function, data, task(_outputs_shape(function, data)), l2, weights, check)
     if name_of_library(model) is None:
-        rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku if no start is given"
-        refuse("model", type(model).__name__, rule, "Give start=, the parameters of your function")
+        rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class, if no start is given"
+        refuse(
+            "model",
+            getattr(model, "__name__", type(model).__name__),
+            rule,
+            "Give start=, the parameters of your function",
+        )
     use_cores()  # before JAX computes anything
     library, few = library_of(model), example_samples(data)
 
