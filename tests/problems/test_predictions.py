@@ -66,8 +66,11 @@ def test_the_sign_of_one_score_is_the_class_of_a_simulation(shape: tuple[int, ..
     problem = problems.network(module, federated, loss=loss)
     run = fedpd.simulate(METHOD, problem, rounds=1, progress=False)
     assert run.history["test_accuracy"][0] == pytest.approx(4 / 6)
-    with pytest.raises(FedpdError, match="number of scores = 1: must be at least 2"):
-        problems.network(module, federated)  # softmax of one score is 1
+    usual = fedpd.simulate(METHOD, problems.network(module, federated), rounds=1, progress=False)
+    np.testing.assert_allclose(usual.history["loss"], run.history["loss"], rtol=1e-6)  # the default is this loss
+    three = data.from_arrays(own, own, classes=3)
+    with pytest.raises(FedpdError, match="number of scores = 1: must be at least 3"):
+        problems.network(module, three)
 
 
 def test_numbers_to_predict_have_no_accuracy() -> None:

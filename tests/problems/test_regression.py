@@ -164,7 +164,7 @@ def test_wrong_shapes_and_losses_get_a_sentence() -> None:
     complexes: Any = {"metrics": {"z": lambda outputs, targets: outputs * 1j}}
     refused("metric 'z' cannot be computed: it returns complex numbers", linear, whole, START, **complexes)
     refused("loss = 'square': there is no such choice. Did you mean 'squared'", linear, whole, START, loss="square")
-    refused("must be a flax.linen module if no start is given", linear, whole)
+    refused("equinox or haiku, not its class, if no start is given", linear, whole)
     texts = data.from_arrays({"a": {"x": np.ones((2, 1)), "y": ["cat", "dog"]}})
     refused("has classes with names", linear, texts, START)
     with pytest.raises(FedpdError, match="has no classes, because its labels are numbers to predict"):

@@ -168,7 +168,7 @@ def _next_token(
     model: Any,
     data: Any,
     start: Any = None,
-    padding: int | None = None,
+    padding: int | None = -100,
     metrics: Any = None,
     agents: int | None = None,
     test_share: float = 0.0,
@@ -176,11 +176,12 @@ def _next_token(
     seed: int = 0,
     l2: float = 0.0,
     weights: Any = None,
+    backend: Any = "jax",
     check: bool = True,
 ) -> Problem:
     """Return the problem of predicting the next token at every position, with a model of the user's own."""
     data = _prepared(data, agents, test_share, title, seed)
-    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics, "check": check}
+    named = {"seed": seed, "l2": l2, "weights": weights, "metrics": metrics, "backend": backend, "check": check}
     return problems.next_token(model, data, _arrays(start), padding=padding, **named)
 
 

@@ -20,13 +20,22 @@ from fedpd.core.problem import Judge, WithFrozen
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.problems.build import Weights, from_losses
 from fedpd.problems.evaluation import Metrics, central_samples, check_metrics, hold_tests, named_metrics
-from fedpd.problems.predictions import is_right
+from fedpd.problems.predictions import has_one_output, is_right
 from fedpd.problems.second_opinion import Plain, check_tests, check_training
 
 Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> scores (B, K)
 RandomApply = Callable[[Tree, Array, Key], Array]  # the same with random layers, drawn from a key
 Loss = Callable[[Array, Array], Array]  # (scores (B, K), numbers of the classes (B,)) -> losses (B,)
-SOFTMAX: Loss = optax.softmax_cross_entropy_with_integer_labels
+
+
+def _cross_entropy(scores: Array, y: Array) -> Array:
+    """Return softmax cross entropy; of one output per sample, binary cross entropy with the logit of class 1."""
+    if has_one_output(scores.shape, y.shape):
+        return optax.sigmoid_binary_cross_entropy(scores.reshape(y.shape), y.astype(scores.dtype))
+    return optax.softmax_cross_entropy_with_integer_labels(scores, y)
+
+
+CROSS_ENTROPY: Loss = _cross_entropy
 
 
 class Normalisation(NamedTuple):
@@ -55,11 +64,12 @@ def classification(
 ) -> Problem:
     """Return the problem of classifying federated data with softmax cross entropy.
 
-    F(x; (a, y)) is the cross entropy of softmax(apply(model, a)) against y, plus (l2/2) ||model||^2.
+    F(x; (a, y)) is the cross entropy of softmax(apply(model, a)) against y, plus (l2/2) ||model||^2. For two classes
+    there may be one score, the logit of the second class, with binary cross entropy.
 
     Args:
-        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`. fedpd converts uint8
-            features to floating-point numbers in [0, 1]; other integers (texts) stay unchanged.
+        apply: (model, features (B, ...)) -> scores (B, K), one per class of `data.classes`, or (B, 1) for two. fedpd
+            converts uint8 features to floating-point numbers in [0, 1]; other integers (texts) stay unchanged.
         data: The training samples define the f_i; fedpd measures accuracies on the test samples.
         start: The model x^0, any pytree.
         l2: The weight of ||model||^2/2.
@@ -86,7 +96,7 @@ def classify(
     l2: float,
     normalisation: Normalisation | None,
     weights: Weights,
-    loss: Loss = SOFTMAX,
+    loss: Loss = CROSS_ENTROPY,
     random: RandomApply | None = None,
     frozen: Tree | None = None,
     metrics: Metrics = None,
@@ -149,9 +159,9 @@ def classify(
         assert normalisation is not None
         return normalisation.statistics(model, features(batch))
 
-    hold = partial(_hold, frozen)
+    hold = partial(hold_frozen, frozen)
     train = _numbered_part(data.train, data.classes)
-    least = 1 if len(data.classes) == 2 and loss is not SOFTMAX else len(data.classes)
+    least = 1 if len(data.classes) == 2 else len(data.classes)
     _check_scores(hold(trained), start, train[0] if isinstance(train, list) else train.sample, least)
     block, regulariser = None if normalisation is None else BLOCK, penalty if l2 else None
     if block is None and random is not None:
@@ -164,7 +174,7 @@ def classify(
     if random is not None:
         problem = replace(problem, random=hold(drawn))
     problem = check_training(problem, plain) if check else problem
-    judge = partial(_hold, frozen, with_statistics=normalisation is not None)
+    judge = partial(hold_frozen, frozen, with_statistics=normalisation is not None)
     named = named_metrics(metrics, evaluated, lambda batch: batch["y"])
     more = tuple((name, metric._replace(values=judge(metric.values))) for name, metric in named)
     hold_central = partial(_central, data.classes, data.label_names)
@@ -180,7 +190,7 @@ def classify(
     return check_tests(problem) if check else problem
 
 
-def _hold(frozen: Tree | None, function: Any, *, with_statistics: bool = False) -> Any:
+def hold_frozen(frozen: Tree | None, function: Any, *, with_statistics: bool = False) -> Any:
     """Return a function of the model from a function of (frozen, model); without frozen arrays, the function itself."""
     if frozen is None:
         return function
@@ -199,7 +209,7 @@ def _whole_and_statistics(function: Any, frozen: Tree, model: Tree, batch: Tree)
 def _check_scores(scores: Losses, start: Tree, samples: Tree, least: int) -> None:
     """Refuse a function that returns fewer scores than classes: a label without a score has no loss.
 
-    A loss of one's own may have one score (B,) or (B, 1) for two classes, the logit of the second.
+    There may be one score (B,) or (B, 1) for two classes, the logit of the second.
     """
     try:
         with scope(is_double(start, samples)):

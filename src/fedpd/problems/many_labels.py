@@ -12,14 +12,7 @@ from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import Metrics
-from fedpd.problems.supervised import (
-    Apply,
-    as_function,
-    mean_over_known,
-    outputs_shape,
-    supervised,
-    targets_in_memory,
-)
+from fedpd.problems.supervised import Apply, Backend, Shape, Task, mean_over_known, supervise, targets_in_memory
 
 LOAD = "Load the data with classes=False"
 
@@ -34,6 +27,7 @@ def multilabel(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    backend: Backend = "jax",
     check: bool = True,
 ) -> Problem:
     """Return the problem of predicting K yes-or-no labels per sample.
@@ -43,15 +37,16 @@ def multilabel(
     known labels are all right.
 
     Args:
-        model: A function (x, features (B, ...)) -> scores (B, K), whose parameters x begin at `start`; or a flax.linen
-            module. A positive score predicts 1.
+        model: A function (x, features (B, ...)) -> scores (B, K), whose parameters x begin at `start`; or a module, as
+            for `supervised`. A positive score predicts 1.
         data: Targets (n, K) of 0 and 1, loaded with `classes=False`; NaN if a label is missing.
         start: The model x^0, any pytree; None for a module.
         metrics: More to measure on test samples, {name: (scores, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
-        seed: The seed of a module's initialisation.
+        seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        check: Whether to check the model and the loss once, as for `from_losses`.
+        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
+        check: Whether to check the model and the loss once, as for `supervised`.
 
     Raises:
         FedpdError: If a target is not 0, 1 or NaN, or the number of scores is not K.
@@ -62,21 +57,18 @@ def multilabel(
         wrong = (y != 0) & (y != 1) & (y == y)
         if wrong.any():
             refuse("target", y[wrong][0].item(), "must be 0, 1 or NaN", "Give one column of 0 and 1 per label")
-    apply, start = as_function(model, data, start, seed)
-    found = outputs_shape(apply, start, data)
-    if found is not None and found != data.target_shape:
-        refuse("shape of the scores", found, f"must be {data.target_shape}, one score per label", "Change the model")
-    return supervised(
-        apply,
-        data,
-        start,
-        loss=partial(mean_over_known, optax.sigmoid_binary_cross_entropy),
-        correct=partial(mean_over_known, _is_right),
-        metrics={"exact_match": EXACT} | dict(metrics or {}),
-        l2=l2,
-        weights=weights,
-        check=check,
-    )
+
+    def task(found: Shape | None) -> Task:
+        if found is not None and found != data.target_shape:
+            rule = f"must be {data.target_shape}, one score per label"
+            refuse("shape of the scores", found, rule, "Change the model")
+        return Task(
+            partial(mean_over_known, optax.sigmoid_binary_cross_entropy),
+            partial(mean_over_known, _is_right),
+            {"exact_match": EXACT} | dict(metrics or {}),
+        )
+
+    return supervise(model, data, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
 
 
 def _is_right(scores: Array, targets: Array) -> Array:
@@ -96,11 +88,12 @@ def next_token(
     data: Federated,
     start: Tree | None = None,
     *,
-    padding: int | None = None,
+    padding: int | None = -100,
     metrics: Metrics = None,
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    backend: Backend = "jax",
     check: bool = True,
 ) -> Problem:
     """Return the problem of predicting the next token at every position of a text.
@@ -109,16 +102,17 @@ def next_token(
     shares of tokens, and `perplexity` is the exponential of the mean cross entropy over all test tokens of all agents.
 
     Args:
-        model: A function (x, tokens (B, T)) -> scores (B, T, K), whose parameters x begin at `start`; or a flax.linen
-            module.
+        model: A function (x, tokens (B, T)) -> scores (B, T, K), whose parameters x begin at `start`; or a module, as
+            for `supervised`. It must not use tokens after the position.
         data: Tokens x (n, T) and the tokens that follow them, y (n, T), whole numbers, loaded with `classes=False`.
         start: The model x^0, any pytree; None for a module.
-        padding: The number in y that marks positions without a token, such as -1; None: all positions count.
+        padding: The number in y that marks positions without a token, -100 as in PyTorch; None: all positions count.
         metrics: More to measure on test samples, {name: (scores, y) -> (B, ...)}; see `fedpd.problems.Metric`.
-        seed: The seed of a module's initialisation.
+        seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        check: Whether to check the model and the loss once, as for `from_losses`.
+        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
+        check: Whether to check the model and the loss once, as for `supervised`.
 
     Raises:
         FedpdError: If x and y differ in shape, or a token has no score.
@@ -126,8 +120,26 @@ def next_token(
     if len(data.classes) or len(data.target_shape) != 1 or data.target_shape != data.shape:
         rule = f"must be the shape of x, {data.shape}, one token per position"
         refuse("shape of a target", data.target_shape, rule, "Give y = text[:, 1:] for x = text[:, :-1]. " + LOAD)
-    apply, start = as_function(model, data, start, seed)
-    found = outputs_shape(apply, start, data)
+
+    def task(found: Shape | None) -> Task:
+        _check_tokens(data, found, padding)
+        return Task(
+            partial(_token_mean, _entropies, padding),
+            partial(_token_mean, _hits, padding),
+            {"perplexity": PERPLEXITY._replace(values=partial(_counted, _entropies, padding))} | dict(metrics or {}),
+        )
+
+    return supervise(model, data, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
+
+
+def _check_tokens(data: Federated, found: Shape | None, padding: int | None) -> None:
+    """Refuse scores of a wrong shape, and tokens without a score.
+
+    Args:
+        data: The data.
+        found: The shape of one sample's scores; None: not known.
+        padding: The number that marks positions without a token.
+    """
     if found is not None and (len(found) != 2 or found[0] != data.shape[0]):
         rule = f"must be ({data.shape[0]}, K), one score per position and token"
         refuse("shape of the scores", found, rule, "Return the scores of all positions")
@@ -138,18 +150,6 @@ def next_token(
         if wrong.any():
             rule = "must be at least 0 and below the number of scores" + ("" if found is None else f", {found[1]}")
             refuse("token", y[wrong][0].item(), rule, "Give the model more scores, or padding= for such positions")
-    return supervised(
-        apply,
-        data,
-        start,
-        loss=partial(_token_mean, _entropies, padding),
-        correct=partial(_token_mean, _hits, padding),
-        metrics={"perplexity": PERPLEXITY._replace(values=partial(_counted, _entropies, padding))}
-        | dict(metrics or {}),
-        l2=l2,
-        weights=weights,
-        check=check,
-    )
 
 
 def _counted(values: Any, padding: int | None, scores: Array, y: Array) -> Array:

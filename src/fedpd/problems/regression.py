@@ -15,7 +15,8 @@ from fedpd.core import Array, Metric, Problem, Tree
 from fedpd.data.federated import Federated
 from fedpd.problems.build import Weights
 from fedpd.problems.evaluation import BATCHES, Metrics, Values, check_parts
-from fedpd.problems.supervised import Apply, as_function, has_missing, mean_over_known, outputs_shape, supervised
+from fedpd.problems.modules import in_jax
+from fedpd.problems.supervised import Apply, Backend, Shape, Task, has_missing, mean_over_known, supervise
 
 Loss = Literal["squared", "absolute", "huber"]
 
@@ -31,6 +32,7 @@ def regression(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    backend: Backend = "jax",
     check: bool = True,
 ) -> Problem:
     """Return the problem of predicting numbers or vectors.
@@ -41,16 +43,18 @@ def regression(
 
     Args:
         model: A function (x, features (B, ...)) -> outputs of the targets' shape, whose parameters x begin at `start`;
-            or a flax.linen module. One output (B, 1) may stand for single numbers (B,).
+            or a module, as for `supervised`. One output (B, 1) may stand for single numbers (B,).
         data: Data that were loaded with `classes=False`; class numbers are taken as numbers.
         start: The model x^0, any pytree; None for a module.
         loss: "squared" ((o - y)^2 / 2), "absolute" (|o - y|), "huber" (squared up to an error of 1, then absolute), or
-            a function (outputs, targets) -> (B, ...), one loss per component or per sample.
+            a function (outputs, targets) -> (B, ...), one loss per component or per sample, or a loss module of
+            PyTorch.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
-        seed: The seed of a module's initialisation.
+        seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        check: Whether to check the model and the loss once, as for `from_losses`.
+        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
+        check: Whether to check the model and the loss once, as for `supervised`.
 
     Raises:
         FedpdError: If the outputs have another shape than the targets, or the loss averages over samples.
@@ -63,34 +67,27 @@ def regression(
         >>> problem.agents, problem.samples
         (2, 6)
     """
+    loss = in_jax(loss)
     values = loss if callable(loss) else LOSSES[choice("loss", loss, get_args(Loss))]
     if data.label_names is not None:
         rule = "has classes with names, which are no numbers"
         refuse("data", data.name, rule, "Use problems.classification, or load a column of numbers")
-    apply, start = as_function(model, data, start, seed)
-    found, wanted = outputs_shape(apply, start, data), data.target_shape
-    squeeze = found == (*wanted, 1)
-    if found is not None and not squeeze and found != wanted:
-        rule = f"must be {wanted}, the shape of a target"
-        refuse("shape of an output", found, rule, "Change the model's outputs, or the columns of the targets")
+    wanted = data.target_shape
     if callable(loss):
         _check_parts(loss, wanted)
     if callable(loss) and has_missing(data):
         _check_by_component(loss, wanted)
-    return supervised(
-        partial(_squeezed, apply) if squeeze else apply,
-        replace(data, classes=np.zeros(0, np.int32)),
-        start,
-        loss=partial(mean_over_known, values),
-        metrics=USUAL | dict(metrics or {}),
-        l2=l2,
-        weights=weights,
-        check=check,
-    )
 
+    def task(found: Shape | None) -> Task:
+        squeeze = found == (*wanted, 1)
+        if found is not None and not squeeze and found != wanted:
+            rule = f"must be {wanted}, the shape of a target"
+            refuse("shape of an output", found, rule, "Change the model's outputs, or the columns of the targets")
+        more = USUAL | dict(metrics or {})
+        return Task(partial(mean_over_known, values), metrics=more, squeeze=squeeze)
 
-def _squeezed(apply: Apply, model: Tree, x: Array) -> Array:
-    return jnp.squeeze(apply(model, x), axis=-1)
+    numbers = replace(data, classes=np.zeros(0, np.int32))
+    return supervise(model, numbers, start, task, seed=seed, l2=l2, weights=weights, backend=backend, check=check)
 
 
 def _check_parts(loss: Values, shape: tuple[int, ...]) -> None:

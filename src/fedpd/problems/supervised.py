@@ -6,7 +6,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +14,35 @@ import numpy as np
 import optax
 
 from fedpd.base.arrays import seal
-from fedpd.base.checks import FedpdError, at_least, refuse
-from fedpd.base.extras import extra
+from fedpd.base.checks import FedpdError, at_least, choice, refuse
 from fedpd.base.precision import is_double, scope
+from fedpd.base.process import use_cores
 from fedpd.base.typed import explained
-from fedpd.core import Array, Evaluation, Problem, Tree
+from fedpd.core import Array, Evaluation, Key, Problem, Tree
+from fedpd.core.agents import block_for
 from fedpd.core.problem import Judge
 from fedpd.data.federated import ByAgent, Federated, Samples
 from fedpd.data.lazy import Lazy
 from fedpd.problems.build import Weights, from_losses
+from fedpd.problems.classification import Apply, hold_frozen
 from fedpd.problems.evaluation import Metrics, Values, central_samples, check_metrics, hold_tests, named_metrics
-from fedpd.problems.second_opinion import check_tests
+from fedpd.problems.modules import (
+    Function,
+    adapted,
+    confirmed,
+    example_samples,
+    explained_indices,
+    function_of,
+    in_jax,
+    is_torch,
+    library_of,
+    name_of_library,
+    plain_losses,
+)
+from fedpd.problems.second_opinion import check_tests, check_training
 
-Apply = Callable[[Tree, Array], Array]  # (model, x (B, ...)) -> outputs (B, ...)
+Backend = Literal["jax", "callback"]
+Shape = tuple[int, ...]
 
 
 @explained
@@ -41,6 +57,7 @@ def supervised(
     seed: int = 0,
     l2: float = 0.0,
     weights: Weights = None,
+    backend: Backend = "jax",
     check: bool = True,
 ) -> Problem:
     """Return a problem from a model, federated data and a loss of outputs and targets.
@@ -49,22 +66,25 @@ def supervised(
 
     Args:
         model: A function (x, features (B, ...)) -> outputs (B, ...), whose parameters x begin at `start`; or a
-            flax.linen module, which initialises itself. uint8 features become floating-point numbers in [0, 1].
+            module of PyTorch, flax (linen or nnx), equinox or haiku, as for `network`: it starts at its own parameters,
+            and frozen ones stay. uint8 features become floating-point numbers in [0, 1].
         data: The training samples define the f_i; fedpd measures `correct` and the metrics on the test samples. Load
             targets that are not classes with `classes=False`.
         start: The model x^0, any pytree; None for a module.
-        loss: (outputs, targets) -> (B,), one loss per sample. Missing targets are NaN.
+        loss: (outputs, targets) -> (B,), one loss per sample, or a loss module of PyTorch, of which fedpd takes the
+            mean over each sample. Missing targets are NaN.
         correct: (outputs, targets) -> (B,), 1 for a right prediction and 0 for a wrong one, or the share of a sample
             that is right, such as its pixels. It defines the accuracies; None: there are none.
         metrics: More to measure on test samples, {name: (outputs, targets) -> (B, ...)}; see `fedpd.problems.Metric`.
-        seed: The seed of a module's initialisation.
+        seed: The seed of a module's initialisation, if it does not come initialised.
         l2: The weight of ||x||^2/2.
         weights: As for `from_losses`: None for the plain mean of the agents, "samples" for the mean over all samples.
-        check: Whether to check the loss and the metrics once, as for `from_losses`.
+        backend: For modules of PyTorch: "jax" or "callback", as for `network`.
+        check: Whether to check the loss and the metrics once, as for `from_losses` and, for a module, `network`.
 
     Raises:
-        FedpdError: If the loss averages over samples or couples them, shapes do not fit, or an agent has no training
-            samples.
+        FedpdError: If the loss averages over samples or couples them, shapes do not fit, an agent has no training
+            samples, or the module has batch normalisation.
 
     Examples:
         >>> from fedpd.data import from_arrays
@@ -75,17 +95,120 @@ def supervised(
         >>> problem.agents, [name for name, _ in problem.evaluation.metrics]
         (2, ['farthest'])
     """
+    values = in_jax(loss)
+    if values is not loss:
+        _check_ignored(loss, data)
+    task = Task(values if values is loss else partial(mean_over_known, values), correct, metrics)
+    return supervise(
+        model, data, start, lambda _: task, seed=seed, l2=l2, weights=weights, backend=backend, check=check
+    )
+
+
+class Task(NamedTuple):
+    """The loss of a task and its measures, as functions of (outputs, targets); see `supervised`.
+
+    Attributes:
+        loss: One loss per sample.
+        correct: Which predictions are right.
+        metrics: More to measure.
+        squeeze: Whether the last axis of the outputs, of length 1, is dropped first.
+    """
+
+    loss: Values
+    correct: Values | None = None
+    metrics: Metrics = None
+    squeeze: bool = False
+
+
+def supervise(
+    model: Any,
+    data: Federated,
+    start: Tree | None,
+    task: Callable[[Shape | None], Task],
+    *,
+    seed: int,
+    l2: float,
+    weights: Weights,
+    backend: str,
+    check: bool,
+) -> Problem:
+    """Return the problem of `supervised` for a task that may depend on the outputs.
+
+    Args:
+        model: As for `supervised`.
+        data: As for `supervised`.
+        start: As for `supervised`.
+        task: (shape of one sample's outputs, or None if the model fails) -> the task.
+        seed: As for `supervised`.
+        l2: As for `supervised`.
+        weights: As for `supervised`.
+        backend: As for `supervised`.
+        check: As for `supervised`.
+    """
     at_least("l2", l2, 0, "l2 is the weight of ||model||^2/2; 0 turns it off")
+    choice("backend", backend, ("jax", "callback"))
     empty = np.flatnonzero(data.sizes == 0)
     if empty.size:
         name = str(data.names[empty[0]])
         raise FedpdError(f"agent {name!r} has no training samples. Leave it out: data.take(d, d.sizes > 0).")
-    apply, start = as_function(model, data, start, seed)
+    if start is not None:
+        function = _given(model, start, backend)
+        return _build(function, data, task(_outputs_shape(function, data)), l2, weights, check)
+    if name_of_library(model) is None:
+        rule = "must be a module of PyTorch, flax (linen or nnx), equinox or haiku, not its class, if no start is given"
+        refuse(
+            "model",
+            getattr(model, "__name__", type(model).__name__),
+            rule,
+            "Give start=, the parameters of your function",
+        )
+    use_cores()  # before JAX computes anything
+    library, few = library_of(model), example_samples(data)
+
+    def build(backend: str) -> tuple[Problem, Task]:
+        adapter = adapted(library, model, few["x"], backend=backend, seed=seed)
+        if adapter.normalisation is not None:
+            remedy = "Use layers such as GroupNorm or LayerNorm, or problems.network if it classifies"
+            refuse("model", type(model).__name__, "has batch normalisation, which this task does not support", remedy)
+        function = function_of(library, model, adapter, None)
+        own = task(_outputs_shape(function, data))
+        return _build(function, data, own, l2, weights, check), own
+
+    with explained_indices(model):
+        problem, own = build(backend)
+    if not check or not is_torch(library):
+        return problem
+    batch = _prepared(data.classes, has_missing(data), few)
+
+    def loss(scores: Array, y: Array) -> Array:
+        return own.loss(_squeezed(own.squeeze, scores), targets_of(batch | {"y": y}))
+
+    again = (lambda: build("callback")[0]) if backend == "jax" else None
+    return confirmed(model, problem, batch, loss, backend=backend, again=again)
+
+
+def _given(model: Any, start: Tree, backend: str) -> Function:
+    """Return a function that the user gives with its start."""
+    if not callable(model):
+        refuse("model", type(model).__name__, "must be a function of (x, features)", "Give e.g. lambda x, a: a @ x")
+    if name_of_library(model) in ("torch", "linen", "nnx"):
+        rule = "is a module, which brings its own parameters, so there must be no start"
+        refuse("model", type(model).__name__, rule, "Leave start out")
+    if backend != "jax":
+        refuse("backend", backend, "is for modules of PyTorch only", "Leave it out")
+    return Function(model, start)
+
+
+def _build(function: Function, data: Federated, task: Task, l2: float, weights: Weights, check: bool) -> Problem:
+    """Return the problem of a task."""
     holes = has_missing(data)
     train, tests = (_prepared_part(part, data.classes, holes) for part in (data.train, data.test))
 
+    # What the functions below use identifies the problem in another process, so they use nothing else.
+    apply, random, loss, correct, squeeze = function.apply, function.random, task.loss, task.correct, task.squeeze
+
     def outputs(model: Tree, batch: Tree) -> Array:
-        return apply(model, _features(batch["x"]))
+        return _squeezed(squeeze, apply(model, _features(batch["x"])))
 
     def losses(model: Tree, batch: Tree) -> Array:
         return loss(outputs(model, batch), targets_of(batch))
@@ -94,14 +217,26 @@ def supervised(
         assert correct is not None  # it is used only then
         return jnp.asarray(correct(outputs(model, batch), targets_of(batch))).astype(float)
 
+    def drawn(model: Tree, batch: Tree, key: Key) -> Array:
+        assert random is not None  # it is used only then
+        return loss(_squeezed(squeeze, random(model, _features(batch["x"]), key)), targets_of(batch))
+
     def penalty(model: Tree) -> Array:
         return l2 / 2 * optax.tree.norm(model, squared=True)
 
-    regulariser = penalty if l2 else None
-    problem = from_losses(losses, train, start, penalty=regulariser, weights=weights, name=data.name, check=check)
-    problem = replace(problem, names=data.names)
-    measured = named_metrics(metrics, outputs, targets_of)
-    judge = None if correct is None else right
+    hold = partial(hold_frozen, function.frozen)
+    # The same blocks in all layouts, so that full gradients draw the same random numbers.
+    block = None if function.random is None else block_for(data.sizes)
+    rest: dict[str, Any] = {"penalty": penalty if l2 else None, "weights": weights, "block": block, "name": data.name}
+    problem = replace(from_losses(hold(losses), train, function.start, **rest, check=False), names=data.names)
+    if function.random is not None:
+        problem = replace(problem, random=hold(drawn))
+    if check:
+        plain = plain_losses(function, lambda found, batch: loss(_squeezed(squeeze, found), targets_of(batch)))
+        problem = check_training(problem, plain)
+    named = named_metrics(task.metrics, outputs, targets_of)
+    measured = tuple((name, metric._replace(values=hold(metric.values))) for name, metric in named)
+    judge = None if task.correct is None else hold(right)
     problem = replace(
         problem, judge=Judge(partial(_central, data.classes, data.label_names, holes), judge, None, measured)
     )
@@ -113,29 +248,20 @@ def supervised(
     return check_tests(problem) if check else problem
 
 
-def as_function(model: Any, data: Federated, start: Tree | None, seed: int) -> tuple[Apply, Tree]:
-    """Return a model as a function (x, features) -> outputs, and the model x^0 that it starts from."""
-    if start is not None:
-        if not callable(model):
-            refuse("model", type(model).__name__, "must be a function of (x, features)", "Give e.g. lambda x, a: a @ x")
-        return model, start
-    with extra("networks", "A flax module"):
-        import flax.linen as nn
-    if not isinstance(model, nn.Module):
-        rule = "must be a flax.linen module if no start is given"
-        refuse("model", type(model).__name__, rule, "Give start=, the parameters of your function")
-    variables: Any = model.init(jax.random.key(seed), _features(jnp.asarray(example_of(data)["x"])))
-    if set(variables) != {"params"}:
-        rule = "has more than parameters"
-        refuse("model", type(model).__name__, rule, "Remove batch normalisation, or use problems.network")
-    return partial(_apply_module, model), jax.tree.map(np.asarray, variables["params"])
+def _squeezed(squeeze: bool, outputs: Array) -> Array:
+    return jnp.squeeze(outputs, axis=-1) if squeeze else outputs
 
 
-def _apply_module(module: Any, model: Tree, x: Array) -> Array:
-    return module.apply({"params": model}, x)
+def _check_ignored(loss: Any, data: Federated) -> None:
+    """Refuse targets that a loss of PyTorch leaves out: its mean is over the others, and fedpd's over all."""
+    ignored = getattr(loss, "ignore_index", None)
+    if ignored is not None and any((y == ignored).any() for y in targets_in_memory(data)):
+        rule = f"leaves out targets of {ignored}, and fedpd would count them as losses of 0"
+        remedy = "Use problems.next_token, or a loss of your own in JAX that divides by the number of the others"
+        refuse("loss", type(loss).__name__, rule, remedy)
 
 
-def example_of(data: Federated) -> Samples:
+def _example(data: Federated) -> Samples:
     """Return the first training samples of an agent, or for ragged and lazy data zeros of their shape."""
     if isinstance(data.train, list):
         return next(own for own in data.train if len(own["y"]))
@@ -147,12 +273,13 @@ def _features(x: Array) -> Array:
     return x.astype(float) / 255 if x.dtype == jnp.uint8 else x
 
 
-def outputs_shape(apply: Apply, start: Tree, data: Federated) -> tuple[int, ...] | None:
+def _outputs_shape(function: Function, data: Federated) -> Shape | None:
     """Return the shape of one sample's outputs; None if the function fails, which `from_losses` explains."""
-    x = example_of(data)["x"][:1]
+    x = _example(data)["x"][:1]
+    model = function.start if function.frozen is None else (function.frozen, function.start)
     try:
-        with scope(is_double(start, x)):
-            found = jax.eval_shape(lambda model, x: apply(model, _features(x)), start, x)
+        with scope(is_double(function.start, x)):
+            found = jax.eval_shape(lambda model, x: function.apply(model, _features(x)), model, x)
     except Exception:  # from_losses says what is wrong with the function
         return None
     shape = getattr(found, "shape", ())

@@ -25,7 +25,7 @@ from fedpd.problems.adapters.torch_batch_norm import (
     normalised_by_buffers,
     statistics,
 )
-from fedpd.problems.adapters.torch_reference import ONE_AT_A_TIME, seeded, trains_differently
+from fedpd.problems.adapters.torch_reference import ONE_AT_A_TIME, fitted, scores_of, seeded, trains_differently
 from fedpd.problems.adapters.torch_reference import second_opinion as second_opinion
 from fedpd.problems.classification import Normalisation
 from fedpd.problems.external import call_back
@@ -60,9 +60,13 @@ class Compiled:
         return _run(self.judged, arrays | known, x, None)
 
 
-def _run(module: nn.Module, arrays: Tree, x: Array | tuple[Array, ...], key: Key | None) -> Array:
+def _run(module: nn.Module, arrays: Tree, x: Array, key: Key | None) -> Array:
     """Return the scores by torchax."""
-    return _in_torchax(partial(functional_call, module), arrays, x, key)
+    return _in_torchax(partial(_called, module), arrays, x, key)
+
+
+def _called(module: nn.Module, tensors: dict[str, Tensor], inputs: Any) -> Tensor:
+    return scores_of(functional_call(module, tensors, inputs))
 
 
 def _in_torchax(call: Callable[..., Any], arrays: Tree, x: Any, key: Key | None) -> Any:
@@ -87,7 +91,7 @@ class CalledBack:
         x = _tensor(example)
         x = x.to(next(module.parameters()).dtype) if x.is_floating_point() else x
         with ONE_AT_A_TIME, torch.no_grad():
-            self.outputs = tuple(self.quiet(x).shape[1:])
+            self.outputs = tuple(scores_of(self.quiet(x)).shape[1:])
             known = statistics(self.quiet, dict(module.named_parameters()), (x,))
         self.shapes = {name: tuple(one.shape) for name, one in known.items()}
         self.names = frozenset(name for name, one in module.named_parameters() if one.requires_grad)
@@ -153,11 +157,11 @@ class CalledBack:
     def _evaluate(self, arrays: Tree, x: np.ndarray) -> np.ndarray:
         assert self.judged is not None
         with ONE_AT_A_TIME, torch.no_grad():
-            return functional_call(self.judged, _tensors(arrays), (_tensor(x),)).numpy()
+            return _called(self.judged, _tensors(arrays), (_tensor(x),)).numpy()
 
     def _call(self, train: bool, own: dict[str, Tensor], others: Tree, x: Any, seed: Any) -> Tensor:
         with seeded(int(seed)):
-            return functional_call(self.train if train else self.quiet, own | _tensors(others), (_tensor(x),))
+            return _called(self.train if train else self.quiet, own | _tensors(others), (_tensor(x),))
 
 
 def adapt(module: nn.Module, example: Array, *, backend: str, seed: int) -> Adapter:
@@ -219,7 +223,10 @@ class TorchLoss:
         return Spec("loss", (*own.settings, ("arrays", fingerprint(self.arrays))))
 
     def __call__(self, scores: Array, y: Array) -> Array:
-        return _run(self.loss, self.arrays, (scores, y), None)
+        return _in_torchax(self._call, self.arrays, (scores, y), None)
+
+    def _call(self, tensors: dict[str, Tensor], inputs: tuple[Tensor, Tensor]) -> Tensor:
+        return functional_call(self.loss, tensors, fitted(self.loss, *inputs))
 
 
 def _warn_of_mean(loss: Any) -> None:
@@ -264,6 +271,8 @@ def _try(module: nn.Module, arrays: Tree, x: Array) -> Array:
     with _named_layers(module) as inside:
         try:
             return _run(module, arrays, x, None)
+        except FedpdError:
+            raise
         except Exception as error:
             from torchax.tensor import OperatorNotFound
 

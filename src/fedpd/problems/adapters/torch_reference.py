@@ -24,6 +24,7 @@ from fedpd.base.identity import fingerprint
 from fedpd.base.precision import scope
 from fedpd.core import Array, Key, Problem, Tree
 from fedpd.problems.adapters.torch_batch_norm import batch_norms, buffer_names, copied
+from fedpd.problems.predictions import has_one_output
 
 with extra("torch", "problems.network"):
     import torch
@@ -38,6 +39,30 @@ LOOSE = 1e-3  # differences that rounding makes in float32, in deep networks
 WRONG = 0.1  # differences that rounding never makes
 NEGLIGIBLE = 1e-3  # of the largest entry of the gradient: smaller parts are compared with that
 SHIFT = 0.1  # of the size of a parameter: a start of zeros hides most of a gradient
+
+
+BY_ELEMENT = (nn.BCEWithLogitsLoss, nn.BCELoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+
+
+def scores_of(found: Any) -> Tensor:
+    """Return the tensor that a module returned, or the `logits` of an object, such as Hugging Face's ModelOutput."""
+    scores = getattr(found, "logits", found)
+    if not isinstance(scores, Tensor):
+        rule = "must be a tensor, or an object with the tensor `logits`"
+        refuse("output of the module", type(found).__name__, rule, "Return the scores alone")
+    return scores
+
+
+def fitted(loss: nn.Module, scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores and targets as a loss of PyTorch takes them: (B, 1) becomes (B,), with targets of its type."""
+    one = has_one_output(tuple(scores.shape), tuple(targets.shape))
+    if one and isinstance(loss, BY_CLASS):
+        rule = "needs one score per class, but the module has one output"
+        refuse("loss", type(loss).__name__, rule, "Use nn.BCEWithLogitsLoss, or give the module two outputs")
+    if not isinstance(loss, BY_ELEMENT):
+        return scores, targets
+    return scores.reshape(targets.shape) if one else scores, targets.to(scores.dtype)
 
 
 class Outcome(NamedTuple):
@@ -127,7 +152,7 @@ class Reference:
             layer.train()
         with seeded(seed), torch.enable_grad():
             with Recorder() as recorder:
-                scores = self.module(x)
+                scores = scores_of(self.module(x))
             value = loss(scores)
             wanted = {name: tensor for name, tensor in self.parameters.items() if name in model}
             found: Any = [None] * len(wanted)
@@ -372,12 +397,18 @@ def _difference(found: tuple[Array, Tree], expected: Outcome, mode: str) -> tupl
 def _scalar(loss: Any, y: np.ndarray, double: bool) -> Callable[[Tensor], Tensor]:
     """Return the mean of the user's loss as a function of scores, in PyTorch, also if the loss is JAX's."""
     if loss is None or isinstance(loss, nn.Module):
-        own: Any = nn.CrossEntropyLoss() if loss is None else copied(loss)
-        own = own.double() if double else own
-        own.reduction = "none"
         targets = torch.from_numpy(np.array(y))
         targets = targets if targets.is_floating_point() else targets.long()
-        return lambda scores: own(scores, targets).mean()
+
+        def mean(scores: Tensor) -> Tensor:
+            one = has_one_output(tuple(scores.shape), tuple(targets.shape))
+            usual = nn.BCEWithLogitsLoss() if one else nn.CrossEntropyLoss()
+            own: Any = usual if loss is None else copied(loss)
+            own = own.double() if double else own
+            own.reduction = "none"
+            return own(*fitted(own, scores, targets)).mean()
+
+        return mean
 
     def linearised(scores: Tensor) -> Tensor:
         """Return the loss's value, with its slope in these scores."""
