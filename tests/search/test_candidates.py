@@ -82,6 +82,18 @@ def test_functions_get_what_they_ask_for_and_the_rest_is_searched() -> None:
     assert three.axes == {}
 
 
+def test_defaults_of_a_function_are_where_a_search_begins() -> None:
+    def own(step: float = 0.02, iterations: int = 3, rounds_apart: int = 4, plain: bool = True) -> Method:
+        assert (iterations, rounds_apart, plain) == (6, 4, True)
+        return algorithms.fedavg(oracle=oracles.sgd(step, iterations, 4))
+
+    (one,) = made({"own": own}, iterations=6, batch=4)
+    assert list(one.axes) == ["step"]
+    assert first(one).description == "fedavg(oracle=sgd(step=0.02, iterations=6, batch=4))"
+    (listed,) = made({"own": own}, ranges={"own": {"rounds_apart": [4, 8]}}, iterations=6, batch=4)
+    assert listed.axes["rounds_apart"].values == (4, 8)
+
+
 def test_lists_in_a_table_are_searched() -> None:
     table = {"name": "fedprox", "rho": [0.1, 1.0], "oracle": {"name": "sgd", "step": [0.1, 0.2, 0.4], "iterations": 2}}
     (one,) = made({"prox": table})

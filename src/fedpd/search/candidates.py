@@ -226,10 +226,17 @@ class Setting(NamedTuple):
         """Return the method with the mean of the comparison."""
         return method if self.weights is None else transforms.wrap(method, mean=transforms.weighted(self.weights))
 
+    def is_listed(self, label: str, name: str) -> bool:
+        """Return whether the user gave a list of values of a setting."""
+        return self._values(label, name) is not None
+
+    def _values(self, label: str, name: str) -> Any:
+        own = self.ranges.get(label)
+        return own[name] if isinstance(own, Mapping) and name in own else self.ranges.get(name)
+
     def axis(self, label: str, name: str, first: Any) -> Axis:
         """Return the axis of a setting: the user's list, or a ladder from a first value."""
-        own = self.ranges.get(label)
-        values = own.get(name) if isinstance(own, Mapping) and name in own else self.ranges.get(name)
+        values = self._values(label, name)
         if values is None:
             return first if isinstance(first, Axis) else Axis(float(first), below_one=name == "momentum")
         if isinstance(values, str | Mapping) or not isinstance(values, Sequence | np.ndarray) or not len(values):
@@ -309,14 +316,17 @@ def _from_function(label: str, function: Builder, setting: Setting) -> Candidate
         "cohort": setting.cohort,
     }
     fixed = {name: value for name, value in known.items() if name in parameters}
-    axes = {"step": setting.axis(label, "step", setting.first_step())} if {"oracle", "step"} & set(parameters) else {}
+    usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+    axes = {}
+    if {"oracle", "step"} & set(parameters):
+        first = usual["step"] if "step" in usual else setting.first_step()
+        axes["step"] = setting.axis(label, "step", first)
     for name, parameter in parameters.items():
-        if name in (*fixed, "oracle", "step") or parameter.kind is parameter.VAR_KEYWORD:
+        if name in (*fixed, *axes, "oracle") or parameter.kind is parameter.VAR_KEYWORD:
             continue
-        default = 1.0 if parameter.default is parameter.empty else parameter.default
-        if not isinstance(default, int | float) and name not in setting.ranges:
-            continue
-        axes[name] = setting.axis(label, name, default)
+        first = usual.get(name, 1.0)
+        if isinstance(first, float) or setting.is_listed(label, name):  # a count or a word keeps its default
+            axes[name] = setting.axis(label, name, first)
 
     def build(**point: Any) -> Method:
         given = {name: value for name, value in point.items() if name in parameters}

@@ -151,10 +151,10 @@ def compare(
         problem: The problem.
         methods: Names of methods, such as ["fedavg", "scaffold", "fedpd"]; or by label a function that makes a method,
             a method with nothing to tune, a name, or a table of an experiment file in which lists are searched. The
-            arguments of a function are searched; those called oracle, batch, iterations, epochs, agents and cohort get
-            the values of the comparison, an `oracle` with a step that is searched:
-            {"FedPD": lambda eta, oracle: algorithms.fedpd(eta=eta, oracle=oracle)}. None: FedAvg, FedProx, SCAFFOLD and
-            FedPD.
+            arguments of a function are searched, from their defaults if these are real numbers. Those called oracle,
+            batch, iterations, epochs, agents and cohort get the values of the comparison, an `oracle` with a step that
+            is searched: {"FedPD": lambda eta, oracle: algorithms.fedpd(eta=eta, oracle=oracle)}. None: FedAvg, FedProx,
+            SCAFFOLD and FedPD.
         criterion: The column that decides; None: "test_accuracy" if the problem has test samples and knows which
             predictions are correct, otherwise "stationarity".
         target: A setting is best if it reaches this value with the fewest communications; None: 1e-10 for the
@@ -219,7 +219,7 @@ def compare(
     local = {"batch": batch, "iterations": iterations, "epochs": epochs}
     more = {"decay": decay, "momentum": momentum, "weight_decay": weight_decay, "clip": clip}
     exact = chosen == MAIN and batch is None and epochs is None and not {"cohort", "participation"} & set(options)
-    tuning = tuple(max(seeds) + 1 + i for i in range(1 if exact else TUNING_SEEDS))  # nothing is random if it is exact
+    tuning = tuple(max(seeds) + 1 + i for i in range(1 if exact else TUNING_SEEDS))  # one is enough for full gradients
     plan = TuningPlan(
         problem,
         rule,
