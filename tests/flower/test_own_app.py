@@ -10,7 +10,7 @@ from tests.test_own_loop import AGENTS, METHODS, problem
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("flwr")
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 
@@ -102,6 +102,21 @@ def test_weights_by_examples_are_those_of_the_objective() -> None:
 def test_methods_that_need_another_server_are_refused(method: Method, answer: str) -> None:
     with pytest.raises(FedpdError, match=answer):
         mod(method)
+
+
+def test_an_error_of_the_app_passes_and_the_node_keeps_its_state() -> None:
+    around, state = mod(FEDPD), RecordDict()
+    context = Context(1, 1, {"partition-id": 0}, state, {})
+    arrays = RecordDict({"arrays": ArrayRecord(Net().state_dict())})
+    message = Message(arrays, 1, "train")
+    message.metadata.__dict__["_message_id"] = "one"
+
+    def fails(given: Message, _: Context) -> Message:
+        return Message(Error(0, "no data today"), reply_to=given)
+
+    reply = around(message, context, fails)
+    assert reply.has_error()
+    assert not state
 
 
 def test_an_app_that_trains_something_else_gets_a_sentence(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,6 +46,12 @@ def mod(method: Method) -> Callable[[Message, Context, Next], Message]:
     def around(message: Message, context: Context, call_next: Next) -> Message:
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
+        try:
+            return train(message, context, call_next)
+        except AppError as error:
+            return error.reply
+
+    def train(message: Message, context: Context, call_next: Next) -> Message:
         key, received = _arrays_of(message.content)
         agent, names = _read(context.state, method)
         received = {name: _of(received, name) for name in names or received}
@@ -56,7 +62,7 @@ def mod(method: Method) -> Callable[[Message, Context, Next], Message]:
             with terms.added():
                 reply = call_next(message, context)
             if reply.has_error():
-                return reply
+                raise AppError(reply)
             if not terms.matched:
                 rule = "no optimizer of PyTorch took a step"
                 refuse(
@@ -74,6 +80,14 @@ def mod(method: Method) -> Callable[[Message, Context, Next], Message]:
         return reply
 
     return around
+
+
+class AppError(Exception):
+    """The app replied with an error. It leaves the block of the local work, so that the agent keeps its state."""
+
+    def __init__(self, reply: Message) -> None:
+        super().__init__("the app replied with an error")
+        self.reply = reply
 
 
 def _check_mean(method: Method) -> None:
