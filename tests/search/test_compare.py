@@ -10,6 +10,7 @@ import pytest
 import fedpd
 from fedpd import FedpdError, algorithms, compare, data, oracles, problems, simulate
 from fedpd.experiments.calls import build_algorithm
+from fedpd.report.page_data import page_data
 from fedpd.report.reach import reach
 from tests.search.test_judge import two_classes
 
@@ -103,6 +104,13 @@ def test_a_page_and_the_comparison_agree_about_what_was_reached(classes: fedpd.C
             assert found.seeds == np.isfinite(spent).sum()
             if found.costs is not None:
                 assert found.costs["communications"][0] == spent.mean()
+
+
+def test_a_page_says_that_seeds_ran_together_only_if_they_did(classes: fedpd.Comparison) -> None:
+    assert not any(entry["together"] for entry in page_data(classes.entries())["entries"])
+    method = algorithms.fedavg(oracle=oracles.gd(0.1, 1))
+    together = simulate(method, SMOOTH, rounds=2, seed=[0, 1], progress=False)
+    assert all(entry["together"] for entry in page_data(together.entries())["entries"])
 
 
 def test_a_page_begins_with_the_criterion(classes: fedpd.Comparison) -> None:

@@ -187,7 +187,7 @@
     $("costs").tBodies[0].replaceChildren(...met.map((one) => costRow(one, least, price(one))));
     $("costs-note").textContent = `Fewest ${costs[by].title} first; the factor compares them with the first. ${quantity.kept} ` +
       (entries.some((entry) => entry.seeds > 1) ? "Means over the seeds, with the least and the most below. A method has reached the target when all its seeds have. " : "") +
-      (entries.some((entry) => entry.seeds > 1) ? "The seeds of a method run together as one program, and the seconds are those of all of them." : "");
+      (entries.some((entry) => entry.together) ? "The seeds of a method ran together as one program, and the seconds are those of all of them." : "");
   }
 
   function costRow({ i, entry, cell }, least, price) {

@@ -152,6 +152,7 @@ def _entry(
     return {
         "label": entry.label,
         "seeds": len(entry.runs),
+        "together": _ran_together(entry),
         "diverged": entry.diverged,
         "divergence": entry.divergence,
         "round": entry.usable[0].history["round"][:rows][kept].tolist(),
@@ -162,6 +163,12 @@ def _entry(
             for column, found in offered.items()
         },
     }
+
+
+def _ran_together(entry: Entry) -> bool:
+    """Return whether several seeds ran as one program: they then have the same seconds at each row."""
+    first, *others = (run.elapsed for run in entry.usable)
+    return bool(others) and all(np.array_equal(first, one, equal_nan=True) for one in others)
 
 
 def _drawn_rows(entry: Entry, columns: Iterable[Column], rows: int, points: int) -> np.ndarray:
