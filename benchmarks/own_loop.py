@@ -24,6 +24,15 @@ def train(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
         optimizer.step()
 
 
+def perceptron(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10))
+
+
+def convolutions() -> nn.Module:
+    first = (nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*first, nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1024, 10))
+
+
 def seconds(run: object, *arguments: object) -> float:
     begin = time.perf_counter()
     run(*arguments)  # type: ignore[operator]
@@ -36,8 +45,8 @@ def main() -> None:
     method = algorithms.fedpd(eta=0.1, oracle=oracles.own_loop(), start="server")
     x, y = torch.randn(1000, 784), torch.randint(0, 10, (1000,))
     print("parameters  alone (s)  in the block (s)  ratio")
-    for width in (20, 200, 1000):
-        net, agent = nn.Sequential(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10)), fedpd.torch.Agent()
+    for net in (perceptron(20), perceptron(200), perceptron(1000), convolutions()):
+        agent = fedpd.torch.Agent()
 
         def inside(net: nn.Module = net, agent: fedpd.torch.Agent = agent) -> None:
             with fedpd.torch.local(method, net, agent):
