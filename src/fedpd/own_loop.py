@@ -89,7 +89,7 @@ class Recorder(Oracle):
 
 
 def _work(steps: int) -> Work:
-    """Return the work of a loop. `Work.of` would compute it on the device, in 1 ms; fedpd does not count its samples."""
+    """Return the work of a loop, whose samples fedpd does not count. `Work.of` would take 1 ms, on the device."""
     updates: Any = np.int32(steps)
     samples: Any = np.int32(0)
     return Work(updates, samples)
