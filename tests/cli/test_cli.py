@@ -351,6 +351,7 @@ def test_compare_with_a_file_tunes_draws_and_continues(tmp_path: Path) -> None:
         (["compare", "none.toml"], "none.toml cannot be read"),
         (["compare", "key.toml"], "[compare]: buget = 2: there is no such key. Did you mean 'budget'?"),
         (["compare", "x.toml", "--criterion", "test_accuracy"], "needs a problem with test samples"),
+        (["compare", "x.toml", "--out", "x.toml"], "--out x.toml: this is a file, not a folder"),
         (["compare", "x.toml", "--out", "."], "--out .: it holds 'key.toml', and fedpd never mixes results"),
     ],
 )
@@ -360,3 +361,15 @@ def test_wrong_comparisons_are_refused(arguments: list[str], answer: str, tmp_pa
     done = fedpd(*arguments, folder=tmp_path)
     assert done.returncode == 2
     assert answer in done.stderr.replace("x.toml', and", "key.toml', and")
+
+
+@pytest.mark.slow
+def test_tune_without_a_target_takes_the_best_value_and_keeps_the_seeds(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(COMPARE.partition("[compare]")[0])
+    command = ("tune", "x.toml", "--criterion", "loss", "--methods", "fedavg", "--rounds", "3", "--seeds", "2")
+    done = fedpd(*command, "--out", "a", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "by loss at the end" in " ".join(done.stdout.split())
+    assert "never" not in done.stdout.partition("x rule:")[0]
+    assert "seeds = [0, 1]" in (tmp_path / "a" / "experiment.toml").read_text()
+    assert (tmp_path / "a" / "sensitivity.png").exists()

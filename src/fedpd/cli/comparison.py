@@ -94,8 +94,10 @@ def _prepare(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds something else, and remove an earlier comparison if it is to be replaced."""
     if not folder.exists():
         return
+    if not folder.is_dir():
+        raise FedpdError(f"--out {folder}: this is a file, not a folder. Choose another folder.")
     others = [path.name for path in folder.iterdir() if path.name not in WRITTEN and not path.name.startswith(".")]
-    if not folder.is_dir() or others or (any(folder.iterdir()) and not (folder / TRIES).exists()):
+    if others or (any(folder.iterdir()) and not (folder / TRIES).exists()):
         what = f"it holds {others[0]!r}" if others else "it holds no comparison"
         raise FedpdError(f"--out {folder}: {what}, and fedpd never mixes results. Choose another folder.")
     for name in WRITTEN if overwrite else ():

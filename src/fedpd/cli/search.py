@@ -77,10 +77,10 @@ def tune(
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Find the best step size of each method.
+    """Find the best settings of each method.
 
-    The best step size reaches the target with the fewest communications. fedpd prints a table, and saves a figure of
-    the sensitivity and an experiment file with the tuned methods.
+    The best settings reach the target with the fewest communications; without a target, they have the best value at the
+    end. fedpd prints a table, and saves a figure of the sensitivity and an experiment file with the tuned methods.
     """
     from fedpd.algorithms import variants
     from fedpd.base.checks import count
@@ -92,6 +92,7 @@ def tune(
     from fedpd.search.tune import tune as find
     from fedpd.search.tune import usable
     from fedpd.search.tuned import judged_column, target_of
+    from fedpd.search.views import edge_notes
 
     count("--seeds", seeds, "Give the number of seeds, e.g. 3", bits=16)
     folder = out or new_folder("tune")
@@ -109,9 +110,12 @@ def tune(
             tuned = find(built, methods=names, progress=display, **options)
     console.print(report.tuning_table(tuned, goal))
     tables = [one.table for one in tuned]
-    text = report.experiment_text(calls.toml_text(setting.problem), {"rounds": rounds, **setting.run}, tables)
+    kept = {"rounds": rounds, "seeds": list(range(seeds)), **setting.run}
+    text = report.experiment_text(calls.toml_text(setting.problem), kept, tables)
     run_folder.create(folder, text, overwrite=overwrite, beside=setting.beside if setting.code else None)
-    if any(one.reached for one in tuned):
+    for note in edge_notes(tuned):
+        say(f"- {note}")
+    if goal is None or any(one.reached for one in tuned):
         paths = save_figure(report.sensitivity_figure(tuned, goal, rounds), folder, "sensitivity")
         show_lines(f"Figure: {paths[0]}")
     else:

@@ -11,7 +11,7 @@ from fedpd.algorithms import variants
 from fedpd.base.spec import Spec
 from fedpd.engine.measure.columns import column_of
 from fedpd.engine.measure.history import first_row
-from fedpd.engine.views.entries import COSTS, cost_text, cost_values, short_number, unequal_work, works_of
+from fedpd.engine.views.entries import COSTS, cost_text, cost_values, short_number, unequal_work, value_text, works_of
 from fedpd.experiments.calls import build_algorithm, toml_text
 from fedpd.report.tables import text_table
 from fedpd.search.advise import Advice, Setting, makes_progress
@@ -196,13 +196,14 @@ def tuning_table(tuned: Sequence[Tuned], target: float | None) -> Table:
                 one.label,
                 step_text(one.method, one.table) if one.method else one.setting,
                 f"{one.scales[one.best]:.3g}" + ("!" if one.edges else ""),
-                f"{one.communications[one.best]:.4g}" if one.reached else f"never: {one.values[one.best]:.2g}",
+                _outcome(one),
                 _by_rule(one),
                 f"{cost_text(COSTS['samples'], costs['samples'][row])},\n{short_number(works[one.label])}",
                 cost_text(COSTS["bytes"], costs["bytes"][row]),
             )
         )
-    headings = ("method", "setting", "x rule", "comm.", "by the\nrule", "samples,\nper comm.", "bytes")
+    outcome = "at the end" if target is None else "comm."
+    headings = ("method", "setting", "x rule", outcome, "by the\nrule", "samples,\nper comm.", "bytes")
     return text_table(
         f"{title}. {unequal}." if unequal else title,
         headings,
@@ -214,6 +215,14 @@ def tuning_table(tuned: Sequence[Tuned], target: float | None) -> Table:
         "tried. never: not reached, with the best value at the end. samples, per comm.: sample gradients of all "
         "agents, in all and per communication",
     )
+
+
+def _outcome(one: Tuned) -> str:
+    """Return the communications to the target; without one, or if it was not reached, the value at the end."""
+    if one.reached:
+        return f"{one.communications[one.best]:.4g}"
+    last = value_text(column_of(one.criterion), one.values[one.best])
+    return last if one.target is None else f"never: {last}"
 
 
 def _by_rule(one: Tuned) -> str:
