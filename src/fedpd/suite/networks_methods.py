@@ -41,20 +41,16 @@ def _sgd(task: Task, step: float) -> oracles.Oracle:
 
 def _fedavg(task: Task, step: float, server: float) -> Method:
     plain = algorithms.fedavg(oracle=_sgd(task, step))
-    return plain if server == 1 else _with_server(plain, "sgd", learning_rate=server)
+    optimizer = oracles.optimizer("sgd", learning_rate=server)
+    return plain if server == 1 else transforms.wrap(plain, mean=transforms.server_optimizer(optimizer))
 
 
 def _momentum(task: Task, step: float, momentum: float) -> Method:
-    return _with_server(algorithms.fedavg(oracle=_sgd(task, step)), "sgd", learning_rate=1.0, momentum=momentum)
+    return algorithms.fedavgm(oracle=_sgd(task, step), momentum=momentum)
 
 
 def _adam(task: Task, step: float, server: float) -> Method:
-    plain = algorithms.fedavg(oracle=_sgd(task, step))
-    return _with_server(plain, "adam", learning_rate=server, b1=0.9, b2=0.99, eps=1e-3)
-
-
-def _with_server(method: Method, optimizer: str, **numbers: float) -> Method:
-    return transforms.wrap(method, mean=transforms.server_optimizer(oracles.optimizer(optimizer, **numbers)))
+    return algorithms.fedadam(oracle=_sgd(task, step), step=server, beta2=0.99, tau=1e-3)
 
 
 def _fedprox(task: Task, step: float, eta: float) -> Method:
