@@ -16,12 +16,9 @@ import jax.numpy as jnp
 from tree_math import Vector
 
 from fedpd.algorithms._averaging import LocalAveraging
-from fedpd.algorithms._rules import Q
 from fedpd.base.checks import at_least, below, positive
 from fedpd.core import Oracle, check_oracle
 from fedpd.core.card import Reference
-from fedpd.oracles import sgd
-from fedpd.schedules import inverse_sqrt
 
 SERVER_STEP = "Start with 0.01: each coordinate of the model moves by about this much per round"
 PARAMETERS = {
@@ -89,8 +86,3 @@ def check_adaptive(oracle: Oracle, step: float, tau: float, initial: float | Non
 def check_decay(name: str, value: float) -> None:
     """Refuse the part of a running mean or momentum that is not in [0, 1)."""
     below(name, at_least(name, value, 0, "0 keeps nothing of earlier rounds"), 1, "Give e.g. 0.9")
-
-
-def local_steps(L: float) -> Oracle:
-    """Return the local steps of the default rules: those of FedAvg."""
-    return sgd(step=inverse_sqrt(1 / (4 * L * Q), Q), iterations=Q)

@@ -5,11 +5,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._rules import Q
 from fedpd.base.value import attribute
-from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work
-from fedpd.oracles import sgd
-from fedpd.schedules import inverse_sqrt
+from fedpd.core import Array, Change, Key, LocalObjective, Method, Subproblem, Work
 
 
 class Agent(NamedTuple):
@@ -43,8 +40,3 @@ class LocalChanges(Method):
 
     def rebuild(self, f: LocalObjective, agent: Agent) -> Agent:
         return agent._replace(memory=self.oracle.init(f, agent.x))
-
-
-def fedavg_steps(L: float, scale: Any) -> Oracle:
-    """Return the local steps of FedAvg's default rule."""
-    return sgd(step=inverse_sqrt(scale / (4 * L * Q), Q), iterations=Q)

@@ -2,12 +2,9 @@
 
 from typing import Any
 
-import jax.numpy as jnp
-from jax import lax
-
 from fedpd.base.checks import is_traced, refuse
 from fedpd.core import Array, Oracle, Work, check_oracle
-from fedpd.core.oracle import step_at
+from fedpd.core.oracle import sum_of_steps
 
 
 def check_steps(oracle: Oracle) -> None:
@@ -26,6 +23,4 @@ def check_steps(oracle: Oracle) -> None:
 
 def total_step(oracle: Any, r: Array, work: Work) -> Array:
     """Return the sum of the sizes of the local steps that an agent took in round r; Q times a constant step."""
-    if not callable(oracle.step):
-        return oracle.step * work.updates.astype(float)
-    return lax.fori_loop(0, work.updates, lambda q, total: total + step_at(oracle.step, r, q), jnp.zeros((), float))
+    return sum_of_steps(oracle.step, r, work.updates)

@@ -20,12 +20,10 @@ from tree_math import Vector
 
 from fedpd.algorithms._adaptive_server import check_decay
 from fedpd.algorithms._averaging import LocalAveraging
-from fedpd.algorithms._rules import Q
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least
 from fedpd.core import LocalObjective, Method, Oracle, Subproblem, check_oracle, makes, proximal
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import sgd
-from fedpd.schedules import inverse_sqrt
 
 
 class Server(NamedTuple):
@@ -73,8 +71,7 @@ def fedacg(*, oracle: Oracle, momentum: float = 0.85, rho: float = 2e-3) -> Meth
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    step = scale / (40 * L * Q)  # as for FedAvgM
-    return fedacg(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+    return fedacg(oracle=fedavg_steps(L, scale / 10))  # as for FedAvgM
 
 
 CARD = Card(

@@ -19,7 +19,8 @@ from typing import Any
 
 from tree_math import Vector
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive, local_steps
+from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Variant
 
@@ -49,7 +50,7 @@ def fedadagrad(
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedadagrad(oracle=local_steps(L), step=0.1 * scale)  # ten times FedAdam's, because v is a sum
+    return fedadagrad(oracle=fedavg_steps(L, 1.0), step=0.1 * scale)  # ten times FedAdam's, because v is a sum
 
 
 CARD = Card(

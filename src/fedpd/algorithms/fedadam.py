@@ -22,7 +22,8 @@ from typing import Any
 
 from tree_math import Vector
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive, local_steps
+from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Variant
 
@@ -66,7 +67,7 @@ def fedadam(
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedadam(oracle=local_steps(L), step=0.01 * scale)  # the server's step has no natural size in L
+    return fedadam(oracle=fedavg_steps(L, 1.0), step=0.01 * scale)  # the server's step has no natural size in L
 
 
 CARD = Card(

@@ -13,11 +13,9 @@ local losses instead, so that large agents take larger steps.
 from typing import Any
 
 from fedpd.algorithms._averaging import LocalAveraging
-from fedpd.algorithms._rules import Q
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import sgd
-from fedpd.schedules import inverse_sqrt
 
 
 class FedAvg(LocalAveraging):
@@ -40,8 +38,7 @@ def fedavg(*, oracle: Oracle) -> Method:
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    step = scale / (4 * L * Q)  # the first step of Khaled et al.; later steps are smaller
-    return fedavg(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+    return fedavg(oracle=fedavg_steps(L, scale))
 
 
 CARD = Card(

@@ -21,12 +21,10 @@ from tree_math import Vector
 
 from fedpd.algorithms._adaptive_server import check_decay
 from fedpd.algorithms._averaging import LocalAveraging
-from fedpd.algorithms._rules import Q
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import positive
 from fedpd.core import Method, Oracle, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import sgd
-from fedpd.schedules import inverse_sqrt
 
 
 class Server(NamedTuple):
@@ -68,8 +66,7 @@ def fedavgm(*, oracle: Oracle, step: float = 1.0, momentum: float = 0.9) -> Meth
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    step = scale / (40 * L * Q)  # a tenth of FedAvg's: 1/(1 - momentum) steps add up
-    return fedavgm(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+    return fedavgm(oracle=fedavg_steps(L, scale / 10))  # a tenth: 1/(1 - momentum) steps add up
 
 
 CARD = Card(

@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._rules import Q
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_least, positive
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, check_oracle, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant
-from fedpd.oracles import sgd
-from fedpd.schedules import inverse_sqrt
 
 FRESH = -1  # the agent was absent and has received the newest model
 
@@ -97,8 +95,7 @@ def fedbuff(*, oracle: Oracle, server_step: float = 1.0, staleness: float = 0.0)
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    step = scale / (4 * L * Q)  # as for FedAvg
-    return fedbuff(oracle=sgd(step=inverse_sqrt(step, Q), iterations=Q))
+    return fedbuff(oracle=fedavg_steps(L, scale))
 
 
 CARD = Card(

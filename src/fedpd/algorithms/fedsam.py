@@ -18,7 +18,7 @@ from typing import Any
 from tree_math import Vector
 
 from fedpd.algorithms._averaging import Agent, LocalAveraging
-from fedpd.algorithms._changes import fedavg_steps
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.algorithms._sharpness import check_sharpness, sharpened, twice
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes
 from fedpd.core.card import Card, Guarantee, Reference, Variant

@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive, local_steps
+from fedpd.algorithms._adaptive_server import PARAMETERS, REFERENCE, AdaptiveServer, check_adaptive
+from fedpd.algorithms._rules import fedavg_steps
 from fedpd.core import Method, Oracle, makes
 from fedpd.core.card import Card, Guarantee, Variant
 
@@ -60,7 +61,7 @@ def fedyogi(
 
 
 def _rule(L: float, agents: int, scale: Any) -> Method:
-    return fedyogi(oracle=local_steps(L), step=0.01 * scale)  # as for FedAdam
+    return fedyogi(oracle=fedavg_steps(L, 1.0), step=0.01 * scale)  # as for FedAdam
 
 
 CARD = Card(

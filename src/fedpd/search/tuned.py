@@ -23,6 +23,7 @@ from fedpd.engine.resume import problem_identity
 from fedpd.engine.run import Run, Runs
 from fedpd.engine.views.entries import MAIN, Entry, entry_of
 from fedpd.engine.views.notebook import Frame, table_frame
+from fedpd.experiments import run_folder
 from fedpd.experiments.calls import table_of
 from fedpd.search.candidates import Candidate, Listed, LocalWork, Setting, make_candidates, make_work
 from fedpd.search.grid import Point
@@ -102,7 +103,7 @@ class Tuned(Runs):
         """Return the runs with the best setting, with the method and the seed."""
         return [({"method": self.label, "seed": run.seed}, run) for run in self.runs]
 
-    def plot(self, *_: Any, **__: Any) -> "Figure":
+    def plot(self) -> "Figure":  # type: ignore[override]  # tries have no curves, so no quantity to choose
         """Return a matplotlib figure of the tries: the communications to the target, or the value at the end."""
         return sensitivity_figure([self])
 
@@ -307,7 +308,8 @@ def tune_equally(
     total = sum(tries) + len(seeds) * len(candidates)
     judged = plan.kept(judge).judged(judge)
     final = Judge(plan.problem, plan.rounds, tuple(seeds), plan.criterion, plan.options)
-    found, done = [], 0
+    found: list[Tuned] = []
+    done = 0
     with steps_shown(progress) as show:
         for candidate, allowed in zip(candidates, tries, strict=True):
 
@@ -323,17 +325,18 @@ def tune_equally(
             runs = []
             for number, seed in enumerate(seeds):
                 show(f"{candidate.label}: seed {seed}", done + number, total)
-                runs.append(final.run(best.method, seed, _own_folder(plan.folder, candidate.label, seed)))
+                runs.append(
+                    final.run(best.method, seed, _own_folder(plan.folder, len(found) + 1, candidate.label, seed))
+                )
             done += len(seeds)
             found.append(tuned_of(best, runs, plan.criterion))
         show("done", total, total)
     return found
 
 
-def _own_folder(folder: Path | None, label: str, seed: int) -> Path | None:
-    """Return the folder of the checkpoints of a run."""
-    plain = "".join(letter if letter.isalnum() else "-" for letter in label)
-    return None if folder is None else folder / "checkpoints" / f"{plain}-seed-{seed}"
+def _own_folder(folder: Path | None, number: int, label: str, seed: int) -> Path | None:
+    """Return the folder of the checkpoints of a run; `number` keeps methods of similar labels apart."""
+    return None if folder is None else run_folder.checkpoints_of(folder, number, f"{label}-seed-{seed}")
 
 
 def tuned_of(best: Searched, runs: Sequence[Run], criterion: Criterion, **more: Any) -> Tuned:
