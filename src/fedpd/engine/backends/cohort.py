@@ -301,7 +301,8 @@ class CohortBackend(Backend):
         attendance = put_on_devices(plan.layout, attendance, PartitionSpec(*spec, None, AXIS))
         begun = CohortState(table, state.agents, state.server, state.round)
         inputs = self.data.inputs(self.inputs, drawn, done, number, width.rounds)
-        (table, newest, server, r), rows = compiled_chunk()(kind, inputs, begun, attendance, *numbers, targets)
+        run_chunk = compiled_chunk(plan.problem)
+        (table, newest, server, r), rows = run_chunk(kind, inputs, begun, attendance, *numbers, targets)
         table, rows = jax.tree.map(on_host, (table, rows))
         for i, one in enumerate(calls):
             own = variant(table, i, plan.many)
