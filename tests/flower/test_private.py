@@ -44,7 +44,7 @@ CALLS = {
 
 
 def test_every_name_exists() -> None:
-    for name in private.__all__:
+    for name in vars(private)["__all__"]:
         getattr(private, name)
 
 

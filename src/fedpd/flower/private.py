@@ -12,6 +12,8 @@ functions change Flower in this process: a module of fedpd decides what changes 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from fedpd.base.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def retry_statuses(*codes: int) -> None:
     """Make Flower's clients in this process ask again after answers with these codes, with pauses that grow."""
     from flwr.supercore.retry import http_retry
 
-    http_retry._RETRYABLE_STATUS_CODES = http_retry._RETRYABLE_STATUS_CODES | set(codes)
+    http_retry._RETRYABLE_STATUS_CODES = http_retry._RETRYABLE_STATUS_CODES | {httpx.codes(code) for code in codes}
 
 
 def replace_pauses(clock: Any) -> None:
