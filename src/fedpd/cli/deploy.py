@@ -15,7 +15,8 @@ FEDERATION = Path("runs/federation")
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for name, command in (("new-app", new_app), ("up", up), ("down", down), ("status", status), ("warm", warm)):
+    commands = {"new-app": new_app, "up": up, "down": down, "status": status, "warm": warm, "restore": restore}
+    for name, command in commands.items():
         app.command(name=name, rich_help_panel="Federations")(command)
 
 
@@ -134,3 +135,34 @@ def warm(
     from fedpd.flower.warm.program import write_programs
 
     show_lines(str(write_programs(folder.absolute())))
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="At the server: the run's out. At a client: STATE.")],
+    backup: Annotated[
+        Path | None, typer.Option("--from", help="A copy of the folder from a backup.", show_default=False)
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="At a client: the identity of the run.", show_default=False)] = None,
+    number: Annotated[
+        int | None, typer.Option(help="At a client: the communications in the server's backup.", show_default=False)
+    ] = None,
+) -> None:
+    """Bring a run of a federation back from a backup.
+
+    Run it first at the server, with the run's folder. It shows the command for each client. A client that has done more
+    communications than the server's backup continues only after that command.
+    """
+    with extra("flower", "fedpd restore"):
+        import flwr as _  # noqa: F401
+    from fedpd.base.checks import refuse
+    from fedpd.cli.terminal import show_lines
+    from fedpd.flower.local.restore import restore_client, restore_server
+
+    if not (folder if backup is None else backup).is_dir():
+        refuse("FOLDER" if backup is None else "--from", str(backup or folder), "is not a folder", "Give its path")
+    if (run is None) != (number is None):
+        refuse("--run", run, "needs --number, and the other way round", "Copy the command that the server's shows")
+    if run is None or number is None:
+        show_lines(restore_server(folder, backup))
+    else:
+        show_lines(restore_client(folder, run, number, backup))
