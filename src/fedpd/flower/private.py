@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)
 
+VERSIONS = ("1.41.", "1.42.")  # of Flower, on which the tests ran
 Pull = Callable[..., int | None]  # Flower's function that receives a message and its app
 
 

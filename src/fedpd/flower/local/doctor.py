@@ -35,6 +35,7 @@ from fedpd.flower.clients.store import free_bytes
 from fedpd.flower.local.programs import HOST, find_superexecs
 from fedpd.flower.local.sites import Site, node_config
 from fedpd.flower.private import (
+    VERSIONS,
     ActivateNodeRequest,
     DeactivateNodeRequest,
     FleetHttpClient,
@@ -49,7 +50,6 @@ AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock 
 ROOM = 10**9  # bytes that a client should have for its state and its apps
 DAYS = 14  # before the certificate ends, the checks say so
 HEARTBEAT = 30.0
-FLOWER = "1.41."
 
 
 class Finding(NamedTuple):
@@ -97,8 +97,9 @@ def _run(what: str, check: Callable[[Site], str], site: Site) -> Finding:
 
 
 def _versions(site: Site) -> str:
-    if not flwr.__version__.startswith(FLOWER):
-        raise FedpdError(f"flwr {flwr.__version__} is installed. Run: pip install 'fedpd[flower]' for flwr {FLOWER}x.")
+    if not flwr.__version__.startswith(VERSIONS):
+        wanted = " or ".join(f"{version}x" for version in VERSIONS)
+        raise FedpdError(f"flwr {flwr.__version__} is installed. Run: pip install 'fedpd[flower]' for flwr {wanted}.")
     return f"fedpd {__version__}, flwr {flwr.__version__}; the server must have the same"
 
 
