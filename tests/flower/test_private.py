@@ -3,10 +3,12 @@
 import ast
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.retry import http_retry
 from flwr.supernode import start_client_internal
@@ -100,6 +102,19 @@ def test_a_supernode_receives_messages_by_the_function_that_is_replaced(monkeypa
     replaced: Any = start_client_internal._pull_and_store_message
     assert replaced() == 7
     inspect.signature(start_client_internal._insert_message).bind(None, None, None)
+
+
+def test_answers_are_shown_before_flower_acts_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = private.NodeAuthHttpInterceptor
+    monkeypatch.setattr(kind, "intercept", kind.intercept)
+    seen: list[httpx.Response] = []
+    private.watch_answers(seen.append)
+    key = ec.generate_private_key(ec.SECP384R1())
+    request = httpx.Request("POST", "https://127.0.0.1")
+    answer = httpx.Response(401, request=request)
+    context: Any = SimpleNamespace(request=request)
+    assert kind(key, key.public_key()).intercept(context, lambda _: answer) is answer
+    assert seen == [answer]
 
 
 def test_statuses_are_retried_beside_those_of_flower(monkeypatch: pytest.MonkeyPatch) -> None:

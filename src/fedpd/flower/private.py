@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents as inflate_object_from_contents
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor as RuntimeTokenHttpInterceptor
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor as RuntimeVersionHttpInterceptor
+    from flwr.supercore.logger import update_console_handler as update_console_handler
     from flwr.supercore.primitives.asymmetric import bytes_to_private_key as bytes_to_private_key
     from flwr.supercore.primitives.asymmetric import bytes_to_public_key as bytes_to_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes as public_key_to_bytes
@@ -114,3 +115,17 @@ def send_reply(reply: Any, arguments: dict[str, Any]) -> None:
     from flwr.supernode import start_client_internal
 
     start_client_internal._insert_message(reply, arguments["state"], arguments["object_store"])
+
+
+def watch_answers(look: Callable[[httpx.Response], None]) -> None:
+    """Show every answer of the server to a SuperNode, with its status and headers, before Flower acts on it."""
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    intercept: Callable[..., httpx.Response] = NodeAuthHttpInterceptor.intercept
+
+    def watched(self: Any, context: Any, call_next: Any) -> httpx.Response:
+        answer = intercept(self, context, call_next)
+        look(answer)
+        return answer
+
+    setattr(NodeAuthHttpInterceptor, "intercept", watched)  # noqa: B010 - mypy: a method is not assigned

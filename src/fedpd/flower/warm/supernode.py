@@ -9,6 +9,7 @@ import os
 import time
 
 from fedpd.flower.private import flower_supernode, replace_pauses
+from fedpd.flower.warm import log
 from fedpd.flower.warm.superexec import retry_internal_errors
 
 WORKING = 0.1  # seconds between two checks whether the ClientApp has replied
@@ -32,7 +33,8 @@ class Pauses:
 
 
 def prepare() -> None:
-    """Change Flower's SuperNode in this process: retries, and shorter pauses unless FEDPD_WARM=0."""
+    """Change Flower's SuperNode in this process: its log, retries, and shorter pauses unless FEDPD_WARM=0."""
+    log.prepare()
     retry_internal_errors()
     if os.environ.get("FEDPD_WARM", "") != "0":
         replace_pauses(Pauses())
