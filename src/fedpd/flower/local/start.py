@@ -19,9 +19,21 @@ LOOK_SECONDS = 2.0  # between two questions whether the run has begun
 LONGEST_PAUSE = 30.0  # seconds between two questions to a SuperLink that does not answer
 PATIENCE = 20.0  # seconds after which a run that nobody takes is worth a line
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-LEVEL = re.compile(r"INFO\s*:\s*")
-QUIET = ("Starting logstream", "Start `flwr-serverapp`", "Successfully installed", "Exiting logstream")
+LEVEL = re.compile(r"(INFO|WARNING|ERROR|CRITICAL|DEBUG)\s*:\s*(.*)")
+QUIET = (  # lines that say nothing about the run
+    *("Starting logstream", "Exiting logstream", "Using SuperLink", "Start `flwr-serverapp`", "Successfully installed"),
+    *(
+        "error: Exit Code",
+        "Exit Code",
+        "An unhandled exception occurred in the ServerApp",
+        "For more information, visit",
+    ),
+)
 Say = Callable[[str], None]
+
+
+class UnknownRunError(FedpdError):
+    """The SuperLink does not know a run. The text says what to give."""
 
 
 class Ended(NamedTuple):
@@ -80,10 +92,15 @@ def newest(home: Path) -> str:
 
 def state_of(home: Path, run: str) -> tuple[str, str]:
     """Return the state of a run, such as "running" or "finished:failed", and its details."""
-    runs = programs.flwr(home, "list", CONNECTION, "--run-id", run)["runs"]
-    if not runs:
-        refuse("--attach", run, "is not a run of this federation", "flwr list shows them")
-    return str(runs[0]["status"]), str(runs[0]["status-details"])
+    try:
+        (found,) = programs.flwr(home, "list", CONNECTION, "--run-id", run)["runs"]
+    except FedpdError as error:
+        if "Run ID not found" in str(error):
+            raise UnknownRunError(
+                f"--attach = {run!r}: is not a run of this federation. Use --attach newest, or a number of flwr list."
+            ) from None
+        raise
+    return str(found["status"]), str(found["status-details"])
 
 
 def follow(home: Path, run: str, say: Say, sleep: Callable[[float], None] = time.sleep) -> Ended:
@@ -100,18 +117,17 @@ def follow(home: Path, run: str, say: Say, sleep: Callable[[float], None] = time
         try:
             state, details = state_of(home, run)
             pause = LOOK_SECONDS
-        except FedpdError as error:
-            if "--attach" in str(error):
-                raise
-            say("The SuperLink does not answer. The run continues when it does; fedpd status shows what does not run.")
+        except UnknownRunError:
+            raise
+        except FedpdError:
+            if pause == LOOK_SECONDS:
+                say("The SuperLink does not answer. fedpd asks again; fedpd status shows which process does not run.")
             sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             continue
         if state in ("pending", "starting"):
             if 0 <= waited - PATIENCE < LOOK_SECONDS:
-                say(
-                    f"Nobody has taken the run for {waited:.0f} s: the server's SuperExec may not run. See fedpd status."
-                )
+                say(f"No process has taken the run for {waited:.0f} s. fedpd status shows whether the SuperExec runs.")
             sleep(LOOK_SECONDS)
             waited += LOOK_SECONDS
             continue
@@ -159,17 +175,13 @@ def readable(line: str) -> str:
     Examples:
         >>> readable("\\x1b[92mINFO \\x1b[0m:      Round 3 of 10")
         'Round 3 of 10'
+        >>> readable("WARNING :   Client '1' had lost its state and rebuilt it.")
+        "warning: Client '1' had lost its state and rebuilt it."
         >>> readable("INFO :      Starting logstream for run_id `7`")
         ''
     """
-    text = LEVEL.sub("", COLOURS.sub("", line).rstrip(), count=1)
-    return "" if text.startswith(QUIET) else _one_line(text)
-
-
-def _one_line(text: str) -> str:
-    """Return other levels in the form "warning: ..."."""
-    found = re.fullmatch(r"(WARNING|ERROR|CRITICAL|DEBUG)\s*:\s*(.*)", text)
-    if found is None:
-        return text
-    level, said = found[1].lower(), found[2]
-    return said if said.startswith(f"{level}: ") else f"{level}: {said}"
+    text = COLOURS.sub("", line).rstrip()
+    if found := LEVEL.fullmatch(text):
+        level, said = found[1].lower(), found[2]
+        text = said if level == "info" or said.startswith(f"{level}: ") else f"{level}: {said}"
+    return "" if text.startswith(QUIET) else text
