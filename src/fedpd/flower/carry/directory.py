@@ -23,14 +23,13 @@ from typing import Any, TypeVar
 
 import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX
 from fedpd.flower.carry.records import reason_of
+from fedpd.flower.private import ErrorCode, ObjectPushError
 
 log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")

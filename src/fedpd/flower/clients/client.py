@@ -266,7 +266,10 @@ def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: st
     path = store.file(store.folder(context, name), order.run)
     saved = store.load(path, setup.shapes)
     if saved is not None and saved.number > order.number:
-        raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
+        raise RefusedError(
+            f"order: number {order.number} came after number {saved.number} was done; it is ignored. If the server "
+            f"resumes from a backup, run at this client: fedpd restore STATE --run {order.run} --number {order.number}"
+        )
     if saved is None or saved.number < order.number:
         try:
             saved = carry_out(setup, order, content, saved)
