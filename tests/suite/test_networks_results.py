@@ -59,7 +59,7 @@ def test_ratios_are_geometric_means_over_problems() -> None:
 
 
 def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks_runner, "_measured", runner.made_up)
+    monkeypatch.setattr(networks_runner, "curves", runner.made_up)
     outcomes = run_networks(tmp_path / "cells.jsonl", budgets=[0, 8], seeds=2, tasks=runner.TASKS)
     written = write_networks(outcomes, [0, 8], tmp_path, runner.TASKS)
     page, figure, _ = written.files

@@ -17,7 +17,8 @@ from fedpd.report.tables import markdown_table, text_table
 from fedpd.search.judge import LAST
 from fedpd.suite.networks import TASKS, Task
 from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
-from fedpd.suite.networks_runner import COSTS, HELD_OUT, SHARES, TUNING, Outcome
+from fedpd.suite.networks_runner import COSTS, SHARES, TUNING, Outcome
+from fedpd.suite.networks_watch import HELD_OUT
 from fedpd.suite.results import Written, draw_profiles
 
 PERCENT = [f"{100 * share:.0f} %" for share in SHARES]
