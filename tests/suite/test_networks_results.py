@@ -11,22 +11,28 @@ from fedpd.cli import app
 from fedpd.suite import networks_runner
 from fedpd.suite.networks import TASKS
 from fedpd.suite.networks_methods import FEDPD_N, METHODS
-from fedpd.suite.networks_results import by_method, compare, costs_to_targets, finding, table_markdown, write_networks
-from fedpd.suite.networks_runner import Outcome, run_networks
+from fedpd.suite.networks_results import (
+    by_method,
+    compare,
+    costs_to_targets,
+    finding,
+    read_outcomes,
+    table_markdown,
+    write_networks,
+)
+from fedpd.suite.networks_runner import COSTS, Outcome, run_networks
 from tests.suite import test_networks_runner as runner
 
 
-def _outcome(method: str, mean: bool, accuracy: Sequence[float], problem: str = "p") -> Outcome:
-    rows = np.arange(len(accuracy))
-    costs = {"communications": rows, "samples": 8 * rows, "bytes": 4 * rows, "seconds": rows / 10}
-    finals = np.array([accuracy[-1] - 0.01, accuracy[-1] + 0.01])
-    return Outcome(problem, method, mean, 0, "setting", np.array(accuracy), costs, finals)
+def _outcome(method: str, mean: bool, communications: Sequence[float], final: float) -> Outcome:
+    spent = {cost: [scale * one for one in communications] for cost, scale in zip(COSTS, (1, 8, 4, 0.1), strict=True)}
+    return Outcome("p", method, mean, 0, "setting", [final - 0.01, final + 0.01], spent)
 
 
 FOUND = [
-    _outcome("FedAvg", False, [0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.5]),
-    _outcome("FedAvg", True, [0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5]),
-    _outcome(FEDPD_N, True, [0.0, 0.0, 0.0, 0.49, 0.49, 0.49, 0.49]),
+    _outcome("FedAvg", False, [4, 4, 4], 0.5),
+    _outcome("FedAvg", True, [2, 2, 2], 0.5),
+    _outcome(FEDPD_N, True, [3, 3, np.inf], 0.49),
 ]
 
 
@@ -62,7 +68,8 @@ def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(networks_runner, "curves", runner.made_up)
     outcomes = run_networks(tmp_path / "cells.jsonl", budgets=[0, 8], seeds=2, tasks=runner.TASKS)
     written = write_networks(outcomes, [0, 8], tmp_path, runner.TASKS)
-    page, figure, _ = written.files
+    page, results, figure, _ = written.files
+    assert read_outcomes(results) == outcomes
     text = page.read_text(encoding="utf-8")
     for label in METHODS:
         assert f"| {label} |" in text
@@ -75,7 +82,7 @@ def test_the_page_has_every_method_and_the_figures(tmp_path: Path, monkeypatch: 
 
 def test_the_page_without_fedpd_n_says_so(tmp_path: Path) -> None:
     written = write_networks(FOUND[:2], [0], tmp_path, {"p": next(iter(TASKS.values()))})
-    assert [path.name for path in written.files] == ["networks.md"]
+    assert [path.name for path in written.files] == ["networks.md", "results.json"]
     assert written.findings == ["FedPD-N was not run, only 1 rival, each with its usual setting."]
 
 

@@ -4,6 +4,7 @@ FedPD-N delivers the running mean of the server's models, so on each problem and
 best rival, with the running mean or without, whichever is better.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from fedpd.engine.views.entries import WINDOW
 from fedpd.report.tables import markdown_table, text_table
 from fedpd.search.judge import LAST
 from fedpd.suite.networks import TASKS, Task
-from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
+from fedpd.suite.networks_methods import FEDPD_N, RIVALS, STEPS
 from fedpd.suite.networks_runner import COSTS, SHARES, TUNING, Outcome
 from fedpd.suite.networks_watch import HELD_OUT
 from fedpd.suite.results import Written, draw_profiles
@@ -25,25 +26,16 @@ PERCENT = [f"{100 * share:.0f} %" for share in SHARES]
 ALL = " and ".join([", ".join(one.removesuffix(" %") for one in PERCENT[:-1]), PERCENT[-1]])
 
 
-def targets_of(outcomes: Sequence[Outcome], problem: str, budget: int) -> list[float]:
-    """Return the accuracies to reach: shares of the final accuracy of FedAvg, tuned within the budget."""
-    for one in outcomes:
-        if (one.problem, one.method, one.mean, one.budget) == (problem, REFERENCE, False, budget):
-            return [share * float(one.finals.mean()) for share in SHARES]
-    raise AssertionError("FedAvg is always run")
-
-
 def problems_of(outcomes: Sequence[Outcome]) -> list[str]:
     return list(dict.fromkeys(one.problem for one in outcomes))
 
 
 def costs_to_targets(outcomes: Sequence[Outcome], cost: str, budget: int) -> dict[str, np.ndarray]:
     """Return (problems, targets) what each method spent, by its name; infinite where it missed a target."""
-    own = [one for one in outcomes if one.budget == budget]
-    targets = {problem: targets_of(own, problem, budget) for problem in problems_of(own)}
     found: dict[str, list[list[float]]] = {}
-    for one in own:
-        found.setdefault(one.name, []).append([one.spent(cost, target) for target in targets[one.problem]])
+    for one in outcomes:
+        if one.budget == budget:
+            found.setdefault(one.name, []).append(one.spent[cost])
     return {name: np.array(rows) for name, rows in found.items()}
 
 
@@ -103,17 +95,16 @@ def table_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
     problems = problems_of(own)
     cells: dict[str, dict[str, str]] = {}
     for one in own:
-        spent = [one.spent("communications", target) for target in targets_of(own, one.problem, budget)]
-        counts = "/".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in spent)
+        counts = "/".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in one.spent["communications"])
         cells.setdefault(one.name, {})[one.problem] = f"{counts} {_accuracy(one.finals)}"
     order = sorted(cells, key=lambda name: name != FEDPD_N)
     rows = [(name, *(cells[name].get(problem, "") for problem in problems)) for name in order]
     return markdown_table(("method", *problems), rows)
 
 
-def _accuracy(finals: np.ndarray) -> str:
-    spread = f" ± {_short(float(finals.std(ddof=1)))}" if len(finals) > 1 else ""
-    return _short(float(finals.mean())) + spread
+def _accuracy(finals: Sequence[float]) -> str:
+    spread = f" ± {_short(float(np.std(finals, ddof=1)))}" if len(finals) > 1 else ""
+    return _short(float(np.mean(finals))) + spread
 
 
 def _short(share: float) -> str:
@@ -251,7 +242,7 @@ def list_tasks() -> Table:
 def write_networks(
     outcomes: Sequence[Outcome], budgets: Sequence[int], folder: Path, tasks: Mapping[str, Task] = TASKS
 ) -> Written:
-    """Write a page, and a figure per budget.
+    """Write the results, a page, and a figure per budget.
 
     Args:
         outcomes: Results.
@@ -261,9 +252,25 @@ def write_networks(
     """
     chosen, text = sorted(set(budgets)), folder / "networks.md"
     text.write_text(page(outcomes, chosen, tasks), encoding="utf-8")
-    files = [text]
+    files = [text, folder / "results.json"]
+    rows = [json.dumps(one._asdict() | {"spent": _bounded(one.spent)}) for one in outcomes]
+    files[1].write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
     if any(one.method == FEDPD_N for one in outcomes):
         for budget in chosen:
             files.append(folder / f"profiles-{budget}.png")
             profiles(outcomes, budget).savefig(files[-1], dpi=120)
     return Written([finding(outcomes, budget) for budget in chosen], files)
+
+
+def _bounded(spent: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
+    """Return costs as JSON has them: null where a target was missed."""
+    return {cost: [one if np.isfinite(one) else None for one in each] for cost, each in spent.items()}
+
+
+def read_outcomes(file: Path) -> list[Outcome]:
+    """Return the results that `write_networks` wrote."""
+    found = [Outcome(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    return [
+        one._replace(spent={cost: [np.inf if x is None else x for x in each] for cost, each in one.spent.items()})
+        for one in found
+    ]

@@ -65,6 +65,27 @@ class Cell(NamedTuple):
     seconds: list[float]
 
 
+class Curves(NamedTuple):
+    """The mean of the runs of one setting.
+
+    Attributes:
+        setting: The method with its settings.
+        accuracy: (rows,) the accuracy at each measurement.
+        costs: (rows,) what was spent until then, for each of `COSTS`.
+        finals: (seeds,) the final accuracies.
+    """
+
+    setting: str
+    accuracy: np.ndarray
+    costs: dict[str, np.ndarray]
+    finals: np.ndarray
+
+    def spent(self, cost: str, target: float) -> float:
+        """Return what was spent until the target was kept; infinite where it was not."""
+        row = kept_row(self.accuracy, target)
+        return float("inf") if row is None else float(self.costs[cost][row])
+
+
 class Outcome(NamedTuple):
     """A method with the setting that was chosen, on a problem: the mean over the seeds.
 
@@ -74,9 +95,8 @@ class Outcome(NamedTuple):
         mean: Whether the running mean was measured.
         budget: How many settings could be tried.
         setting: The method with the setting that was chosen.
-        accuracy: (rows,) the accuracy at each measurement.
-        costs: (rows,) what was spent until then, for each of `COSTS`.
-        finals: (seeds,) the final accuracies.
+        finals: The final accuracy of each seed.
+        spent: What was spent until each target was kept, for each of `COSTS`; infinite where it was not.
     """
 
     problem: str
@@ -84,39 +104,27 @@ class Outcome(NamedTuple):
     mean: bool
     budget: int
     setting: str
-    accuracy: np.ndarray
-    costs: dict[str, np.ndarray]
-    finals: np.ndarray
+    finals: list[float]
+    spent: dict[str, list[float]]
 
     @property
     def name(self) -> str:
         return f"{self.method} + mean" if self.mean and self.method != FEDPD_N else self.method
 
-    def spent(self, cost: str, target: float) -> float:
-        """Return what was spent until the target was kept; infinite where it was not."""
-        row = kept_row(self.accuracy, target)
-        return float("inf") if row is None else float(self.costs[cost][row])
 
-
-def score(outcome: Outcome, targets: Sequence[float]) -> float:
+def score(curves: Curves, targets: Sequence[float]) -> float:
     """Return the sum of the logarithms of the communications to the targets; one that is missed costs two runs."""
-    most = 2 * float(outcome.costs["communications"][-1])
-    spent = [outcome.spent("communications", target) for target in targets]
+    most = 2 * float(curves.costs["communications"][-1])
+    spent = [curves.spent("communications", target) for target in targets]
     return float(sum(np.log(min(one, most)) for one in spent))
 
 
-def final_accuracy(accuracy: Sequence[float]) -> float:
-    return float(np.mean(accuracy[-LAST:]))
-
-
-def outcome_of(cells: Sequence[Cell], mean: bool, budget: int) -> Outcome:
+def curves_of(cells: Sequence[Cell], mean: bool) -> Curves:
     """Return the mean of the runs of one setting. Seconds are those of the fastest run, which compiled nothing."""
-    first = cells[0]
     costs = {cost: np.mean([getattr(cell, cost) for cell in cells], axis=0) for cost in COSTS}
     costs["seconds"] = np.min([cell.seconds for cell in cells], axis=0)
     rows = np.array([cell.mean if mean else cell.newest for cell in cells])
-    finals = rows[:, -LAST:].mean(axis=1)
-    return Outcome(first.problem, first.method, mean, budget, first.setting, rows.mean(axis=0), costs, finals)
+    return Curves(cells[0].setting, rows.mean(axis=0), costs, rows[:, -LAST:].mean(axis=1))
 
 
 def run_networks(
@@ -191,24 +199,32 @@ def _outcomes(
     forms.sort(key=lambda form: form != (REFERENCE, False))  # its accuracy is the target of the others
     found = []
     for budget in budgets:
+        tuning: list[float] = []
         targets: list[float] = []
         for label, mean in forms:
             tries = settings(label, runs.tasks[name], problem.train.agents, budget)
             if len(tries) > 1:
                 tuned = [
-                    outcome_of([runs.get(name, label, one, seed, "tuning", problem) for seed in TUNING], mean, budget)
+                    curves_of([runs.get(name, label, one, seed, "tuning", problem) for seed in TUNING], mean)
                     for one in tries
                 ]
-                at = best_of(tuned, targets)
-                targets = targets or [share * tuned[at].finals.mean() for share in SHARES]
+                at = best_of(tuned, tuning)
+                tuning = tuning or _targets(tuned[at])
                 tries = [tries[at]]
-            final = [runs.get(name, label, tries[0], seed, "final", problem) for seed in seeds]
-            found.append(outcome_of(final, mean, budget))
+            final = curves_of([runs.get(name, label, tries[0], seed, "final", problem) for seed in seeds], mean)
+            targets = targets or _targets(final)
+            spent = {cost: [round(final.spent(cost, target), 3) for target in targets] for cost in COSTS}
+            found.append(Outcome(name, label, mean, budget, final.setting, final.finals.round(5).tolist(), spent))
     return found
 
 
-def best_of(tuned: Sequence[Outcome], targets: Sequence[float]) -> int:
-    """Return the number of the outcome with the least score; the final accuracy decides a tie, and without targets."""
+def _targets(reference: Curves) -> list[float]:
+    """Return the accuracies to reach."""
+    return [share * float(reference.finals.mean()) for share in SHARES]
+
+
+def best_of(tuned: Sequence[Curves], targets: Sequence[float]) -> int:
+    """Return the number of the setting with the least score; the final accuracy decides a tie, and without targets."""
     ranks = [(score(one, targets) if targets else 0.0, -one.finals.mean()) for one in tuned]
     return min(range(len(ranks)), key=ranks.__getitem__)
 
