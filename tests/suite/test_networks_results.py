@@ -16,6 +16,7 @@ from fedpd.suite.networks_results import (
     compare,
     costs_to_targets,
     finding,
+    main,
     read_outcomes,
     table_markdown,
     write_networks,
@@ -91,3 +92,17 @@ def test_the_command_lists_its_problems_and_leaves_those_of_the_suite_alone() ->
     assert shown.exit_code == 0
     assert all(name in shown.output for name in TASKS)
     assert "quadratic-identity" in CliRunner().invoke(app, ["benchmark", "--list"]).output
+
+
+def test_the_documentation_compares_problem_by_problem_and_rival_by_rival(tmp_path: Path) -> None:
+    page = write_networks(FOUND, [0], tmp_path, {"p": next(iter(TASKS.values()))}).files[1]
+    text = tmp_path / "page.md"
+    parts = ("finding", "problems", "rivals", "ratios")
+    text.write_text("".join(f"<!-- networks: {part} 0 -->\nold\n<!-- end -->\n" for part in parts))
+    main(str(page), str(text))
+    lines = text.read_text().splitlines()
+    assert finding(FOUND, 0) in lines
+    assert "| p | 3 / 3 / - | 2 / 2 / 2 | 4 / 4 / 4 | .490 ± .014 | .500 ± .014, FedAvg | .500 ± .014 |" in lines
+    ratios = "1.50, worst 1.5; 0 of 1 | 1.50, worst 1.5; 0 of 1 | -; 0 of 1; missed on 1"
+    assert f"| FedAvg | {ratios} | -0.010, worst -0.010 |" in lines
+    assert "old" not in lines

@@ -1,10 +1,16 @@
 """The results of `fedpd benchmark networks`: a page of tables, performance profiles, and the list of problems.
 
+    python -m fedpd.suite.networks_results docs/figures/networks.json docs/networks/results.md
+
+remakes the parts of a page between `<!-- networks: NAME BUDGET -->` and `<!-- end -->` from a file `results.json`.
+
 FedPD-N delivers the running mean of the server's models, so on each problem and for each target it is compared with the
 best rival, with the running mean or without, whichever is better.
 """
 
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +23,12 @@ from fedpd.engine.views.entries import WINDOW
 from fedpd.report.tables import markdown_table, text_table
 from fedpd.search.judge import LAST
 from fedpd.suite.networks import TASKS, Task
-from fedpd.suite.networks_methods import FEDPD_N, RIVALS, STEPS
+from fedpd.suite.networks_methods import FEDPD_N, REFERENCE, RIVALS, STEPS
 from fedpd.suite.networks_runner import COSTS, SHARES, TUNING, Outcome
 from fedpd.suite.networks_watch import HELD_OUT
 from fedpd.suite.results import Written, draw_profiles
 
+PART = re.compile(r"(<!-- networks: (\w+) (\d+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 PERCENT = [f"{100 * share:.0f} %" for share in SHARES]
 ALL = " and ".join([", ".join(one.removesuffix(" %") for one in PERCENT[:-1]), PERCENT[-1]])
 
@@ -95,11 +102,50 @@ def table_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
     problems = problems_of(own)
     cells: dict[str, dict[str, str]] = {}
     for one in own:
-        counts = "/".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in one.spent["communications"])
+        counts = _counts(one.spent["communications"]).replace(" ", "")
         cells.setdefault(one.name, {})[one.problem] = f"{counts} {_accuracy(one.finals)}"
     order = sorted(cells, key=lambda name: name != FEDPD_N)
     rows = [(name, *(cells[name].get(problem, "") for problem in problems)) for name in order]
     return markdown_table(("method", *problems), rows)
+
+
+def problems_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
+    """Return a table with one row per problem: FedPD-N, the best rival for each target, the most accurate, FedAvg."""
+    own = [one for one in outcomes if one.budget == budget]
+    rows = []
+    for problem in problems_of(own):
+        here = [one for one in own if one.problem == problem]
+        mine = next(one for one in here if one.method == FEDPD_N)
+        reference = next(one for one in here if one.method == REFERENCE and not one.mean)
+        rivals = [one for one in here if one.method != FEDPD_N]
+        best = np.min([one.spent["communications"] for one in rivals], axis=0).tolist()
+        accurate = max(rivals, key=lambda one: float(np.mean(one.finals)))
+        named = f"{_accuracy(accurate.finals)}, {accurate.name}"
+        cells = _counts(mine.spent["communications"]), _counts(best), _counts(reference.spent["communications"])
+        rows.append((problem, *cells, _accuracy(mine.finals), named, _accuracy(reference.finals)))
+    counts = [f"{name}, communications" for name in (FEDPD_N, "best rival", REFERENCE)]
+    return markdown_table(("problem", *counts, f"{FEDPD_N}, accuracy", "best rival", REFERENCE), rows)
+
+
+def _counts(spent: Sequence[float]) -> str:
+    return " / ".join(f"{value:.0f}" if np.isfinite(value) else "-" for value in spent)
+
+
+def rivals_markdown(outcomes: Sequence[Outcome], budget: int) -> str:
+    """Return a table with one row per rival: FedPD-N's communications over its, and the difference in accuracy."""
+    own = [one for one in outcomes if one.budget == budget]
+    spent = by_method(costs_to_targets(own, "communications", budget))
+    problems, rows = problems_of(own), []
+    finals = {(one.method, one.mean, one.problem): float(np.mean(one.finals)) for one in own}
+    for label in spent:
+        if label == FEDPD_N:
+            continue
+        found = compare({FEDPD_N: spent[FEDPD_N], label: spent[label]}, True)
+        more = [
+            finals[FEDPD_N, True, name] - max(finals[label, mean, name] for mean in (False, True)) for name in problems
+        ]
+        rows.append((label, *(_told(one) for one in found), f"{np.mean(more):+.3f}, worst {min(more):+.3f}"))
+    return markdown_table(("rival", *PERCENT, "accuracy"), rows)
 
 
 def _accuracy(finals: Sequence[float]) -> str:
@@ -274,3 +320,21 @@ def read_outcomes(file: Path) -> list[Outcome]:
         one._replace(spent={cost: [np.inf if x is None else x for x in each] for cost, each in one.spent.items()})
         for one in found
     ]
+
+
+def main(file: str, page: str) -> None:
+    """Remake the measured parts of a page of the documentation from a file of results."""
+    outcomes, path = read_outcomes(Path(file)), Path(page)
+    parts = {
+        "finding": lambda budget: f"{finding(outcomes, budget)}\n",
+        "problems": lambda budget: problems_markdown(outcomes, budget),
+        "rivals": lambda budget: rivals_markdown(outcomes, budget),
+        "ratios": lambda budget: ratios_markdown(outcomes, budget),
+    }
+    text = path.read_text(encoding="utf-8")
+    new = PART.sub(lambda found: f"{found[1]}{parts[found[2]](int(found[3]))}{found[5]}", text)
+    path.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
