@@ -82,7 +82,8 @@ def networks(
     ] = None,
     seeds: Annotated[int, typer.Option(help="The seeds of the results. Tuning has two others.")] = 5,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of data that some problems need.", show_default=False)
+        Path | None,
+        typer.Option(help="The folder of some problems' data. Default: this one.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder. Existing results are kept.")] = Path("runs/networks"),
     show: Annotated[bool, typer.Option("--list", help="List the problems and exit.")] = False,

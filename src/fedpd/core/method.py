@@ -191,8 +191,8 @@ class Method(Value):
         """The variance of an unbiased transform of messages that its theorem allows; None: it says nothing of it."""
         return None
 
-    def check_agents(self, agents: int) -> None:
-        """Refuse settings that do not fit this number of agents."""
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
+        """Refuse settings that do not fit N agents, of which at least `fewest()` send in a communication."""
 
 
 class Around(Method):
@@ -255,8 +255,8 @@ class Around(Method):
     def caution(self, L: float) -> str | None:
         return self.method.caution(L)
 
-    def check_agents(self, agents: int) -> None:
-        self.method.check_agents(agents)
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
+        self.method.check_agents(agents, fewest)
 
 
 class State(NamedTuple):

@@ -247,8 +247,8 @@ class Attacked(Layer):
     def changed(self, changes: Mapping[str, Any], within: str = "") -> Method:
         return Attacked(method=self.method.changed(changes, within), attack=self.attack, agents=self.agents)
 
-    def check_agents(self, agents: int) -> None:
-        self.method.check_agents(agents)
+    def check_agents(self, agents: int, fewest: Callable[[], int]) -> None:
+        self.method.check_agents(agents, fewest)
         if max(self.agents, default=0) >= agents:
             rule = f"must be below {agents}, the number of agents"
             refuse("agents", list(self.agents), rule, "Count the agents from 0")
