@@ -1,6 +1,6 @@
 """Summarise federated data: the samples and the labels of each agent."""
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -37,8 +37,8 @@ class Summary(NamedTuple):
         samples: The number of samples, train and test.
         train: The number of training samples.
         test: The number of test samples.
-        shape: The shape of one sample's features.
-        dtype: The dtype of the features.
+        shape: The shape of one sample's features; of a dict, the shapes by name.
+        dtype: The dtype of the features; of a dict, those of all entries.
         classes: K, the number of classes.
         missing: The number of classes without a training sample.
         sizes: Training samples per agent.
@@ -54,7 +54,7 @@ class Summary(NamedTuple):
     samples: int
     train: int
     test: int
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | dict[str, tuple[int, ...]]
     dtype: str
     classes: int
     missing: int
@@ -93,6 +93,7 @@ def describe(data: Federated) -> Summary:
     sizes, tested = data.sizes, data.test_sizes
     histogram = (label_histogram(data) if len(data.classes) else np.zeros((data.agents, 0)))[sizes > 0]
     totals = histogram.sum(axis=0)
+    shapes: Any = {name: shape for name, (shape, _) in data.features.items()}
     return Summary(
         name=data.name,
         agents=data.agents,
@@ -101,8 +102,8 @@ def describe(data: Federated) -> Summary:
         samples=data.samples,
         train=int(sizes.sum()),
         test=int(tested.sum()),
-        shape=data.shape,
-        dtype=str(data.dtype),
+        shape=shapes.get("", shapes),
+        dtype=", ".join(sorted({str(dtype) for _, dtype in data.features.values()})),
         classes=len(data.classes),
         missing=int((totals == 0).sum()),
         sizes=_spread(sizes[sizes > 0]),

@@ -52,6 +52,10 @@ class MemoryBackend(Backend):
         own = variant(self.agents(), i, self.plan.many)
         return mean_copy(self.plan.algorithm, own, self.plan.problem.agents)
 
+    def copies(self, i: int) -> Tree:
+        own = variant(self.agents(), i, self.plan.many)
+        return jax.tree.map(np.asarray, jax.vmap(self.plan.algorithm.model)(own)).tree
+
     def release(self) -> Any:
         leaves, structure = jax.tree.flatten(self.state.agents)
         self.state = self.state._replace(agents=None)

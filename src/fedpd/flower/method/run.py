@@ -320,8 +320,9 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     state, model = run.state, pack(delivered_model(run.setup, run.state))
     asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
     away = {agent for agent in asked if state.counted[agent] != state.number - 1}
-    present = [name for agent, name in enumerate(run.setup.names) if agent not in away]
-    return {name: evaluation_request(model, run.setup.form) for name in present}
+    setup = run.setup
+    present = [(agent, name) for agent, name in enumerate(setup.names) if agent not in away]
+    return {name: evaluation_request(model, setup.form, setup.run, state.counted[agent]) for agent, name in present}
 
 
 def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
