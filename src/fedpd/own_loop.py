@@ -309,7 +309,7 @@ class Server:
         method: The method.
         model: The model that agents have when they have received the last broadcast.
         state: What the server keeps.
-        broadcast: What the agents receive next, if the server sends more than a model; else None, as in the first round.
+        broadcast: What the agents receive next, if the server sends more than a model; else, and at the start, None.
     """
 
     method: Method
