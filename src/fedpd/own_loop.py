@@ -20,6 +20,8 @@ from fedpd.base.precision import is_double, scope
 from fedpd.base.value import parts_of
 from fedpd.core import Array, Key, LocalObjective, Method, Oracle, Subproblem, Tree, Work
 from fedpd.core.message import opened
+from fedpd.oracles import OwnLoop, gd
+from fedpd.transforms._weighted import Weighted
 
 MODEL = "Give one that sends a model, such as FedPD"
 
@@ -166,6 +168,9 @@ def local(method: Method, model: Tree, agent: Agent, received: Tree = None) -> I
     x = Vector(_on_host(model))
     if agent.state is None:
         check_method(method, x)
+        if any(isinstance(part, Weighted) for part in parts_of(method)):
+            rule = "weighs agents by a number of samples that a loop does not say"
+            refuse("mean", "weighted('samples')", rule, "Leave it out, and give weights to Server.update")
         if method.skips:
             rule = "skips communications, which a loop of your own does not decide"
             refuse("method", method.description, rule, "Give p = 0, or let fedpd.flower.Strategy decide")
@@ -231,7 +236,7 @@ def check_method(method: Method, x: Vector) -> None:
     """Refuse a method whose local work is more than one local problem."""
     if not isinstance(method, Method):
         refuse("method", method, "is no method", "Give e.g. algorithms.fedpd(eta=0.1, oracle=oracles.own_loop())")
-    if _with_oracle(method, Recorder(loop=Loop())) is None:
+    if with_oracle(method, Recorder(loop=Loop())) is None:
         remedy = "Give e.g. algorithms.fedpd or scaffold with oracle=oracles.own_loop()"
         refuse("method", method.description, "has no oracle in whose place your loop runs", remedy)
     if len(method.exchanges()) != 1:
@@ -255,11 +260,21 @@ def broadcast_like(method: Method, x: Vector) -> Tree:
     return exchange.aggregate(method.server(x), message, 1.0)[1]  # type: ignore[operator]  # not a Mixing: refused
 
 
-def _with_oracle(method: Method, oracle: Oracle) -> Method | None:
+def is_own_loop(method: Method) -> bool:
+    """Return whether the method's oracle stands for a loop of the user's."""
+    return any(isinstance(part, OwnLoop) for part in parts_of(method))
+
+
+def with_shapes(method: Method) -> Method:
+    """Return a method that JAX can trace, with states and messages of the same shapes."""
+    return (with_oracle(method, gd(1.0, 1)) or method) if is_own_loop(method) else method
+
+
+def with_oracle(method: Method, oracle: Oracle) -> Method | None:
     """Return the method with another oracle, also inside of a wrapper; None: it has none."""
     names = {one.name for one in fields(method)}
     if isinstance(getattr(method, "method", None), Method) and "method" in names:
-        inner = _with_oracle(method.method, oracle)  # type: ignore[attr-defined]
+        inner = with_oracle(method.method, oracle)  # type: ignore[attr-defined]
         return None if inner is None else replace(method, **{"method": inner})
     settings: Any = {"oracle": oracle}
     return replace(method, **settings) if "oracle" in names and method.oracle is not None else None  # type: ignore[attr-defined]
@@ -267,7 +282,7 @@ def _with_oracle(method: Method, oracle: Oracle) -> Method | None:
 
 def _solve(method: Method, state: Any, r: int, loop: Loop) -> tuple[Any, tuple[Subproblem, Vector]]:
     """Return the state after the local work, and the local problem with its start, as the method's oracle sees them."""
-    recorded = _with_oracle(method, Recorder(loop=loop))
+    recorded = with_oracle(method, Recorder(loop=loop))
     assert recorded is not None
     with scope(is_double(state)):
         f = objective(method.model(state))
