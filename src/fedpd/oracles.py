@@ -26,6 +26,7 @@ from jax import lax
 from tree_math import Vector
 
 from fedpd.base.checks import at_least, below, count, is_traced, positive, refuse
+from fedpd.base.value import attribute
 from fedpd.core import Array, Key, LocalObjective, Oracle, Subproblem, Tree, Work, makes
 from fedpd.core.dp_sgd import dp_sgd as dp_sgd
 from fedpd.core.lbfgs import Secants, minimise, no_secants
@@ -579,6 +580,8 @@ def optax(
 
 
 class OwnLoop(Oracle):
+    step = attribute(None)  # that of the loop
+
     def solve(self, phi: Subproblem, x: Vector, memory: Any, r: Array, key: Key) -> tuple[Vector, Any, Work]:
         remedy = "Run it in fedpd.torch.local or fedpd.local, or give an oracle such as oracles.sgd"
         refuse("oracle", self.description, "stands for a training loop of your own", remedy)

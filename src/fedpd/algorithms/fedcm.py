@@ -47,6 +47,7 @@ class FedCM(Method):
     oracle: Oracle
     server_step: float
     model_first = True
+    plain_steps = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         return Agent(x, 0 * x, 0 * x, jnp.ones((), float), self.oracle.init(f, x))

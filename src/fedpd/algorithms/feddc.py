@@ -53,6 +53,7 @@ class FedDC(Method):
 
     alpha: float
     oracle: Oracle
+    plain_steps = True
 
     def init(self, f: LocalObjective, x: Vector) -> Agent:
         nothing = 0 * x

@@ -30,6 +30,7 @@ class FedNova(LocalChanges):
     """Normalised averaging; an agent's number is tau_i."""
 
     oracle: Oracle
+    plain_steps = True
 
     def report(self, change: Vector, work: Work) -> tuple[Vector, Array]:
         tau = work.updates.astype(float)

@@ -81,6 +81,7 @@ class Method(Value):
         copies_differ: Whether the agents' copies of the model differ even after a communication.
         only_at_agents: Whether agents change the model by themselves, all in the same way, so that the server does not
             know it.
+        plain_steps: Whether its local steps must be plain gradient steps, without momentum, because it divides by them.
         model_first: Whether the state of a server that keeps more than a model begins with it, as the broadcast does,
             and the rest fits any model in its place. An optimiser may then take the server's step.
         waits: (server, r) -> whether the server decides that round r communicates nothing; None: it never does.
@@ -97,6 +98,7 @@ class Method(Value):
     repeats = attribute(False)
     copies_differ = attribute(False)
     only_at_agents = attribute(False)
+    plain_steps = attribute(False)
     model_first = attribute(False)
     missed = attribute(None)
     speaks = attribute(None)

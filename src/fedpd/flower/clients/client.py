@@ -283,7 +283,7 @@ def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: st
         store.save(path, saved)
         if saved.rebuilt:
             log.warning("Client %r had lost its state; it continues from the server's model.", name)
-    message = message_of(setup, order, saved.after)
+    message = message_of(setup.algorithm, order, saved.after)
     told = 0 if is_private(setup.algorithm) else 1  # noise does not cover the work and the number of samples
     updates, samples = (told * saved.updates).tolist(), (told * saved.samples).tolist()
     examples = told * int(setup.shard.sizes)
