@@ -215,6 +215,24 @@ def test_python_in_the_documentation_is_python(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
+WIDEST = 95  # columns of code that the site shows without a scroll bar
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_fits_its_column(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    indented = [re.sub(r"^    ", "", one, flags=re.MULTILINE) for one in re.findall(r"(?<=\n\n)((?:    .*\n)+)", text)]
+    lines = "".join([*blocks(page, r"\w*"), *indented]).splitlines()
+    assert [line for line in lines if len(line) > WIDEST] == []
+
+
+def test_the_examples_of_docstrings_fit_their_column() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    lines = [line for text in texts for line in re.findall(r"^ *((?:>>>|\.\.\.) .*)$", text, re.MULTILINE)]
+    assert len(lines) > 200
+    assert [line for line in lines if len(line) > WIDEST + len(">>> ")] == []
+
+
 def test_the_readme_has_two_screens() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 

@@ -28,7 +28,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-with warnings.catch_warnings():  # of the typer that flwr asks for: it imports what Click deprecates
+with (
+    warnings.catch_warnings()
+):  # of the typer that flwr asks for: it imports what Click deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     import command_help
     import lists
@@ -62,7 +64,9 @@ def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
     files.append(File.generated(config, "assets/hues.css", content=pictures.hues_css()))
     for name in notebooks.NAMES:
         done = notebooks.run(name)
-        logging.getLogger("mkdocs.notebooks").info("Notebook %s: %.0f s of processor time", name, done.seconds)
+        logging.getLogger("mkdocs.notebooks").info(
+            "Notebook %s: %.0f s of processor time", name, done.seconds
+        )
         content = {f"{name}.md": done.page, f"{name}.ipynb": done.file} | done.pictures
         for file, data in content.items():
             files.append(File.generated(config, f"notebooks/{file}", content=data))
@@ -74,11 +78,15 @@ def find_mathjax() -> Path:
     try:
         package = distribution(MATHJAX_PACKAGE)
     except PackageNotFoundError:
-        sys.exit("MathJax is not installed, so no page could show formulas. Run make docs, or pip install '.[docs]'.")
+        sys.exit(
+            "MathJax is not installed, so no page could show formulas. Run make docs, or pip install '.[docs]'."
+        )
     path = Path(str(package.locate_file(f"{MATHJAX_PACKAGE}/static/mathjax/tex-svg.js")))
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != MATHJAX_SHA256:
-        sys.exit(f"{path} has the SHA-256 {found}, not {MATHJAX_SHA256}: it is not MathJax 3.2.2. Install it again.")
+        sys.exit(
+            f"{path} has the SHA-256 {found}, not {MATHJAX_SHA256}: it is not MathJax 3.2.2. Install it again."
+        )
     return path
 
 
@@ -102,7 +110,11 @@ def mark_outcomes(html: str) -> str:
     """Return a page whose cells with an outcome or a verdict have its class."""
     return re.sub(
         r"<td>([\w, ]+)</td>",
-        lambda found: f'<td class="outcome {OUTCOMES[found[1]]}">{found[1]}</td>' if found[1] in OUTCOMES else found[0],
+        lambda found: (
+            f'<td class="outcome {OUTCOMES[found[1]]}">{found[1]}</td>'
+            if found[1] in OUTCOMES
+            else found[0]
+        ),
         html,
     )
 
@@ -149,7 +161,9 @@ def _display_formulas(markdown: str) -> str:
             lines.append("")
             loose = True
         lines.append("    " + text)
-        formula = (formula or opens) and not text.removeprefix("$$" if opens else "").endswith("$$")
+        formula = (formula or opens) and not text.removeprefix("$$" if opens else "").endswith(
+            "$$"
+        )
         if text.endswith("$$") and not formula:
             lines.append("")
     return "\n".join(lines)

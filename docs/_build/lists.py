@@ -1,7 +1,13 @@
 """Lists that the site makes from the code: the columns of a history, the loaders of data, and the suite's problems."""
 
 from fedpd import data
-from fedpd.engine.measure.columns import CENTRAL_COLUMNS, COLUMNS, FEDERATED, RECORDABLE, Column
+from fedpd.engine.measure.columns import (
+    CENTRAL_COLUMNS,
+    COLUMNS,
+    FEDERATED,
+    RECORDABLE,
+    Column,
+)
 from fedpd.suite.results import HEADINGS, problem_rows
 
 
@@ -14,8 +20,13 @@ def table_columns(group: str | None) -> str:
 
 
 def _table(columns: tuple[Column, ...] | list[Column]) -> str:
-    rows = [f"| `{column.name}` | {column.words} | {column.unit or '-'} | {column.better or '-'} |" for column in columns]
-    return "\n".join(["| column | what it is | unit | better |", "| --- | --- | --- | --- |", *rows])
+    rows = [
+        f"| `{column.name}` | {column.words} | {column.unit or '-'} | {column.better or '-'} |"
+        for column in columns
+    ]
+    return "\n".join(
+        ["| column | what it is | unit | better |", "| --- | --- | --- | --- |", *rows]
+    )
 
 
 def describe_loaders() -> str:

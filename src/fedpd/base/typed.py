@@ -33,6 +33,7 @@ def typed(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function with a check of its arguments against its annotations.
 
     Examples:
+        >>> from fedpd.base.typed import typed
         >>> @typed
         ... def half(x: float) -> float:
         ...     return x / 2
@@ -56,6 +57,7 @@ def explained(function: Callable[P, T]) -> Callable[P, T]:
     It is for functions that do nothing but compute their result, so that an error is due to their arguments.
 
     Examples:
+        >>> from fedpd.base.typed import explained
         >>> @explained
         ... def inverse(x: float) -> float:
         ...     return 1 / x
@@ -173,6 +175,7 @@ def misfit(value: Any, kind: Any, largest: int = LARGEST) -> str | None:
     """Return the rule that a value breaks if it must be of a kind, such as "must be a number, not str"; None: it fits.
 
     Examples:
+        >>> from fedpd.base.typed import misfit
         >>> misfit(3, float), misfit("3", float | None)
         (None, 'must be a number or None, not str')
     """

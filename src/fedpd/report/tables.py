@@ -63,6 +63,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     """Return a table in Markdown; a bar or a new line within a cell does not end it.
 
     Examples:
+        >>> from fedpd.report.tables import markdown_table
         >>> print(markdown_table(("norm", "value"), [("|x|", "1")]), end="")
         | norm | value |
         |---|---|
@@ -85,7 +86,9 @@ def comparison_table(results: Results) -> Table:
     Examples:
         >>> from fedpd import algorithms, oracles, problems, report, simulate
         >>> algorithm = algorithms.fedavg(oracle=oracles.gd(step=0.1, iterations=2))
-        >>> run = simulate(algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=10, progress=False)
+        >>> run = simulate(
+        ...     algorithm, problems.random_quadratic(agents=4, dimension=3), rounds=10, progress=False
+        ... )
         >>> report.comparison_table({"FedAvg": run}).row_count
         1
     """
