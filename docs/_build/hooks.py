@@ -22,6 +22,7 @@ import logging
 import re
 import sys
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -46,14 +47,26 @@ MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a8
 def on_config(config: Any, **kwargs: Any) -> Any:
     """Add the methods to the navigation, by family, and the notebooks."""
     add_methods(config.nav)
-    (gallery,) = (entry["Notebooks"] for entry in config.nav if "Notebooks" in entry)
-    gallery.extend(notebooks.navigation())
+    _section(config.nav, "Notebooks").extend(notebooks.navigation())
     return config
 
 
-def add_methods(nav: list[dict[str, Any]]) -> None:
-    (methods,) = (entry["Methods"] for entry in nav if "Methods" in entry)
-    methods.extend(method_pages.navigation())
+def add_methods(nav: list[Any]) -> None:
+    _section(nav, "Methods").extend(method_pages.navigation())
+
+
+def _section(nav: list[Any], title: str) -> list[Any]:
+    """Return the entries of the section with a title, wherever it is in the navigation."""
+    (found,) = _sections(nav, title)
+    return found
+
+
+def _sections(nav: list[Any], title: str) -> Iterator[list[Any]]:
+    for name, inner in (pair for entry in nav if isinstance(entry, dict) for pair in entry.items()):
+        if name == title:
+            yield inner
+        elif isinstance(inner, list):
+            yield from _sections(inner, title)
 
 
 def on_files(files: Any, config: Any, **kwargs: Any) -> Any:
@@ -91,7 +104,12 @@ def find_mathjax() -> Path:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
-    return _display_formulas(fill_in(markdown, page.file.name))
+    return _display_formulas(fill_in(_for_readers(markdown), page.file.name))
+
+
+def _for_readers(markdown: str) -> str:
+    """Return a page without the section that says where a method's card was checked, which maintainers read in the file."""
+    return markdown.partition("\n## What was checked\n")[0]
 
 
 def on_page_content(html: str, page: Any, **kwargs: Any) -> str:

@@ -82,7 +82,7 @@ def describe(name: str, equations: int) -> str:
     """
     card = _card(name)
     parts = (_signature(name), _parameters(name), _costs(card), _theory(card), _settings(card))
-    return "\n\n".join([*parts, _notes(name, equations)]).rstrip()
+    return "\n\n".join([*parts, _notes(name, equations), _see_also(name)]).rstrip()
 
 
 def _card(name: str) -> Card:
@@ -94,7 +94,7 @@ def _card(name: str) -> Card:
 
 
 def _signature(name: str) -> str:
-    options = "options: { heading: Parameters, toc_label: Parameters, heading_level: 2 }"
+    options = "options: { heading: Parameters, toc_label: Parameters, heading_level: 2, show_docstring_description: false, show_docstring_parameters: false }"
     return f"::: fedpd.algorithms.{name}.{name}\n    {options}"
 
 
@@ -193,3 +193,17 @@ def _notes(name: str, equations: int) -> str:
 
 def _escape(text: str) -> str:
     return text.replace("|", "&#124;").replace("<", "&lt;")
+
+
+def _see_also(name: str) -> str:
+    """Return links to the other methods of the family and to the pages that compare them."""
+    cards = algorithms.cards()
+    family = cards[name].family
+    others = [f"[{card.title}]({other}.md)" for other, card in cards.items() if card.family == family and other != name]
+    lines = [
+        "## See also",
+        "",
+        "- [Which method suits my problem?](../choose.md), [a fair comparison](../compare.md), [all methods](index.md)",
+        f"- Other methods of the family *{family}*: {', '.join(others)}" if others else "",
+    ]
+    return "\n".join(lines).rstrip()

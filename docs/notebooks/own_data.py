@@ -67,4 +67,4 @@ print(f"accuracy on the patients kept for testing: {solved.history['test_accurac
 
 # %% [markdown]
 # Next: [sources of data](../data/sources.md), [scaling](../data/scaling.md), and
-# [what is accepted](../data/rules.md).
+# [what is accepted](../data/sources.md#rules).
