@@ -1,17 +1,21 @@
 """Fill in the pages from the code: methods from their cards, commands from their help, notebooks, and MathJax.
 
-Pages say where with a line of their own:
+Pages say where with a line of their own. What short tables say is also written into the files, up to <!-- end -->, for those
+who read the repository: `make pages` writes it, and a build warns where it is not current.
 
     <!-- methods -->       the table of `fedpd methods --wide`
     <!-- method list -->   every function with its page and its paper
-    <!-- paper -->         on a method's page: its reference
-    <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page
-                           has the first two blocks of equations of the module's docstring; otherwise it is one.
     <!-- columns -->       the columns of a history; `<!-- columns: accuracy -->` only those that record= asks for by that
                            word
     <!-- loaders -->       the functions that read or generate federated data
     <!-- problems -->      the problems of the suite
     <!-- commands -->      the help of every command
+
+Other parts are only on the site:
+
+    <!-- paper -->         on a method's page: its reference
+    <!-- facts -->         on a method's page: parameters, costs, theory, notes. `<!-- facts: 2 -->` says that the page
+                           has the first two blocks of equations of the module's docstring; otherwise it is one.
     <!-- gallery -->       a picture of every notebook
     <!-- picture -->       on a method's page: its path on a problem with two parameters, and its error
     <!-- picture: NAME --> the picture of that name of PICTURES in docs/_build/pictures.py
@@ -39,6 +43,8 @@ with (
     import notebooks
     import pictures
 
+LOG = logging.getLogger("mkdocs.hooks.fedpd")
+PAGES = Path(__file__).parents[1]
 MATHJAX = "assets/mathjax/tex-svg.js"
 MATHJAX_PACKAGE = "sphinx-mathjax-offline"  # has the files of MathJax 3.2.2
 MATHJAX_SHA256 = "d4295dc33744836935c1399feece5159577b34c5c8ffb9f1c6324cd82e03a882"
@@ -104,6 +110,8 @@ def find_mathjax() -> Path:
 
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
+    if written(markdown) != markdown:
+        LOG.warning("docs/%s: a table that is made from the code is not current. Run: make pages", page.file.src_uri)
     return _display_formulas(fill_in(_for_readers(markdown), page.file.name))
 
 
@@ -137,24 +145,40 @@ def mark_outcomes(html: str) -> str:
     )
 
 
+WRITTEN = {
+    r"methods": lambda found: method_pages.compare_methods(),
+    r"method list": lambda found: method_pages.list_methods(),
+    r"columns(?:: (\w+))?": lambda found: lists.table_columns(found[1]),
+    r"loaders": lambda found: lists.describe_loaders(),
+    r"problems": lambda found: lists.table_problems(),
+    r"commands": lambda found: command_help.describe_commands(),
+}
+
+
+def written(markdown: str) -> str:
+    """Return a page whose written parts are current."""
+    for directive, fill in WRITTEN.items():
+
+        def replaced(found: re.Match[str], fill: Any = fill) -> str:
+            return f"{found[0].partition(chr(10))[0]}\n\n{fill(found)}\n\n<!-- end -->"
+
+        block = rf"^<!-- {directive} -->\n(?:(?!<!--).*\n)*<!-- end -->$"
+        markdown = re.sub(block, replaced, markdown, flags=re.MULTILINE)
+    return markdown
+
+
 def fill_in(markdown: str, name: str) -> str:
     """Return a page with its directives filled in; `name` is its file's name without .md."""
     fillings = {
-        r"methods": lambda found: method_pages.compare_methods(),
-        r"method list": lambda found: method_pages.list_methods(),
         r"paper": lambda found: method_pages.cite(name),
         r"facts(?:: (\d))?": lambda found: method_pages.describe(name, int(found[1] or 1)),
-        r"columns(?:: (\w+))?": lambda found: lists.table_columns(found[1]),
-        r"loaders": lambda found: lists.describe_loaders(),
-        r"problems": lambda found: lists.table_problems(),
-        r"commands": lambda found: command_help.describe_commands(),
         r"gallery": lambda found: notebooks.gallery(),
         r"picture": lambda found: pictures.method_picture(name),
         r"picture: (\w+)": lambda found: pictures.PICTURES[found[1]](),
     }
     for directive, fill in fillings.items():
         markdown = re.sub(rf"^<!-- {directive} -->$", fill, markdown, flags=re.MULTILINE)
-    return markdown
+    return written(markdown)
 
 
 def _display_formulas(markdown: str) -> str:
@@ -185,3 +209,11 @@ def _display_formulas(markdown: str) -> str:
         if text.endswith("$$") and not formula:
             lines.append("")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for path in sorted(PAGES.rglob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        if (after := written(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"wrote the tables of {path.relative_to(PAGES)}")

@@ -95,7 +95,7 @@ def first_comparison() -> str:
     paths = {name: (history, style_of(name) or PLAIN) for name, history in found.items()}
     ends = {name: history["stationarity"][-1] for name, history in found.items()}
     caption = (
-        f"The ten lines draw this: after 60 communications FedPD is at ‖∇f‖² = {_tiny(ends['FedPD'])} and still falling, and "
+        f"The program draws these curves: after 60 communications FedPD is at ‖∇f‖² = {_tiny(ends['FedPD'])} and still falling, and "
         f"FedAvg stays at {_tiny(ends['FedAvg'])}, with the same local work."
     )
     return figure(svg(420, 330, "FedPD keeps converging, FedAvg stops", _errors(paths, 50, 360)), caption)
@@ -134,7 +134,8 @@ def _pair(whose: str, paths: dict[str, tuple[dict[str, Any], Style]]) -> str:
 def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
     """Return an SVG that grows with its column."""
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<svg viewBox="0 0 {width} {height}" style="max-width: {width:g}px" role="img" '
+        f'aria-label="{escape(title)}" xmlns="http://www.w3.org/2000/svg">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )
 
