@@ -1,7 +1,9 @@
 """Make tables: of texts for a terminal and in Markdown, and those of a comparison, with each method's costs."""
 
 from collections.abc import Container, Iterable, Sequence
+from io import StringIO
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +27,16 @@ LONGEST_LABEL = 24
 Row = Sequence[str | Text]
 
 
+class PrintedTable(Table):
+    """A table that `print` shows as well, as wide as it needs."""
+
+    def __str__(self) -> str:
+        display = Console(file=StringIO(), width=200)
+        with display.capture() as shown:
+            display.print(self)
+        return "\n".join(line.rstrip() for line in shown.get().rstrip("\n").splitlines())
+
+
 def text_table(
     title: str,
     headings: Sequence[str],
@@ -46,7 +58,7 @@ def text_table(
         fold: Those of the columns whose words may be broken.
         caption: The text below it.
     """
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
+    table = PrintedTable(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in headings:
         table.add_column(
             heading,
