@@ -384,7 +384,8 @@ def fedpd_n(
         penalty: The weight of FedPD's penalty in the local steps, in units of 1/eta.
 
     Examples:
-        >>> fedpd_n(iterations=10, batch=20, cohort=10).description
+        >>> from fedpd import algorithms
+        >>> algorithms.fedpd_n(iterations=10, batch=20, cohort=10).description
         'fedpd_n(iterations=10, batch=20, cohort=10)'
     """
     count("iterations", iterations, "Give Q, the number of local steps, e.g. 10", bits=31)

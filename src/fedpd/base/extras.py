@@ -21,6 +21,7 @@ def extra(name: str, user: str) -> Iterator[None]:
         MissingExtraError: The package is not installed, or importing it fails.
 
     Examples:
+        >>> from fedpd.base.extras import extra
         >>> with extra("networks", "problems.network"):
         ...     import no_such_package
         Traceback (most recent call last):

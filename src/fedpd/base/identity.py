@@ -145,6 +145,7 @@ def fingerprint(*values: Any) -> str:
         UnidentifiedError: If a value, or a value that it captures, cannot be identified.
 
     Examples:
+        >>> from fedpd.base.identity import fingerprint
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1)
         True
         >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)

@@ -199,8 +199,10 @@ def from_arrays(
             one of the classes. The message names the agent.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import data
         >>> left, right = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [2]}
-        >>> two = from_arrays({"left": left, "right": right})
+        >>> two = data.from_arrays({"left": left, "right": right})
         >>> two.names, two.sizes.tolist(), two.classes.tolist()
         (('left', 'right'), [3, 1], [0, 1, 2])
     """

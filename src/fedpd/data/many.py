@@ -45,9 +45,11 @@ def from_rows(
             of the classes.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import data
         >>> from fedpd.data import ragged
         >>> rows = {"x": np.arange(6.0)[:, None], "y": np.array([0, 1, 1, 0, 2, 1])}
-        >>> three = from_rows(ragged(rows, sizes=[1, 3, 2]))
+        >>> three = data.from_rows(ragged(rows, sizes=[1, 3, 2]))
         >>> three.agents, three.sizes.tolist(), three.classes.tolist()
         (3, [1, 3, 2], [0, 1, 2])
     """

@@ -62,6 +62,7 @@ def partition(
         FedpdError: There are fewer samples than agents, the rule cannot divide them, or x and y do not fit.
 
     Examples:
+        >>> import numpy as np
         >>> from fedpd import data
         >>> x, y = np.eye(60, 4), np.arange(60) % 3
         >>> federated = data.partition(x, y, data.by_dirichlet(0.3), agents=4, seed=0)

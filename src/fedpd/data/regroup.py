@@ -106,7 +106,8 @@ def paper_groups(writers: int = 100, agents: int = 90) -> list[tuple[int, ...]]:
         agents: N, the number of groups.
 
     Examples:
-        >>> paper_groups(5, 3)
+        >>> from fedpd import data
+        >>> data.paper_groups(5, 3)
         [(0, 1), (2, 3), (4,)]
     """
     count("agents", agents, "Give N", bits=20)

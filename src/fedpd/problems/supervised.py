@@ -88,11 +88,15 @@ def supervised(
             samples, or the module has batch normalisation.
 
     Examples:
+        >>> import numpy as np
+        >>> from fedpd import problems
         >>> from fedpd.data import from_arrays
         >>> one = {"x": np.ones((3, 2)), "y": np.ones((3, 2))}
         >>> both = from_arrays({"a": one, "b": one}, {"a": one}, classes=False)
         >>> far = lambda outputs, targets: abs(outputs - targets).max(axis=1)
-        >>> problem = supervised(lambda x, a: a * x, both, np.zeros(2), loss=far, metrics={"farthest": far})
+        >>> problem = problems.supervised(
+        ...     lambda x, a: a * x, both, np.zeros(2), loss=far, metrics={"farthest": far}
+        ... )
         >>> problem.agents, [name for name, _ in problem.evaluation.metrics]
         (2, ['farthest'])
     """

@@ -244,6 +244,7 @@ def scaled_setting(label: str) -> Path:
         label: A label of `algorithms.variants()`.
 
     Examples:
+        >>> from fedpd.report.advice import scaled_setting
         >>> scaled_setting("FedPD-GD"), scaled_setting("Cooperative SGD")
         (('eta',), ('oracle', 'step'))
     """

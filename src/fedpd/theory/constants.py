@@ -36,8 +36,8 @@ def smoothness(problem: Problem, *, iterations: int = 50) -> float:
 
     Examples:
         >>> import numpy as np
-        >>> from fedpd import problems
-        >>> smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
+        >>> from fedpd import problems, theory
+        >>> theory.smoothness(problems.quadratic(np.array([np.diag([1.0, 3.0])]), np.zeros((1, 2))))
         3.0
     """
     if problem.answer.smoothness is not None:
@@ -57,9 +57,9 @@ def heterogeneity(problem: Problem) -> float:
 
     Examples:
         >>> import numpy as np
-        >>> from fedpd import problems
+        >>> from fedpd import problems, theory
         >>> equal = np.array([np.eye(2), np.eye(2)])
-        >>> heterogeneity(problems.quadratic(equal, np.array([[1.0, 0.0], [-1.0, 0.0]])))
+        >>> theory.heterogeneity(problems.quadratic(equal, np.array([[1.0, 0.0], [-1.0, 0.0]])))
         1.0
     """
     if problem.answer.heterogeneity is not None:

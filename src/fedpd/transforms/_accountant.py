@@ -42,7 +42,8 @@ class Accountant(NamedTuple):
         """Return epsilon after this many rounds with a communication.
 
         Examples:
-            >>> round(Accountant(noise_multiplier=1.0, delta=1e-5, agents=100).epsilon(1), 4)
+            >>> from fedpd import transforms
+            >>> round(transforms.Accountant(noise_multiplier=1.0, delta=1e-5, agents=100).epsilon(1), 4)
             4.3772
         """
         if rounds == 0:

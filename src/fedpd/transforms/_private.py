@@ -107,7 +107,8 @@ def gaussian(
         count_noise: The standard deviation of the noise of the count of messages with a norm of at most C; None: K/20.
 
     Examples:
-        >>> gaussian(clip=0.1, epsilon=4).description
+        >>> from fedpd import transforms
+        >>> transforms.gaussian(clip=0.1, epsilon=4).description
         'gaussian(clip=0.1, epsilon=4)'
     """
     positive("clip", clip, "Give the largest norm of a message, e.g. the median norm without noise")

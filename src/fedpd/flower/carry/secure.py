@@ -85,6 +85,7 @@ def keystream(key: bytes, length: int) -> bytes:
     """Return the first bytes that ChaCha20 makes from a key of 256 bits.
 
     Examples:
+        >>> from fedpd.flower.carry.secure import keystream
         >>> keystream(bytes(32), 4).hex()  # RFC 8439, appendix A.1, test vector 1
         '76b8e0ad'
     """
