@@ -111,9 +111,9 @@ class Stochastic(Oracle):
     iterations: int | None
     epochs: int | None = None
     batch: int | None
-    tolerance: float | None
-    check: int | None
-    draw: Draw
+    tolerance: float | None = None
+    check: int | None = None
+    draw: Draw = uniform
     gradients: ClassVar[int] = 1
 
     def advance(self, phi: Subproblem, carry: Any, rows: Tree, r: Array, q: Array) -> Any:

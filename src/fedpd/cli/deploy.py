@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 
 Dir = Annotated[Path, typer.Option("--dir", help="The federation's folder: keys, settings, states and logs.")]
 FEDERATION = Path("runs/federation")

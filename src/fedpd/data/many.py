@@ -8,14 +8,12 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedpd.base.arrays import as_array, seal
+from fedpd.base.arrays import as_array
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.data.federated import ByAgent, Federated, as_dtype, checked_dtype, common_dtype, whole_numbers
+from fedpd.data.federated import Federated, as_dtype, checked_dtype, common_dtype, whole_numbers
 from fedpd.data.labels import Classes, encode, encode_targets
 from fedpd.data.lazy import Lazy
 from fedpd.data.ragged import Ragged, check_finite
-
-PARTS = ("train", "test")
 
 
 def from_rows(
@@ -68,14 +66,6 @@ def from_rows(
             check_finite({"x": held.rows["x"]}, held.sizes)  # labels are checked already
     parts = {part: held.map(partial(cast, wanted, f"{part} data")) for part, held in parts.items()}
     return Federated(_names(names, len(train)), parts["train"], parts["test"], values, called, name)
-
-
-def as_rows(samples: ByAgent) -> Ragged | Lazy:
-    """Return samples of agents as ragged rows; ragged and lazy samples stay."""
-    if isinstance(samples, Ragged | Lazy):
-        return samples
-    rows = jax.tree.map(lambda *leaves: seal(np.concatenate(leaves)), *samples)
-    return Ragged(rows, np.array([len(own["y"]) for own in samples], np.int32))
 
 
 def _check_form(held: Any, part: str, train: Any, *, targets: bool) -> None:

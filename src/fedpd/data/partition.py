@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from fedpd.base.arrays import as_array, as_labels
 from fedpd.base.checks import FedpdError, count, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.dirichlet import divide_alike
 from fedpd.data.division import Division

@@ -15,7 +15,7 @@ PyTorch and NumPy. Importing `fedpd.flower` imports neither PyTorch nor JAX.
 
 from typing import TYPE_CHECKING
 
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.lazy import lazy_names as _lazy_names
 
 with extra("flower", "fedpd.flower"):

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import Array, Key, Tree
 from fedpd.core.agents import BLOCK
 from fedpd.flower.method.agent import Local

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpd.base.checks import FedpdError
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.interrupts import in_order
 from fedpd.engine.measure.columns import FEDERATED
 from fedpd.engine.views.entries import (

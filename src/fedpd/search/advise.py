@@ -36,7 +36,7 @@ from fedpd.search.solve import MEMORY, chosen_method, ended_higher, memory_for, 
 from fedpd.search.sweep import first_below
 from fedpd.search.views import advice_figure, advice_html, advice_text
 from fedpd.theory import Hessians, Similarity, Smoothness, max_eta, printed, rates
-from fedpd.theory.bounds import delta_for_all, start_gap
+from fedpd.theory.constants import delta_for_all, start_gap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpd.base.checks import refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 
 LARGEST_NOISE = 1e6  # of a search
 LEAST_NOISE = 1e-3  # of a search; one round with it has an epsilon of about 500,000

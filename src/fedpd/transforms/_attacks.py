@@ -41,7 +41,7 @@ from fedpd.core import (
 )
 from fedpd.transforms._layer import Layer, layers_of, rebuilt_inside
 from fedpd.transforms._means import as_rows
-from fedpd.transforms._ways import parts_of
+from fedpd.transforms._ways import message_parts
 
 ATTACK = 2  # a fold into the key of (seed, round, agent), for attacks
 
@@ -270,7 +270,7 @@ def _exchange(exchange: Exchange, attack: Attack) -> Exchange:
         return jax.tree.map(partial(jnp.where, agent.attacks), false, message)
 
     def hear(agent: Agent, inner: Any, broadcast: Tree) -> Agent:
-        vectors = [part for part in parts_of(broadcast)[0] if isinstance(part, Vector)]
+        vectors = [part for part in message_parts(broadcast)[0] if isinstance(part, Vector)]
         return agent._replace(inner=inner, reference=vectors[0] if vectors else agent.reference)
 
     return exchange._replace(

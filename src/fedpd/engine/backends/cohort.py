@@ -32,8 +32,16 @@ from fedpd.core.distances import largest_distance_on_host
 from fedpd.core.personal import part_of
 from fedpd.engine.backends.agent_rows import AgentRows
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.cohort_rounds import NEVER, Attendance, CohortState, Newest, Table, catch_up, returned
-from fedpd.engine.backends.compiled import Kind, compiled_chunk
+from fedpd.engine.backends.cohort_rounds import (
+    NEVER,
+    Attendance,
+    CohortState,
+    NewestBroadcasts,
+    Table,
+    catch_up,
+    returned,
+)
+from fedpd.engine.backends.compiled import ChunkKey, compiled_chunk
 from fedpd.engine.backends.dealing import is_dealt, most_dealt
 from fedpd.engine.backends.lazy_rows import ChunkRows, measure_by_block, most_rounds
 from fedpd.engine.backends.liveness import Liveness, Shapes, liveness_of
@@ -162,8 +170,8 @@ class ReadRow(NamedTuple):
     first: Shard
 
 
-def mean_and_gap(
-    reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows, differ: bool, agree: bool
+def mean_and_gap_of_rows(
+    reading: ReadRow, inputs: Inputs, newest: NewestBroadcasts, seen: AgentRows, differ: bool, agree: bool
 ) -> tuple[Vector, float]:
     """Return the mean of the copies of all N agents, and their largest distance.
 
@@ -193,7 +201,7 @@ def mean_and_gap(
     return mean, largest_distance_on_host(everyone)
 
 
-def all_copies(reading: ReadRow, inputs: Inputs, newest: Newest, seen: AgentRows) -> Vector:
+def all_copies(reading: ReadRow, inputs: Inputs, newest: NewestBroadcasts, seen: AgentRows) -> Vector:
     """Return the copies of the model of all N agents, leaves (N, ...), on the host."""
     away = jax.device_get(_copy_of_absent(reading.template, reading.first, inputs, newest))
     every = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(seen.slots), axis=0), away)
@@ -227,14 +235,14 @@ def _measured_personal(template: Template, inputs: Inputs, x: Vector, gap: Array
 
 
 @partial(jax.jit, static_argnums=0)
-def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: Newest) -> Vector:
+def _copy_of_absent(template: Template, first: Shard, inputs: Inputs, newest: NewestBroadcasts) -> Vector:
     """Return the copy of the model of an agent that was never present; `first` has the arrays of any agent."""
     program = template.program(inputs.method, inputs.frozen)
     agent = program.algorithm.init(local_objective(program.functions, first), inputs.start)
     return program.algorithm.model(catch_up(program, newest, jnp.int32(NEVER), agent))
 
 
-def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: np.ndarray) -> Vector:
+def _copies(reading: ReadRow, newest: NewestBroadcasts, method: Method, rows: Any, last: np.ndarray) -> Vector:
     """Return the copies of the model of the agents with these rows, without rows of nobody, leaves (n, ...)."""
     leaves, structure = jax.tree.flatten(reading.shapes)
     shapes = structure, tuple(leaves)
@@ -244,7 +252,13 @@ def _copies(reading: ReadRow, newest: Newest, method: Method, rows: Any, last: n
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _compiled_copies(
-    template: Template, liveness: Liveness, shapes: Any, newest: Newest, method: Method, rows: Any, last: Array
+    template: Template,
+    liveness: Liveness,
+    shapes: Any,
+    newest: NewestBroadcasts,
+    method: Method,
+    rows: Any,
+    last: Array,
 ) -> Vector:
     program, (structure, leaves) = template.program(method, None), shapes
 
@@ -269,7 +283,7 @@ class AgentsSeen(NamedTuple):
     agent: Any
     last: Any
     state: Any
-    newest: Newest
+    newest: NewestBroadcasts
 
 
 class CohortBackend(Backend):
@@ -326,7 +340,7 @@ class CohortBackend(Backend):
             width = self.width = width._replace(columns=most, rows=min(width.rounds * most, width.block))
         calls = [gather(self.seen[i], drawn[seed], width, self.shapes) for i, seed in enumerate(plan.seeds)]
         table, attendance = _stacked([(one.table, one.attendance) for one in calls], plan.many)
-        kind = Kind(self.template, width.rounds, plan.many, plan.variants is not None, self.liveness)
+        kind = ChunkKey(self.template, width.rounds, plan.many, plan.variants is not None, self.liveness)
         numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
         targets = target_values(plan.targets, self.template.columns, plan.problem.double)
         spec = (None,) * plan.many
@@ -350,7 +364,7 @@ class CohortBackend(Backend):
         heard = jax.tree.map(on_host, self.state.agents)
         return [self._agents(seen, variant(heard, i, self.plan.many)) for i, seen in enumerate(self.seen)]
 
-    def _agents(self, seen: AgentRows, newest: Newest) -> AgentsSeen:
+    def _agents(self, seen: AgentRows, newest: NewestBroadcasts) -> AgentsSeen:
         agents = np.sort(seen.agents)
         found = [agents, *seen.in_order(agents)]
         if (found[-1] == NEVER).any():  # the run ended before some agents of its last chunk came
@@ -428,7 +442,7 @@ class CohortBackend(Backend):
     def _mean_and_gap(self, i: int, differ: bool) -> tuple[Vector, float]:
         newest, algorithm = variant(self.state.agents, i, self.plan.many), self.plan.algorithm
         agree = algorithm.skips and not algorithm.copies_differ and algorithm.is_personal is None
-        return mean_and_gap(self._reading(), self._inputs(i), newest, self.seen[i], differ, agree)
+        return mean_and_gap_of_rows(self._reading(), self._inputs(i), newest, self.seen[i], differ, agree)
 
     def _inputs(self, i: int) -> Inputs:
         """Return the arrays of the run with the method of variant i."""
@@ -503,11 +517,11 @@ def first_state(template: Template, sweep: bool, inputs: Inputs) -> Any:
     return run(inputs)
 
 
-def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> Newest:
+def nothing_heard(broadcasts: tuple[Any, ...], model: Vector, variants: int | None) -> NewestBroadcasts:
     """Return the newest broadcasts before the first, which are zeros; `variants`: the first axis of the model."""
     axis = () if variants is None else (variants,)
     zeros = jax.tree.map(lambda leaf: jnp.zeros((*axis, *leaf.shape), leaf.dtype), broadcasts)
-    return Newest(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
+    return NewestBroadcasts(zeros, jnp.full((*axis, len(broadcasts)), NEVER, jnp.int32), model)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -18,7 +18,7 @@ _none: Any = None
 EACH_COHORT = CohortState(_axis, _axis, _axis, _none)
 
 
-class Kind(NamedTuple):
+class ChunkKey(NamedTuple):
     """The key that selects a compiled chunk, together with the structures and shapes of its arguments. It is hashable.
 
     Attributes:
@@ -36,7 +36,9 @@ class Kind(NamedTuple):
     liveness: Liveness | None = None
 
 
-def _rounds(kind: Kind, inputs: Inputs, state: Any, attendance: Attendance | None, *numbers: Array) -> tuple[Any, Rows]:
+def _rounds(
+    kind: ChunkKey, inputs: Inputs, state: Any, attendance: Attendance | None, *numbers: Array
+) -> tuple[Any, Rows]:
     """Run a chunk of rounds; `numbers` are the last four arguments of `chunk`."""
 
     def rounds(inputs: Inputs, state: Any, attendance: Attendance | None, *rest: Any) -> tuple[Any, Rows]:

@@ -14,7 +14,7 @@ from tree_math import Vector
 from fedpd.core import State, Tree
 from fedpd.core.agents import AGENTS, SHARED, one_agent, sharded, with_padding_agents
 from fedpd.engine.backends.backend import Backend, Progress
-from fedpd.engine.backends.compiled import Kind, compiled_by_size, compiled_chunk
+from fedpd.engine.backends.compiled import ChunkKey, compiled_by_size, compiled_chunk
 from fedpd.engine.loop import INPUTS, LONGEST_CHUNK, STATE, Inputs, Round, Rows, Template, init_agents, measure_copies
 from fedpd.engine.measure.costs import Costs, message_costs
 from fedpd.engine.measure.measurements import variant
@@ -101,7 +101,7 @@ def row_of_one_round(backend: Backend, happened: Round, measure: Callable[[bool]
 
 def _arguments(plan: Plan, template: Template, inputs: Inputs, state: State, number: int) -> tuple[Any, ...]:
     """Return the arguments of the compiled chunk for this number of rounds."""
-    kind = Kind(template, LONGEST_CHUNK, plan.many, plan.variants is not None)
+    kind = ChunkKey(template, LONGEST_CHUNK, plan.many, plan.variants is not None)
     numbers = np.int32(number), np.int32(plan.every), np.int32(plan.rounds)
     return kind, inputs, state, None, *numbers, target_values(plan.targets, template.columns, plan.problem.double)
 

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.errors import warn
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra, warn
 from fedpd.base.identity import fingerprint
 from fedpd.base.precision import is_double
 from fedpd.core import Array, Key, Spec, Tree

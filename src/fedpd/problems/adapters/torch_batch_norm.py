@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from fedpd.base.checks import FedpdError, refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.typed import first_line
 
 with extra("torch", "problems.network"):
