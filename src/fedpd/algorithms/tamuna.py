@@ -15,8 +15,8 @@ The paper lets C of N agents take part; here all do (C = N). Its range for eta i
 """
 
 import math
-from dataclasses import dataclass
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
