@@ -1,7 +1,7 @@
 """The server of FedPD-M: its memory, and how it goes from one round to the next.
 
 `_memory.py`, where all agents are present, and `_memory_absent.py`, where some may be absent, differ in how they append
-a row. Everything after that is here.
+a row. Everything after that is here, with the rules for the weights c, s and eta.
 """
 
 from typing import Generic, NamedTuple, TypeVar
