@@ -191,6 +191,9 @@ def _loss(loss: Any) -> Loss:
     """Return a loss of JAX arrays, one per sample."""
     if loss is None:
         return CROSS_ENTROPY
+    if any(base.__name__ == "BCELoss" for base in type(loss).__mro__):
+        rule = "needs probabilities, and fedpd takes one output for a logit, so that its accuracies would be wrong"
+        refuse("loss", "BCELoss", rule, "Use nn.BCEWithLogitsLoss(), and leave the sigmoid out of the module")
     loss = in_jax(loss)
     if not callable(loss):
         refuse("loss", loss, "must be a function of (scores, numbers of the classes)", "Return one loss per sample")
