@@ -1,4 +1,4 @@
-"""What averaging the factors of LoRA does: FedIT, FFA-LoRA and the exact mean of the products, on one linear layer.
+"""Compare ways to average the factors of LoRA: FedIT, FFA-LoRA and the exact mean of the products, on one linear layer.
 
 Run `python -m benchmarks.lora`: 8 agents with 3 of 10 classes each, features of 32 numbers, W = W_0 + B A with rank 4,
 full-gradient local steps, 60 rounds. FedIT and FFA-LoRA are FedAvg of fedpd; "exact" adds

@@ -1,4 +1,4 @@
-"""A round of FedAvg with a small BERT: fedpd's compiled simulation beside a plain PyTorch loop, in processor time.
+"""Time a round of FedAvg with a small BERT: fedpd's compiled simulation beside a plain PyTorch loop, in processor time.
 
 Run `python -m benchmarks.token_models`. Both do 4 agents with 10 steps on 8 texts of 32 tokens, with one thread of
 PyTorch, alternating, after one round that is not measured. The lines are milliseconds of a processor per round.
