@@ -2,6 +2,7 @@
 
 from fedpd.data.characters import characters
 from fedpd.data.csv import csv
+from fedpd.data.datasets import from_datasets
 from fedpd.data.dirichlet import dirichlet
 from fedpd.data.division import by_classes, by_dirichlet, by_noise, by_quantity, by_rotation, by_shards, iid
 from fedpd.data.federated import Federated, Samples, from_arrays
@@ -48,6 +49,7 @@ __all__ = [
     "describe",
     "dirichlet",
     "from_arrays",
+    "from_datasets",
     "from_rows",
     "hub",
     "iid",
