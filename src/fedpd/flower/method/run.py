@@ -69,7 +69,7 @@ from fedpd.flower.method.server import (
 from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
 from fedpd.flower.method.shapes import shapes
 from fedpd.transforms._private import is_model
-from fedpd.transforms._ways import parts_of
+from fedpd.transforms._ways import message_parts
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -299,7 +299,7 @@ def _clipped(message: Tree, kinds: Sequence[Kind | None], model: Vector, bound: 
     The type of a vector says what is bounded: of a model or an iterate the distance to the server's model, of a change
     or a gradient its norm. A part without a type stays as it is, as with `transforms.clip`.
     """
-    parts, structure = parts_of(message)
+    parts, structure = message_parts(message)
     clipped = []
     for part, kind in zip(parts, kinds, strict=True):
         clipped.append(part if kind is None else _clip_vector(part, model if is_model(kind) else None, bound))
