@@ -68,7 +68,7 @@
       + (down.length ? `; not ${down.map((one) => one.name).join(", ")}. Start them again: fedpd up.` : ".");
     $("events").textContent = Object.entries(data.events || {}).map(([name, number]) => `${name}: ${number.toLocaleString("en")}`).join(", ");
     $("clients").replaceChildren(...(data.clients || []).map((one) => tableRow([one.name,
-      one.present ? "replied" : "not in the last communication", one.reply ? `communication ${one.reply.toLocaleString("en")}` : "none"])));
+      one.present ? "replied" : "not in the last communication", one.reply ? `communication ${one.reply.toLocaleString("en")}` : "none", one.measured])));
   }
 
   function tableRow(texts) {

@@ -27,7 +27,7 @@ from fedpd.base.spec import Spec
 from fedpd.base.versions import versions
 from fedpd.clock import from_file
 from fedpd.core import Problem
-from fedpd.engine.measure.columns import Column
+from fedpd.engine.measure.columns import Column, column_of
 from fedpd.engine.views.entries import (
     MAIN,
     SECONDS,
@@ -40,6 +40,7 @@ from fedpd.engine.views.entries import (
     last_value,
     shared_costs,
     short_number,
+    value_text,
 )
 from fedpd.experiments.calls import table_of, toml_text
 from fedpd.experiments.experiment import read_outline
@@ -202,7 +203,25 @@ def experiment_section(record: Record, records: int, problem: Problem | str) -> 
         )
     elif record.replies is None:  # a federation has a configuration of its own
         file = _python_section(record, problem)
-    return f"{heading}{_facts_html(rows.items())}{file}"
+    return f"{heading}{_facts_html(rows.items())}{clients_table(record)}{file}"
+
+
+def clients_table(record: Record) -> str:
+    """Return the table of a federation's clients: their last reply, and their own values at the newest evaluation."""
+    if record.replies is None:
+        return ""
+    names = list(dict.fromkeys(name for own in record.by_client.values() for name in own))
+    columns = [column_of(name) for name in names]
+    head = ["client", "last reply", *(column.words for column in columns)]
+    rows = []
+    for client, number in record.replies.items():
+        own = record.by_client.get(client, {})
+        values = [value_text(column, own[column.name]) if column.name in own else "" for column in columns]
+        reply = f"communication {number:,}" if number else "none"
+        rows.append(_row("td", [client, reply, *values]))
+    known = "Each client measured these values on its own data, for the model of the newest evaluation."
+    note = known if columns else "The clients' own values are not known: they send sums only, or were not asked."
+    return f"<p>{note}</p><table><thead>{_row('th', head, scope='col')}</thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def run_settings(run: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from fedpd.flower.carry.directory import (
 )
 from fedpd.flower.carry.protocol import HELLO, Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
-from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
+from fedpd.flower.method.evaluation import ClientEvaluation, by_client, combine, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import identity_of, new_run, spec_text
 from fedpd.flower.method.ledger import (
     Ledger,
@@ -359,6 +359,8 @@ def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dic
     metrics = combine([found.answers[name] for name in present]) if usable else {}
     if quorum is not None:
         metrics["metrics_agents"] = len(present) if usable else 0
+    if usable:
+        run = run._replace(ledger=run.ledger._replace(by_client=by_client([found.answers.get(name) for name in names])))
     return _count_messages(run, found), metrics
 
 
