@@ -6,6 +6,7 @@ unpacks or runs anything of it. For another app it replies with an error that na
 """
 
 import hashlib
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,11 @@ from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import ErrorCode
 from flwr.supernode import start_client_internal as flower
-from flwr.supernode.cli.flower_supernode import flower_supernode
 
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.clients.site_policy import SitePolicy, read_policy
 from fedpd.flower.warm import supernode
+from fedpd.flower.warm.fleet import connect_with
 
 
 class UnlistedAppError(FedpdError):
@@ -89,10 +90,18 @@ def guarded(pull: Callable[..., int | None], policy_path: Path | None, client: s
     return checked
 
 
-def run_supernode(arguments: list[str], policy_path: Path | None, client: str) -> None:
-    """Run Flower's SuperNode in this process, with the check of apps and `supernode.prepare`, until it is ended."""
+def run_supernode(arguments: list[str], policy_path: Path | None, client: str, context: ssl.SSLContext) -> None:
+    """Run Flower's SuperNode in this process until it is ended, with the check of apps and all that `warm` changes.
+
+    Args:
+        arguments: The arguments of `flower-supernode`.
+        policy_path: The file with the client's rules; None: there are none.
+        client: The client's name.
+        context: The context of its connections to the server.
+    """
     read_policy(policy_path)  # a mistake shows at once
     supernode.prepare()
+    connect_with(context)
     flower._pull_and_store_message = guarded(flower._pull_and_store_message, policy_path, client)
     sys.argv = ["flower-supernode", *arguments]
-    flower_supernode()
+    supernode.run()

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 from tree_math import Vector
 
 from fedpd.base import checkpoint
@@ -67,7 +68,8 @@ from fedpd.flower.method.server import (
     steps_to_do,
 )
 from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
-from fedpd.flower.method.shapes import shapes
+from fedpd.flower.method.shapes import entries_of, shapes
+from fedpd.flower.warm.limits import declare_limit, largest_reply, limits_file
 from fedpd.transforms._private import is_model
 from fedpd.transforms._ways import parts_of
 
@@ -100,6 +102,8 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
     """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
+    if limits_file() is not None:
+        declare_limit(TaskIdentity.run_id, largest_reply(entries_of((made.messages, made.model))))
     check_secure(algorithm, made, settings)
     kinds = check_clip(algorithm, made, settings)
     check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)

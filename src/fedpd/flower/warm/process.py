@@ -32,6 +32,7 @@ from flwr.cli.install import install_from_fab
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.utils import get_load_client_app_fn
 from flwr.common import serde
+from flwr.common.args import try_obtain_flwr_app_token
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.fab_pb2 import Fab as ProtoFab
 from flwr.proto.message_pb2 import Context as ProtoContext
@@ -50,6 +51,7 @@ from flwr.supernode.cli.flwr_clientapp import _parse_args_run_flwr_clientapp as 
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedpd.flower.warm import shim
+from fedpd.flower.warm.tokens import hide_token
 
 LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
 GRACE_SECONDS = 1.0  # for the arrays of a message when the next one waits; less than the shim's READY_SECONDS
@@ -175,7 +177,7 @@ class WarmProcess:
             root_certificates=validate_and_resolve_root_certificates(given.root_certificates, given.insecure),
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-                RuntimeTokenHttpInterceptor(given.token),
+                RuntimeTokenHttpInterceptor(try_obtain_flwr_app_token(given)),
             ],
             retry_invoker=retry,
         )
@@ -226,7 +228,8 @@ class WarmProcess:
             for descriptor in handed:
                 os.set_inheritable(descriptor, True)
             os.environ[HANDED_OVER] = ",".join(map(str, handed))
-            shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *arguments])
+            hidden, _ = hide_token(arguments)
+            shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *hidden])
 
     def is_worn(self, messages: int = MESSAGES, growth: int = MEMORY) -> bool:
         """Return whether a new process should answer the next message, after so many messages or so much growth."""
