@@ -163,14 +163,14 @@ def test_a_reply_that_is_too_large_is_not_stored(host: Host, tmp_path: Path) -> 
     running = run_app(host, app, "agents=2", "rounds=2", "deadline=30.0", "resend=60.0", "evaluate-every=0")
     try:
         log = Path(host.members["server-superlink"].log)
-        host.wait(lambda: "Refused." in log.read_text(), 120)
+        host.wait(lambda: "Refused." in log.read_text(), 300)
         seen = [" ".join(words_of(process)) for process in psutil.process_iter()]
         ours = [words for words in seen if str(host.port) in words or "/dev/fd/" in words]
         assert any("--token-file /dev/fd/" in words for words in ours)
         assert not any("--token " in words for words in ours)
         assert (host.server / "superlink.db").stat().st_size < 40_000_000
     finally:
-        host.wait(lambda: running.poll() is not None, 120)
+        host.wait(lambda: running.poll() is not None, 300)
 
 
 def test_a_client_comes_back_after_an_error_of_tls(host: Host, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ log = logging.getLogger(f"flwr.{__name__}")
 
 
 class Received(NamedTuple):
-    """What a node has sent in reply to one order."""
+    """The bytes that a node has sent in reply to one order, by the name of the order."""
 
     order: str
     size: int
