@@ -1,7 +1,10 @@
 """What a SuperLink stores of a client: no more than the run of its order allows."""
 
+import inspect
 import logging
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,6 +14,7 @@ from fastapi import FastAPI, HTTPException
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 from flwr.proto.node_pb2 import Node
+from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
 from flwr.superlink import extensions, main
 from flwr.superlink.routers.fleet import router
 from flwr.superlink.servicer.fleet import fleet_handlers
@@ -31,14 +35,17 @@ def reply_to(order: str, node: int = 7) -> PushMessagesRequest:
 
 
 def part(size: int, node: int = 7, run: int = RUN) -> PushObjectRequest:
-    return PushObjectRequest(node=Node(node_id=node), run_id=run, object_content=bytes(size))
+    return PushObjectRequest(node=Node(node_id=node), run_id=run, session_id="session", object_content=bytes(size))
 
 
 def test_a_reply_ends_where_its_order_says_and_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     stored: list[int] = []
+    deleted: list[str] = []
     counts = ReplyLimits({RUN: LIMIT}.get)
-    take = counts.messages(lambda request: None)
-    store = counts.objects(lambda request: stored.append(len(request.object_content)))
+    state = SimpleNamespace(_cleanup_push_session=lambda session, cleanup_messages: deleted.append(session))
+    assert set(inspect.signature(SqlLinkState._cleanup_push_session).parameters) >= {"session_id", "cleanup_messages"}
+    take = partial(counts.messages(lambda request, state: None), state=state)
+    store = partial(counts.objects(lambda request, state: stored.append(len(request.object_content))), state=state)
     take(reply_to("order-1"))
     store(part(500))
     with caplog.at_level(logging.WARNING), pytest.raises(HTTPException) as refusal:
@@ -52,6 +59,7 @@ def test_a_reply_ends_where_its_order_says_and_is_not_stored(caplog: pytest.LogC
     store(part(900))
     store(part(10**6, run=5))  # an app that did not say
     assert stored == [500, 900, 900, 10**6]
+    assert deleted == ["session"]
 
 
 def test_the_limit_of_a_run_follows_from_its_model_and_outlives_processes(

@@ -64,20 +64,27 @@ class ReplyLimits:
     def messages(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         """Return Flower's handler of a reply and the list of its objects, with the count."""
 
-        def counted(request: PushMessagesRequest, *args: Any, **options: Any) -> Any:
+        def counted(request: PushMessagesRequest, state: Any) -> Any:
             for message in request.messages_list:
                 about = message.metadata
                 self.count(request.node.node_id, about.run_id, request.ByteSize(), about.reply_to_message_id)
-            return handle(request, *args, **options)
+            return handle(request=request, state=state)
 
         return counted
 
     def objects(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        """Return Flower's handler of one object of a reply, with the count."""
+        """Return Flower's handler of one object of a reply, with the count.
 
-        def counted(request: PushObjectRequest, *args: Any, **options: Any) -> Any:
-            self.count(request.node.node_id, request.run_id, len(request.object_content))
-            return handle(request, *args, **options)
+        After a refusal the reply is deleted, because the ServerApp would wait for the rest of it.
+        """
+
+        def counted(request: PushObjectRequest, state: Any) -> Any:
+            try:
+                self.count(request.node.node_id, request.run_id, len(request.object_content))
+            except HTTPException:
+                state._cleanup_push_session(request.session_id, cleanup_messages=True)
+                raise
+            return handle(request=request, state=state)
 
         return counted
 
