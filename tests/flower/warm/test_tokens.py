@@ -15,19 +15,22 @@ from flwr.supercore.cli import flower_superexec as _  # noqa: F401  # the module
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.superexec.executor import subprocess_executor
+from flwr.supernode import main
 from flwr.supernode.cli import flower_supernode as _supernode  # noqa: F401
-from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 
+from fedpd.flower import private
 from fedpd.flower.warm import shim, superexec, tokens
-from fedpd.flower.warm.tokens import HiddenTokens, hide_token, new_secret, take_secret, with_secret
+from fedpd.flower.warm.tokens import HiddenTokens, hide_token, new_secret, take_secret
 
 METHOD = "/flwr.proto.Runtime/AcquireTask"
 
 
-def test_a_supernode_gives_work_only_to_a_program_with_its_secret() -> None:
+def test_a_supernode_gives_work_only_to_a_program_with_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = b"s" * 32
-    app = with_secret(create_app, secret)(state_factory=NodeStateFactory(ObjectStoreFactory()))
+    monkeypatch.setattr(main, "create_app", main.create_app)
+    private.protect_runtime(secret)
+    app = main.create_app(state_factory=NodeStateFactory(ObjectStoreFactory()), superexec_auth_secret=None)
     request = AcquireTaskRequest(supported_task_types=["clientapp"])
     usual = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
 

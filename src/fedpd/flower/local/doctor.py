@@ -26,13 +26,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.protobuf.client import ProtobufRequestContext
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedpd import __version__
 from fedpd.base.checks import FedpdError, refuse
@@ -42,6 +35,17 @@ from fedpd.flower.clients.store import free_bytes
 from fedpd.flower.local.accounts import other_accounts
 from fedpd.flower.local.programs import HOST, find_superexecs
 from fedpd.flower.local.sites import Site, node_config
+from fedpd.flower.private import (
+    VERSIONS,
+    AcquireTaskRequest,
+    ActivateNodeRequest,
+    NodeAuthHttpInterceptor,
+    ProtobufRequestContext,
+    RuntimeHttpClient,
+    RuntimeVersionHttpInterceptor,
+    TaskIdentity,
+    set_identity,
+)
 from fedpd.flower.warm.fleet import tls_context
 from fedpd.flower.warm.program import STATUS
 
@@ -49,7 +53,6 @@ SECONDS = 10.0  # for each connection
 AHEAD, BEHIND = 5.0, 300.0  # the seconds by which Flower lets a client's clock differ
 ROOM = 10**9  # bytes that a client should have for its state and its apps
 DAYS = 14  # before the certificate ends, the checks say so
-FLOWER = "1.41."
 
 
 class Finding(NamedTuple):
@@ -108,8 +111,9 @@ def versions() -> str:
     Raises:
         FedpdError: If fedpd does not run with this version of Flower.
     """
-    if not flwr.__version__.startswith(FLOWER):
-        raise FedpdError(f"flwr {flwr.__version__} is installed. Run install.sh of the kit again, for flwr {FLOWER}x.")
+    if not flwr.__version__.startswith(VERSIONS):
+        wanted = " or ".join(f"{version}x" for version in VERSIONS)
+        raise FedpdError(f"flwr {flwr.__version__} is installed. Run install.sh of the kit again, for flwr {wanted}.")
     return f"fedpd {__version__}, flwr {flwr.__version__}"
 
 
@@ -345,7 +349,7 @@ def _try_one_step(site: Site, app: Path) -> str:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     context = Context(1, 1, node_config(site), RecordDict(), config)
     message = Message(RecordDict({"config": ConfigRecord({})}), 1, DRY_STEP)
-    message.metadata.__dict__["_message_id"] = "dry-step"
+    set_identity(message, "dry-step")
     began = time.monotonic()
     reply: Any = client(message, context).content.config_records["config"]
     if problem := reply[PREFIX + "problem"]:

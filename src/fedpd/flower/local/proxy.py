@@ -15,9 +15,8 @@ import os
 import shutil
 from pathlib import Path
 
-from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
-
 from fedpd.flower.local.certificates import ServerCertificates
+from fedpd.flower.private import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from fedpd.flower.warm.program import STATUS
 
 # What a SuperNode with a registered key asks for. It does not need register-node, which is for nodes without a key.

@@ -8,17 +8,19 @@ is tried again with pauses, and a heartbeat that fails does not end the heartbea
 import logging
 import ssl
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_ssh_private_key
-from flwr.supercore.heartbeat import HeartbeatFailure, HeartbeatSender
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
-from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
-from flwr.supernode import fleet_http_connection
-from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from fedpd.flower.private import (
+    FleetHttpClient,
+    HeartbeatFailure,
+    HeartbeatSender,
+    make_simple_http_retry_invoker,
+    replace_in_connection,
+)
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -53,22 +55,14 @@ def connect_with(context: ssl.SSLContext) -> None:
 
         @classmethod
         def from_server_address(
-            cls,
-            server_address: str,
-            insecure: bool,
-            root_certificates: bytes | str | None,
-            interceptors: Sequence[ProtobufClientInterceptor],
-            *,
-            retry_invoker: RetryInvoker | None = None,
+            cls, server_address: str, insecure: bool, root_certificates: Any, interceptors: Any, **options: Any
         ) -> Self:
-            return cls(
-                f"https://{server_address}", interceptors=interceptors, verify=context, retry_invoker=retry_invoker
-            )
+            return cls(f"https://{server_address}", interceptors=interceptors, verify=context, **options)
 
-    setattr(fleet_http_connection, "FleetHttpClient", KnownClient)  # noqa: B010 - mypy: a type is not assigned to
+    replace_in_connection(FleetHttpClient=KnownClient)
 
 
-def patient_invoker() -> RetryInvoker:
+def patient_invoker() -> Any:
     """Return Flower's rule for what is tried again, with errors of TLS, and without ending this process after 401."""
     invoker = make_simple_http_retry_invoker()
     gives_up = invoker.should_giveup
@@ -107,6 +101,6 @@ def not_admitted(code: int, message: str | None = None, *_: Any) -> NoReturn:
 
 def persist() -> None:
     """Change how the SuperNode of this process connects: it tries again, as this module says."""
-    fleet_http_connection.make_simple_http_retry_invoker = patient_invoker
-    setattr(fleet_http_connection, "HeartbeatSender", PatientHeartbeat)  # noqa: B010
-    setattr(fleet_http_connection, "flwr_exit", not_admitted)  # noqa: B010
+    replace_in_connection(
+        make_simple_http_retry_invoker=patient_invoker, HeartbeatSender=PatientHeartbeat, flwr_exit=not_admitted
+    )

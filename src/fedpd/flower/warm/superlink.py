@@ -13,16 +13,17 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, NamedTuple
 
-from fastapi import FastAPI, HTTPException, Request
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
-from flwr.proto.message_pb2 import PushObjectRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-from flwr.superlink import extensions
-from flwr.superlink.cli import flower_superlink
-from flwr.superlink.dependencies.linkstate import get_linkstate
-from flwr.superlink.routers.fleet.node_auth import authenticate_node
-from flwr.superlink.servicer.fleet import fleet_handlers
+from fastapi import HTTPException, Request
 
+from fedpd.flower.private import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    ActivateNodeRequest,
+    authenticate_node,
+    change_superlink,
+    delete_reply,
+    flower_superlink,
+    get_linkstate,
+)
 from fedpd.flower.warm.limits import read_limit
 from fedpd.flower.warm.program import STATUS
 
@@ -64,7 +65,7 @@ class ReplyLimits:
     def messages(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         """Return Flower's handler of a reply and the list of its objects, with the count."""
 
-        def counted(request: PushMessagesRequest, state: Any) -> Any:
+        def counted(request: Any, state: Any) -> Any:
             for message in request.messages_list:
                 about = message.metadata
                 self.count(request.node.node_id, about.run_id, request.ByteSize(), about.reply_to_message_id)
@@ -78,11 +79,11 @@ class ReplyLimits:
         After a refusal the reply is deleted, because the ServerApp would wait for the rest of it.
         """
 
-        def counted(request: PushObjectRequest, state: Any) -> Any:
+        def counted(request: Any, state: Any) -> Any:
             try:
                 self.count(request.node.node_id, request.run_id, len(request.object_content))
             except HTTPException:
-                state._cleanup_push_session(request.session_id, cleanup_messages=True)
+                delete_reply(state, request.session_id)
                 raise
             return handle(request=request, state=state)
 
@@ -111,15 +112,7 @@ def node_status(request: Request) -> dict[str, Any]:
 
 def prepare(limits: ReplyLimits) -> None:
     """Change Flower's SuperLink in this process."""
-    fleet_handlers.push_messages = limits.messages(fleet_handlers.push_messages)
-    fleet_handlers.push_object = limits.objects(fleet_handlers.push_object)
-    configure = extensions.configure_app
-
-    def add_status(app: FastAPI) -> None:
-        configure(app)
-        app.get(STATUS)(node_status)
-
-    extensions.configure_app = add_status
+    change_superlink(limits.messages, limits.objects, {STATUS: node_status})
 
 
 def main() -> None:

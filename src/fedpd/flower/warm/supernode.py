@@ -16,15 +16,14 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import psutil
-from flwr.supernode import main as runtime_api
-from flwr.supernode import start_client_internal
-from flwr.supernode.cli import flower_supernode
 
+from fedpd.flower.private import flower_supernode, protect_runtime, replace_pauses
+from fedpd.flower.warm import log
 from fedpd.flower.warm.fleet import NotAdmittedError, persist
 from fedpd.flower.warm.superexec import retry_internal_errors
-from fedpd.flower.warm.tokens import new_secret, with_secret
+from fedpd.flower.warm.tokens import new_secret
 
-log = logging.getLogger(f"flwr.{__name__}")
+own_log = logging.getLogger(f"flwr.{__name__}")
 
 WORKING = 0.1  # seconds between two checks whether the ClientApp has replied
 FIRST = 0.25  # seconds until the first check for the next order
@@ -50,29 +49,34 @@ class Pauses:
 
 
 def prepare() -> None:
-    """Change Flower's SuperNode in this process: retries, a secret, and shorter pauses unless FEDPD_WARM=0."""
+    """Change Flower's SuperNode in this process: its log, retries, a secret, and shorter pauses unless FEDPD_WARM=0."""
+    log.prepare()
     retry_internal_errors()
     persist()
-    runtime_api.create_app = with_secret(runtime_api.create_app, new_secret())
+    protect_runtime(new_secret())
     if os.environ.get("FEDPD_WARM", "") != "0":
-        setattr(start_client_internal, "time", Pauses())  # noqa: B010 - mypy: a module has no such type
+        replace_pauses(Pauses())
 
 
-def run(loop: Callable[[], object] = flower_supernode) -> NoReturn:
+def run(loop: Callable[[], object] | None = None) -> NoReturn:
     """Run a SuperNode's loop, and start this program again when the loop has ended by itself.
 
     A signal ends the process, as Flower does it.
+
+    Args:
+        loop: Runs until it fails; None: Flower's SuperNode.
     """
+    loop = loop or flower_supernode
     pause = float(os.environ.pop(PAUSE, 0.0))
     time.sleep(pause)
     began = time.monotonic()
     try:
         loop()
-        log.error("The SuperNode's loop has ended.")
+        own_log.error("The SuperNode's loop has ended.")
     except NotAdmittedError as error:
-        log.error("Failed to activate SuperNode. %s", error)
+        own_log.error("Failed to activate SuperNode. %s", error)
     pause = SHORTEST if time.monotonic() - began > LONGEST else min(max(2 * pause, SHORTEST), LONGEST)
-    log.error("It starts again in %g s.", pause)
+    own_log.error("It starts again in %g s.", pause)
     start_again(pause)
 
 

@@ -8,7 +8,7 @@ at every start, its SuperExec gets it in its environment, and a token travels in
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 VARIABLE = "FEDPD_SUPEREXEC_SECRET"  # in the environment, which only the same user can read
@@ -57,12 +57,3 @@ class HiddenTokens:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-
-
-def with_secret(create_app: Callable[..., Any], secret: bytes) -> Callable[..., Any]:
-    """Return Flower's function that makes the SuperNode's server, which then asks a SuperExec for a secret."""
-
-    def protected(state_factory: Any = None, superexec_auth_secret: bytes | None = None) -> Any:
-        return create_app(state_factory, superexec_auth_secret or secret)
-
-    return protected
