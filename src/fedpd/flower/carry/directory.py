@@ -30,11 +30,11 @@ from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX
 from fedpd.flower.carry.records import reason_of
 from fedpd.flower.private import ErrorCode, ObjectPushError
+from fedpd.flower.warm.limits import OWNERS
 
 log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")
 
-OWNERS = "FEDPD_CLIENTS"  # the variable with the path of the file
 ASK_AGAIN_SECONDS = 20.0
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)

@@ -67,7 +67,9 @@ from fedpd.flower.method.server import (
     steps_to_do,
 )
 from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
-from fedpd.flower.method.shapes import shapes
+from fedpd.flower.method.shapes import entries_of, shapes
+from fedpd.flower.private import TaskIdentity
+from fedpd.flower.warm.limits import declare_limit, largest_reply, limits_file
 from fedpd.transforms._private import is_model
 from fedpd.transforms._ways import message_parts
 
@@ -108,6 +110,8 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings, hel
     """
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
+    if limits_file() is not None:
+        declare_limit(TaskIdentity.run_id, largest_reply(entries_of((made.messages, made.model))))
     check_secure(algorithm, made, settings)
     kinds = check_clip(algorithm, made, settings)
     check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)
