@@ -1,13 +1,13 @@
 """Scikit-learn's handwritten digits in groups that stand for writers: real data by client that needs no download.
 
-The 1,797 digits are of 13 people, whom the file does not name. Its order follows them in part: a linear classifier finds
-the group of an image among 13 contiguous ones in 25 % of cases, among 13 random ones in 8 %.
+The 1,797 digits are of 13 people, whom the file does not name. Its order follows them in part: a linear classifier
+finds the group of an image among 13 contiguous ones in 25 % of the cases, and among 13 random ones in 8 %.
 """
 
 import numpy as np
 
 from fedpd.base.checks import below, count, positive
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.base.typed import explained
 from fedpd.data.federated import Federated, from_arrays
 

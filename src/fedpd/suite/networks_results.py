@@ -250,9 +250,11 @@ def how_to_read(seeds: int) -> str:
         "\n\n"
         "A rival with a choice of settings takes the one that is best on validation samples, "
         f"{100 * HELD_OUT:.0f} % of the training samples, on which nothing trains, with {len(TUNING)} other seeds: "
-        f"steps of {steps}, and with 32 settings a second one. The samples of FedPD-N's trials of step sizes are counted. "
-        "In the tables of ratios, a cell has the geometric mean over the problems where FedPD-N and a rival kept the target, the worst problem, "
-        "and on how many FedPD-N spent no more than the best rival. The best rival is taken anew for each problem and "
+        f"steps of {steps}, and with 32 settings a second one. The samples of FedPD-N's trials of step sizes are "
+        "counted. "
+        "In the tables of ratios, a cell has the geometric mean over the problems where FedPD-N and a rival kept the "
+        "target, the worst problem, and on how many FedPD-N spent no more than the best rival. The best rival "
+        "is taken anew for each problem and "
         "target.\n"
     )
 
