@@ -55,7 +55,7 @@
   function target() {
     const quantity = data.quantities.find((one) => one.name === chosen.y), offered = Boolean(quantity && quantity.targets.length);
     $("target-label").hidden = !offered;
-    $("finding").textContent = quantity && chosen.x ? quantity.findings[chosen.x][offered ? chosenTarget(quantity) : 0] : "";
+    $("finding").textContent = quantity && chosen.x ? `${data.finished ? "" : "So far: "}${quantity.findings[chosen.x][offered ? chosenTarget(quantity) : 0]}` : "";
     $("plain").textContent = quantity ? quantity.plain : "";
     if (!offered || document.activeElement === $("target")) return;
     $("target").replaceChildren(...quantity.goals.map((text, i) => new Option(text, i, false, i === chosenTarget(quantity))));

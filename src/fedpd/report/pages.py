@@ -171,6 +171,17 @@ def _settings_of(spec: Spec | str) -> dict[str, Any] | str:
         return spec.label()
 
 
+def flat(settings: Mapping[str, Any] | str, place: str = "") -> dict[str, str]:
+    """Return the settings of a method as texts by key, such as oracle.step."""
+    if isinstance(settings, str):
+        return {"settings": settings}
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        inner = flat(value, f"{place}{key}.") if isinstance(value, Mapping) else {f"{place}{key}": str(value)}
+        found |= inner
+    return found
+
+
 def settings_table(records: Sequence[Record]) -> str:
     """Return the table of the settings of each method, with its rounds and seeds."""
     rows = []
@@ -358,6 +369,9 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
     entries = [entry for record in records for entry in record.entries]
     found = [one if isinstance(one, str) else _facts(one) for one in problems]
     data = page_data(_measured(entries), experiment_targets(records) if target is None else {MAIN: target})
+    settings = [flat(one) for record in records for one in method_settings(record)]
+    for shown, own in zip(data["entries"], settings, strict=True):
+        shown["settings"] = own
     data["problems"] = [None if isinstance(one, str) else _pictures(one) for one in found]
     first = data["quantities"][0]
     finding = first["findings"]["communications"][first["chosen"]]
@@ -384,8 +398,17 @@ def _assemble(records: Sequence[Record], problems: Sequence[Problem | str], targ
 
 def experiment_targets(records: Sequence[Record]) -> dict[str, float | None]:
     """Return the targets of comparisons, or that experiment files set with `until`, if all have the same ones."""
-    found = [record.asked or tomllib.loads(record.text).get("run", {}).get("until", {}) for record in records]
+    found = [record.asked or _asked(tomllib.loads(record.text).get("run", {})) for record in records]
     return dict(found[0]) if all(one == found[0] for one in found) else {}
+
+
+def _asked(run: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what a [run] table asks for: its targets, or else the accuracy that it wants measured."""
+    if run.get("until"):
+        return dict(run["until"])
+    if "test" in run:
+        return {"central_accuracy": None}
+    return {"test_accuracy": None} if "accuracy" in run.get("record", []) else {}
 
 
 def _measured(entries: list[Entry]) -> list[Entry]:
