@@ -80,6 +80,12 @@ class Step:
         own_part = Vector(own) if self.scale == 1 else self.scale * Vector(own)
         return (own_part + self._terms(x)).tree
 
+    def value(self, x: Tree) -> float:
+        """Return what the method adds to scale times the loss at x: <linear, x> + (curvature/2) ||x||^2."""
+        at = Vector(x)
+        pull = 0.0 if self.linear is None else float(Vector(self.linear) @ at)
+        return pull + self.curvature / 2 * float(at @ at)
+
     def _terms(self, x: Tree) -> Vector:
         pull = Vector(jax.tree.map(np.zeros_like, x)) if self.linear is None else Vector(self.linear)
         return pull + self.curvature * Vector(x) if self.curvature else pull
