@@ -1,6 +1,6 @@
 """FedPD around a fit of your own: each client minimises its logistic regression by SciPy, from the last fit on.
 
-    python train.py
+python fit_hospitals.py
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import fedpd
 from fedpd import algorithms, oracles
 from fedpd.own_loop import Step
 
-CLIENTS, ROUNDS, RIDGE = 4, 15, 1e-2
+CLIENTS, ROUNDS, RIDGE = 4, 15, 0.1
 
 
 def samples_of_clients() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -46,7 +46,7 @@ def fit(step: Step, x: np.ndarray, y: np.ndarray) -> None:
 
 def main() -> None:
     clients = samples_of_clients()
-    method = algorithms.fedpd(eta=2.0, oracle=oracles.own_loop())
+    method = algorithms.fedpd(eta=10.0, oracle=oracles.own_loop())
     server = fedpd.Server(method, np.zeros(31))
     agents = [fedpd.Agent() for _ in clients]  # what each client keeps: its dual
     pooled = LogisticRegression(C=1 / (RIDGE * 568), tol=1e-10, max_iter=5000)

@@ -1,6 +1,6 @@
 """FedPD around Hugging Face's Trainer: clients train the LoRA adapters of a small GPT-2, and send nothing else.
 
-    python train.py
+python train_lora.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """FedPD around a plain PyTorch loop: four clients, each with mostly some of the ten digits.
 
-    python train.py
+python train_digits.py
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """FedPD around Lightning's Trainer: the LightningModule and the Trainer do not change.
 
-    python train.py
+python train_lightning.py
 """
 
 import logging
