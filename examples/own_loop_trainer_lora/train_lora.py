@@ -20,10 +20,10 @@ CLIENTS, ROUNDS, LENGTH, WORDS = 3, 5, 24, 40
 
 
 def texts(client: int, number: int) -> list[dict[str, torch.Tensor]]:
-    """Return texts of one client, which counts through the words in strides of its own."""
+    """Return texts of one client, which count through the words and begin with words of its own."""
     rng = np.random.default_rng(client)
-    begins = rng.integers(WORDS, size=number)
-    ids = [torch.tensor((begin + (client + 1) * np.arange(LENGTH)) % WORDS) for begin in begins]
+    begins = rng.integers(client * WORDS // CLIENTS, (client + 1) * WORDS // CLIENTS, size=number)
+    ids = [torch.tensor((begin + np.arange(LENGTH)) % WORDS) for begin in begins]
     return [{"input_ids": one, "attention_mask": torch.ones_like(one), "labels": one} for one in ids]
 
 
@@ -35,6 +35,7 @@ def language_model() -> torch.nn.Module:
         n_embd=32,
         n_layer=2,
         n_head=2,
+        initializer_range=0.3,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -51,7 +52,7 @@ def fit(net: torch.nn.Module, rows: list[dict[str, torch.Tensor]]) -> None:
         output_dir="runs",
         max_steps=20,
         per_device_train_batch_size=8,
-        learning_rate=3e-3,
+        learning_rate=1e-2,
         lr_scheduler_type="constant",
         report_to=[],
         save_strategy="no",
@@ -73,7 +74,7 @@ def main() -> None:
     logging.set_verbosity_error()
     torch.manual_seed(0)
     net, clients = language_model(), [texts(client, 60) for client in range(CLIENTS)]
-    method = algorithms.fedpd(eta=0.3, oracle=oracles.own_loop(), start="server")
+    method = algorithms.fedpd(eta=20.0, oracle=oracles.own_loop(), start="server")
     start = fedpd.torch.parameters_of(net)
     total = sum(parameter.numel() for parameter in net.parameters())
     print(f"{sum(part.size for part in start.values())} of {total} parameters travel")

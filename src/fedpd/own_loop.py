@@ -261,9 +261,8 @@ def has_plain_steps(method: Method) -> bool:
 
 def broadcast_like(method: Method, x: Vector) -> Tree:
     """Return a broadcast of the method, which shows its form."""
-    exchange = method.exchanges()[0]
-    message = opened(exchange.send(method.init(objective(x), x)))
-    return exchange.aggregate(method.server(x), message, 1.0)[1]  # type: ignore[operator]  # not a Mixing: refused
+    exchange: Any = method.exchanges()[0]
+    return exchange.aggregate(method.server(x), opened(exchange.send(method.init(objective(x), x))), 1.0)[1]
 
 
 def is_own_loop(method: Method) -> bool:
@@ -278,12 +277,12 @@ def with_shapes(method: Method) -> Method:
 
 def with_oracle(method: Method, oracle: Oracle) -> Method | None:
     """Return the method with another oracle, also inside of a wrapper; None: it has none."""
-    names = {one.name for one in fields(method)}
-    if isinstance(getattr(method, "method", None), Method) and "method" in names:
-        inner = with_oracle(method.method, oracle)  # type: ignore[attr-defined]
+    held: dict[str, Any] = {one.name: getattr(method, one.name) for one in fields(method)}
+    if isinstance(held.get("method"), Method):
+        inner: Any = with_oracle(held["method"], oracle)
         return None if inner is None else replace(method, **{"method": inner})
     settings: Any = {"oracle": oracle}
-    return replace(method, **settings) if "oracle" in names and method.oracle is not None else None  # type: ignore[attr-defined]
+    return None if held.get("oracle") is None else replace(method, **settings)
 
 
 def _solve(method: Method, state: Any, r: int, loop: Loop) -> tuple[Any, tuple[Subproblem, Vector]]:
@@ -364,12 +363,12 @@ class Server:
             refuse("messages", messages, "must hold the message of at least one agent", "Give step.message of each")
         if share < 1:
             self._check_partial(share)
-        exchange = self.method.exchanges()[0]
+        exchange: Any = self.method.exchanges()[0]
         with scope(is_double(self._agent)):
             like = opened(exchange.send(self._agent))
             parts = [_structured(message, like) for message in messages]
             mean = jax.tree.map(lambda *leaves: np.asarray(np.average(leaves, axis=0, weights=weights)), *parts)
-            state, broadcast = exchange.aggregate(self.state, mean, share)  # type: ignore[operator]  # not a Mixing
+            state, broadcast = exchange.aggregate(self.state, mean, share)
             self.model = plain(self.method.model(exchange.receive(self._agent, broadcast)))
         self.state = _on_host(state)
         self.broadcast = None if isinstance(broadcast, Vector) else plain(broadcast)
