@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from fedpd.base.checks import refuse
-from fedpd.base.extras import extra
+from fedpd.base.errors import extra
 from fedpd.core import Method
 from fedpd.own_loop import Agent as Agent
 from fedpd.own_loop import Server as Server

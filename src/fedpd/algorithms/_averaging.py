@@ -1,4 +1,4 @@
-"""The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe."""
+"""The common parts of methods whose server averages models: FedAvg and FedProx, Ditto and pFedMe, MPR-SGD and STEM."""
 
 from typing import Any, NamedTuple
 
@@ -56,3 +56,16 @@ class BesidePersonalModels(Method):
 
     def rebuild(self, f: LocalObjective, agent: Any) -> Any:
         return self.init(f, agent.x)
+
+
+class AveragedState(Method):
+    """MPR-SGD, STEM and PR-SPIDER: agents send and receive their whole state, two vectors; the server keeps x."""
+
+    def send(self, agent: Any) -> Any:
+        return agent
+
+    def aggregate(self, server: Any, mean: Any, share: Any) -> tuple[Any, Any]:
+        return mean.x, mean
+
+    def receive(self, agent: Any, mean: Any) -> Any:
+        return mean

@@ -61,8 +61,9 @@ from fedpd.algorithms._memory_agents import (
     with_outcome,
 )
 from fedpd.algorithms._memory_server import (
-    Newest,
+    NewestRow,
     Rows,
+    Rules,
     Server,
     first_server,
     in_precision_of,
@@ -71,7 +72,6 @@ from fedpd.algorithms._memory_server import (
     next_server,
     symmetric,
 )
-from fedpd.algorithms._mixing import Rules
 from fedpd.algorithms._server_steps import choose
 from fedpd.core import Array, Key, LocalObjective, Method, Work
 from fedpd.core.stacked import dots, empty_stack, mix, put, row
@@ -196,7 +196,7 @@ def later_server_step(
     slot = before.number % len(place)
     dual = before.dual + (xbar - v) / in_precision_of(v, before.eta)
     rows = append(before.rows, slot, v, xbar, dual, numbers)
-    heard = Newest(dual, numbers.bent, numbers.curvature, numbers.size, numbers.moved, jnp.ones((), float))
+    heard = NewestRow(dual, numbers.bent, numbers.curvature, numbers.size, numbers.moved, jnp.ones((), float))
     server, c, A = next_server(before, rows, heard, rules, jnp.bool_(True))
 
     descent, begins = notice_stall(server.own, A[slot, slot], server.lowest <= 0, rules.patience)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from tree_math import Vector
 
-from fedpd.algorithms._local_steps import check_steps, total_step
+from fedpd.algorithms._changes import check_steps, total_step
 from fedpd.algorithms._rules import fedavg_steps
 from fedpd.base.checks import at_most, positive
 from fedpd.core import Array, Change, Key, LocalObjective, Method, Oracle, Subproblem, Work, makes

@@ -23,19 +23,18 @@ from typing import Any, TypeVar
 
 import httpx
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedpd.base.atomic import read_file, replace_file
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.protocol import HELLO, PREFIX
 from fedpd.flower.carry.records import reason_of
+from fedpd.flower.private import ErrorCode, ObjectPushError
+from fedpd.flower.warm.limits import OWNERS
 
 log = logging.getLogger(f"flwr.{__name__}")
 T = TypeVar("T")
 
-OWNERS = "FEDPD_CLIENTS"  # the variable with the path of the file
 ASK_AGAIN_SECONDS = 20.0
 ATTEMPTS = 3  # errors of a client's app after which the server gives up
 APP_ERRORS = (ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)

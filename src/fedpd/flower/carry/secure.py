@@ -38,17 +38,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.client.mod import secaggplus_mod
-from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState, check_configs, check_stage
 from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common import bytes_to_ndarray, ndarray_to_bytes
-from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, generate_shared_key
-from flwr.common.secure_aggregation.quantization import quantize
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
-from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_separate
 from flwr.serverapp import Grid
-from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key
 
 from fedpd.core import Tree
 from fedpd.flower.carry.collect import Collected, Timeouts, collect
@@ -63,6 +54,25 @@ from fedpd.flower.carry.protocol import (
     reply_without_work,
 )
 from fedpd.flower.carry.records import RefusedError, arrays_of, leaves_by_name
+from fedpd.flower.private import (
+    RECORD_KEY_CONFIGS,
+    RECORD_KEY_STATE,
+    Key,
+    SecAggPlusState,
+    Stage,
+    bytes_to_ndarray,
+    bytes_to_private_key,
+    bytes_to_public_key,
+    check_configs,
+    check_stage,
+    combine_shares,
+    decrypt,
+    generate_shared_key,
+    ndarray_to_bytes,
+    quantize,
+    secaggplus_mod,
+    share_keys_plaintext_separate,
+)
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -75,6 +85,7 @@ def keystream(key: bytes, length: int) -> bytes:
     """Return the first bytes that ChaCha20 makes from a key of 256 bits.
 
     Examples:
+        >>> from fedpd.flower.carry.secure import keystream
         >>> keystream(bytes(32), 4).hex()  # RFC 8439, appendix A.1, test vector 1
         '76b8e0ad'
     """

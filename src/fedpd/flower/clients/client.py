@@ -197,7 +197,11 @@ def client_app(
                 if is_private(setups.method(context, form)[0]):
                     remedy = "Set evaluate-every = 0."
                     raise FedpdError(f"the method is private, and noise does not cover evaluations. {remedy}")
-                content = evaluate(setups.client(context, form), message.content, secure=secure)
+                setup, saved = setups.client(context, form), None
+                if setup.algorithm.is_personal is not None:
+                    run = str(message.content.config_records["config"][PREFIX + "run"])
+                    saved = store.load(store.file(store.folder(context, name(context)), run), setup.shapes)
+                content = evaluate(setup, message.content, saved, secure=secure)
         except (FedpdError, *DETERMINISTIC) as error:
             log.warning("Client %r refuses: %s", name(context), error, exc_info=not isinstance(error, FedpdError))
             content = refusal(sentence(error))
@@ -266,7 +270,10 @@ def answer_order(setup: ClientSetup, order: Order, content: RecordDict, name: st
     path = store.file(store.folder(context, name), order.run)
     saved = store.load(path, setup.shapes)
     if saved is not None and saved.number > order.number:
-        raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
+        raise RefusedError(
+            f"order: number {order.number} came after number {saved.number} was done; it is ignored. If the server "
+            f"resumes from a backup, run at this client: fedpd restore STATE --run {order.run} --number {order.number}"
+        )
     if saved is None or saved.number < order.number:
         try:
             saved = carry_out(setup, order, content, saved)

@@ -320,6 +320,24 @@ def _broadcast(method: Method, e: int, record: ArrayRecord, like: Tree, agent: A
     return Update(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like.change), whole)
 
 
+def own_model(setup: ClientSetup, x: Vector, saved: SavedAgent | None, used: int) -> Vector:
+    """Return the client's own copy of the model, of which its personal parameters count.
+
+    Args:
+        setup: The constants of the client.
+        x: The server's model, which a client without a state has.
+        saved: The client's saved state; None: there is none.
+        used: The number of its last reply that the server used.
+    """
+    if saved is None:
+        return x
+    if saved.number != used or not saved.sent:
+        return setup.algorithm.model(saved.before)
+    e = len(setup.shapes.broadcasts) - 1  # personal parameters do not depend on the broadcast
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), setup.shapes.broadcasts[e])
+    return setup.algorithm.model(call_exchange("receive", e, setup.algorithm, saved.after, nothing))
+
+
 def message_of(method: Method, order: Order, agent: Any) -> Tree | None:
     """Return the agent's message at the order's last step; None if it has nothing to send."""
     if not order.sends:

@@ -16,6 +16,7 @@ from tree_math import Vector
 
 from fedpd.core import Array, Tree
 from fedpd.core.agents import Functions, Shard
+from fedpd.core.personal import IsPersonal, merged, part_of
 from fedpd.engine.measure.columns import (
     ACCURACY,
     MEASURED,
@@ -31,7 +32,7 @@ from fedpd.engine.measure.columns import (
 )
 from fedpd.flower.carry.protocol import PREFIX, Form
 from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
-from fedpd.flower.method.agent import ClientSetup
+from fedpd.flower.method.agent import ClientSetup, SavedAgent, own_model
 
 COUNTS = tuple(f"judged-{name}" for name in CorrectCounts._fields)
 METRIC = "metric-"  # then "exp", "sqrt" or "", "-" and the name: the server need not know the client's metrics
@@ -54,14 +55,34 @@ class ClientEvaluation(NamedTuple):
     metrics: dict[str, MetricSum]
 
 
-def evaluation_request(model: ArrayRecord, form: Form) -> RecordDict:
-    """Return the content of a message that asks a client to evaluate a model."""
-    return RecordDict({"arrays": model, "config": ConfigRecord({PREFIX + "form": form})})
+def evaluation_request(model: ArrayRecord, form: Form, run: str, used: int) -> RecordDict:
+    """Return the content of a message that asks a client to evaluate a model.
+
+    Args:
+        model: The model.
+        form: The form of the method.
+        run: The identity of the run, by which a client finds its personal parameters.
+        used: The number of the client's last reply that the server used; -1 if there is none.
+    """
+    config: Any = {PREFIX + "form": form, PREFIX + "run": run, PREFIX + "used": used}
+    return RecordDict({"arrays": model, "config": ConfigRecord(config)})
 
 
-def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -> RecordDict:
-    """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i."""
+def evaluate(
+    setup: ClientSetup, content: RecordDict, saved: SavedAgent | None = None, *, secure: bool = False
+) -> RecordDict:
+    """Return a client's reply: f_i, the numbers of correct predictions and, unless `secure`, grad f_i.
+
+    Args:
+        setup: The constants of the client.
+        content: The request.
+        saved: The client's saved state, if some of its parameters are personal.
+        secure: Whether the gradient stays at the client.
+    """
     x = Vector(unpack(arrays_of(content, "arrays", "evaluation"), setup.shapes.model, "model"))
+    if setup.algorithm.is_personal is not None:
+        used: Any = content.config_records["config"].get(PREFIX + "used", -1)
+        x = merged(part_of(own_model(setup, x, saved, used), setup.algorithm.is_personal, personal=True), x)
     value, gradient, judged, own = jax.device_get(_measure(setup.functions, secure, setup.frozen, setup.shard, x))
     metrics: dict[str, Any] = {"loss": float(value)}
     metrics |= {} if judged is None else {name: float(one) for name, one in zip(COUNTS, judged, strict=True)}
@@ -70,8 +91,15 @@ def evaluate(setup: ClientSetup, content: RecordDict, *, secure: bool = False) -
         metrics[f"{METRIC}{of_mean}-{name}"] = [float(own[name].total), float(own[name].number)]
     answer = RecordDict({"metrics": MetricRecord(metrics)})
     if gradient is not None:
-        answer["arrays"] = pack(gradient.tree)
+        answer["arrays"] = pack(_shared(setup.algorithm.is_personal, gradient).tree)
     return answer
+
+
+def _shared(keeps: IsPersonal | None, gradient: Vector) -> Vector:
+    """Return a gradient that reveals nothing of personal parameters: it is 0 there."""
+    if keeps is None:
+        return gradient
+    return merged(part_of(gradient, keeps, personal=False), jax.tree.map(np.zeros_like, gradient))
 
 
 def refusal(note: str) -> RecordDict:
@@ -149,6 +177,23 @@ def combine(answers: Sequence[ClientEvaluation]) -> dict[str, float]:
             of_mean, _, name = key.removeprefix(METRIC).partition("-")
             columns[name] = float(value_of_mean(of_mean, _sum([answer.metrics[key] for answer in answers])))
     return columns
+
+
+def by_client(answers: Sequence[ClientEvaluation | None]) -> dict[str, np.ndarray]:
+    """Return each client's own values by column, in the order of the agents; NaN where a client has none."""
+    own = [{} if answer is None else _own_values(answer) for answer in answers]
+    names = {name: None for values in own for name in values}
+    return {name: np.array([values.get(name, np.nan) for values in own]) for name in names}
+
+
+def _own_values(answer: ClientEvaluation) -> dict[str, float]:
+    """Return f_i and the accuracies of one client."""
+    values = {"loss": float(answer.value)}
+    if answer.judged is not None:
+        trained, samples, right, _, tests = map(float, answer.judged)
+        values |= {"train_accuracy": trained / samples} if samples else {}
+        values |= {"test_accuracy": right / tests} if tests else {}
+    return values
 
 
 def _sum(trees: Sequence[Tree]) -> Tree:

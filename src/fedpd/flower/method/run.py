@@ -38,7 +38,7 @@ from fedpd.flower.carry.directory import (
 )
 from fedpd.flower.carry.protocol import HELLO, Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
-from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
+from fedpd.flower.method.evaluation import ClientEvaluation, by_client, combine, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import identity_of, new_run, spec_text
 from fedpd.flower.method.ledger import (
     Ledger,
@@ -67,9 +67,11 @@ from fedpd.flower.method.server import (
     steps_to_do,
 )
 from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
-from fedpd.flower.method.shapes import shapes
+from fedpd.flower.method.shapes import entries_of, shapes
+from fedpd.flower.private import TaskIdentity
+from fedpd.flower.warm.limits import declare_limit, largest_reply, limits_file
 from fedpd.transforms._private import is_model
-from fedpd.transforms._ways import parts_of
+from fedpd.transforms._ways import message_parts
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -108,6 +110,8 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings, hel
     """
     made = shapes(algorithm, start)
     made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
+    if limits_file() is not None:
+        declare_limit(TaskIdentity.run_id, largest_reply(entries_of((made.messages, made.model))))
     check_secure(algorithm, made, settings)
     kinds = check_clip(algorithm, made, settings)
     check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)
@@ -299,7 +303,7 @@ def _clipped(message: Tree, kinds: Sequence[Kind | None], model: Vector, bound: 
     The type of a vector says what is bounded: of a model or an iterate the distance to the server's model, of a change
     or a gradient its norm. A part without a type stays as it is, as with `transforms.clip`.
     """
-    parts, structure = parts_of(message)
+    parts, structure = message_parts(message)
     clipped = []
     for part, kind in zip(parts, kinds, strict=True):
         clipped.append(part if kind is None else _clip_vector(part, model if is_model(kind) else None, bound))
@@ -332,8 +336,9 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     state, model = run.state, pack(delivered_model(run.setup, run.state))
     asked = cohort_of_step(run.setup, state.step - 1) if state.number else []
     away = {agent for agent in asked if state.counted[agent] != state.number - 1}
-    present = [name for agent, name in enumerate(run.setup.names) if agent not in away]
-    return {name: evaluation_request(model, run.setup.form) for name in present}
+    setup = run.setup
+    present = [(agent, name) for agent, name in enumerate(setup.names) if agent not in away]
+    return {name: evaluation_request(model, setup.form, setup.run, state.counted[agent]) for agent, name in present}
 
 
 def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
@@ -358,6 +363,8 @@ def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dic
     metrics = combine([found.answers[name] for name in present]) if usable else {}
     if quorum is not None:
         metrics["metrics_agents"] = len(present) if usable else 0
+    if usable:
+        run = run._replace(ledger=run.ledger._replace(by_client=by_client([found.answers.get(name) for name in names])))
     return _count_messages(run, found), metrics
 
 

@@ -28,28 +28,36 @@ from typing import IO, Any, NamedTuple
 
 import psutil
 from flwr.app import Context, Error, Message
-from flwr.cli.install import install_from_fab
-from flwr.clientapp.client_app import LoadClientAppError
-from flwr.clientapp.utils import get_load_client_app_fn
-from flwr.common import serde
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.fab_pb2 import Fab as ProtoFab
-from flwr.proto.message_pb2 import Context as ProtoContext
-from flwr.proto.message_pb2 import Message as ProtoMessage
-from flwr.proto.run_pb2 import Run as ProtoRun
-from flwr.supercore import log
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
-from flwr.supercore.run import Run
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supercore.tls import validate_and_resolve_root_certificates
-from flwr.supernode.cli.flwr_clientapp import _parse_args_run_flwr_clientapp as flower_arguments
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from fedpd.flower.private import (
+    ErrorCode,
+    Fab,
+    HeartbeatSender,
+    LoadClientAppError,
+    Run,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SubStatus,
+    TaskIdentity,
+    _parse_args_run_flwr_clientapp,
+    fab_pb2,
+    get_load_client_app_fn,
+    install_from_fab,
+    log,
+    make_simple_http_retry_invoker,
+    make_task_heartbeat_fn_http,
+    message_pb2,
+    pull_task_input,
+    push_message,
+    push_task_output,
+    run_pb2,
+    serde,
+    try_obtain_flwr_app_token,
+    validate_and_resolve_root_certificates,
+)
 from fedpd.flower.warm import shim
+from fedpd.flower.warm.tokens import hide_token
 
 LOOK_SECONDS = 0.5  # the interval of the checks whether the next message waits, and whether the SuperNode lives
 GRACE_SECONDS = 1.0  # for the arrays of a message when the next one waits; less than the shim's READY_SECONDS
@@ -109,10 +117,10 @@ def end_with(parent: int) -> None:
 
 WRITERS: Any = (serde.message_to_proto, serde.context_to_proto, serde.run_to_proto, serde.fab_to_proto)
 READERS: Any = (
-    (serde.message_from_proto, ProtoMessage),
-    (serde.context_from_proto, ProtoContext),
-    (serde.run_from_proto, ProtoRun),
-    (serde.fab_from_proto, ProtoFab),
+    (serde.message_from_proto, message_pb2.Message),
+    (serde.context_from_proto, message_pb2.Context),
+    (serde.run_from_proto, run_pb2.Run),
+    (serde.fab_from_proto, fab_pb2.Fab),
 )
 
 
@@ -167,7 +175,7 @@ class WarmProcess:
             connection: The connection to the shim.
             task: The message, if the program before this one has taken it already.
         """
-        given = flower_arguments().parse_args(list(arguments))
+        given = _parse_args_run_flwr_clientapp().parse_args(list(arguments))
         retry = make_simple_http_retry_invoker()
         client = RuntimeHttpClient.from_server_address(
             server_address=given.runtime_api_address,
@@ -175,7 +183,7 @@ class WarmProcess:
             root_certificates=validate_and_resolve_root_certificates(given.root_certificates, given.insecure),
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-                RuntimeTokenHttpInterceptor(given.token),
+                RuntimeTokenHttpInterceptor(try_obtain_flwr_app_token(given)),
             ],
             retry_invoker=retry,
         )
@@ -226,7 +234,8 @@ class WarmProcess:
             for descriptor in handed:
                 os.set_inheritable(descriptor, True)
             os.environ[HANDED_OVER] = ",".join(map(str, handed))
-            shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *arguments])
+            hidden, _ = hide_token(arguments)
+            shim.run(sys.executable, ["-m", "fedpd.flower.warm.process", self.program, *hidden])
 
     def is_worn(self, messages: int = MESSAGES, growth: int = MEMORY) -> bool:
         """Return whether a new process should answer the next message, after so many messages or so much growth."""
