@@ -101,6 +101,7 @@ REASONS = (
     "solves 2 local problems",
     "solves several local problems",
     "changes the gradients of f_i",
+    "changes the gradients of the loss themselves",
     "needs gradients of f_i outside of the loop",
     "skips communications",
 )

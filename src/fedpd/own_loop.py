@@ -92,7 +92,7 @@ class Step:
 
 
 class Outcome(NamedTuple):
-    """What a loop did: where it ended, its number of steps, and the sum of their sizes (None: not known)."""
+    """The end of a loop, its number of steps, and the sum of their sizes (None: not known)."""
 
     model: Tree
     steps: int
@@ -245,6 +245,9 @@ def check_method(method: Method, x: Vector) -> None:
     if with_oracle(method, Recorder(loop=Loop())) is None:
         remedy = "Give e.g. algorithms.fedpd or scaffold with oracle=oracles.own_loop()"
         refuse("method", method.description, "has no oracle in whose place your loop runs", remedy)
+    if method.is_personal is not None:
+        rule = "keeps some parameters at their agent, which a loop of your own does by itself"
+        refuse("method", method.description, rule, "Leave personal out, and give a module without them to the block")
     if len(method.exchanges()) != 1:
         refuse("method", method.description, "has several exchanges in a round", "Give a method with one")
     if method.copies_differ or method.exchanges()[0].mixes:
