@@ -35,6 +35,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fedpd import __version__
 from fedpd.base.checks import FedpdError, refuse
 from fedpd.flower.carry.protocol import DRY_STEP, PREFIX
+from fedpd.flower.clients.client import LOCAL
 from fedpd.flower.clients.site_policy import read_policy
 from fedpd.flower.clients.store import free_bytes
 from fedpd.flower.local.programs import HOST, find_superexecs
@@ -270,7 +271,7 @@ def _try_one_step(site: Site, app: Path) -> str:
     """
     client, config = _load_app(app)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    context = Context(1, 1, node_config(site), RecordDict(), config)
+    context = Context(1, 1, node_config(site) | {LOCAL: True}, RecordDict(), config)
     message = Message(RecordDict({"config": ConfigRecord({})}), 1, DRY_STEP)
     message.metadata.__dict__["_message_id"] = "dry-step"
     began = time.monotonic()

@@ -37,7 +37,7 @@ from fedpd.core import (
 from fedpd.core.agents import BLOCK, Functions, Shard, agent_key, arrays, block_for, local_objective, objective_in_round
 from fedpd.engine.fit import check_batch, check_random_layers
 from fedpd.flower.carry.protocol import Order
-from fedpd.flower.carry.records import arrays_of, leaves_by_name, unpack
+from fedpd.flower.carry.records import RefusedError, arrays_of, leaves_by_name, unpack
 from fedpd.flower.method.identity import spec_text
 from fedpd.flower.method.shapes import Shapes
 from fedpd.problems import from_losses
@@ -250,7 +250,7 @@ def carry_out(setup: ClientSetup, order: Order, content: RecordDict, saved: Save
     done = Work(*np.array(jax.device_get(works), np.int64).reshape(-1, len(Work._fields)).T)
     before, agent = jax.device_get((before, agent))
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(agent) if jnp.issubdtype(leaf.dtype, np.inexact)):
-        raise FedpdError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
+        raise RefusedError("the client's local steps diverged to NaN or infinity. Try a smaller local step size.")
     counts = np.asarray(done.updates), count_samples(done)
     return SavedAgent(order.number, before, agent, rebuilt, *counts, order.sends)
 

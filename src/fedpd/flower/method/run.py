@@ -38,7 +38,7 @@ from fedpd.flower.carry.directory import (
 )
 from fedpd.flower.carry.protocol import Proposal, proposal_fields
 from fedpd.flower.carry.records import pack, stored
-from fedpd.flower.method.evaluation import ClientEvaluation, combine, evaluation_request, read_evaluation
+from fedpd.flower.method.evaluation import ClientEvaluation, combine, combine_sums, evaluation_request, read_evaluation
 from fedpd.flower.method.identity import identity_of, new_run, spec_text
 from fedpd.flower.method.ledger import (
     Ledger,
@@ -109,14 +109,15 @@ def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> 
         found = checkpoint.load_newest(folder, identity)
     meta = {} if found is None else found[1]
     spec = spec_text(algorithm)
-    directory = _find_clients(grid, settings, spec, meta.get("names"))
-    names, run = meta.get("names") or sorted_names(directory.nodes), meta.get("run") or new_run(identity)
+    run = meta.get("run") or new_run(identity)
+    directory = _find_clients(grid, settings, spec, run, meta.get("names"))
+    names = meta.get("names") or sorted_names(directory.nodes)
     method = _served(algorithm, start, settings), spec, settings.form, made
     replaced = is_superseded(algorithm, made)
     sizes = meta.get("sizes") or [directory.sizes[name] for name in names]
     present, model_of = _attendance(settings, names, sizes), model_function(algorithm, made.agent)
     who = names, settings.seed, run, present
-    setup = ServerSetup(*method, start, *who, replaced, settings.out, sizes, model_of, kinds)
+    setup = ServerSetup(*method, start, *who, replaced, settings.out, sizes, model_of, kinds, settings.rounds)
     log.info("%s on %d clients (%s), run %s", algorithm.description, len(names), ", ".join(names), run)
     if found is None:
         state, ledger = initial_state(setup), new_ledger(len(names), setup.exchanges)
@@ -145,10 +146,11 @@ def _attendance(settings: Settings, names: Sequence[str], sizes: Sequence[int]) 
     return attendance_rule(settings.cohort, settings.sampling, 1.0, np.asarray(sizes), settings.rounds)
 
 
-def _find_clients(grid: Grid, settings: Settings, spec: str, names: Sequence[str] | None) -> ClientDirectory:
+def _find_clients(grid: Grid, settings: Settings, spec: str, run: str, names: Sequence[str] | None) -> ClientDirectory:
     """Return the node of each client, when all have checked the run; their names belong to their nodes from now on."""
     evaluates, secure = settings.evaluation_interval > 0, settings.secure_range > 0
-    proposal = Proposal(spec, settings.form, settings.agents, secure, evaluates, settings.sampling == "size")
+    about = spec, settings.form, settings.agents, secure, evaluates, settings.sampling == "size"
+    proposal = Proposal(*about, run, settings.rounds)
     path = owners_file()
     directory = ClientDirectory(grid, proposal_fields(proposal), read_owners(path), bind=settings.bind_names)
     wait_for_clients(directory, settings.agents, settings.deadline, settings.poll, names)
@@ -167,7 +169,7 @@ def next_step(run: FederatedRun) -> int | None:
 
 def new_communication(run: FederatedRun, last: int) -> Communication:
     """Return the communication at step `last`."""
-    return Communication(run.setup, run.state, last, steps_to_do(run.setup, run.state, last), {})
+    return Communication(run.setup, run.state, last, steps_to_do(run.setup, run.state, last), {}, {})
 
 
 def apply_replies(run: FederatedRun, communication: Communication, found: Collected) -> FederatedRun:
@@ -324,14 +326,21 @@ def evaluation_requests(run: FederatedRun) -> dict[str, RecordDict]:
     return {name: evaluation_request(model, run.setup.form) for name in present}
 
 
-def read_client_evaluation(run: FederatedRun, content: RecordDict) -> ClientEvaluation:
+def evaluation_subject(run: FederatedRun) -> tuple[str, int]:
+    """Return the identity of the run and the number of communications before an evaluation."""
+    return run.setup.run, run.state.number
+
+
+def read_client_evaluation(run: FederatedRun, request: RecordDict, content: RecordDict) -> ClientEvaluation:
     """Return a client's reply to an evaluation request, after checks."""
-    found = read_evaluation(content, None if run.settings.secure_range else run.setup.start)
+    found = read_evaluation(request, content, run.setup.start)
     return found._replace(gradient=stored(found.gradient, run.setup.store))
 
 
-def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dict[str, float]]:
-    """Return the metrics from the clients' evaluations, and count the messages.
+def read_metrics(
+    run: FederatedRun, found: Collected, sums: Mapping[str, float] | None = None
+) -> tuple[FederatedRun, dict[str, float]]:
+    """Return the metrics from the clients' evaluations, or from the sums of their masked numbers, and count messages.
 
     With a quorum, they are over the clients that replied, whose number is `metrics_agents`. Without one, there are no
     metrics if a reply is missing.
@@ -343,7 +352,11 @@ def read_metrics(run: FederatedRun, found: Collected) -> tuple[FederatedRun, dic
     absent = dict.fromkeys(set(names) - set(present), "it did not reply to the last order")
     for name, why in (absent | found.missing | found.refused).items():
         log.warning("The evaluation lacks client %r (%s); the model is %s this time.", name, why, then)
-    metrics = combine([found.answers[name] for name in present]) if usable else {}
+    metrics: dict[str, float] = {}
+    if usable and sums is not None:
+        metrics = combine_sums(sums, len(present))
+    elif usable:
+        metrics = combine([found.answers[name] for name in present])
     if quorum is not None:
         metrics["metrics_agents"] = len(present) if usable else 0
     return _count_messages(run, found), metrics

@@ -14,7 +14,16 @@ from tree_math import Vector
 from fedpd.core import Exchange, Key, Kind, Method, Tree, Update, has_packed, opened
 from fedpd.engine.loop import toss_coin
 from fedpd.engine.participation import Participation, participants
-from fedpd.flower.carry.protocol import CheckedReply, Form, Order, Reply, order_record, read_reply
+from fedpd.flower.carry.protocol import (
+    CheckedReply,
+    Form,
+    Order,
+    Reply,
+    check_nonce,
+    new_nonce,
+    order_record,
+    read_reply,
+)
 from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled, call_exchange
 from fedpd.flower.method.shapes import Shapes, zeros
@@ -39,6 +48,7 @@ class ServerSetup(NamedTuple):
         model_of: The newest broadcast of a round's last exchange -> the server's model. It is one function per run, so
             that JAX compiles it once.
         kinds: The type of each part of the messages of each exchange, if the server clips them; else ().
+        rounds: T, the number of rounds.
     """
 
     algorithm: Method
@@ -55,6 +65,7 @@ class ServerSetup(NamedTuple):
     sizes: Sequence[int]
     model_of: Callable[[Tree], Tree]
     kinds: Sequence[tuple[Kind | None, ...]]
+    rounds: int
 
     @property
     def exchanges(self) -> int:
@@ -169,6 +180,7 @@ class Communication(NamedTuple):
         last: The step of the communication.
         steps: By agent, the steps to do; agents without steps get no order.
         records: The arrays that orders share, each packed once; a new dictionary for each communication.
+        nonces: By agent, the random text that its reply must repeat; a new dictionary for each communication.
     """
 
     setup: ServerSetup
@@ -176,6 +188,11 @@ class Communication(NamedTuple):
     last: int
     steps: dict[int, list[int]]
     records: dict[int | str, ArrayRecord]
+    nonces: dict[int, str]
+
+    def subject(self) -> tuple[str, int]:
+        """Return the identity of the run and the number of the communication."""
+        return self.setup.run, self.state.number
 
     def cohort(self) -> list[int]:
         """Return the agents that take part in the round of the communication."""
@@ -214,6 +231,7 @@ class Communication(NamedTuple):
         exchanges = [state.outcomes[n].exchange for n in past]
         method, steps = (setup.run, setup.spec, setup.form, setup.seed), self.steps[agent]
         order = Order(*method, len(setup.names), agent, state.number, steps, self.last, since, past, exchanges)
+        order = order._replace(nonce=self.nonces.setdefault(agent, new_nonce()), rounds=setup.rounds)
         known = None if lost else since  # the agent has the broadcasts before this one
         content = RecordDict({"arrays": self._record(past[-1] if past else "start", known)})
         for number in past[:-1]:
@@ -249,6 +267,7 @@ class Communication(NamedTuple):
                 f"reply: has name {reply.name!r}, number {reply.number} and run {reply.run}; expected number "
                 f"{self.state.number} of run {self.setup.run}."
             )
+        check_nonce(self.nonces.get(agent, ""), reply.nonce)
         steps = self.steps[agent]
         if reply.status == "lost":
             if steps[0] % self.setup.exchanges:
