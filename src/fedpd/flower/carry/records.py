@@ -141,6 +141,20 @@ def serialised_bytes(content: RecordDict) -> int:
 
 def reason_of(error: Error) -> str:
     """Return the line of a traceback with the error; JAX adds remarks about frames after it."""
-    lines = (error.reason or f"error {error.code}").strip().splitlines()
+    lines = (error.reason or f"error {error.code}").strip().splitlines() or ["an error without a text"]
     named = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: ", line)]
-    return named[-1] if named else lines[-1]
+    return one_line(named[-1] if named else lines[-1])
+
+
+LONGEST = 500  # characters of a client's text that the server shows
+
+
+def one_line(text: str) -> str:
+    r"""Return a client's text as the server shows it: short, and without line ends and control characters.
+
+    Examples:
+        >>> one_line("no disk\nFinished: 8 rounds")
+        'no disk\\nFinished: 8 rounds'
+    """
+    shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text[:LONGEST])
+    return "".join(shown)

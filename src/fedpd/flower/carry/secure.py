@@ -51,7 +51,7 @@ from fedpd.flower.carry.masks import (
     transcript,
 )
 from fedpd.flower.carry.protocol import EVALUATE, TRAIN, CheckedReply, Reply
-from fedpd.flower.carry.records import RefusedError, leaves_by_name
+from fedpd.flower.carry.records import RefusedError, leaves_by_name, one_line
 
 log = logging.getLogger(f"flwr.{__name__}")
 
@@ -344,7 +344,7 @@ class Attempt(NamedTuple):
         if note := record.get("note"):
             if not record.get("again"):
                 self.declined.add(name)
-            raise RefusedError(f"the client refuses: {str(note)[:500]}")
+            raise RefusedError(f"the client refuses: {one_line(str(note))}")
         if record.get("attempt") != self.identity:
             raise RefusedError("secure aggregation: the reply belongs to another attempt.")
         return record

@@ -14,10 +14,12 @@ from fedpd.base.checks import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.base.value import constant
 from fedpd.core import Method, Problem, Tree, form_with_absent
+from fedpd.engine.privacy import private_oracle
 from fedpd.flower.carry.masked_client import asks_for_masks, masking_mod, promised_clients
 from fedpd.flower.carry.protocol import (
     PREFIX,
     Order,
+    Proposal,
     Reply,
     read_order,
     read_proposal,
@@ -35,6 +37,7 @@ from fedpd.flower.clients.site_policy import (
     check_evaluations,
     check_masks,
     check_method,
+    check_privacy,
     check_proposal,
     policy_file,
     read_policy,
@@ -50,7 +53,8 @@ from fedpd.flower.method.agent import (
 )
 from fedpd.flower.method.evaluation import evaluate, refusal
 from fedpd.flower.method.identity import check_same_method
-from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart, is_private
+from fedpd.flower.method.privacy import is_private, private_kinds, spending_of
+from fedpd.flower.method.settings import Config, MakeAlgorithm, MakeStart
 from fedpd.flower.method.shapes import Shapes, check_algorithm, check_start, shapes
 
 log = logging.getLogger(f"flwr.{__name__}")  # a child of Flower's logger, so that the lines go to the same place
@@ -105,16 +109,18 @@ class _Setups:
             self.methods[key] = chosen, check_start(self.start(config))
         return self.methods[key]
 
-    def client(self, context: Context, form: str) -> ClientSetup:
-        """Return the setup of the client of this context."""
+    def client(self, context: Context, form: str, rounds: int = 1) -> ClientSetup:
+        """Return the setup of the client of this context, for a run of T `rounds` if its noise depends on them."""
         name = self.name(context)
         method = _method_key(context, form)
-        key = (name, context.node_id, *method)
+        chosen, model = self.method(context, form)
+        oracle = private_oracle(chosen)
+        rounds = 1 if oracle is None or oracle.epsilon is None else rounds
+        key = (name, context.node_id, *method, rounds)
         if key not in self.clients:
-            chosen, model = self.method(context, form)
             if method not in self.shapes:  # the same for all clients: tracing a round takes longer than the other steps
                 self.shapes[method] = shapes(chosen, model)
-            made = set_up_client(self.local(context), model, chosen, self.shapes[method], name)
+            made = set_up_client(self.local(context), model, chosen, self.shapes[method], name, rounds)
             self.kept += _size(made)
             while self.clients and self.kept > KEPT_BYTES:  # remove the oldest clients until the new one fits
                 self.kept -= _size(self.clients.pop(next(iter(self.clients))))
@@ -186,7 +192,8 @@ def client_app(
             check_clients(policy, promised_clients(context) if masked else order.agents, masked=secure)
             check_config(policy, {**(defaults or {}), **context.run_config})
             with scope(is_double(setups.method(context)[1])):
-                setup = setups.client(context, order.form)
+                setup = setups.client(context, order.form, order.rounds)
+                check_privacy(policy, private_kinds(setup.algorithm))
                 content = answer_order(setup, order, message.content, name(context), context, memory)
         except (FedpdError, *DETERMINISTIC) as error:
             note = _note(error, context, name(context))
@@ -205,7 +212,7 @@ def client_app(
                 memory.count_evaluation(context)
             with scope(is_double(setups.method(context)[1])):
                 form = str(message.content.config_records["config"][PREFIX + "form"])
-                if is_private(setups.method(context, form)[0]):
+                if private_kinds(setups.method(context, form)[0]):
                     remedy = "Set evaluate-every = 0."
                     raise RefusedError(f"the method is private, and noise does not cover evaluations. {remedy}")
                 content = evaluate(setups.client(context, form), message.content, secure=secure)
@@ -279,15 +286,33 @@ def check_run(
             rule = "this client's app masks its messages" if masked else "this client's app does not mask its messages"
             raise RefusedError(f"{rule}, but the run has {'no ' if masked else ''}secure-range. Set both or neither.")
         with scope(is_double(setups.method(context)[1])):
-            setup = setups.client(context, proposal.form)
+            setup = setups.client(context, proposal.form, proposal.rounds)
             check_same_method(proposal.algorithm, setup.spec)
             check_one_step(setup)
+            check_privacy(policy, private_kinds(setup.algorithm))
+            check_plan(memory, setup, proposal, context)
         if proposal.sizes and is_private(setup.algorithm):
             raise RefusedError("the method is private, and noise does not cover the number of samples.")
         store.check_disk(store.folder(context, setups.name(context)), setup.shapes)
         return "", int(setup.shard.sizes) if proposal.sizes else 0
     except Exception as error:  # before the run starts, every error is worth a report with the client's name
         return _note(error, context, setups.name(context)), 0
+
+
+def check_plan(memory: ClientMemory, setup: ClientSetup, proposal: Proposal, context: Context) -> None:
+    """Refuse a run whose rounds, all together, would spend more privacy than this client has left."""
+    spending = spending_of(setup.algorithm, int(setup.shard.sizes), proposal.agents, proposal.rounds)
+    if spending is not None:
+        memory.check_plan(context, proposal.run, proposal.rounds, spending.delta, spending.epsilon_of)
+
+
+def spend(memory: ClientMemory, setup: ClientSetup, order: Order, context: Context) -> None:
+    """Write down what an order spends, before anything is computed, or refuse it."""
+    spending = spending_of(setup.algorithm, int(setup.shard.sizes), order.agents, order.rounds)
+    if spending is None:
+        return
+    limit, releases = setup.epsilon, spending.releases(order)
+    memory.charge(context, order.run, releases, spending.delta, spending.epsilon_of, limit)
 
 
 def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
@@ -297,7 +322,7 @@ def try_one_step(setups: _Setups, context: Context) -> tuple[str, int]:
     try:
         _, model = setups.method(context)
         with scope(is_double(model)):
-            setup = setups.client(context, "whole")
+            setup = setups.client(context, "whole", int(context.run_config.get("rounds", 1)))
             start = RecordDict({"arrays": pack(Vector(model))})
             carry_out(setup, Order("", setup.spec, "whole", 0, 1, 0, 0, [0], 0, -1, [], []), start, None)
             return "", int(setup.shard.sizes)
@@ -315,6 +340,7 @@ def answer_order(
     if saved is not None and saved.number > order.number:
         raise RefusedError(f"order: number {order.number} came after number {saved.number} was done; it is ignored.")
     if saved is None or saved.number < order.number:
+        spend(memory, setup, order, context)
         try:
             saved = carry_out(setup, order, content, saved)
         except LostStateError:
@@ -328,4 +354,6 @@ def answer_order(
     updates, samples = (told * saved.updates).tolist(), (told * saved.samples).tolist()
     examples = told * int(setup.shard.sizes)
     reply = Reply(order.run, name, order.number, "done", "", saved.rebuilt, updates, samples, examples, order.nonce)
+    if private_oracle(setup.algorithm) is not None:
+        reply = reply._replace(epsilon=memory.spent(context, order.run).epsilon)
     return reply_content(reply, None if message is None else pack(message))

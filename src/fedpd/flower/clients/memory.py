@@ -91,7 +91,13 @@ class ClientMemory:
             found["evaluations"] += 1
 
     def charge(
-        self, context: Context, run: str, releases: int, delta: float, epsilon_of: Callable[[int], float]
+        self,
+        context: Context,
+        run: str,
+        releases: int,
+        delta: float,
+        epsilon_of: Callable[[int], float],
+        limit: float | None = None,
     ) -> Spent:
         """Write down what a run spends before the local steps begin, or refuse them.
 
@@ -101,11 +107,15 @@ class ClientMemory:
             releases: How many releases are added.
             delta: The delta of the run.
             epsilon_of: Returns the epsilon of this many releases.
+            limit: The largest epsilon of the run by the method itself; None: it has none.
         """
         policy = read_policy(policy_file(context.node_config))
         with changing(self._path(context)) as found:
             spent = spending(found, run, releases, delta, epsilon_of)
             check_total(policy, found, run, spent)
+            if limit is not None and spent.epsilon > limit * (1 + 1e-9):
+                rule = f"spends epsilon = {spent.epsilon:.6g} of a sample, but its method may spend {limit:g}"
+                raise RefusedError(f"order: the run {rule}. Its rounds are done; start a new run.")
             found["runs"].setdefault(run, _new_run())["spent"] = list(spent)
             return spent
 
@@ -206,11 +216,9 @@ def check_set(
     for index in sorted(earlier):
         differ = now ^ set(found["sets"][index])
         if 0 < len(differ) < policy.min_clients:
-            before = _listed(found["sets"][index])
-            rule = (
-                f"an earlier sum was over {before}, and this one differs by {len(differ)} clients ({_listed(differ)})"
-            )
-            policy.refuse("min-clients", f"{rule}, but must be the same or differ by at least {policy.min_clients}.")
+            before, least = _listed(found["sets"][index]), policy.min_clients
+            rule = f"an earlier sum was over {before}, and this one differs by {_listed(differ)}"
+            policy.refuse("min-clients", f"{rule}. It must be the same, or differ by {least} or more clients.")
 
 
 def _listed(names: Any) -> str:

@@ -182,12 +182,11 @@ def check_privacy(policy: SitePolicy, kinds: Collection[str]) -> None:
     wanted = policy.privacy or ("any" if policy.epsilon is not None or policy.delta is not None else None)
     if wanted is None or wanted in kinds or (wanted == "any" and kinds):
         return
+    whose = "" if wanted == "any" else f" of {wanted}"
     remedies = {"examples": "oracle = oracles.dp_sgd(...)", "clients": "transforms.gaussian(...)"}
     remedy = remedies.get(wanted, "oracles.dp_sgd(...) or transforms.gaussian(...)")
     rule = "privacy" if policy.privacy is not None else "epsilon"
-    policy.refuse(
-        rule, f"the method has no differential privacy of {wanted}. Use {remedy}.".replace("of any", "at all")
-    )
+    policy.refuse(rule, f"the method has no differential privacy{whose}. Use {remedy}.")
 
 
 def check_spending(policy: SitePolicy, epsilon: float, delta: float) -> None:

@@ -31,7 +31,7 @@ from fedpd.engine.measure.columns import (
     value_of_mean,
 )
 from fedpd.flower.carry.protocol import PREFIX, Form, check_nonce, new_nonce
-from fedpd.flower.carry.records import RefusedError, arrays_of, pack, unpack
+from fedpd.flower.carry.records import RefusedError, arrays_of, one_line, pack, unpack
 from fedpd.flower.method.agent import ClientSetup
 
 COUNTS = tuple(f"judged-{name}" for name in CorrectCounts._fields)
@@ -92,7 +92,7 @@ def check_evaluation(request: RecordDict, content: RecordDict) -> None:
     config: Any = content.config_records.get("config", {})
     check_nonce(_nonce(request), config.get(NONCE))
     if note := config.get(PREFIX + "note"):
-        raise RefusedError(f"the client refuses: {str(note)[:500]}")
+        raise RefusedError(f"the client refuses: {one_line(str(note))}")
 
 
 @partial(jax.jit, static_argnums=(0, 1))

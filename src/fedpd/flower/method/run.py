@@ -24,7 +24,9 @@ from fedpd.base.versions import versions
 from fedpd.core import Kind, Method, Tree
 from fedpd.engine.average import averaged
 from fedpd.engine.fit import check_agents
+from fedpd.engine.measure.columns import EPSILON_EXAMPLES
 from fedpd.engine.participation import Participation, attendance_rule
+from fedpd.engine.privacy import private_oracle
 from fedpd.experiments.federated import CHECKPOINTS
 from fedpd.flower.carry.collect import Collected
 from fedpd.flower.carry.directory import (
@@ -50,6 +52,7 @@ from fedpd.flower.method.ledger import (
     new_ledger,
     restore_ledger,
 )
+from fedpd.flower.method.privacy import check_private
 from fedpd.flower.method.server import (
     Communication,
     Outcome,
@@ -66,7 +69,7 @@ from fedpd.flower.method.server import (
     server_step,
     steps_to_do,
 )
-from fedpd.flower.method.settings import Settings, check_clip, check_private, check_secure
+from fedpd.flower.method.settings import Settings, check_clip, check_secure
 from fedpd.flower.method.shapes import shapes
 from fedpd.transforms._private import is_model
 from fedpd.transforms._ways import parts_of
@@ -99,7 +102,7 @@ class FederatedRun(NamedTuple):
 def open_run(grid: Grid, algorithm: Method, start: Tree, settings: Settings) -> FederatedRun:
     """Start a run when all clients are connected, or resume the run in the folder `settings.out`."""
     made = shapes(algorithm, start)
-    made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, settings)))
+    made = made._replace(costs=made.costs._replace(privacy=check_private(algorithm, start, settings)))
     check_secure(algorithm, made, settings)
     kinds = check_clip(algorithm, made, settings)
     check_agents(algorithm, settings.agents, lambda: settings.quorum or settings.sampled or settings.agents)
@@ -262,6 +265,7 @@ def _server_step(
         if reply.rebuilt:
             log.warning("Client %r had lost its state and rebuilt it.", setup.names[agent])
     ledger = add_counts(run.ledger, rebuilt=sum(reply.rebuilt for reply in replies.values()))
+    ledger = ledger._replace(epsilon=max(ledger.epsilon, *(reply.epsilon for reply in replies.values()), 0.0))
     work = {agent: (communication.steps[agent], reply.updates, reply.samples) for agent, reply in replies.items()}
     receivers = len(replies.keys() & communication.senders())
     return run._replace(state=state, ledger=add_work(ledger, last, work, senders, receivers))
@@ -372,13 +376,18 @@ def ends_round(run: FederatedRun) -> bool:
     return run.state.step % run.setup.exchanges == 0
 
 
+def _example_column(run: FederatedRun) -> dict[str, float]:
+    """Return the largest epsilon of a sample that a client says to have spent, if the oracle is private."""
+    return {} if private_oracle(run.setup.algorithm) is None else {EPSILON_EXAMPLES.name: run.ledger.epsilon}
+
+
 def close(run: FederatedRun, metrics: Mapping[str, float]) -> FederatedRun:
     """Return the run with a new row of the history, and write its checkpoint."""
     ledger = run.ledger
     if not ledger.history:
-        ledger = add_first_row(ledger, run.setup.shapes.costs, metrics)
+        ledger = add_first_row(ledger, run.setup.shapes.costs, {**metrics, **_example_column(run)})
     elif ends_round(run):
-        ledger = close_rounds(ledger, run.setup.shapes.costs, metrics)
+        ledger = close_rounds(ledger, run.setup.shapes.costs, {**metrics, **_example_column(run)})
     if len(ledger.elapsed) < len(ledger.history["round"]):
         ledger = ledger._replace(elapsed=np.append(ledger.elapsed, time.monotonic() - run.began))
     run, folder = run._replace(ledger=ledger), _folder(run.settings)
@@ -406,6 +415,7 @@ def _save(run: FederatedRun, folder: Path) -> None:
         "last": sorted(state.last),
         "totals": ledger.totals,
         "counts": ledger.counts,
+        "epsilon": ledger.epsilon,
         "versions": versions(),
     }
     shown = {"label": label_of(run), "rounds": run.settings.rounds}  # for `fedpd watch` and `fedpd report` only
@@ -425,4 +435,4 @@ def _restore(setup: ServerSetup, arrays: checkpoint.Arrays, meta: Mapping[str, A
     state = ServerState(
         checkpoint.unflatten("server", server, arrays), meta["number"], meta["step"], meta["counted"], outcomes, last
     )
-    return state, restore_ledger(arrays, meta["totals"], meta["counts"])
+    return state, restore_ledger(arrays, meta["totals"], meta["counts"], meta.get("epsilon", 0.0))

@@ -1,5 +1,6 @@
 """The server as pure functions: when to communicate next, which orders to send, and how replies change its state."""
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from fedpd.flower.carry.protocol import (
     order_record,
     read_reply,
 )
-from fedpd.flower.carry.records import LARGE, RefusedError, pack, stored, unpack
+from fedpd.flower.carry.records import LARGE, RefusedError, one_line, pack, stored, unpack
 from fedpd.flower.method.agent import call_compiled, call_exchange
 from fedpd.flower.method.shapes import Shapes, zeros
 
@@ -274,7 +275,7 @@ class Communication(NamedTuple):
                 raise RefusedError("reply: the client lost its state in the middle of a round; it can join the next.")
             return self.order(agent, lost=True)
         if reply.status != "done":
-            raise RefusedError(f"the client refuses: {reply.note[:500]}")
+            raise RefusedError(f"the client refuses: {one_line(reply.note)}")
         return _check_work(reply, len(steps))
 
     def _message(self, content: RecordDict) -> Tree | None:
@@ -301,6 +302,8 @@ def _check_work(reply: Reply, steps: int) -> Reply:
     for name, column in (("updates", reply.updates), ("samples", reply.samples)):
         if len(column) != steps or not all(0 <= one < 2**53 for one in column):
             raise RefusedError(f"reply: {name} are not {steps} counts.")
+    if not 0 <= reply.epsilon < math.inf:
+        raise RefusedError(f"reply: epsilon = {reply.epsilon} is not a number of at least 0.")
     return reply
 
 
