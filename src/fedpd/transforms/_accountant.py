@@ -11,6 +11,7 @@ rounds: the state of an agent depends on the rounds in which it took part, while
 the rounds are independent of all else.
 """
 
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -118,8 +119,13 @@ def _sampled(noise_multiplier: float, share: float) -> tuple[np.ndarray, np.ndar
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
-    counted = RdpAccountant()
-    counted.compose(dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier)))
+    counted, log = RdpAccountant(), logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of every order that does not count
+    try:
+        counted.compose(dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier)))
+    finally:
+        log.setLevel(level)
     return np.asarray(counted.orders), counted.rdp
 
 

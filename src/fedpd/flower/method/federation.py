@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import NamedTuple
 
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fedpd.base.atomic import held
+from fedpd.base.checks import refuse
 from fedpd.base.errors import FedpdError
 from fedpd.base.precision import is_double, scope
 from fedpd.base.process import return_large_blocks
@@ -236,11 +238,13 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("flwr").addFilter(without_traceback)
         config = WatchedConfig({**(defaults or {}), **context.run_config})
+        method, model, settings = algorithm(config), start(config), read_settings(config)
+        check_folder(settings.out)
         outcome = federate(
             grid,
-            algorithm(config),
-            start(config),
-            read_settings(config),
+            method,
+            model,
+            settings,
             report,
             callback=callback,
             log=log,
@@ -251,6 +255,13 @@ def server_app(
             done(outcome)
 
     return app
+
+
+def check_folder(out: Path | None) -> None:
+    """Refuse a folder outside of the server's own: whoever may start a run must not choose where the server writes."""
+    if out is not None and not out.resolve().is_relative_to(Path.cwd()):
+        rule = f"must be inside of the server's own folder, {Path.cwd()}"
+        refuse("out", str(out), rule, 'Give e.g. out = "results"')
 
 
 def without_traceback(record: logging.LogRecord) -> bool:
