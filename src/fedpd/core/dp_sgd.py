@@ -85,6 +85,8 @@ class DPSGD(Oracle):
 class SystemDPSGD(DPSGD):
     """DP-SGD that draws samples and noise from the operating system, so that nobody can predict or repeat them."""
 
+    prefix = "system."  # so that no program with it equals one that draws from the seed
+
     @property
     def draws(self) -> Draws:
         return FROM_SYSTEM
