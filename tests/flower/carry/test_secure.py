@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from fedpd import Algorithm, FedpdError, algorithms
 from fedpd.core import Tree
 from fedpd.flower import FederationError, InProcessGrid, Settings, Strategy
-from fedpd.flower.carry.masks import MESSAGES, PURPOSE, keystream
+from fedpd.flower.carry.masks import MESSAGES, PURPOSE, keystream, neighbourhood
 from fedpd.flower.carry.secure import fixed_point
 from tests.flower.federations import AGENTS, DIMENSION, FEDPD, GD, Deliver, Fallible, app, order_of, run, start
 
@@ -165,6 +165,57 @@ def test_a_share_that_is_not_ones_own_ends_the_run() -> None:
 
     with pytest.raises(FederationError, match=r"secure aggregation: .* Start the run again"):
         run(FEDPD, ROUNDS, Fallible(FEDPD, fault, secure=True), secure_range=BOUND)
+
+
+def test_wrong_shares_cost_their_sender_and_not_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Of five clients, four have enough shares; hashes of the secrets show whose shares are wrong."""
+
+    class Lying(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            reply = super().deliver(message)
+            if reply is not None and stage_of(message) == "unmask" and message.metadata.dst_node_id == 2:
+                record: Any = reply.content.config_records[CONFIGS]
+                record["shares"] = [bytes(len(share)) for share in record["shares"]]
+            return reply
+
+    sizes, options = (6,) * 5, {"agents": 5}
+    found = run(FEDPD, 1, Lying(app(FEDPD, sizes, secure=True), 5, {}), secure_range=BOUND, **options)
+    assert_close(found.model, run(FEDPD, 1, InProcessGrid(app(FEDPD, sizes), 5, {}), **options).model)
+    assert "client '1' sent wrong shares, which are not used" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_sparse_graph_gives_the_same_sum_and_survives_drop_outs() -> None:
+    """Of 24 clients, each has 12 neighbours; six drop out after the others masked their messages with their keys."""
+
+    class Sparse(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            node = message.metadata.dst_node_id
+            if absent and (stage_of(message) in ("vectors", "unmask") or not masked) and node in absent:
+                return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "gone"), reply_to=message)
+            return super().deliver(message)
+
+    assert neighbourhood(24).neighbours == 12
+    sizes, absent = (6,) * 24, set[int]()
+    options: dict[str, Any] = {"agents": 24, "deadline": 60.0}
+    masked = True
+    found = run(FEDPD, 1, Sparse(app(FEDPD, sizes, secure=True), 24, {}), secure_range=BOUND, **options)
+    plain = run(FEDPD, 1, InProcessGrid(app(FEDPD, sizes), 24, {}), **options)
+    assert_close(found.model, plain.model)
+    absent = {2, 3, 5, 11, 17, 20}
+    options |= {"on_timeout": "partial", "min_clients": 17}
+    found = run(FEDPD, 1, Sparse(app(FEDPD, sizes, secure=True), 24, {}), secure_range=BOUND, **options)
+
+    class Refusing(InProcessGrid):
+        def deliver(self, message: Message) -> Message | None:
+            reply = super().deliver(message)
+            if reply is not None and message.metadata.message_type == "train":
+                if message.metadata.dst_node_id in absent:
+                    reply.content.config_records["config"]["fedpd-status"] = "refused"
+            return reply
+
+    plain = run(FEDPD, 1, Refusing(app(FEDPD, sizes), 24, {}), **options)
+    assert_close(found.model, plain.model)
 
 
 def test_differential_privacy_composes_inside_of_the_masks() -> None:

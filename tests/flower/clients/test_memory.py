@@ -83,9 +83,7 @@ def test_the_same_communication_is_not_summed_over_other_clients(tmp_path: Path)
         run(FEDPD, 2, grid, **partial, **folder)
     assert [memory(str(i), tmp_path)["sets"][-1] for i in range(3)] == [["0", "1", "2"]] * 3
     absent, lies = 0, True
-    with pytest.raises(
-        FederationError, match="was over 0, 1, 2, and is now over 0, 1, 2, 3: the difference"
-    ):
+    with pytest.raises(FederationError, match="was over 0, 1, 2, and is now over 0, 1, 2, 3: the difference"):
         run(FEDPD, 2, grid, **partial, **folder)
     lies = False
     found = run(FEDPD, 2, grid, **partial, **folder)  # an honest server asks the same three again

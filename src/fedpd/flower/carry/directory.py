@@ -170,9 +170,7 @@ class ClientDirectory:
     def _may_have(self, name: str, node: int) -> bool:
         """Return whether a node may have a name; report a node that may not."""
         if len(name) > LONGEST_NAME or not name.isprintable():
-            log.warning(
-                "Node %d claims the name %r, which is no name: give it up to 100 printable characters.", node, name
-            )
+            log.warning("Node %d claims the name %r. A name has up to 100 printable characters.", node, name)
             return False
         first = self._names.setdefault(node, name)
         owned = next((one for one, owner in self.owners.items() if owner == node), first)
