@@ -209,9 +209,9 @@ def test_a_sparse_graph_gives_the_same_sum_and_survives_drop_outs() -> None:
     class Refusing(InProcessGrid):
         def deliver(self, message: Message) -> Message | None:
             reply = super().deliver(message)
-            if reply is not None and message.metadata.message_type == "train":
-                if message.metadata.dst_node_id in absent:
-                    reply.content.config_records["config"]["fedpd-status"] = "refused"
+            ordered = message.metadata.message_type == "train" and message.metadata.dst_node_id in absent
+            if reply is not None and ordered:
+                reply.content.config_records["config"]["fedpd-status"] = "refused"
             return reply
 
     plain = run(FEDPD, 1, Refusing(app(FEDPD, sizes), 24, {}), **options)
