@@ -137,7 +137,8 @@ def with_private_oracle(value: Any, change: Callable[[DPSGD], Oracle]) -> Any:
     if isinstance(value, DPSGD):
         return change(value)
     if isinstance(value, tuple):
-        return tuple(with_private_oracle(one, change) for one in value)
+        inside = [with_private_oracle(one, change) for one in value]
+        return type(value)(*inside) if hasattr(value, "_fields") else tuple(inside)
     if not isinstance(value, Value):
         return value
     inner = {name: getattr(value, name) for name in (field.name for field in dataclasses.fields(value))}

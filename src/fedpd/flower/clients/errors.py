@@ -4,10 +4,12 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from fedpd.base import checks
 from fedpd.base.checks import FedpdError
 from fedpd.flower.carry.records import RefusedError
 from fedpd.flower.method.agent import LostStateError
 
+CHECKS = Path(checks.__file__).parent  # whose functions raise errors for others
 FOREIGN = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 
 
@@ -36,7 +38,7 @@ def told(error: Exception, *, texts: bool) -> str:
 def place_of(error: Exception) -> str:
     """Return the file and the line of the app's or fedpd's code that raised an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if is_own(Path(frame.filename))]
+    own = [frame for frame in frames if is_own(Path(frame.filename)) and Path(frame.filename).parent != CHECKS]
     frame = (own or frames)[-1]
     return f"{Path(frame.filename).name}, line {frame.lineno}"
 

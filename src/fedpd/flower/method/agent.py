@@ -132,21 +132,11 @@ def set_up_client(
 ) -> ClientSetup:
     """Return the constants of a client, after a check of its data; a private oracle has its noise for T `rounds`."""
     problem = local if isinstance(local, Problem) else _problem(local, start, name)
-    if problem.agents != 1:
-        rule = f"must be a problem with one agent, but has {problem.agents}"
-        refuse("local", problem.name, rule, "Build it from this client's own samples")
-    if problem.double and not is_double(start):
-        raise RefusedError(
-            f"client {name!r} has float64 data, but the model is float32, and fedpd does not reduce the precision. "
-            "Start from a float64 model, or give the data as float32."
-        )
-    check_random_layers(algorithm, problem)
-    check_batch(algorithm, problem)
     (functions, frozen), shard = Functions.of(problem).without_frozen(), _first(arrays(problem))
-    for metric_name, metric in functions.metrics:
-        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
-            rule = "is no mean over samples, and clients send sums only"
-            refuse("metric", metric_name, rule, 'Give over="agents", for the mean of the clients\' own metrics')
+    try:
+        _check_fits(problem, functions, start, algorithm, name)
+    except FedpdError as error:  # it holds no samples, so the server may know it
+        raise RefusedError(str(error)) from None
     frozen = jax.tree.map(jnp.asarray, frozen)
     # An oracle may keep data that only this client's objective has, such as the buffers of a PyTorch module.
     agent = jax.eval_shape(
@@ -157,6 +147,24 @@ def set_up_client(
     epsilon = None if oracle is None else oracle.epsilon
     algorithm, spec = as_deployed(algorithm, size, rounds), spec_text(algorithm)
     return ClientSetup(algorithm, spec, shapes._replace(agent=agent), functions, shard, frozen, epsilon)
+
+
+def _check_fits(problem: Problem, functions: Functions, start: Tree, algorithm: Method, name: str) -> None:
+    """Refuse a problem that no client can have, or that does not go with the model and the method."""
+    if problem.agents != 1:
+        rule = f"must be a problem with one agent, but has {problem.agents}"
+        refuse("local", problem.name, rule, "Build it from this client's own samples")
+    if problem.double and not is_double(start):
+        raise RefusedError(
+            f"client {name!r} has float64 data, but the model is float32, and fedpd does not reduce the precision. "
+            "Start from a float64 model, or give the data as float32."
+        )
+    check_random_layers(algorithm, problem)
+    check_batch(algorithm, problem)
+    for metric_name, metric in functions.metrics:
+        if metric.over == "samples" and (metric.of_sum is not None or metric.of_all is not None):
+            rule = "is no mean over samples, and clients send sums only"
+            refuse("metric", metric_name, rule, 'Give over="agents", for the mean of the clients\' own metrics')
 
 
 def _problem(local: Local, start: Tree, name: str) -> Problem:

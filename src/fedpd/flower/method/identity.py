@@ -69,7 +69,7 @@ def identity_of(algorithm: Method, start: Tree, settings: Settings) -> dict[str,
         "sampling": None if settings.sampling == "uniform" else settings.sampling,
         "average": settings.average or None,
         "start": fingerprint(start),
-        "rounds": _rounds(algorithm, settings),
+        "noise_rounds": _rounds(algorithm, settings),
     }
 
 

@@ -82,6 +82,8 @@ def as_deployed(algorithm: Method, size: int, rounds: int) -> Method:
         known = with_noise_found(oracle, size, rounds)
         return SystemDPSGD(**{field.name: getattr(known, field.name) for field in dataclasses.fields(known)})
 
+    if private_oracle(algorithm) is None:
+        return with_system_noise(algorithm)
     return with_system_noise(with_private_oracle(algorithm, deployed))
 
 
